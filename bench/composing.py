@@ -29,8 +29,8 @@ from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.compose.api import Composition
 from organs.registry.gguf import MemorySource, TensorSpec, carry_over, read_header, write_file
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 A, CODE, LORA = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-A-2M-Code-LoRA-v1.0-F32"
@@ -75,7 +75,7 @@ def plans(home: Path, folder: Path, placements: int, runs: int) -> None:
             print(f"  {what:<42} {statistics.median(seconds):6.3f} {max(seconds):6.3f}   {changed} organs {refused}")
 
 
-def compositions(registry: Registry) -> dict[str, Composition]:
+def compositions(registry: LocalRegistry) -> dict[str, Composition]:
     """What is planned."""
     base = registry.compose(A)
     return {
@@ -88,7 +88,7 @@ def compositions(registry: Registry) -> dict[str, Composition]:
     }
 
 
-def add_zoo(registry: Registry, folder: Path) -> None:
+def add_zoo(registry: LocalRegistry, folder: Path) -> None:
     """The zoo, and variations of its model A, into the registry."""
     for name in (A, CODE, LORA):
         add(registry, ZOO / f"{name}.gguf", name)
@@ -99,7 +99,7 @@ def add_zoo(registry: Registry, folder: Path) -> None:
         path.unlink()
 
 
-def add(registry: Registry, path: Path, name: str) -> None:
+def add(registry: LocalRegistry, path: Path, name: str) -> None:
     """Ingest one file as `local/name`."""
     ingest_model(registry, find_sources([str(path)])[0], ModelName("local", name))
 
@@ -125,7 +125,7 @@ def vary(model: Path, path: Path, number: int) -> None:
 def files(folder: Path, runs: int) -> None:
     """Time writing a chimera beside `cp`."""
     home = folder / "home"
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         for seed, name in enumerate(("base", "donor")):
             path = folder / f"{name}.gguf"
             write_model(path, SMALL, seed)

@@ -35,7 +35,7 @@ from bench.arrivals import Outcome, drive
 from bench.populated import populated
 from bench.questions import all_different, asked_again, drawn
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 RATE, JSON_SHARE = 200.0, 0.8
 P99_MAX_MS = 150.0
@@ -83,7 +83,7 @@ Again = tuple[list[str], list[float]]
 _HEAD = "latencies in ms from when a request was due"
 
 
-def _mixed(registry: Registry, home: Path, again: Again, rate: float, seconds: float) -> None:
+def _mixed(registry: LocalRegistry, home: Path, again: Again, rate: float, seconds: float) -> None:
     with served(home) as server:
         _run(server, f"mixed, {rate:g}/s", _mix(server, drawn(*again)), rate, seconds)
     with served(home) as server:
@@ -184,7 +184,7 @@ def _answers(port: int, address: str) -> bool:
 
 
 @contextmanager
-def committing(registry: Registry) -> Iterator[None]:
+def committing(registry: LocalRegistry) -> Iterator[None]:
     """Somebody commits every few seconds."""
     ended = threading.Event()
 

@@ -32,8 +32,8 @@ from organs.registry.catalog.tables import (
     Placement,
 )
 from organs.registry.catalog.vocabulary import different_words, theta_bin
+from organs.registry.local import LocalRegistry
 from organs.registry.measure import FINGERPRINT_BYTES
-from organs.registry.registry import Registry
 
 BLOCKS, WIDTH, HIDDEN, VOCABULARY = 32, 2048, 5632, 32_000
 TENSORS = 3 + 9 * BLOCKS
@@ -65,7 +65,7 @@ class _Slot:
     elements: int
 
 
-def populate(registry: Registry, placements: int, seed: int = 1) -> int:
+def populate(registry: LocalRegistry, placements: int, seed: int = 1) -> int:
     """Fill an empty registry with models of 291 tensors until it has `placements`; how many models they are."""
     with closing(registry.catalog.writer.raw_connection()) as connection:
         assert isinstance(connection.driver_connection, sqlite3.Connection)
@@ -224,10 +224,10 @@ def _digest(kind: str, number: int) -> str:
     return hashlib.sha256(f"{kind} {number}".encode()).hexdigest()
 
 
-def populated(home: Path, placements: int) -> Registry:
+def populated(home: Path, placements: int) -> LocalRegistry:
     """The registry in `home`, filled when it is new."""
     fresh = not (home / "registry.sqlite3").exists()
-    registry = Registry.open(home)
+    registry = LocalRegistry.open(home)
     if fresh:
         populate(registry, placements)
     return registry

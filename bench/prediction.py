@@ -41,8 +41,8 @@ from organs.registry.compose.prediction import (
     Group,
     groups_of,
 )
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.validation.comparison import MemoryCache, validate_files
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.texts import built_in_texts
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="everything as JSON")
     options = parser.parse_args()
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, Registry.open(folder) as registry:
+    with tempfile.TemporaryDirectory() as folder, LocalRegistry.open(folder) as registry:
         found = tried(registry, Path(folder), [one for one in trials() if options.only in (None, one.group)])
     decided = [one for one in found if one.verdict is not VerdictKind.UNDECIDED]
     table, left_out = table_of(decided), refitted(decided)
@@ -93,7 +93,7 @@ def main() -> None:
     print(f"{time.monotonic() - begun:.0f} s")
 
 
-def tried(registry: Registry, folder: Path, wanted: Sequence[Trial]) -> list[Tried]:
+def tried(registry: LocalRegistry, folder: Path, wanted: Sequence[Trial]) -> list[Tried]:
     """Try all of `wanted` in a registry that gets the zoo; figures of the base are measured once."""
     sources = find_sources([str(ZOO / f"{name}.gguf") for name in MODELS.values()])
     for source in sources:
@@ -107,7 +107,7 @@ def tried(registry: Registry, folder: Path, wanted: Sequence[Trial]) -> list[Tri
     return found
 
 
-def try_one(registry: Registry, path: Path, trial: Trial, runtime: LlamaCpp, cache: MemoryCache) -> Tried:
+def try_one(registry: LocalRegistry, path: Path, trial: Trial, runtime: LlamaCpp, cache: MemoryCache) -> Tried:
     """Plan, make, run and judge one graft; its file goes away again."""
     with registry.catalog.reading() as session:
         plan = plan_recipe(trial.recipe, RegisteredLibrary(session, registry.blobs))

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from bench.populated import ARCHITECTURES, BLOCKS, CONTRIBUTORS, DTYPES, LICENSES, SUBJECTS
 from organs.registry.anatomy import EXAMPLE_SLOTS
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 TYPES = {"organ": 0.6, "skeleton": 0.25, "norm": 0.05, "embed": 0.1}
 SORTS = ("", "", "", "sort:-spectral", "sort:-z", "sort:rank", "sort:-size", "sort:theta")
@@ -52,7 +52,7 @@ def _facets(random: Random) -> list[str]:
     return [f"{name}:{random.choices(list(values[name]), list(values[name].values()))[0]}" for name in chosen]
 
 
-def asked_again(registry: Registry, number: int, seed: int = 1) -> tuple[list[str], list[float]]:
+def asked_again(registry: LocalRegistry, number: int, seed: int = 1) -> tuple[list[str], list[float]]:
     """The parameters of the first pages of `number` different queries, and how often each is asked for (Zipf)."""
     random = Random(seed)
     queries: dict[str, None] = {}

@@ -30,7 +30,7 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.catalog.tables import Blob, Fingerprint, Model, ModelFile, Organ, Placement, now
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.relatives import record_relatives
 
 SHAPE = Architecture(27, 1024, 2048, 1024, 3072, 151_936, 128)
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Registry.open(folder) as registry:
+    with tempfile.TemporaryDirectory() as folder, LocalRegistry.open(folder) as registry:
         begun = time.perf_counter()
         newcomer = fill(registry, arguments.models, arguments.kin)
         filled = time.perf_counter() - begun
@@ -74,7 +74,7 @@ def main() -> None:
     print(f"(medians of {arguments.rounds})")
 
 
-def timed(registry: Registry, newcomer: int, rounds: int) -> tuple[int, float, float]:
+def timed(registry: LocalRegistry, newcomer: int, rounds: int) -> tuple[int, float, float]:
     """How many relatives are found, and the median milliseconds on the clock and on the processor.
 
     What is written is rolled back.
@@ -93,7 +93,7 @@ def timed(registry: Registry, newcomer: int, rounds: int) -> tuple[int, float, f
     return found, statistics.median(wall), statistics.median(processor)
 
 
-def fill(registry: Registry, models: int, kin: int) -> int:
+def fill(registry: LocalRegistry, models: int, kin: int) -> int:
     """Write `models` models and the newcomer behind them; its id."""
     tensors = [(spec.name, shape_text(spec.shape)) for spec in specs(SHAPE)][:TENSORS]
     assert len(tensors) == TENSORS

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.populated import populated
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 QUERIES = {
     "one filter, its own order": ["type:organ theta>=40 sort:-theta"],
@@ -67,7 +67,7 @@ def main() -> None:
         _command(home, options.rounds)
 
 
-def _pages(registry: Registry, rounds: int) -> None:
+def _pages(registry: LocalRegistry, rounds: int) -> None:
     firsts: dict[str, list[float]] = {}
     others: dict[str, list[float]] = {}
     found: dict[str, int] = {}
@@ -84,7 +84,7 @@ def _pages(registry: Registry, rounds: int) -> None:
             print(f"  {text or '(everything)':70} {_shown(firsts[text])} {_shown(others[text])}  {found[text]} seen")
 
 
-def _walk(registry: Registry, text: str) -> tuple[list[float], int]:
+def _walk(registry: LocalRegistry, text: str) -> tuple[list[float], int]:
     """Milliseconds of the first pages of a query, and how many organs were on them."""
     times, seen, after = [], 0, None
     for _ in range(PAGES):
@@ -98,7 +98,7 @@ def _walk(registry: Registry, text: str) -> tuple[list[float], int]:
     return times, seen
 
 
-def _facets(registry: Registry, rounds: int) -> None:
+def _facets(registry: LocalRegistry, rounds: int) -> None:
     print("five facets and the histogram of θ, ms")
     for text in COUNTED:
         times = _timed(lambda text=text: registry.count(text), rounds)
@@ -107,7 +107,7 @@ def _facets(registry: Registry, rounds: int) -> None:
         print(f"  {text or '(everything)':70} {_shown(times)}  {counts.total} found{about}")
 
 
-def _alike(registry: Registry, rounds: int) -> None:
+def _alike(registry: LocalRegistry, rounds: int) -> None:
     print("the likes of one organ, ms")
     digest = registry.search("type:organ sort:-theta", limit=1).items[0].digest
     for more in ("", " arch:qwen2"):

@@ -88,9 +88,9 @@ def add(name: str, quota: int | None) -> None:
 def list_contributors(as_json: bool, quiet: bool) -> None:
     """List the contributors by name; `local` is whoever works at this machine."""
     from organs.registry.catalog.queries.accounts import contributor_account, contributors_in_order
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
-    with Registry.open() as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open() as registry, registry.catalog.reading() as session:
         default_bytes = registry.settings.quota_bytes
         found = [contributor_account(session, one, default_bytes) for one in contributors_in_order(session)]
     if as_json:
@@ -139,9 +139,9 @@ def quota(name: str, size: int | None) -> None:
 
 def _done(change: Callable[[Session], Contributor]) -> None:
     from organs.registry.catalog.queries.accounts import contributor_account
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
-    with Registry.open() as registry, registry.catalog.writing() as session:
+    with LocalRegistry.open() as registry, registry.catalog.writing() as session:
         account = contributor_account(session, change(session), registry.settings.quota_bytes)
     used = f"{size_text(account.quota.used_bytes)} of {size_text(account.quota.limit_bytes)} used"
     click.echo(f"{plain(account.name)} is {account.state}, {used}", err=True)
@@ -198,7 +198,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
     """
     from organs.registry.catalog.queries.accounts import contributor_by_name
     from organs.registry.catalog.register.accounts import create_token
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
     if forever and days is not None:
         raise click.UsageError("--days and --forever exclude each other")
@@ -216,7 +216,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
     else:
         if contributor is None:
             raise click.UsageError("say whose token it is to be: organ token create CONTRIBUTOR")
-        with Registry.open() as registry, registry.catalog.writing() as session:
+        with LocalRegistry.open() as registry, registry.catalog.writing() as session:
             owner = contributor_by_name(session, contributor)
             text = create_token(session, owner.id, scopes, label, lasting).text
     click.echo(plain(text))
@@ -259,7 +259,7 @@ def revoke(token_id: str) -> None:
     With --registry URL a token can revoke itself, and with the scope `tokens` those that it created.
     """
     from organs.registry.catalog.register.accounts import revoke_token
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
     elsewhere = os.environ.get(REGISTRY_VARIABLE)
     if elsewhere:
@@ -269,7 +269,7 @@ def revoke(token_id: str) -> None:
         except NotFound as error:
             raise NoSuchToken(str(error)) from error
     else:
-        with Registry.open() as registry, registry.catalog.writing() as session:
+        with LocalRegistry.open() as registry, registry.catalog.writing() as session:
             ended = revoke_token(session, token_id).public_id
     click.echo(f"{plain(ended)} is revoked, and so are the tokens that it created", err=True)
 
@@ -277,9 +277,9 @@ def revoke(token_id: str) -> None:
 def _listed(contributor: str | None) -> ListedTokenPage:
     """Return the tokens of a contributor, or of all."""
     from organs.registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
-    with Registry.open() as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open() as registry, registry.catalog.reading() as session:
         owners = contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
         return ListedTokenPage(
             items=tuple(

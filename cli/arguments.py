@@ -21,7 +21,7 @@ from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
 
 INSTEAD = {
@@ -41,13 +41,13 @@ def address() -> str | None:
     return os.environ.get(REGISTRY_VARIABLE) or None
 
 
-def folder_registry(what: str | None = None) -> Registry:
+def folder_registry(what: str | None = None) -> LocalRegistry:
     """The registry in the folder that the environment names, open.
 
     Raises BadSetting where a registry elsewhere is named, for `what` (the command, unless told otherwise) asks more
     than one can answer.
     """
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
     if address() is not None:
         command = _command()
@@ -56,7 +56,7 @@ def folder_registry(what: str | None = None) -> Registry:
             f"{what or f'organ {command}'} works on a registry's folder only: give --home FOLDER, or leave out "
             f"--registry and {REGISTRY_VARIABLE}" + (f"; {instead}" if instead else "")
         )
-    return Registry.open()
+    return LocalRegistry.open()
 
 
 def remote_registry() -> RemoteRegistry | None:
@@ -77,7 +77,7 @@ def named_remote() -> RemoteRegistry:
     return remote
 
 
-def any_registry() -> Registry | RemoteRegistry:
+def any_registry() -> LocalRegistry | RemoteRegistry:
     """Whichever is named, open."""
     return remote_registry() or folder_registry()
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from organs.registry.assembly import FilePlan
     from organs.registry.client.remote import RemoteRegistry
     from organs.registry.compose.recipe import Recipe
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
 
 @click.command()
@@ -227,7 +227,7 @@ def _made(result: ComposeResult) -> list[dict[str, object]]:
     return [_result(Path(result.out.file), result.plan.size_bytes, sha256, "new file")]
 
 
-def _with_its_base(registry: Registry, model: str) -> Recipe | None:
+def _with_its_base(registry: LocalRegistry, model: str) -> Recipe | None:
     """The base of a model that has only some organs, with these; None of any other model. Raises NotAssemblable."""
     from organs.registry.catalog.queries.composing import model_by_text
     from organs.registry.compose.models import (
@@ -240,7 +240,9 @@ def _with_its_base(registry: Registry, model: str) -> Recipe | None:
         return partial_recipe(session, row) if is_partial(session, row) else None
 
 
-def _from_registry(registry: Registry, planned: tuple[list[FilePlan], str], asked: Asked) -> list[dict[str, object]]:
+def _from_registry(
+    registry: LocalRegistry, planned: tuple[list[FilePlan], str], asked: Asked
+) -> list[dict[str, object]]:
     from organs.registry.assembly import place_file
 
     (plans, proof), output, force, dry_run = planned, asked.output, asked.force, asked.dry_run
@@ -333,7 +335,9 @@ def _result(target: Path, size_bytes: int, digest: Digest | None, proof: str) ->
     return {"file": str(target), "size_bytes": size_bytes, "sha256": digest, "proof": proof}
 
 
-def _plans(registry: Registry, model: str, output: Path, shards: str | None, merge: bool) -> tuple[list[FilePlan], str]:
+def _plans(
+    registry: LocalRegistry, model: str, output: Path, shards: str | None, merge: bool
+) -> tuple[list[FilePlan], str]:
     """The files, and what those are that are not new."""
     from organs.cli.remote import shard_size
     from organs.registry.assembly import (

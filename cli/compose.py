@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from organs.cli.composing import Asked, Begun
     from organs.registry.compose.api import RecipeBuilder
     from organs.registry.compose.lock import Lock
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -201,7 +201,7 @@ def purify(
     print_thetas(result, asked)
 
 
-def _written(registry: Registry, composition: RecipeBuilder, asked: Asked, output: Path) -> ComposeResult:
+def _written(registry: LocalRegistry, composition: RecipeBuilder, asked: Asked, output: Path) -> ComposeResult:
     """Make a GGUF or an organ directory of a file; `registry` is a temporary one."""
     from organs.cli.composing import composed
     from organs.ingest.directory.extract import extract, registered_contents
@@ -231,11 +231,11 @@ def _print_written(result: ComposeResult, asked: Asked) -> None:
 
 
 @contextmanager
-def _temporary(model: str, output: Path, asked: Asked) -> Iterator[tuple[Registry, str]]:
+def _temporary(model: str, output: Path, asked: Asked) -> Iterator[tuple[LocalRegistry, str]]:
     """A registry that holds the files `model` alone, and is gone afterwards; and the name that they have in it."""
     from organs.ingest.service import ingest_model
     from organs.ingest.sources import source_size_bytes
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
     source = one_source(model, "purify")
     size_bytes = source_size_bytes(source)
@@ -247,7 +247,7 @@ def _temporary(model: str, output: Path, asked: Asked) -> Iterator[tuple[Registr
         raise BadSource(f"{output.absolute().parent}: no such folder")
     check_fits(output.absolute(), 2 * size_bytes)
     folder = tempfile.TemporaryDirectory(prefix=".organ-", dir=output.absolute().parent)
-    with folder as home, Registry.open(home) as registry:
+    with folder as home, LocalRegistry.open(home) as registry:
         with progress_bar("ingest", size_bytes, quiet=not asked.prints) as advance:
             name = ingest_model(registry, source, None, advance).model
         yield registry, name

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
     from organs.registry.compose.api import RecipeBuilder, RecipePlan
     from organs.registry.compose.recipe import Recipe
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
 
@@ -246,7 +246,7 @@ def begun(
         refuse_recipe(error, as_json=as_json)
 
 
-def composed(registry: Registry | RemoteRegistry, composition: RecipeBuilder, asked: Asked) -> ComposeResult:
+def composed(registry: LocalRegistry | RemoteRegistry, composition: RecipeBuilder, asked: Asked) -> ComposeResult:
     """Plan, show and make what `composition` describes; the caller prints what was made.
 
     Exits with the status of NotComposable if it is refused.

@@ -29,7 +29,7 @@ from organs.web.settings import PORT, ServerSettings
 if TYPE_CHECKING:
     from organs.ingest.service import IngestReport
     from organs.registry.compose.api import ChimeraPlan
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
 LOOPBACK = "127.0.0.1"
 FETCH_SECONDS = 30
@@ -50,11 +50,11 @@ def demo(home: Path, port: int) -> None:
 
     On a terminal the catalog is served until Ctrl-C; elsewhere its first page is fetched once.
     """
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
     if not ZOO.is_dir():
         raise BadSource("the demo's models come with the source: run it in a checkout of the project")
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         click.echo("1. Take the models of examples/zoo apart\n")
         reports = _ingest(registry)
         click.echo("\n2. What was measured\n")
@@ -74,7 +74,7 @@ def demo(home: Path, port: int) -> None:
             _fetch(registry)
 
 
-def _serve(registry: Registry, port: int) -> None:
+def _serve(registry: LocalRegistry, port: int) -> None:
     """The catalog in the foreground, on `port` or, where that is taken, on any that is free."""
     from organs.cli.serve import check_free
     from organs.web.server import serve_forever
@@ -89,7 +89,7 @@ def _serve(registry: Registry, port: int) -> None:
     serve_forever(registry, ServerSettings(port=port))
 
 
-def _fetch(registry: Registry) -> None:
+def _fetch(registry: LocalRegistry) -> None:
     """The first page through a real server, for whoever runs the demo without a terminal."""
     from organs.web.app import create_app
 
@@ -111,7 +111,7 @@ class _Quiet(WSGIRequestHandler):
         """Nobody reads a log of one request."""
 
 
-def _ingest(registry: Registry) -> dict[Path, IngestReport]:
+def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
     from organs.ingest.service import ingest_all, total_bytes
     from organs.ingest.sources import find_sources
     from organs.registry.present.models import figures
@@ -145,7 +145,7 @@ def _ingest(registry: Registry) -> dict[Path, IngestReport]:
     return reports
 
 
-def _show(registry: Registry, name: str) -> None:
+def _show(registry: LocalRegistry, name: str) -> None:
     from organs.registry.catalog.queries.models import model_by_name, ranked_models
     from organs.registry.present.models import model_page
 
@@ -167,7 +167,7 @@ def _show(registry: Registry, name: str) -> None:
     )
 
 
-def _find(registry: Registry, name: str) -> None:
+def _find(registry: LocalRegistry, name: str) -> None:
     from organs.registry.catalog.queries.models import model_by_name
     from organs.registry.relatives.lineage import lineage_of
 
@@ -194,7 +194,7 @@ def _type_row(kind: Values) -> tuple[object, ...]:
     )
 
 
-def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
+def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None:
     from organs.registry.assembly import place_file, plan_model
     from organs.registry.catalog.queries.models import model_by_name
 
@@ -211,7 +211,7 @@ def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
     click.echo(f"{plan.name}: identical to the last byte, {size_text(plan.size_bytes)}")
 
 
-def _compose(registry: Registry) -> None:
+def _compose(registry: LocalRegistry) -> None:
     """Graft another model's organs into one: print the prediction, the result, and the verdict of a runtime."""
     from organs.cli.composing import print_changes
 
@@ -230,7 +230,7 @@ def _compose(registry: Registry) -> None:
     _warn(registry.compose(BASE).graft(STRANGER, type="organ").plan())
 
 
-def _validate(registry: Registry, model: str) -> None:
+def _validate(registry: LocalRegistry, model: str) -> None:
     from organs.registry.validation.run import try_chimera
 
     try:

@@ -480,10 +480,10 @@ def _ingested(model: ModelName, files: Sequence[Path]) -> str:
     """The name under which one's own registry has it now."""
     from organs.ingest.service import always, ingest_model
     from organs.ingest.sources import find_sources
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
     (source,) = find_sources([str(files[0])])
-    with Registry.open() as registry:
+    with LocalRegistry.open() as registry:
         return ingest_model(registry, source, replace(model, version=None), new_version=always).model
 
 

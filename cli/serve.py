@@ -29,7 +29,7 @@ from organs.registry.errors import BadSetting
 from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSettings, WebSettings, default_workers
 
 if TYPE_CHECKING:
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
 
 PARENT_SECONDS = 0.5
@@ -284,7 +284,7 @@ def is_personal(host: str, allowed: Sequence[str], proxies: int = 0) -> bool:
         return host.lower() == "localhost"
 
 
-def _serve_developer(registry: Registry, host: str, port: int, web: WebSettings) -> None:
+def _serve_developer(registry: LocalRegistry, host: str, port: int, web: WebSettings) -> None:
     from organs.web.app import create_app
 
     run_simple(host, port, create_app(registry, web), use_reloader=True, threaded=True)

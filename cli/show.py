@@ -448,13 +448,13 @@ def show(what: str, as_json: bool) -> None:
 
 def _listed(text: str, *, rank: bool, limit: int, after: str | None) -> tuple[ModelPage, Values | None]:
     """A page of models, and the figures of the whole registry where they are known."""
+    from organs.registry.local import LocalRegistry
     from organs.registry.present.models import figures
-    from organs.registry.registry import Registry
 
     with any_registry() as registry:
         list_models = registry.ranked_models if rank else registry.models
         page = list_models(text, limit=limit, after=after)
-        if isinstance(registry, Registry):
+        if isinstance(registry, LocalRegistry):
             with registry.catalog.reading() as session:
                 return page, figures(session)
         return page, None

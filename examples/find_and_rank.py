@@ -11,7 +11,7 @@ import sys
 
 from opening import opened
 
-from organs.registry import Registry
+from organs.registry import LocalRegistry
 from organs.registry.present.registered import RegisteredModel
 
 
@@ -35,7 +35,7 @@ def main() -> None:
         compare_with_relative(registry, registry.model(first.model))
 
 
-def compare_with_relative(registry: Registry, model: RegisteredModel) -> None:
+def compare_with_relative(registry: LocalRegistry, model: RegisteredModel) -> None:
     """The model and the one whose weights are most like its own, organ by organ."""
     kin = [relative for relative in model.relatives if relative.model and relative.likeness is not None]
     if not kin:

@@ -12,18 +12,17 @@ from pathlib import Path
 
 from organs.ingest.service import ingest_all
 from organs.ingest.sources import find_sources
-from organs.registry import Registry
-from organs.registry import opened as opened_at
+from organs.registry import LocalRegistry, open_registry
 from organs.registry.client.remote import RemoteRegistry
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 
 
 @contextmanager
-def opened(arguments: Sequence[str]) -> Iterator[Registry | RemoteRegistry]:
+def opened(arguments: Sequence[str]) -> Iterator[LocalRegistry | RemoteRegistry]:
     """The registry at `arguments[0]`, or without one in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder, opened_at(arguments[0] if arguments else folder) as registry:
-        if isinstance(registry, Registry) and not registry.models(limit=1):
+    with tempfile.TemporaryDirectory() as folder, open_registry(arguments[0] if arguments else folder) as registry:
+        if isinstance(registry, LocalRegistry) and not registry.models(limit=1):
             for outcome in ingest_all(registry, find_sources([str(ZOO)])):
                 assert outcome.error is None, outcome.error
         yield registry

@@ -44,8 +44,8 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
+from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement
-from organs.registry.registry import Registry
 from organs.registry.store import StoredBlob
 
 
@@ -103,7 +103,7 @@ class Pipeline:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: LocalRegistry,
         ingest_id: int,
         files: Sequence[DissectedFile],
         stages: Stages,

@@ -35,8 +35,8 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from organs.registry.relatives import record_relatives, resolve_declared
 
 
@@ -134,7 +134,7 @@ class Outcome:
 
 
 def ingest_all(
-    registry: Registry,
+    registry: LocalRegistry,
     sources: Iterable[ModelSource],
     name: ModelName | None = None,
     progress: Progress | None = None,
@@ -155,7 +155,7 @@ def ingest_all(
 
 
 def ingest_model(
-    registry: Registry,
+    registry: LocalRegistry,
     source: ModelSource,
     name: ModelName | None = None,
     progress: Progress | None = None,
@@ -181,7 +181,7 @@ def ingest_model(
 
 
 def ingest_files(
-    registry: Registry,
+    registry: LocalRegistry,
     files: Sequence[DissectedFile],
     intake: Intake,
     progress: Progress | None = None,
@@ -209,7 +209,7 @@ def total_bytes(sources: Sequence[ModelSource]) -> int:
 
 
 def _ingest(
-    registry: Registry,
+    registry: LocalRegistry,
     files: Sequence[DissectedFile],
     ingest_id: int,
     intake: Intake,
@@ -267,7 +267,7 @@ def _no_progress(_size_bytes: int) -> None:
 class _NameCheck:
     """Asks once whether a model may become the next version of a name that another file has. Raises NameTaken."""
 
-    def __init__(self, registry: Registry, intake: Intake) -> None:
+    def __init__(self, registry: LocalRegistry, intake: Intake) -> None:
         self._registry, self._intake = registry, intake
         self._allowed_over: int | None = None
         """The id of the newest version about which the answer was yes."""

@@ -22,7 +22,7 @@ from organs.ingest.files import (
     Section,
 )
 from organs.ingest.sources import ModelSource, open_files
-from organs.registry.anatomy import Place
+from organs.registry.anatomy import Place, Slot
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.models import (
     Parent,
@@ -35,7 +35,6 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.gguf import HeaderSource, TensorInfo, read_header
-from organs.registry.lineage import Slot
 from organs.registry.measure import count_nonfinite_in, measure
 from organs.registry.store.files import (
     Files,

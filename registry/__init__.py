@@ -7,7 +7,6 @@
     relatives   who is related to whom
     present     rows as plain values: the one shape that page, JSON and command show
     reports     reports: what was measured
-    registry    `Registry`: the one object that scripts and faces hold
     client      a registry elsewhere, over HTTP
     amounts     numbers as people read them
     backup      a copy of the registry that is a registry itself
@@ -27,6 +26,7 @@
     validation  validation: a chimera is run in a real runtime beside its base
     entities    entities: the values that cross a border, each defined once
     assembly    from plans to bytes: what a file consists of, the stream that makes it
+    local       `LocalRegistry`: the one object that scripts and faces hold
 
 An *organ* is one tensor taken out of a model; a *placement* is an organ at its place in a model; a *blob* is immutable
 bytes named by the SHA-256 of the plain bytes. `docs/words.md` has the whole glossary.
@@ -40,30 +40,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from organs.registry.client.remote import RemoteRegistry
-    from organs.registry.registry import Registry
+    from organs.registry.local import LocalRegistry
 
-__all__ = ["Registry", "opened"]
+__all__ = ["LocalRegistry", "RemoteRegistry", "open_registry"]
 
 
-def opened(place: str | Path | None = None) -> Registry | RemoteRegistry:
-    """The registry at `place`: a folder, or the address of one elsewhere, `https://registry.example`.
+def open_registry(location: str | Path | None = None) -> LocalRegistry | RemoteRegistry:
+    """Open the registry in the folder `location`, or at its URL: `open_registry("https://registry.example")`.
 
-    Without a place it is the folder that the environment names (`Registry.open`). For an address the token is the one
-    of the environment, or the one that `organ login` kept for it. A context manager.
+    Without a location, open the folder that the environment names. The token for a URL is that of the environment, or
+    the one that `organ login` stored. The result is a context manager. Raises BadSetting, CatalogError, SchemaTooNew.
     """
-    if isinstance(place, str) and place.lower().startswith(("http://", "https://")):
+    if isinstance(location, str) and location.lower().startswith(("http://", "https://")):
         from organs.registry.client.remote import RemoteRegistry
 
-        return RemoteRegistry.open(place)
-    from organs.registry.registry import Registry
+        return RemoteRegistry.open(location)
+    from organs.registry.local import LocalRegistry
 
-    return Registry.open(place)
+    return LocalRegistry.open(location)
 
 
 def __getattr__(name: str) -> object:
-    # Lazy, so that `import registry.gguf` never loads SQLAlchemy.
-    if name == "Registry":
-        from organs.registry.registry import Registry
+    # Lazy, so that `import organs.registry.gguf` never loads SQLAlchemy.
+    if name == "LocalRegistry":
+        from organs.registry.local import LocalRegistry
 
-        return Registry
+        return LocalRegistry
+    if name == "RemoteRegistry":
+        from organs.registry.client.remote import RemoteRegistry
+
+        return RemoteRegistry
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

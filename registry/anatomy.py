@@ -56,6 +56,8 @@ TOKEN_EMBEDDING = Place(OrganType.EMBED, Tower.TEXT, None, "token_embd")
 OUTPUT_MATRIX = Place(OrganType.EMBED, Tower.TEXT, None, "output")
 """Vectors to tokens; models with tied embeddings have none and use the one above."""
 
+Slot: TypeAlias = tuple[str, int | None, str]
+"""Tower, block and slot of an organ."""
 Group: TypeAlias = tuple[str, int, str]
 """Tower, block and name of organs that only work together."""
 

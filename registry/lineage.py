@@ -15,11 +15,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from organs.registry.anatomy import Slot
 from organs.registry.gguf.types import dtype_by_name
 
 NOISE = 0.07
@@ -46,8 +47,6 @@ are no accident but what the organs are like: then nothing is left out."""
 PAIRS_AT_ONCE = 8192
 """Pairs of fingerprints that are computed together: some tens of megabytes."""
 
-Slot: TypeAlias = tuple[str, int | None, str]
-"""Tower, block and slot of an organ."""
 
 Key = TypeVar("Key", bound=Hashable)
 

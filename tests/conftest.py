@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.compiled import compiled_once
 from tests.faults.cases import take_in, write_model
 from tests.homes import DATABASE, Homes
@@ -47,7 +47,7 @@ def pytest_runtest_teardown() -> None:
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of an empty database, migrated once; tests take copies of it, which is ten times as fast."""
     home = tmp_path_factory.mktemp("migrated")
-    Registry.open(home).close()
+    LocalRegistry.open(home).close()
     return home / DATABASE
 
 
@@ -66,24 +66,24 @@ def filled_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Pat
     home = tmp_path_factory.mktemp("filled") / "home"
     home.mkdir()
     shutil.copy(migrated_database, home)
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         take_in(registry, write_model(home.parent / "little.gguf"))
     return home
 
 
 @pytest.fixture
-def filled(filled_home: Path, tmp_path: Path) -> Iterator[Registry]:
+def filled(filled_home: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
     """A registry with that model, in the folder `home` of the test's own folder."""
     shutil.copytree(filled_home, tmp_path / "home")
-    with Registry.open(tmp_path / "home") as opened:
+    with LocalRegistry.open(tmp_path / "home") as opened:
         yield opened
 
 
 @pytest.fixture
-def registry(tmp_path: Path, migrated_database: Path) -> Iterator[Registry]:
+def registry(tmp_path: Path, migrated_database: Path) -> Iterator[LocalRegistry]:
     """An empty registry in the folder `home` of the test's own folder."""
     home = tmp_path / "home"
     home.mkdir()
     shutil.copy(migrated_database, home)
-    with Registry.open(home) as opened:
+    with LocalRegistry.open(home) as opened:
         yield opened

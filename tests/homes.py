@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors, ingest_file
@@ -19,7 +19,7 @@ DATABASE = postgres.MARKER if postgres.is_used() else "registry.sqlite3"
 """The file in a home that is its database, or that names it."""
 ZOO_FILES = sorted((Path(__file__).parents[1] / "examples" / "zoo").glob("*.gguf"))
 
-Furnish = Callable[[Registry, Path], None]
+Furnish = Callable[[LocalRegistry, Path], None]
 """Fills an empty registry; the folder is for files that it needs meanwhile."""
 
 
@@ -34,7 +34,7 @@ class Homes:
         """A copy of what `furnish` makes of an empty registry, as the folder `target`."""
         return Path(shutil.copytree(self._kept(furnish), target))
 
-    def into(self, registry: Registry, furnish: Furnish) -> None:
+    def into(self, registry: LocalRegistry, furnish: Furnish) -> None:
         """Let `registry`, which is open and empty, be what `furnish` makes of one."""
         kept, home = self._kept(furnish), registry.settings.home
         shutil.copytree(kept, home, dirs_exist_ok=True, ignore=lambda *_: [DATABASE])
@@ -49,9 +49,9 @@ class Homes:
             source.backup(target)
 
     @contextmanager
-    def opened(self, furnish: Furnish, target: Path) -> Iterator[Registry]:
+    def opened(self, furnish: Furnish, target: Path) -> Iterator[LocalRegistry]:
         """The registry in such a copy."""
-        with Registry.open(self.copy(furnish, target)) as registry:
+        with LocalRegistry.open(self.copy(furnish, target)) as registry:
             yield registry
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
@@ -70,19 +70,19 @@ class Homes:
         def make(folder: Path) -> None:
             (folder / "home").mkdir()
             shutil.copy(self.empty_database, folder / "home")
-            with Registry.open(folder / "home") as registry:
+            with LocalRegistry.open(folder / "home") as registry:
                 furnish(registry, folder)
 
         return self.once(f"{furnish.__module__}.{furnish.__name__}", make) / "home"
 
 
-def shipped(registry: Registry, _folder: Path) -> None:
+def shipped(registry: LocalRegistry, _folder: Path) -> None:
     """The shipped models under their own names."""
     for path in ZOO_FILES:
         ingest_file(registry, path)
 
 
-def three_models(registry: Registry, folder: Path) -> None:
+def three_models(registry: LocalRegistry, folder: Path) -> None:
     """`local/base`, a fine-tune of it (`tuned`) and a `stranger`."""
     ingest_bytes(registry, folder, "base", kin_file("Base", kin_tensors()))
     ingest_bytes(registry, folder, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))

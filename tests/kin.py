@@ -11,7 +11,7 @@ from sqlalchemy import select
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.gguf import KeyValue, TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import quantize
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, text, unsigned
 from tests.trips import Tensors, block_metadata, block_tensors, ingest_file
 
@@ -44,14 +44,14 @@ def parent_entries(*names: str, **more: str) -> list[KeyValue]:
     return entries + [text(f"general.base_model.0.{key}", value) for key, value in more.items()]
 
 
-def ingest_bytes(registry: Registry, folder: Path, name: str, data: bytes) -> str:
+def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> str:
     """Ingest `data` as `name`; what it is registered as."""
     path = folder / f"{name}.gguf"
     path.write_bytes(data)
     return ingest_file(registry, path).model
 
 
-def measured_pairs(registry: Registry) -> dict[frozenset[str], tuple[str, float]]:
+def measured_pairs(registry: LocalRegistry) -> dict[frozenset[str], tuple[str, float]]:
     """Relation and score of each pair of model names that was measured to be related."""
     pairs: dict[frozenset[str], tuple[str, float]] = {}
     for child, parent, edge in _edges(registry, "measured"):
@@ -62,12 +62,12 @@ def measured_pairs(registry: Registry) -> dict[frozenset[str], tuple[str, float]
     return pairs
 
 
-def declared_pairs(registry: Registry) -> set[tuple[str, str | None, str]]:
+def declared_pairs(registry: LocalRegistry) -> set[tuple[str, str | None, str]]:
     """Child, parent (None where it is not registered) and relation of every declared edge."""
     return {(child, parent, edge.relation) for child, parent, edge in _edges(registry, "declared")}
 
 
-def _edges(registry: Registry, evidence: str) -> list[tuple[str, str | None, Lineage]]:
+def _edges(registry: LocalRegistry, evidence: str) -> list[tuple[str, str | None, Lineage]]:
     with registry.catalog.reading() as session:
         names: dict[int | None, str] = {model.id: model.name for model in session.scalars(select(Model))}
         statement = select(Lineage).where(Lineage.child_model_id.is_not(None), Lineage.evidence == evidence)

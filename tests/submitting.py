@@ -30,12 +30,12 @@ from organs.registry.catalog.register.submissions import (
 )
 from organs.registry.catalog.tables import BlobLease, Upload
 from organs.registry.digest import digest_of
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.trips import row_counts
 
 
-def put_upload(registry: Registry, contributor: str, pieces: Sequence[bytes], kind: str = "pack") -> str:
+def put_upload(registry: LocalRegistry, contributor: str, pieces: Sequence[bytes], kind: str = "pack") -> str:
     """A finished upload of `pieces`, one after another; its id."""
     data, spool = b"".join(pieces), spool_of(registry)
     name = spool.make(len(data))
@@ -56,7 +56,7 @@ def put_upload(registry: Registry, contributor: str, pieces: Sequence[bytes], ki
     return name
 
 
-def whole(registry: Registry, contributor: str, data: bytes, name: str = "model.gguf") -> dict[str, Any]:
+def whole(registry: LocalRegistry, contributor: str, data: bytes, name: str = "model.gguf") -> dict[str, Any]:
     """A file of a manifest that is sent whole."""
     return {"name": name, "upload": put_upload(registry, contributor, [data], "file")}
 
@@ -68,7 +68,7 @@ def of_pieces(data: bytes, spans: Sequence[tuple[int, int]], name: str = "model.
 
 
 def asked_for(
-    registry: Registry, name: str, files: Sequence[dict[str, Any]], *, publish: bool = True, **metadata: Any
+    registry: LocalRegistry, name: str, files: Sequence[dict[str, Any]], *, publish: bool = True, **metadata: Any
 ) -> int:
     """Submit a model for the contributor that its namespace is of; the submission's id."""
     manifest = parse_manifest({"files": list(files), "metadata": metadata, "publish": publish})
@@ -107,7 +107,7 @@ def inspector_thread(
 
 
 def attended(
-    registry: Registry,
+    registry: LocalRegistry,
     submission_id: int,
     *,
     publish: bool = True,
@@ -119,12 +119,12 @@ def attended(
     return found(registry, submission_id)
 
 
-def found(registry: Registry, submission_id: int) -> FoundSubmission:
+def found(registry: LocalRegistry, submission_id: int) -> FoundSubmission:
     with registry.catalog.reading() as session:
         return submission_by_id(session, submission_id)
 
 
-def assert_nothing_is_left(registry: Registry) -> None:
+def assert_nothing_is_left(registry: LocalRegistry) -> None:
     """No upload has a row or a file, and no blob is leased."""
     assert list(spool_of(registry).walk()) == []
     with registry.catalog.reading() as session:

@@ -18,7 +18,7 @@ from organs.registry.catalog.register.accounts import add_contributor, create_to
 from organs.registry.catalog.register.submissions import NOT_COPIED
 from organs.registry.catalog.tables import Submission, Upload, now
 from organs.registry.errors import Busy, DiskFull, NotAllowed, StoreError
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from organs.registry.upkeep import sweep
 from tests.cli.running import Organ
@@ -38,7 +38,9 @@ from tests.faults.cases import (
 from tests.trips import assembled, row_counts
 
 
-def copied(registry: Registry, folder: Path, *, files: Files | None = None, read_back: bool = False) -> BackupReport:
+def copied(
+    registry: LocalRegistry, folder: Path, *, files: Files | None = None, read_back: bool = False
+) -> BackupReport:
     return back_up(registry.catalog, registry.blobs, registry.settings, folder, files=files, read_back=read_back)
 
 
@@ -47,19 +49,19 @@ def blob_files(folder: Path) -> list[Path]:
 
 
 def assert_whole(folder: Path) -> None:
-    with Registry.open(folder) as copy:
+    with LocalRegistry.open(folder) as copy:
         report = read_all(copy)
         assert (report.faults, report.miscounted, report.orphans) == ([], {}, 0)
 
 
 @contextmanager
-def busy(registry: Registry, folder: Path, models: int) -> Iterator[threading.Event]:
+def busy(registry: LocalRegistry, folder: Path, models: int) -> Iterator[threading.Event]:
     """While the block runs a thread ingests, and sweeps without any grace."""
     done, failed = threading.Event(), []
 
     def work() -> None:
         try:
-            with Registry.open(registry.settings.home) as own:
+            with LocalRegistry.open(registry.settings.home) as own:
                 for number in range(1, models + 1):
                     take_in(own, write_model(folder / f"more{number}.gguf", seed=number))
                     try:
@@ -81,7 +83,7 @@ def busy(registry: Registry, folder: Path, models: int) -> Iterator[threading.Ev
     assert failed == []
 
 
-def backups_beside_a_writer(registry: Registry, folder: Path, models: int) -> int:
+def backups_beside_a_writer(registry: LocalRegistry, folder: Path, models: int) -> int:
     """Copies made until the writer is done, each opened and read whole; how many."""
     made = 0
     with busy(registry, folder, models) as done:
@@ -97,29 +99,31 @@ def backups_beside_a_writer(registry: Registry, folder: Path, models: int) -> in
     return made + 1
 
 
-def test_a_backup_beside_an_ingest_and_a_sweep_is_a_whole_registry(filled: Registry, tmp_path: Path) -> None:
+def test_a_backup_beside_an_ingest_and_a_sweep_is_a_whole_registry(filled: LocalRegistry, tmp_path: Path) -> None:
     assert backups_beside_a_writer(filled, tmp_path, models=3) >= 2
-    with Registry.open(tmp_path / "copy") as copy:
+    with LocalRegistry.open(tmp_path / "copy") as copy:
         assert row_counts(copy)["models"] == 4
 
 
 @pytest.mark.slow
-def test_many_backups_beside_many_ingests_and_sweeps_are_whole_registries(filled: Registry, tmp_path: Path) -> None:
+def test_many_backups_beside_many_ingests_and_sweeps_are_whole_registries(
+    filled: LocalRegistry, tmp_path: Path
+) -> None:
     assert backups_beside_a_writer(filled, tmp_path, models=60) >= 5
 
 
-def test_a_restored_registry_gives_the_file_that_came_in(filled: Registry, tmp_path: Path) -> None:
+def test_a_restored_registry_gives_the_file_that_came_in(filled: LocalRegistry, tmp_path: Path) -> None:
     report = copied(filled, tmp_path / "copy", read_back=True)
     assert (report.faults, report.blobs) == ([], len(rows(filled)))
     assert report.read_bytes == sum(row.size_bytes for row in rows(filled))
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [MARK, "blobs", DATABASE]
     (tmp_path / "copy").rename(tmp_path / "restored")
-    with Registry.open(tmp_path / "restored") as restored:
+    with LocalRegistry.open(tmp_path / "restored") as restored:
         (back,) = assembled(restored, "local/little", tmp_path / "out")
     assert back.read_bytes() == model_bytes()
 
 
-def test_a_second_backup_copies_what_is_new_and_drops_what_went(filled: Registry, tmp_path: Path) -> None:
+def test_a_second_backup_copies_what_is_new_and_drops_what_went(filled: LocalRegistry, tmp_path: Path) -> None:
     first = copied(filled, tmp_path / "copy")
     assert first.copied == len(blob_files(tmp_path / "copy")) > 0
     again = copied(filled, tmp_path / "copy")
@@ -135,7 +139,7 @@ def test_a_second_backup_copies_what_is_new_and_drops_what_went(filled: Registry
     assert {path.name: path.stat().st_ino for path in blob_files(tmp_path / "copy")} == before
 
 
-def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: Registry, tmp_path: Path) -> None:
+def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: LocalRegistry, tmp_path: Path) -> None:
     class Died(BaseException):
         pass
 
@@ -156,7 +160,7 @@ def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: Regis
         shutil.copytree(tmp_path / "older", tmp_path / "copy")
         with pytest.raises(Died):
             copied(filled, tmp_path / "copy", files=SteppedFiles(die))
-        with Registry.open(tmp_path / "copy") as older:
+        with LocalRegistry.open(tmp_path / "copy") as older:
             assert row_counts(older)["models"] == (2 if stop > exchanged else 1), calls[stop - 1]
             assert read_all(older).faults == []
     copied(filled, tmp_path / "copy")
@@ -164,7 +168,7 @@ def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: Regis
     assert not (tmp_path / "copy" / FRESH).exists()
 
 
-def test_a_rotten_copy_is_found_by_reading_back_and_made_anew(filled: Registry, tmp_path: Path) -> None:
+def test_a_rotten_copy_is_found_by_reading_back_and_made_anew(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
     rotten = blob_files(tmp_path / "copy")[0]
     sound = rotten.read_bytes()
@@ -175,7 +179,7 @@ def test_a_rotten_copy_is_found_by_reading_back_and_made_anew(filled: Registry, 
     assert rotten.read_bytes() == sound
 
 
-def test_what_the_registry_lacks_is_told_with_who_needs_it(filled: Registry, tmp_path: Path) -> None:
+def test_what_the_registry_lacks_is_told_with_who_needs_it(filled: LocalRegistry, tmp_path: Path) -> None:
     gone = next(row for row in rows(filled) if row.file is not None)
     (filled.settings.blobs / (gone.file or "")).unlink()
     ended = Organ(filled.settings.home)("backup", tmp_path / "copy")
@@ -186,7 +190,7 @@ def test_what_the_registry_lacks_is_told_with_who_needs_it(filled: Registry, tmp
     assert fault.digest == gone.digest
 
 
-def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: Registry, tmp_path: Path) -> None:
+def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
     for path in filled.settings.blobs.glob("??/*"):
         path.unlink()
@@ -194,7 +198,7 @@ def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: Registry, 
     assert_whole(tmp_path / "copy")
 
 
-def test_no_backup_while_a_sweep_runs_nor_a_sweep_while_a_backup_does(filled: Registry, tmp_path: Path) -> None:
+def test_no_backup_while_a_sweep_runs_nor_a_sweep_while_a_backup_does(filled: LocalRegistry, tmp_path: Path) -> None:
     with filled.blobs.local.sweeping(), pytest.raises(Busy):
         copied(filled, tmp_path / "copy")
 
@@ -209,9 +213,9 @@ def test_no_backup_while_a_sweep_runs_nor_a_sweep_while_a_backup_does(filled: Re
     assert swept
 
 
-def test_a_backup_that_is_open_elsewhere_is_not_replaced(filled: Registry, tmp_path: Path) -> None:
+def test_a_backup_that_is_open_elsewhere_is_not_replaced(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
-    with Registry.open(tmp_path / "copy") as used:
+    with LocalRegistry.open(tmp_path / "copy") as used:
         with used.catalog.writing() as session:
             add_contributor(session, "ann")
         with used.catalog.reading() as session:
@@ -223,12 +227,12 @@ def test_a_backup_that_is_open_elsewhere_is_not_replaced(filled: Registry, tmp_p
 
 
 @pytest.mark.parametrize("inside", ["", "blobs", "copies", "blobs/copies", ".."])
-def test_a_backup_never_goes_into_the_registry_itself(inside: str, filled: Registry) -> None:
+def test_a_backup_never_goes_into_the_registry_itself(inside: str, filled: LocalRegistry) -> None:
     with pytest.raises(NotAllowed):
         copied(filled, filled.settings.home / inside)
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(filled: Registry, tmp_path: Path) -> None:
+def test_a_folder_with_other_things_in_it_is_left_alone(filled: LocalRegistry, tmp_path: Path) -> None:
     other = tmp_path / "other"
     for said in (None, "{}", "[]", "no json", '{"form": "something else"}'):
         other.mkdir(exist_ok=True)
@@ -238,11 +242,11 @@ def test_a_folder_with_other_things_in_it_is_left_alone(filled: Registry, tmp_pa
         with pytest.raises(NotAllowed, match="is no backup"):
             copied(filled, other)
         assert not (other / DATABASE).exists()
-    with Registry.open(tmp_path / "second") as second, pytest.raises(NotAllowed):
+    with LocalRegistry.open(tmp_path / "second") as second, pytest.raises(NotAllowed):
         copied(filled, second.settings.home)
 
 
-def test_a_disk_that_has_no_room_is_told_before_anything_is_copied(filled: Registry, tmp_path: Path) -> None:
+def test_a_disk_that_has_no_room_is_told_before_anything_is_copied(filled: LocalRegistry, tmp_path: Path) -> None:
     class Full(Files):
         def free_bytes(self, path: Path) -> int:
             return 16 * 1024 * 1024 if path.name == "blobs" else super().free_bytes(path)
@@ -253,7 +257,7 @@ def test_a_disk_that_has_no_room_is_told_before_anything_is_copied(filled: Regis
     assert isinstance(DiskFull("x"), StoreError)
 
 
-def test_uploads_and_log_ins_stay_behind_and_no_secret_is_copied(filled: Registry, tmp_path: Path) -> None:
+def test_uploads_and_log_ins_stay_behind_and_no_secret_is_copied(filled: LocalRegistry, tmp_path: Path) -> None:
     moment = now()
     with filled.catalog.writing() as session:
         ann = add_contributor(session, "ann")
@@ -280,7 +284,7 @@ def test_uploads_and_log_ins_stay_behind_and_no_secret_is_copied(filled: Registr
     assert not (tmp_path / "copy" / "uploads").exists()
     secret = made.text.encode()
     assert not any(secret in path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file())
-    with Registry.open(tmp_path / "copy") as copy, copy.catalog.reading() as session:
+    with LocalRegistry.open(tmp_path / "copy") as copy, copy.catalog.reading() as session:
         assert session.query(Upload).count() == 0
         assert [(one.state, one.reason) for one in session.query(Submission).order_by(Submission.id)] == [
             ("withdrawn", NOT_COPIED),
@@ -289,7 +293,7 @@ def test_uploads_and_log_ins_stay_behind_and_no_secret_is_copied(filled: Registr
     assert row_counts(filled)["uploads"] == 1, "the registry itself is as it was"
 
 
-def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: Registry, tmp_path: Path) -> None:
+def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: LocalRegistry, tmp_path: Path) -> None:
     organ = Organ(filled.settings.home)
     report = organ.done("backup", tmp_path / "copy", "--blobs-only", "--verify", "--json").values
     assert report["copied"] == len(blob_files(tmp_path / "copy")) > 0
@@ -298,7 +302,7 @@ def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: Regi
     assert "pg_dump" in NO_SQLITE
 
 
-def test_the_command_says_what_the_copy_has(filled: Registry, tmp_path: Path) -> None:
+def test_the_command_says_what_the_copy_has(filled: LocalRegistry, tmp_path: Path) -> None:
     organ = Organ(filled.settings.home)
     first, second = organ.done("backup", tmp_path / "copy", "--verify").lines
     assert first.startswith(f"{len(blob_files(tmp_path / 'copy'))} files copied (")

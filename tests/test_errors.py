@@ -52,7 +52,7 @@ from organs.registry.errors import (
     TooSlow,
     Unreachable,
 )
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.validation.runtime import NoRuntime
 from organs.web.app import create_app
 from organs.web.hub import RevisionRemoved
@@ -108,7 +108,7 @@ def sample(code: str) -> OrganError:
 @pytest.fixture(scope="module")
 def raising(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     """A connection to a catalog that raises the sample of a code at `/api/v1/raise/<code>`."""
-    with Registry.open(tmp_path_factory.mktemp("raising")) as registry:
+    with LocalRegistry.open(tmp_path_factory.mktemp("raising")) as registry:
         app = create_app(registry)
 
         def fail(code: str) -> None:
@@ -275,7 +275,7 @@ def test_every_exit_code_is_explained_by_the_help_of_the_command_and_the_guide()
         assert f"| {number} | {meaning} |" in guide
 
 
-def test_a_bad_input_that_is_a_bad_name_is_400_to_programs_and_404_on_a_page(registry: Registry) -> None:
+def test_a_bad_input_that_is_a_bad_name_is_400_to_programs_and_404_on_a_page(registry: LocalRegistry) -> None:
     client = create_app(registry).test_client()
     assert client.get("/api/v1/models/local/..%5cx").status_code == 400
     assert client.get("/models/.../x").status_code == 404

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry import Registry
+from organs.registry import LocalRegistry
 
 pytestmark = pytest.mark.long
 
@@ -62,7 +62,7 @@ def test_a_chimera_is_composed_warned_of_accepted_and_made_twice_alike(home: Pat
     assert "\n('unrelated-lineage',) " in printed
     assert "\nThe same lock and the same bytes: True\n" in printed
     assert "local/Zoo-B-2M-v1.0-Q8_0@1" in printed.splitlines()[-1]
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         chimera = registry.model("two-donors")
         assert f"Made local/two-donors@1, sha256:{registry.assemble(chimera.name, tmp_path / 'again.gguf')}" in printed
     assert file.read_bytes() == (tmp_path / "again.gguf").read_bytes()
@@ -76,7 +76,7 @@ def test_a_chimera_by_query_says_what_its_organs_measure_before_and_after(home: 
     acts = {name: act for _, _, name, act in lines}
     assert acts["blk.0.ffn_up.weight"] == "grafted, adapter"
     assert acts["blk.2.attn_v.weight"] == "adapter, purified"
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         before, after = registry.model("Zoo-A-2M-v1.0-F16"), registry.model("by-query")
         shown = {name: (first, then) for first, then, name, _ in lines}
         measured = {name: (before.organ(name).theta or 0.0, after.organ(name).theta or 0.0) for name in shown}

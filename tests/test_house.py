@@ -44,7 +44,6 @@ WITHOUT_A_FACE = ("registry", "ingest", "migrations")
 LONG_BODIES: dict[str, str] = {}
 """Function bodies over the limit: `path::function` to the reason, in one sentence."""
 FRAGMENTS: dict[str, str] = {
-    "registry/client/composing.py": "It loads the codecs and the planner's modules, which searches never need.",
     "registry/compose/prediction.py": "A pure model with constants that were fitted; the benches fit it by itself.",
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
@@ -55,7 +54,6 @@ FRAGMENTS: dict[str, str] = {
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/probe.py": "A program of its own, started by its name.",
     "web/api/downloads.py": "The description of the download routes in the document of the API.",
-    "web/downloads.py": "The routes of downloads, which the application registers.",
     "web/hub.py": "The routes of the Hugging Face hub, for the application.",
     "web/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
 }
@@ -66,7 +64,7 @@ MORE_FACES: dict[str, str] = {
     "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
     "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
-    "registry/registry.py": "Registry.open() is the face of scripts: it opens what the environment names.",
+    "registry/local.py": "LocalRegistry.open() is the face of scripts: it opens what the environment names.",
 }
 """Modules outside the faces' folders that may read the command line or the environment: path to the reason."""
 

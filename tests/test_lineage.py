@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from organs.registry.anatomy import Slot
 from organs.registry.lineage import (
     CLOSE,
     NOISE,
@@ -15,7 +16,6 @@ from organs.registry.lineage import (
     Kinship,
     Organ,
     Similarity,
-    Slot,
     correlation,
     correlations,
     is_another_encoding,

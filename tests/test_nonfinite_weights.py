@@ -19,9 +19,9 @@ from organs.registry.compose.api import Composition
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.quants import quantize
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import model_page
-from organs.registry.registry import Registry
 from organs.registry.upkeep import Share, verify
 from organs.web.app import create_app
 from tests.builders import file_bytes, text
@@ -54,14 +54,14 @@ def sound_model(name: str = "Sound", seed: int = 0) -> bytes:
     return file_bytes(block_metadata(name), block_tensors(seed=seed))
 
 
-def furnish(registry: Registry, folder: Path) -> None:
+def furnish(registry: LocalRegistry, folder: Path) -> None:
     for name, data in (("odd", odd_model()), ("sound", sound_model())):
         (folder / f"{name}.gguf").write_bytes(data)
         ingest_file(registry, folder / f"{name}.gguf")
 
 
 @pytest.fixture
-def both(homes: Homes, tmp_path: Path) -> Iterator[Registry]:
+def both(homes: Homes, tmp_path: Path) -> Iterator[LocalRegistry]:
     """A registry with a model that has such weights, and with the same model without them."""
     with homes.opened(furnish, tmp_path / "home") as registry:
         yield registry
@@ -87,7 +87,7 @@ def test_an_ingest_counts_them_and_the_command_warns(tmp_path: Path) -> None:
     assert "(NaN/inf)" not in listed["local/sound@1"]
 
 
-def test_searches_find_and_leave_out_organs_and_models_by_them(both: Registry) -> None:
+def test_searches_find_and_leave_out_organs_and_models_by_them(both: LocalRegistry) -> None:
     def organs(query: str) -> list[tuple[str, str]]:
         return [(organ.model, organ.name) for organ in both.search(query, limit=1000)]
 
@@ -107,7 +107,7 @@ def test_searches_find_and_leave_out_organs_and_models_by_them(both: Registry) -
     assert {organ.name: organ.nonfinite for organ in both.model("odd").organs if organ.nonfinite} == ODD
 
 
-def test_pages_sheets_and_the_api_mark_them(both: Registry) -> None:
+def test_pages_sheets_and_the_api_mark_them(both: LocalRegistry) -> None:
     with create_app(both).test_client() as client:
         assert "3 weights NaN or infinite" in client.get("/organs?q=nonfinite:yes").text
         assert "2 tensors with weights that are NaN or infinite" in client.get("/models").text
@@ -127,7 +127,7 @@ def findings(composition: Composition) -> dict[str, tuple[str, ...]]:
     return {one.code: one.organs for one in composition.plan().findings if one.code == CODE}
 
 
-def test_composing_refuses_them_unless_the_recipe_accepts_them(both: Registry) -> None:
+def test_composing_refuses_them_unless_the_recipe_accepts_them(both: LocalRegistry) -> None:
     grafted = both.compose("sound").graft("odd", slot="ffn_up", blocks=0)
     assert findings(grafted) == {CODE: (UP,)}
     with pytest.raises(NotComposable, match=CODE):
@@ -136,13 +136,13 @@ def test_composing_refuses_them_unless_the_recipe_accepts_them(both: Registry) -
     assert both.models("nonfinite:yes kind:chimera").items[0].nonfinite_tensors == 1
 
 
-def test_a_base_with_them_is_refused_too_but_not_where_they_are_replaced(both: Registry) -> None:
+def test_a_base_with_them_is_refused_too_but_not_where_they_are_replaced(both: LocalRegistry) -> None:
     assert findings(both.compose("odd").graft("sound", slot="attn_q", blocks=0)) == {CODE: (UP, DOWN)}
     assert findings(both.compose("odd").graft("sound", slot="ffn_up", blocks=0)) == {CODE: (DOWN,)}
     assert findings(both.compose("odd").graft("sound", type="organ")) == {}
 
 
-def test_an_adapter_with_them_is_refused(both: Registry, tmp_path: Path) -> None:
+def test_an_adapter_with_them_is_refused(both: LocalRegistry, tmp_path: Path) -> None:
     entries = [text("general.architecture", "llama"), text("general.type", "adapter"), text("adapter.type", "lora")]
     entries.append(KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 8.0))
     (a, first), (b, second) = (
@@ -170,7 +170,9 @@ def test_files_are_not_transplanted_with_them_unless_accepted(tmp_path: Path) ->
     assert organ(*words, "--accept", CODE).status == 0
 
 
-def test_organs_from_before_are_unknown_until_verify_or_an_ingest_counts_them(both: Registry, tmp_path: Path) -> None:
+def test_organs_from_before_are_unknown_until_verify_or_an_ingest_counts_them(
+    both: LocalRegistry, tmp_path: Path
+) -> None:
     def forget() -> None:
         with both.catalog.writing() as session:
             session.execute(update(Organ).values(nonfinite=None))
@@ -191,7 +193,9 @@ def test_organs_from_before_are_unknown_until_verify_or_an_ingest_counts_them(bo
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
-def test_measures_and_json_of_such_tensors_hold_only_numbers(value: float, registry: Registry, tmp_path: Path) -> None:
+def test_measures_and_json_of_such_tensors_hold_only_numbers(
+    value: float, registry: LocalRegistry, tmp_path: Path
+) -> None:
     shape, tensors = (64, 64), []
     for number, (dtype, share) in enumerate([("F64", 1), ("F64", 2), ("F32", 1), ("BF16", 3), ("F16", 1)]):
         values = np.random.default_rng(number).standard_normal(shape[0] * shape[1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from organs.registry import notebook
 from organs.registry.compose.recipe import MetadataChange, Recipe
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, text
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
 
@@ -62,11 +62,11 @@ def read(value: object) -> Reader:
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A registry whose models say whatever could hurt in a page."""
     folder = tmp_path_factory.mktemp("hostile")
     said = HOSTILE.encode("utf-8", "replace")
-    with Registry.open(folder) as registry:
+    with LocalRegistry.open(folder) as registry:
         for seed, name in enumerate(("base", "donor")):
             entries = [
                 entry for entry in block_metadata(blocks=1) if entry.key not in ("general.name", "general.license")
@@ -115,7 +115,7 @@ def test_a_table_aligns_numbers_right_and_cuts_what_is_too_much() -> None:
     assert read(notebook.facts([("x", None)])).cells[-1] == "–"
 
 
-def test_pages_of_organs_and_of_models_are_tables(hostile: Registry) -> None:
+def test_pages_of_organs_and_of_models_are_tables(hostile: LocalRegistry) -> None:
     page = hostile.search(limit=2)
     organs = read(page)
     assert (organs.counts["table"], organs.counts["tr"]) == (1, 3)
@@ -132,27 +132,27 @@ def test_pages_of_organs_and_of_models_are_tables(hostile: Registry) -> None:
     assert max(len(repr(one)) for one in [*whole, *hostile.models()]) < 160
 
 
-def test_likeness_has_a_column_where_it_was_asked_for(hostile: Registry) -> None:
+def test_likeness_has_a_column_where_it_was_asked_for(hostile: LocalRegistry) -> None:
     organ = hostile.model("base").organ("blk.0.attn_q.weight")
     assert "alike" in read(hostile.search(f"like:{organ.digest}")).cells
     assert "alike" not in read(hostile.search("slot:attn_q")).cells
 
 
-def test_a_page_says_what_the_asker_should_know(hostile: Registry) -> None:
+def test_a_page_says_what_the_asker_should_know(hostile: LocalRegistry) -> None:
     page = hostile.search("model:nobody")
     assert page.notes
     assert set(page.notes) <= set(read(page).cells)
     assert repr(page).startswith("<0 organs; ")
 
 
-def test_a_model_is_its_facts_its_relatives_and_its_organs(hostile: Registry) -> None:
+def test_a_model_is_its_facts_its_relatives_and_its_organs(hostile: LocalRegistry) -> None:
     reader = read(hostile.model("base"))
     assert reader.cells[2] == "local/base@1"
     assert {"apache-2.0", "model", "local/base@1", ODD_TENSOR} - set(reader.cells) == {"apache-2.0"}
     assert repr(hostile.model("base")).startswith("<local/base@1: model, 7 organs, ")
 
 
-def test_what_composing_gives_is_shown_too(hostile: Registry) -> None:
+def test_what_composing_gives_is_shown_too(hostile: LocalRegistry) -> None:
     composition = hostile.compose("base").graft("donor", type="organ").metadata("acme.x", "<b>&\u2028")
     assert "metadata:" in read(composition).cells[1]
     plan = composition.plan()
@@ -167,7 +167,7 @@ def test_what_composing_gives_is_shown_too(hostile: Registry) -> None:
     assert {"chimera", "parent", "purified", "recorded"} <= set(chimera.cells)
 
 
-def test_a_recipe_that_nobody_read_before_it_is_shown_is_text_as_well(hostile: Registry) -> None:
+def test_a_recipe_that_nobody_read_before_it_is_shown_is_text_as_well(hostile: LocalRegistry) -> None:
     recipe = Recipe(HOSTILE, metadata=(MetadataChange(HOSTILE, HOSTILE),), name="<i>")
     composition = hostile.compose(recipe)
     assert read(composition).counts == {"div": 1, "pre": 1}

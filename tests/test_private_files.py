@@ -18,7 +18,7 @@ from organs.ingest.contributions.uploads import (
 from organs.registry.backup import back_up
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.faults.cases import take_in, write_model
 from tests.trips import assembled
 
@@ -39,7 +39,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 def test_line_137_a_new_registry_is_its_owners_alone(tmp_path: Path) -> None:
     model, home = write_model(tmp_path / "little.gguf"), tmp_path / "home"
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         take_in(registry, model)
         with registry.catalog.writing() as session:
             contributor = add_contributor(session, "ada", "local").id
@@ -73,15 +73,15 @@ def test_line_137_the_files_are_private_from_the_call_on_that_makes_them(
     monkeypatch.setattr(os, "open", watched_open)
     monkeypatch.setattr(os, "mkdir", watched_mkdir)
     model = write_model(tmp_path / "little.gguf")
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         take_in(registry, model)
     assert [path for path in made if str(tmp_path / "home") in path] == []
 
 
 def test_line_137_a_registry_from_before_keeps_its_modes(tmp_path: Path) -> None:
-    with Registry.open(tmp_path / "home"):
+    with LocalRegistry.open(tmp_path / "home"):
         pass
     (tmp_path / "home").chmod(0o755)
     (tmp_path / "home" / "registry.sqlite3").chmod(0o644)
-    with Registry.open(tmp_path / "home"):
+    with LocalRegistry.open(tmp_path / "home"):
         assert open_to_others(tmp_path / "home")[:1] == [". 0755"]

@@ -9,7 +9,7 @@ import platformdirs
 import pytest
 
 from organs.registry.errors import BadSetting
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, SANDBOX_VARIABLE, Settings
 
 
@@ -71,7 +71,7 @@ def test_settings_do_not_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["with space", "ümlaut-日本", "it's", 'a"b', "a#b", "a&b=c", "a+b", "a:b@c"])
 def test_a_folder_of_any_name_holds_a_registry(name: str, tmp_path: Path) -> None:
     home = tmp_path / name
-    Registry.open(home).close()
+    LocalRegistry.open(home).close()
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert (home / "registry.sqlite3").is_file()
 

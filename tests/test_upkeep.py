@@ -20,7 +20,7 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.tables import Blob, InlineBlob, Organ
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.settings import GRACE
 from organs.registry.upkeep import Share, SweepReport, sweep, verify
 from tests.faults.cases import (
@@ -46,7 +46,7 @@ from tests.faults.cases import (
 from tests.trips import assembled
 
 
-def test_a_sound_registry_has_no_faults_and_every_byte_is_read(registry: Registry, tmp_path: Path) -> None:
+def test_a_sound_registry_has_no_faults_and_every_byte_is_read(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     seen: list[int] = []
     take_in(registry, path)
@@ -57,7 +57,7 @@ def test_a_sound_registry_has_no_faults_and_every_byte_is_read(registry: Registr
     assert verify(registry.catalog, registry.blobs).read_bytes == 0
 
 
-def test_shares_read_every_blob_exactly_once(registry: Registry) -> None:
+def test_shares_read_every_blob_exactly_once(registry: LocalRegistry) -> None:
     blobs = [registry.blobs.put(sample(SMALL, seed)) for seed in range(60)]
     leave(registry, *blobs)
     shares = [verify(registry.catalog, registry.blobs, read_data=Share(number, 7)) for number in range(1, 8)]
@@ -67,7 +67,7 @@ def test_shares_read_every_blob_exactly_once(registry: Registry) -> None:
         assert [Share(number, 7).takes(blob.digest) for number in range(1, 8)].count(True) == 1
 
 
-def test_rot_is_found_by_the_share_that_it_lies_in(registry: Registry) -> None:
+def test_rot_is_found_by_the_share_that_it_lies_in(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(sample(LARGE))
     leave(registry, blob)
     path = registry.settings.blobs / (blob.file or "")
@@ -76,7 +76,7 @@ def test_rot_is_found_by_the_share_that_it_lies_in(registry: Registry) -> None:
     assert sorted(found) == [0, 0, 1]
 
 
-def test_verify_changes_nothing_unless_it_is_to_repair(registry: Registry) -> None:
+def test_verify_changes_nothing_unless_it_is_to_repair(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(sample(LARGE))
     leave(registry, blob)
     (registry.settings.blobs / (blob.file or "")).unlink()
@@ -87,7 +87,7 @@ def test_verify_changes_nothing_unless_it_is_to_repair(registry: Registry) -> No
     assert states(registry) == {blob.digest: "corrupt"}
 
 
-def test_what_a_sweep_removes_while_verify_runs_is_no_fault(registry: Registry) -> None:
+def test_what_a_sweep_removes_while_verify_runs_is_no_fault(registry: LocalRegistry) -> None:
     needless = [registry.blobs.put(sample(LARGE, seed)) for seed in range(3)]
     leave(registry, *needless)
     let_time_pass(registry)
@@ -103,7 +103,7 @@ def test_what_a_sweep_removes_while_verify_runs_is_no_fault(registry: Registry) 
     assert (report.blobs, report.faults, report.quarantined) == (3, [], 0)
 
 
-def test_what_an_ingest_heals_while_verify_runs_is_not_set_aside(registry: Registry, tmp_path: Path) -> None:
+def test_what_an_ingest_heals_while_verify_runs_is_not_set_aside(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     take_in(registry, path)
     lost = [row for row in rows(registry) if row.file is not None]
@@ -120,7 +120,7 @@ def test_what_an_ingest_heals_while_verify_runs_is_not_set_aside(registry: Regis
     assert read_all(registry).faults == []
 
 
-def test_a_sweep_dooms_first_and_removes_the_next_time(registry: Registry) -> None:
+def test_a_sweep_dooms_first_and_removes_the_next_time(registry: LocalRegistry) -> None:
     large, small = registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL))
     leave(registry, large, small)
     assert run_sweep(registry).doomed == 0, "touched within the grace"
@@ -138,7 +138,7 @@ def test_a_sweep_dooms_first_and_removes_the_next_time(registry: Registry) -> No
     assert run_sweep(registry) == SweepReport(dry_run=False)
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(registry: Registry) -> None:
+def test_a_dry_run_says_the_same_and_changes_nothing(registry: LocalRegistry) -> None:
     leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
     registry.blobs.put(sample(LARGE, 1))  # an orphan
     let_time_pass(registry)
@@ -175,7 +175,7 @@ def needed_by_a_living_ingest(session: Session, blob_id: int) -> None:
 @pytest.mark.parametrize("needed", [needed_by_an_organ, needed_by_a_blob, needed_by_a_living_ingest])
 @pytest.mark.parametrize("doomed", [False, True])
 def test_what_is_needed_is_spared_at_every_stage(
-    doomed: bool, needed: Callable[[Session, int], None], registry: Registry
+    doomed: bool, needed: Callable[[Session, int], None], registry: LocalRegistry
 ) -> None:
     blob = registry.blobs.put(sample(LARGE))
     leave(registry, blob)
@@ -191,7 +191,7 @@ def test_what_is_needed_is_spared_at_every_stage(
     assert blob.file in files_below(registry)
 
 
-def test_headers_and_vocabularies_are_spared_with_their_model(registry: Registry, tmp_path: Path) -> None:
+def test_headers_and_vocabularies_are_spared_with_their_model(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     take_in(registry, path)
     leave(registry, registry.blobs.put(sample(LARGE)))
@@ -205,7 +205,7 @@ def test_headers_and_vocabularies_are_spared_with_their_model(registry: Registry
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry: Registry) -> None:
+def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(sample(LARGE))
     pending = registry.blobs.local.begin(digest_of(b"x"), 5)
     pending.append([b"half"])
@@ -220,7 +220,7 @@ def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry
     pending.discard()
 
 
-def test_line_52_what_is_not_the_stores_is_never_removed(registry: Registry) -> None:
+def test_line_52_what_is_not_the_stores_is_never_removed(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(sample(LARGE))
     root = registry.settings.blobs
     (root / "README").write_text("mine")

@@ -14,8 +14,8 @@ from organs.registry.assembly import place_file, plan_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Base
 from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import array, file_bytes, text, unsigned
 
 Tensors = list[tuple[TensorSpec, bytes]]
@@ -62,13 +62,13 @@ def token_array(tokens: list[bytes], kind: str = "tokens") -> KeyValue:
     return array(f"tokenizer.ggml.{kind}", ValueType.STRING, tokens)
 
 
-def ingest_file(registry: Registry, path: Path, name: str | None = None) -> IngestReport:
+def ingest_file(registry: LocalRegistry, path: Path, name: str | None = None) -> IngestReport:
     """Ingest the one model that `path` names; under a name that is taken, as its next version."""
     (source,) = find_sources([str(path)])
     return ingest_model(registry, source, None if name is None else parse_model_name(name), new_version=always)
 
 
-def assembled(registry: Registry, model: str, folder: Path) -> list[Path]:
+def assembled(registry: LocalRegistry, model: str, folder: Path) -> list[Path]:
     """The files of `model`, written into `folder`, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
     with registry.catalog.reading() as session:
@@ -79,7 +79,7 @@ def assembled(registry: Registry, model: str, folder: Path) -> list[Path]:
     return [folder / plan.name for plan in plans]
 
 
-def assert_round_trip(registry: Registry, path: Path, folder: Path) -> IngestReport:
+def assert_round_trip(registry: LocalRegistry, path: Path, folder: Path) -> IngestReport:
     """Ingest `path`, assemble it into `folder`, compare every byte."""
     report = ingest_file(registry, path)
     (back,) = assembled(registry, report.model, folder)
@@ -88,7 +88,7 @@ def assert_round_trip(registry: Registry, path: Path, folder: Path) -> IngestRep
     return report
 
 
-def row_counts(registry: Registry) -> dict[str, int]:
+def row_counts(registry: LocalRegistry) -> dict[str, int]:
     """How many rows each table has."""
     with registry.catalog.reading() as session:
         return {

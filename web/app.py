@@ -9,7 +9,7 @@ from limits.storage import Storage
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from organs.registry.errors import OrganError
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.api import api
 from organs.web.auth import (
     ADMIN,
@@ -93,7 +93,7 @@ NAVIGATION = (
 """Endpoint and label of what stands at the head of every page."""
 
 
-def create_app(registry: Registry, settings: WebSettings | None = None, counts: Storage | None = None) -> Flask:
+def create_app(registry: LocalRegistry, settings: WebSettings | None = None, counts: Storage | None = None) -> Flask:
     """Return the catalog of `registry`, which the caller closes.
 
     `counts` hold what is counted for the rates of requests: the processes of one server share them.

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.search import Query, short_text
 from organs.registry.entities.base import Entity, encode
 from organs.registry.entities.report import Cell
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.reports.formats import sheet
 from organs.web.settings import WebSettings
 
@@ -201,9 +201,9 @@ def wants_csv(path: str) -> bool:
     return path.endswith(CSV_SUFFIX)
 
 
-def registry() -> Registry:
+def registry() -> LocalRegistry:
     """The registry that this application serves."""
-    opened: Registry = current_app.extensions[REGISTRY_KEY]
+    opened: LocalRegistry = current_app.extensions[REGISTRY_KEY]
     return opened
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
 from organs.web.app import create_app
 from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
@@ -30,7 +30,7 @@ BACKLOG = 2048
 """Connections that wait to be accepted; the system may allow fewer (net.core.somaxconn)."""
 
 
-def serve_forever(registry: Registry, settings: ServerSettings, web: WebSettings | None = None) -> None:
+def serve_forever(registry: LocalRegistry, settings: ServerSettings, web: WebSettings | None = None) -> None:
     """Serve the catalog of `registry` until SIGTERM or SIGINT; what is under way has 30 s to end. Exits the process.
 
     The registry's connections must be closed: they must not cross the fork.
@@ -42,7 +42,7 @@ def serve_forever(registry: Registry, settings: ServerSettings, web: WebSettings
 class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn with our settings; nothing of the command line or of its files is read."""
 
-    def __init__(self, registry: Registry, settings: ServerSettings, web: WebSettings | None = None) -> None:
+    def __init__(self, registry: LocalRegistry, settings: ServerSettings, web: WebSettings | None = None) -> None:
         self._registry = registry
         self._web = web
         self._counts = SharedCounts()  # before the fork: all workers count together

@@ -25,7 +25,7 @@ from organs.registry.catalog.register.models import add_downloads
 from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob, OrganError
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import set_aside
 from organs.web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
 from organs.web.memory import reveal_headers
@@ -463,7 +463,7 @@ class Downloads:
                 self._wait()
 
 
-def count_downloads(app: Flask, registry: Registry) -> None:
+def count_downloads(app: Flask, registry: LocalRegistry) -> None:
     """Let `app` count what it hands out."""
     app.extensions[COUNTING_KEY] = Downloads(registry.catalog, app.logger)
 

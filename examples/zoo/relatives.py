@@ -16,10 +16,10 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from organs.registry.anatomy import place_of
+from organs.registry.anatomy import Slot, place_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
-from organs.registry.lineage import Organ, Slot, similarity
+from organs.registry.lineage import Organ, similarity
 from organs.registry.measure import measure
 
 FOLDER = Path(__file__).parent

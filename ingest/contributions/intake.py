@@ -87,8 +87,8 @@ from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadInput, OrganError, UnsupportedDType
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from organs.registry.relatives.resolve import stated_relation
 
 UNDER_WAY = ("checking", "publishing")
@@ -111,7 +111,7 @@ _log = logging.getLogger(__name__)
 
 
 def process_submission(
-    registry: Registry,
+    registry: LocalRegistry,
     submission_id: int,
     tell: Tell,
     *,
@@ -145,7 +145,7 @@ def process_submission(
         return {"submission": submission_id, "state": submission_by_id(session, submission_id).row.state}
 
 
-def settle_abandoned(registry: Registry) -> None:
+def settle_abandoned(registry: LocalRegistry) -> None:
     """End submissions whose job ended without a result: a runner that died, a job that was cancelled."""
     with registry.catalog.reading() as session:
         abandoned = abandoned_submissions(session)
@@ -198,7 +198,7 @@ class _Submission:
 
 
 def _attempt(
-    registry: Registry,
+    registry: LocalRegistry,
     submission_id: int,
     tell: Tell,
     outcome: _Outcome,
@@ -241,7 +241,7 @@ def _attempt(
         outcome.refused.append(SubmissionFinding(REFUSE, "limit" if error.is_limit else "crashed", str(error)))
 
 
-def _load(registry: Registry, submission_id: int) -> _Submission:
+def _load(registry: LocalRegistry, submission_id: int) -> _Submission:
     with registry.catalog.reading() as session:
         found = submission_by_id(session, submission_id)
         row: Submission = found.row
@@ -265,7 +265,7 @@ def _read_files(submission: _Submission, sources: Sources, inspection: Inspectio
 
 
 def _review(
-    registry: Registry, files: Sequence[DissectedFile], submission: _Submission, proposal: Proposal
+    registry: LocalRegistry, files: Sequence[DissectedFile], submission: _Submission, proposal: Proposal
 ) -> list[SubmissionFinding]:
     """Return what the headers give reason to say, by themselves and beside the catalog."""
     found = list(findings_of(files, submission.name, proposal))
@@ -290,7 +290,7 @@ def _announced(file: DissectedFile) -> Digest | None:
 
 
 def _note_inspection(
-    registry: Registry,
+    registry: LocalRegistry,
     submission: _Submission,
     proposal: Proposal,
     findings: Sequence[SubmissionFinding],
@@ -312,7 +312,7 @@ def _note_inspection(
 
 
 def _register(
-    registry: Registry,
+    registry: LocalRegistry,
     files: Sequence[DissectedFile],
     submission: _Submission,
     proposal: Proposal,
@@ -392,7 +392,7 @@ class _Progress:
         self._tell(INSPECTED_SHARE + (1 - INSPECTED_SHARE) * share, self._note)
 
 
-def _conclude(registry: Registry, submission_id: int, outcome: _Outcome) -> None:
+def _conclude(registry: LocalRegistry, submission_id: int, outcome: _Outcome) -> None:
     with registry.catalog.writing() as session:
         row = locked_submission(session, submission_id)
         if row.state not in UNDER_WAY:
@@ -411,7 +411,7 @@ def _conclude(registry: Registry, submission_id: int, outcome: _Outcome) -> None
 
 
 def _settle(
-    session: Session, registry: Registry, row: Submission, model: Model, found: list[SubmissionFinding]
+    session: Session, registry: LocalRegistry, row: Submission, model: Model, found: list[SubmissionFinding]
 ) -> None:
     """Publish the model that was made, unless somebody must look at it first."""
     if model.state == "removed":
@@ -443,7 +443,7 @@ def _note_our_fault(session: Session, row: Submission) -> None:
         change_submission(session, row, "refused", findings=found, reason=OUR_FAULT)
 
 
-def _withdraw_unwanted(registry: Registry, submission_id: int, outcome: _Outcome) -> None:
+def _withdraw_unwanted(registry: LocalRegistry, submission_id: int, outcome: _Outcome) -> None:
     """The job is left: withdraw the model that it has registered when its submission has ended meanwhile."""
     if outcome.model_id is not None:
         with registry.catalog.writing() as session:

@@ -41,7 +41,7 @@ from organs.registry.catalog.queries.submissions import (
 from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobReader
 from organs.registry.store.codec import StoredChunk
 
@@ -113,7 +113,7 @@ def locate(session: Session, contributor_id: int, spool: Path, manifest: Manifes
 class Sources:
     """The open uploads and blobs of one submission. A context manager; threads take turns to read."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: LocalRegistry) -> None:
         self._registry = registry
         self._lock = threading.Lock()
         self._open: OrderedDict[Path | Digest, FileSource | BlobReader] = OrderedDict()

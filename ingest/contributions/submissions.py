@@ -55,8 +55,8 @@ from organs.registry.catalog.tables import Contributor, Model, Submission, Uploa
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, Conflict, OverQuota
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 
 STATED, PROPOSED, _PUBLISH, ACKNOWLEDGED = "given", "proposed", "publish", "acknowledged"
 """Members of the column `metadata_given`: what the contributor states, the proposal that was made of it and of the
@@ -103,7 +103,7 @@ def wants_publishing(row: Submission) -> bool:
     return bool(json.loads(row.metadata_given)[_PUBLISH])
 
 
-def remove_uploads_of(registry: Registry, contributor_id: int, manifest: Manifest) -> int:
+def remove_uploads_of(registry: LocalRegistry, contributor_id: int, manifest: Manifest) -> int:
     """Remove the uploads of a submission that has ended, except those that another open submission of the same
     contributor needs. Return how many were removed.
     """
@@ -145,7 +145,7 @@ WITHDRAWN = "withdrawn by its contributor"
 _WITHDRAWABLE = ("checking", "ready", "quarantined")
 
 
-def submit(registry: Registry, contributor: str, name: ModelName, manifest: Manifest) -> int:
+def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest: Manifest) -> int:
     """Enqueue the inspection of a model, and its publication if the manifest asks for it. Return the submission's id.
 
     The same request, while its submission is open, returns the same submission; one that was only inspected is
@@ -188,7 +188,7 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
 
 
 def publish(
-    registry: Registry,
+    registry: LocalRegistry,
     contributor: str,
     submission_id: int,
     stated: StatedMetadata,
@@ -215,7 +215,7 @@ def publish(
         _enqueue(session, row, PUBLISH, contributor)
 
 
-def withdraw(registry: Registry, contributor: str, submission_id: int) -> None:
+def withdraw(registry: LocalRegistry, contributor: str, submission_id: int) -> None:
     """Withdraw a submission and the quarantined model that was made of it. Its uploads stay until they expire.
 
     Withdrawing it again has no effect. Raises NotFound for a submission of another contributor, Conflict for one that
@@ -249,7 +249,7 @@ def _uploads_of(files: list[LocatedFile]) -> set[str]:
     return {piece.at.path.name for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
 
 
-def _check_room(session: Session, registry: Registry, owner_id: int, files: list[LocatedFile]) -> None:
+def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files: list[LocatedFile]) -> None:
     """Raise OverQuota when the contributor may not submit these files.
 
     A piece in an upload is already counted in the quota, but only once, however often the files contain it. A piece
@@ -268,7 +268,7 @@ def _enqueue(session: Session, row: Submission, kind: str, contributor: str) -> 
     session.flush()
 
 
-def approve_submission(registry: Registry, submission_id: int, by: str) -> None:
+def approve_submission(registry: LocalRegistry, submission_id: int, by: str) -> None:
     """Publish the model of a quarantined submission.
 
     Raises NotFound; Conflict when the submission is in another state, and when the model has only some organs and they
@@ -285,7 +285,7 @@ def approve_submission(registry: Registry, submission_id: int, by: str) -> None:
             change_submission(session, row, "published", decided_by=by)
 
 
-def refuse_submission(registry: Registry, submission_id: int, reason: str, by: str) -> None:
+def refuse_submission(registry: LocalRegistry, submission_id: int, reason: str, by: str) -> None:
     """Remove the model of a quarantined submission; its contributor reads the reason.
 
     The next sweep removes bytes that no other model needs. Raises NotFound, Conflict, and BadValue for a reason that is

@@ -41,7 +41,7 @@ from organs.registry.entities.submission import (
     PACK_PIECES_MAX,
 )
 from organs.registry.errors import BadInput, Conflict, Count, DiskFull, NotFound
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files, make_durable_folder, translated
 
 FREE_MARGIN_BYTES = 64 * 1024 * 1024
@@ -199,7 +199,7 @@ def _lock(descriptor: int, path: Path) -> None:
         raise translated(error, path) from error
 
 
-def spool_of(registry: Registry) -> Spool:
+def spool_of(registry: LocalRegistry) -> Spool:
     """Where the registry keeps what is sent to it."""
     return Spool(registry.settings.uploads, registry.blobs.local.files)
 
@@ -260,7 +260,7 @@ class WrongOffset(Conflict, code="wrong-offset", status=416):
         self.upload = upload
 
 
-def open_upload(registry: Registry, contributor_id: int, declared: Declared) -> Upload:
+def open_upload(registry: LocalRegistry, contributor_id: int, declared: Declared) -> Upload:
     """An upload for what is declared: the one that is open for just that already, else a new one.
 
     Raises OverQuota, TooMany, DiskFull, StoreUnwritable.
@@ -290,7 +290,7 @@ def open_upload(registry: Registry, contributor_id: int, declared: Declared) -> 
         raise
 
 
-def look_up(registry: Registry, contributor_id: int, public_id: str) -> Upload:
+def look_up(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upload:
     """The contributor's upload of that name; raises NotFound."""
     with registry.catalog.reading() as session:
         return upload_by_public_id(session, public_id, contributor_id, now())
@@ -310,7 +310,9 @@ def is_received(upload: Upload, chunk: Chunk) -> bool:
     return False
 
 
-def receive(registry: Registry, contributor_id: int, public_id: str, chunk: Chunk, pieces: Iterable[bytes]) -> Upload:
+def receive(
+    registry: LocalRegistry, contributor_id: int, public_id: str, chunk: Chunk, pieces: Iterable[bytes]
+) -> Upload:
     """Store a chunk, whose bytes come in `pieces`; it is durable when this returns.
 
     A chunk that was received before is compared with the stored bytes. Raises NotFound, Conflict while another client
@@ -330,7 +332,7 @@ def receive(registry: Registry, contributor_id: int, public_id: str, chunk: Chun
         return look_up(registry, contributor_id, public_id)
 
 
-def finish(registry: Registry, contributor_id: int, public_id: str, digest: Digest | None = None) -> Upload:
+def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest: Digest | None = None) -> Upload:
     """All has been sent: read it again, and hold it against the digests that were declared, and against `digest`.
 
     One that is finished already is answered as it is. Raises NotFound, Conflict while another client is at it, BadInput
@@ -351,7 +353,7 @@ def finish(registry: Registry, contributor_id: int, public_id: str, digest: Dige
         return look_up(registry, contributor_id, public_id)
 
 
-def cancel(registry: Registry, contributor_id: int, public_id: str) -> Upload:
+def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upload:
     """Forget an upload and its bytes, finished or not; what it was. Raises NotFound, Conflict while another client is
     at it.
     """
@@ -364,7 +366,7 @@ def cancel(registry: Registry, contributor_id: int, public_id: str) -> Upload:
 
 @contextmanager
 def _held(
-    registry: Registry, contributor_id: int, public_id: str, *, lost_too: bool = False
+    registry: LocalRegistry, contributor_id: int, public_id: str, *, lost_too: bool = False
 ) -> Iterator[tuple[Upload, SpoolFile | None]]:
     """The row and the file, for this client alone; with `lost_too`, no file where it is lost."""
     look_up(registry, contributor_id, public_id)  # what is not there, or is another's, has no lock
@@ -391,7 +393,7 @@ def _check_pack(size_bytes: int, pieces: Pieces) -> None:
         raise BadInput(f"the pieces have {together:,} bytes together, the pack is declared with {size_bytes:,}")
 
 
-def _same(registry: Registry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:
+def _same(registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:
     """An upload that is under way for just what is declared, and has its bytes."""
     spool = spool_of(registry)
     for upload in open_uploads(session, contributor_id, now()):
@@ -405,7 +407,7 @@ def _same(registry: Registry, session: Session, contributor_id: int, declared: D
 
 
 def _check_allowed(
-    registry: Registry, session: Session, contributor_id: int, declared: Declared, *, hold: bool
+    registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared, *, hold: bool
 ) -> None:
     settings = registry.settings
     check_upload_allowed(
@@ -453,7 +455,7 @@ def _declared_digest(upload: Upload) -> Digest | None:
     return None if upload.digest is None else Digest(upload.digest)
 
 
-def _checked(registry: Registry, upload: Upload, file: SpoolFile, wanted: Digest | None) -> Digest:
+def _checked(registry: LocalRegistry, upload: Upload, file: SpoolFile, wanted: Digest | None) -> Digest:
     """The digest of all bytes, which are read in little portions; raises BadInput where one is not as declared."""
     spans: list[tuple[int, int, Digest | None]] = [(0, upload.size_bytes, None)]
     if upload.kind == "pack":
@@ -493,7 +495,7 @@ class TidyReport:
     removed_bytes: int = 0
 
 
-def tidy_uploads(registry: Registry, *, dry_run: bool = False) -> TidyReport:
+def tidy_uploads(registry: LocalRegistry, *, dry_run: bool = False) -> TidyReport:
     """Remove uploads whose time is over, and files of the spool that no row has. What a client is at is left alone."""
     report, after_id = TidyReport(), 0
     sizes = {file.name: file.size_bytes for file in spool_of(registry).walk()}
@@ -511,7 +513,7 @@ def tidy_uploads(registry: Registry, *, dry_run: bool = False) -> TidyReport:
 
 
 def forget_uploads(
-    registry: Registry,
+    registry: LocalRegistry,
     contributor_id: int,
     digests: Collection[str],
     public_ids: Collection[str] = (),
@@ -528,7 +530,7 @@ def forget_uploads(
     return len(_removed(registry, wanted, remove))
 
 
-def _removed(registry: Registry, uploads: Sequence[tuple[int, str]], remove: RemoveRow) -> list[str]:
+def _removed(registry: LocalRegistry, uploads: Sequence[tuple[int, str]], remove: RemoveRow) -> list[str]:
     """Remove `uploads`, ids and names, but those that a client is at, and those that `remove` leaves; the names of
     those that went.
     """
@@ -536,7 +538,7 @@ def _removed(registry: Registry, uploads: Sequence[tuple[int, str]], remove: Rem
     return [name for upload_id, name in uploads if _remove(registry, spool, upload_id, name, remove)]
 
 
-def _remove(registry: Registry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
+def _remove(registry: LocalRegistry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
     try:
         with spool.locked(name):
             return _forget(registry, spool, upload_id, name, remove)
@@ -546,7 +548,7 @@ def _remove(registry: Registry, spool: Spool, upload_id: int, name: str, remove:
         return False
 
 
-def _forget(registry: Registry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
+def _forget(registry: LocalRegistry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
     """The row first: what dies in between leaves a stray file, not a row without one."""
     with registry.catalog.writing() as session:
         is_gone = remove(session, upload_id)
@@ -555,7 +557,7 @@ def _forget(registry: Registry, spool: Spool, upload_id: int, name: str, remove:
     return is_gone
 
 
-def _remove_strays(registry: Registry, report: TidyReport, dry_run: bool) -> None:
+def _remove_strays(registry: LocalRegistry, report: TidyReport, dry_run: bool) -> None:
     spool, limit = spool_of(registry), time.time() - STRAY_AFTER_SECONDS
     old = [file for file in spool.walk() if file.modified_at < limit]
     if not old:

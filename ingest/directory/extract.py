@@ -53,10 +53,10 @@ from organs.registry.catalog.queries.models import files_of, model_by_name, plac
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, CorruptBlob
 from organs.registry.gguf import ByteSource, Header, HeaderSource, TensorInfo, read_header
+from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
 from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from organs.registry.store import BlobStore
 from organs.registry.store.files import Files
 
@@ -92,7 +92,7 @@ def file_contents(files: Sequence[DissectedFile]) -> list[Content]:
     ]
 
 
-def registered_contents(registry: Registry, name: ModelName) -> list[Content]:
+def registered_contents(registry: LocalRegistry, name: ModelName) -> list[Content]:
     """The contents of a registered model, every chunk checked as it is read; measures are those of the registry.
 
     Raises NotFound, NotAssemblable, CorruptBlob, MissingBlob.

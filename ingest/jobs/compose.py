@@ -25,7 +25,7 @@ from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_values
 from organs.registry.errors import BadInput
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 RECIPE_TEXT_MAX_LENGTH = 256 * 1024
 DIGEST_LENGTH = 64
@@ -42,7 +42,7 @@ def waiting(recipe: Recipe) -> Values:
     return {"recipe": recipe_values(recipe)}
 
 
-def plan_kept(registry: Registry, arguments: Values, contributor: str) -> Values:
+def plan_kept(registry: LocalRegistry, arguments: Values, contributor: str) -> Values:
     """The arguments with a digest of what their recipe comes to.
 
     Raises NotAllowed for a name in the namespace of somebody else, BadName, NotComposable, OverQuota, TooCostly, and
@@ -59,7 +59,7 @@ def plan_kept(registry: Registry, arguments: Values, contributor: str) -> Values
     return {**arguments, "plan": plan.digest}
 
 
-def planned(registry: Registry, recipe: Recipe, seconds: float, budget: Budget | None = None) -> Plan:
+def planned(registry: LocalRegistry, recipe: Recipe, seconds: float, budget: Budget | None = None) -> Plan:
     """Return what `recipe` comes to, within `seconds` and `budget`, from which a recipe is refused before it is read.
 
     Raises NotFound, BadName for its base, TooSlow, TooCostly.
@@ -70,7 +70,7 @@ def planned(registry: Registry, recipe: Recipe, seconds: float, budget: Budget |
         return plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
 
 
-def make_kept(registry: Registry, arguments: Values, tell: Tell, contributor: str) -> Values:
+def make_kept(registry: LocalRegistry, arguments: Values, tell: Tell, contributor: str) -> Values:
     """Make the recipe in `arguments`. Return the members of a MadeChimera, and the `address` of its page."""
     tell(0.0, "planning")
     plan = registry.compose(_recipe(arguments)).plan()
@@ -91,7 +91,7 @@ def make_kept(registry: Registry, arguments: Values, tell: Tell, contributor: st
     return result | {"address": f"/chimeras/{made.lock_id}"}
 
 
-def _check_quota(registry: Registry, plan: Plan, contributor: str) -> None:
+def _check_quota(registry: LocalRegistry, plan: Plan, contributor: str) -> None:
     """Raise OverQuota where the file does not fit; `local` has no quota."""
     if contributor == LOCAL:
         return

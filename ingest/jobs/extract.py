@@ -17,8 +17,8 @@ from organs.ingest.directory.extract import extract, registered_contents
 from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
 from organs.ingest.jobs.measure import checked_model, settled_model
 from organs.registry.digest import Digest
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.store.files import (
     PRIVATE_FOLDER,
     UnplacedFile,
@@ -107,7 +107,7 @@ Advance = Callable[[int], None]
 """Told how many bytes have been dealt with since it was told last."""
 
 
-def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     """Both halves of the work take each byte once: out of the store, and into the pack."""
     tell(0.0, "reading the headers")
     name = parse_model_name(arguments["model"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from organs.registry.errors import BadInput
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 WORK, VALIDATE, INTAKE = "work", "validate", "intake"
 LANES = (WORK, VALIDATE, INTAKE)
@@ -25,7 +25,7 @@ class Cancelled(Exception):
     """The job is not to be done any more, or not by this runner: raised by `Tell`, to be let through."""
 
 
-def as_they_are(_registry: Registry, arguments: Values, _contributor: str) -> Values:
+def as_they_are(_registry: LocalRegistry, arguments: Values, _contributor: str) -> Values:
     """Nothing is to be asked of the registry."""
     return arguments
 
@@ -40,12 +40,12 @@ class JobKind:
     check: Callable[[Values], Values]
     """Arguments from outside to those that are kept; raises BadInput, or another OrganError that says what is wrong.
     It must be quick, and reads nothing."""
-    run: Callable[[Registry, Values, Tell, str], Values]
+    run: Callable[[LocalRegistry, Values, Tell, str], Values]
     """Does it for the contributor whose name comes last, and gives a result that is JSON. A name of a model under
     `model`, or names under `models`, and a digest of an organ under `organ`, or digests under `organs`, become links.
     Raises OrganError where it cannot be done. It calls its third argument every second or so: between two calls nobody
     can cancel it."""
-    settle: Callable[[Registry, Values, str], Values] = as_they_are
+    settle: Callable[[LocalRegistry, Values, str], Values] = as_they_are
     """The checked arguments held against the registry before they are kept: what is not there, cannot be done, or may
     not be by the contributor of that name is told at once. Raises OrganError; it must be quick, and read no more than
     the catalog and headers."""

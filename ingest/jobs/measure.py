@@ -25,10 +25,10 @@ from organs.registry.catalog.tables import Placement
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, MissingBlob
 from organs.registry.gguf import dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure
 from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.store import RangeReader
 
 TENSORS_MAX = 2000
@@ -55,13 +55,13 @@ def checked_model(arguments: Values) -> Values:
     return {"model": str(parse_model_name(model))}
 
 
-def settled_model(registry: Registry, arguments: Values, _contributor: str) -> Values:
+def settled_model(registry: LocalRegistry, arguments: Values, _contributor: str) -> Values:
     """The same with the version that is meant now; raises NotFound."""
     with registry.catalog.reading() as session:
         return {"model": model_by_name(session, parse_model_name(arguments["model"])).full_name}
 
 
-def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     tell(0.0, "looking the tensors up")
     tensors = _tensors(registry, arguments["model"])
     rows = []
@@ -78,7 +78,7 @@ def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -
     }
 
 
-def _tensors(registry: Registry, name: str) -> list[_Tensor]:
+def _tensors(registry: LocalRegistry, name: str) -> list[_Tensor]:
     with registry.catalog.reading() as session:
         placements = placements_of(session, model_by_name(session, parse_model_name(name)).id)
         blobs = blobs_by_digest(session, {digest for _, _, digest, _ in placements})
@@ -91,7 +91,7 @@ def _tensor(placement: Placement, shape: str, digest: str, blobs: dict[Digest, B
     return _Tensor(placement.name, placement.dtype, lengths, recorded, blobs.get(Digest(digest)))
 
 
-def _measured(registry: Registry, tensor: _Tensor) -> Measurement:
+def _measured(registry: LocalRegistry, tensor: _Tensor) -> Measurement:
     if tensor.blob is None:
         raise MissingBlob(f"{tensor.name} is recorded without its bytes")
     with naming(tensor.name, tensor.blob.digest), registry.blobs.open(tensor.blob) as reader:

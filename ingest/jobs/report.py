@@ -15,8 +15,8 @@ from organs.ingest.jobs.kind import (
 )
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.local import LocalRegistry
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.overview import registry_report
 
@@ -30,7 +30,7 @@ def _checked(arguments: Values) -> Values:
     return {"limit": limit} if model is None else {"model": str(parse_model_name(model)), "limit": limit}
 
 
-def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     tell(0.0, "reading what was measured")
     with registry.catalog.reading() as session:
         if "model" not in arguments:

@@ -37,7 +37,7 @@ from organs.registry.catalog.register.jobs import (
     tell_progress,
 )
 from organs.registry.errors import BadInput, OrganError
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 KINDS: Mapping[str, JobKind] = {
     kind.name: kind for kind in (COMPOSE, GRAFT, PURIFY, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH)
@@ -45,7 +45,7 @@ KINDS: Mapping[str, JobKind] = {
 
 
 def ask_for(
-    registry: Registry,
+    registry: LocalRegistry,
     kind: str,
     arguments: Values,
     contributor: str = LOCAL,
@@ -74,7 +74,7 @@ class Held:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: LocalRegistry,
         claim: Claim,
         stop: threading.Event,
         renewed_seconds: float = RENEWED_SECONDS,
@@ -177,7 +177,7 @@ class Runner:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: LocalRegistry,
         stop: threading.Event,
         lanes: Sequence[str] = LANES,
         kinds: Mapping[str, JobKind] = KINDS,

@@ -16,7 +16,7 @@ from organs.ingest.jobs.kind import (
     check_members,
     whole_number,
 )
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 ID_MAX = 2**63 - 1
 
@@ -26,12 +26,12 @@ def _checked(arguments: Values) -> Values:
     return {"submission": whole_number(arguments, "submission", 0, 1, ID_MAX)}
 
 
-def _inspect(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _inspect(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     settle_abandoned(registry)
     return process_submission(registry, arguments["submission"], tell, publish=False)
 
 
-def _publish(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _publish(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     settle_abandoned(registry)
     return process_submission(registry, arguments["submission"], tell, publish=True)
 

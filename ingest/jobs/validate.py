@@ -21,8 +21,8 @@ from organs.ingest.jobs.kind import (
 )
 from organs.registry.catalog.queries.composing import chimera_of, model_by_text
 from organs.registry.errors import BadInput, NotComposedHere
+from organs.registry.local import LocalRegistry
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
-from organs.registry.registry import Registry
 from organs.registry.validation.comparison import Event
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import try_chimera, verdict_report
@@ -57,7 +57,7 @@ def _texts(asked: object) -> list[str]:
     return [name for name in BUILT_IN_NAMES if name in asked]
 
 
-def _settled(registry: Registry, arguments: Values, _contributor: str) -> Values:
+def _settled(registry: LocalRegistry, arguments: Values, _contributor: str) -> Values:
     """The same with the chimera's full name, so that whoever looks for its jobs finds them."""
     text: str = arguments["chimera"]
     with registry.catalog.reading() as session:
@@ -67,7 +67,7 @@ def _settled(registry: Registry, arguments: Values, _contributor: str) -> Values
         return {**arguments, "chimera": model.full_name}
 
 
-def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     texts = [text for text in built_in_texts() if text.name in arguments["texts"]]
     runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     tried = try_chimera(

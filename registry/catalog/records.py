@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from organs.registry.anatomy import Place
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest
-from organs.registry.measure import Measurement
 from organs.registry.names import ModelName
+
+if TYPE_CHECKING:
+    from organs.registry.measure import Measurement  # with numpy, which searches do not need
 
 
 @dataclass(frozen=True, slots=True)

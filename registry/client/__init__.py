@@ -5,7 +5,7 @@
     tokens      the tokens for registries elsewhere
     shape       the shapes of answers: what a registry elsewhere says is looked at before it is used
     composing   compose in a remote registry: plans and jobs run there; the file is fetched
-    remote      `RemoteRegistry`: a registry elsewhere, with the interface of `Registry`
+    remote      `RemoteRegistry`: a registry elsewhere, with the interface of `LocalRegistry`
     locked      the file of a lock, made here of what a registry elsewhere has
     answers     answers of a registry elsewhere to the values that scripts get of any
     fetching    fetch a file, or only its header

@@ -1,6 +1,6 @@
-"""`RemoteRegistry`: a registry elsewhere, with the interface of `Registry`.
+"""`RemoteRegistry`: a registry elsewhere, with the interface of `LocalRegistry`.
 
-registry = registry.opened("https://registry.example")
+registry = open_registry("https://registry.example")
 registry.search("type:organ sort:-theta")
 """
 
@@ -71,7 +71,7 @@ class RemoteRegistry:
     """A registry elsewhere. A context manager.
 
     What it answers is checked, and what is fetched is checked against its digest; raises Unreachable where it does not
-    answer as a registry does, NotAllowed, TooMany, and otherwise what `Registry` does.
+    answer as a registry does, NotAllowed, TooMany, and otherwise what `LocalRegistry` does.
     """
 
     def __init__(self, url: str, token: str | None = None, *, plain_http: bool = False) -> None:
@@ -105,18 +105,18 @@ class RemoteRegistry:
         self.close()
 
     def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> OrganPage:
-        """A page of organs: `registry.search("type:organ theta>=40 sort:-theta")`. As `Registry.search`."""
+        """A page of organs: `registry.search("type:organ theta>=40 sort:-theta")`. As `LocalRegistry.search`."""
         parse_query(query)
         check_limit(limit)
         return self.connection.read(OrganPage, f"{API}/organs", q=query, limit=limit, after=after)
 
     def count(self, query: str = "") -> FacetCounts:
-        """How what `query` finds is spread. As `Registry.count`."""
+        """How what `query` finds is spread. As `LocalRegistry.count`."""
         parse_query(query)
         return self.connection.read(FacetCounts, f"{API}/facets", q=query)
 
     def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
-        """A page of models: `registry.models("coder license:mit sort:-theta")`. As `Registry.models`."""
+        """A page of models: `registry.models("coder license:mit sort:-theta")`. As `LocalRegistry.models`."""
         parse_query(query, MODELS)
         check_limit(limit)
         return self._models(query, limit=limit, after=after)
@@ -139,14 +139,14 @@ class RemoteRegistry:
         return self.connection.delete(Job, f"{API}/jobs/{job}")
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
-        """The models that have organs which fit the model called `base`. As `Registry.fitting`."""
+        """The models that have organs which fit the model called `base`. As `LocalRegistry.fitting`."""
         from organs.registry.entities.plan import FittingModels
 
         check_limit(limit)
         return self.connection.read(FittingModels, f"{API}/fitting", base=base, limit=limit)
 
     def chimera(self, lock: str) -> Chimera:
-        """Return the chimera whose lock has a digest that begins with `lock`. As `Registry.chimera`."""
+        """Return the chimera whose lock has a digest that begins with `lock`. As `LocalRegistry.chimera`."""
         from organs.registry.entities.chimera import Chimera
 
         return self.connection.read(Chimera, f"{API}/chimeras/{parse_prefix(lock)}")
@@ -158,20 +158,20 @@ class RemoteRegistry:
         return lock_text(self.connection, parse_digest(lock))
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
-        """Return whether organs of `donor` fit into `base`, type by type. As `Registry.compatibility`."""
+        """Return whether organs of `donor` fit into `base`, type by type. As `LocalRegistry.compatibility`."""
         from organs.registry.entities.plan import Compatibility
 
         return self.connection.read(Compatibility, f"{API}/compatibility", base=base, donor=donor)
 
     def compare(self, first: str, second: str) -> Comparison:
-        """Return the models called `first` and `second` side by side. As `Registry.compare`; raises Busy too."""
+        """Return the models called `first` and `second` side by side. As `LocalRegistry.compare`; raises Busy too."""
         from organs.registry.entities.comparison import Comparison
 
         names = {"first": str(self.resolved(first)), "second": str(self.resolved(second))}
         return self.connection.read(Comparison, f"{API}/compare", **names)
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
-        """Return the report on the registry, or on the model called `model`. As `Registry.report`; raises Busy too."""
+        """Return the report on the registry, or on the model called `model`. As `LocalRegistry`; raises Busy too."""
         from organs.registry.entities.report import Report
 
         path = f"{API}/reports" + ("" if model is None else model_path(self.resolved(model)))
@@ -199,7 +199,7 @@ class RemoteRegistry:
         self.connection.close()
 
     def ranked_models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
-        """A page of models as rankings compare them. As `Registry.ranked_models`."""
+        """A page of models as rankings compare them. As `LocalRegistry.ranked_models`."""
         return self._models(query, limit=limit, after=after, ranked=1)
 
     def _models(self, query: str, **parameters: Any) -> ModelPage:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.registry.anatomy import OrganType, Tower
+from organs.registry.anatomy import OrganType, Slot, Tower
 from organs.registry.catalog.queries.composing import CellOrgan as CellOrganRow
 from organs.registry.catalog.queries.composing import cell_organs, likenesses
 from organs.registry.catalog.queries.models import model_by_name
@@ -47,7 +47,7 @@ from organs.registry.entities.plan import (
     TypeTotals,
 )
 from organs.registry.errors import TooCostly
-from organs.registry.lineage import CLOSE, Kinship, Organ, Similarity, Slot, similarity
+from organs.registry.lineage import CLOSE, Kinship, Organ, Similarity, similarity
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import withdrawal_sentence
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from sqlalchemy.orm import Session
 
-from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Tower, place_of
+from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Slot, Tower, place_of
 from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.composing import model_by_text, names_of_chimeras, tensor_rows
 from organs.registry.catalog.queries.organs import models_in_common
@@ -32,7 +32,7 @@ from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import ByteSource, Field, Header, TensorSpec, ValueType, dtype_by_name, read_array
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
 from organs.registry.gguf.types import DType
-from organs.registry.lineage import Organ, Slot
+from organs.registry.lineage import Organ
 from organs.registry.store import BlobStore
 
 

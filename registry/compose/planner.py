@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from organs.registry.anatomy import OrganType, Place
+from organs.registry.anatomy import OrganType, Place, Slot
 from organs.registry.catalog.search import nearest, parse_query
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_yanked
 from organs.registry.compose.cost import Budget, steps_cost
@@ -44,7 +44,6 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Prediction
 from organs.registry.errors import NotFound, OrganError, StoreError, TooCostly, UnsupportedDType
-from organs.registry.lineage import Slot
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
 

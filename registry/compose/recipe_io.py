@@ -743,9 +743,9 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
         *([_call("named", {"": recipe.name})] if recipe.name is not None else []),
     ]
     lines = [
-        "from organs.registry import Registry",
+        "from organs.registry import open_registry",
         "",
-        "with Registry.open() as registry:",
+        "with open_registry() as registry:",
         f"    chimera = registry.compose({recipe.base!r})",
         *(f"    chimera = chimera.{call}" for call in calls),
         f"    chimera.plan().assemble({file_name!r})",

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from sqlalchemy.orm import Session
 
+from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.models import facts_of, metadata_of
 from organs.registry.catalog.queries.relatives import PlacedOrgan, organ_digests, placed_organs
 from organs.registry.catalog.tables import Model
@@ -24,7 +25,7 @@ from organs.registry.entities.comparison import (
     ShapeDifference,
 )
 from organs.registry.errors import BadQuery
-from organs.registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
+from organs.registry.lineage import Kinship, Organ, Similarity, is_another_encoding, similarity
 
 PAGE_TENSORS_MAX = 10_000
 """Tensors of a model that a page or an answer lists or compares. Usual models have a few thousand."""

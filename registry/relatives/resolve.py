@@ -9,6 +9,7 @@ from heapq import nsmallest
 
 from sqlalchemy.orm import Session
 
+from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.composing import likenesses
 from organs.registry.catalog.queries.relatives import (
     declared_edges_with,
@@ -33,7 +34,6 @@ from organs.registry.lineage import (
     Kinship,
     Organ,
     Similarity,
-    Slot,
     correlations,
     is_another_encoding,
     probes,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, text, unsigned
 from tests.trips import Tensors, block_metadata, block_tensors, ingest_file, weights
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
@@ -50,7 +50,7 @@ class Site:
 @contextmanager
 def serving_zoo(folder: Path) -> Iterator[Site]:
     """The shipped models, and a chimera of two of them."""
-    with Registry.open(folder / "zoo") as registry:
+    with LocalRegistry.open(folder / "zoo") as registry:
         for path in sorted(ZOO.glob("*.gguf")):
             ingest_file(registry, path)
         made = registry.compose(BASE).graft(TUNED, type="organ").purify("fractal", slot="ffn_up", blocks=3)
@@ -67,7 +67,7 @@ def serving_odd(folder: Path) -> Iterator[Site]:
     attack, wide = folder / '"><img src=x onerror=alert(1)>.gguf', folder / f"{LONG_TITLE.replace(' ', '-')}.gguf"
     attack.write_bytes(_attack())
     wide.write_bytes(_wide())
-    with Registry.open(folder / "odd") as registry:
+    with LocalRegistry.open(folder / "odd") as registry:
         ingest_file(registry, attack, ODD)
         ingest_file(registry, wide, WIDE)
     with serving(folder / "odd", folder / "odd.log") as live:
@@ -77,7 +77,7 @@ def serving_odd(folder: Path) -> Iterator[Site]:
 @contextmanager
 def serving_nothing(folder: Path) -> Iterator[Site]:
     """A registry that was made just now."""
-    Registry.open(folder / "empty").close()
+    LocalRegistry.open(folder / "empty").close()
     with serving(folder / "empty", folder / "empty.log") as live:
         yield Site(live)
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.browser.addresses import PHONE_WIDTHS, WITHOUT_SCRIPT, Opener, phone
 from tests.browser.sites import BASE, TUNED, ZOO, Site
 from tests.browser.test_accessibility import assert_accessible
@@ -34,7 +34,7 @@ PATIENCE_MS = 30_000
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A catalog of its own, for what is created here stays."""
     folder = tmp_path_factory.mktemp("workshop")
-    with Registry.open(folder / "home") as registry:
+    with LocalRegistry.open(folder / "home") as registry:
         for name in FILES:
             ingest_file(registry, ZOO / f"{name}.gguf")
     with serving(folder / "home", folder / "log") as live:

@@ -14,7 +14,7 @@ import pytest
 from bench.generated import Architecture, write_model
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.browser.addresses import PHONE_WIDTHS, Opener, phone
 from tests.browser.sites import BASE, ZOO, Site
 from tests.browser.test_accessibility import assert_accessible
@@ -42,7 +42,7 @@ class Shop:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("shop")
-    with Registry.open(folder / "home") as registry:
+    with LocalRegistry.open(folder / "home") as registry:
         ingest_file(registry, ZOO / "Zoo-A-2M-v1.0-F16.gguf")
         with registry.catalog.writing() as session:
             add_contributor(session, "ada")

@@ -16,12 +16,12 @@ from organs.registry.catalog.queries.reports import (
 )
 from organs.registry.catalog.tables import Chimera, FacetCount, Lineage, Model, Placement
 from organs.registry.catalog.vocabulary import theta_bin
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 
 
 @contextmanager
-def undone(registry: Registry) -> Iterator[Session]:
+def undone(registry: LocalRegistry) -> Iterator[Session]:
     """A transaction of which nothing stays."""
     with registry.catalog.writing() as session:
         yield session

@@ -33,29 +33,29 @@ from organs.registry.catalog.register.accounts import (
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession, now
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import NewToken, parse_token, secret_sha256
 from tests.trips import ingest_file, little_model
 
 
 @pytest.fixture
-def token(registry: Registry) -> NewToken:
+def token(registry: LocalRegistry) -> NewToken:
     """A token of Ada, for uploads, for a month."""
     with registry.catalog.writing() as session:
         return create_token(session, add_contributor(session, "Ada").id, ["upload"], "laptop", 30)
 
 
-def by_token(registry: Registry, made: NewToken, later: timedelta = timedelta()) -> KnownToken | None:
+def by_token(registry: LocalRegistry, made: NewToken, later: timedelta = timedelta()) -> KnownToken | None:
     with registry.catalog.reading() as session:
         return account_by_token(session, parse_token(made.text), now() + later)
 
 
-def by_session(registry: Registry, secret: str, later: timedelta = timedelta()) -> KnownToken | None:
+def by_session(registry: LocalRegistry, secret: str, later: timedelta = timedelta()) -> KnownToken | None:
     with registry.catalog.reading() as session:
         return account_by_session(session, secret_sha256(secret), now() + later)
 
 
-def opened(registry: Registry, made: NewToken) -> tuple[str, NewToken]:
+def opened(registry: LocalRegistry, made: NewToken) -> tuple[str, NewToken]:
     """A session by that token, and a page's token of it."""
     account = by_token(registry, made)
     assert account is not None
@@ -68,12 +68,12 @@ def opened(registry: Registry, made: NewToken) -> tuple[str, NewToken]:
         return secret, open_page_token(session, inside.session_id, ["upload", "admin"])
 
 
-def let_in(registry: Registry, made: NewToken, secret: str, page: NewToken) -> list[bool]:
+def let_in(registry: LocalRegistry, made: NewToken, secret: str, page: NewToken) -> list[bool]:
     """Whether the token, the session and the page's token are good."""
     return [bool(by_token(registry, made)), bool(by_session(registry, secret)), bool(by_token(registry, page))]
 
 
-def test_a_token_is_good_for_its_scopes_and_a_page_token_for_no_more(registry: Registry, token: NewToken) -> None:
+def test_a_token_is_good_for_its_scopes_and_a_page_token_for_no_more(registry: LocalRegistry, token: NewToken) -> None:
     account = by_token(registry, token)
     assert account is not None
     assert (account.name, account.scopes, account.session_id) == ("Ada", {"upload"}, None)
@@ -83,7 +83,7 @@ def test_a_token_is_good_for_its_scopes_and_a_page_token_for_no_more(registry: R
     assert (narrow.name, narrow.scopes) == ("Ada", {"upload"}), "not admin, which the token has not"
 
 
-def test_line_97_what_is_revoked_lets_nobody_in(registry: Registry, token: NewToken) -> None:
+def test_line_97_what_is_revoked_lets_nobody_in(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     assert let_in(registry, token, secret, page) == [True, True, True]
     with registry.catalog.writing() as session:
@@ -92,7 +92,7 @@ def test_line_97_what_is_revoked_lets_nobody_in(registry: Registry, token: NewTo
 
 
 def test_line_97_a_suspended_contributor_is_let_in_by_nothing_until_resumed(
-    registry: Registry, token: NewToken
+    registry: LocalRegistry, token: NewToken
 ) -> None:
     secret, page = opened(registry, token)
     for state, may in (("suspended", False), ("active", True)):
@@ -101,7 +101,7 @@ def test_line_97_a_suspended_contributor_is_let_in_by_nothing_until_resumed(
         assert let_in(registry, token, secret, page) == [may] * 3
 
 
-def test_line_97_tokens_sessions_and_page_tokens_end_by_themselves(registry: Registry, token: NewToken) -> None:
+def test_line_97_tokens_sessions_and_page_tokens_end_by_themselves(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     assert by_token(registry, token, timedelta(days=29))
     assert by_token(registry, token, timedelta(days=31)) is None
@@ -109,7 +109,9 @@ def test_line_97_tokens_sessions_and_page_tokens_end_by_themselves(registry: Reg
     assert by_token(registry, page, timedelta(hours=2)) is None
 
 
-def test_line_102_a_session_that_was_ended_is_gone_with_its_page_tokens(registry: Registry, token: NewToken) -> None:
+def test_line_102_a_session_that_was_ended_is_gone_with_its_page_tokens(
+    registry: LocalRegistry, token: NewToken
+) -> None:
     secret, page = opened(registry, token)
     account = by_session(registry, secret)
     assert account is not None
@@ -120,7 +122,9 @@ def test_line_102_a_session_that_was_ended_is_gone_with_its_page_tokens(registry
     assert let_in(registry, token, secret, page) == [True, False, False]
 
 
-def test_line_100_a_copy_of_the_database_has_nothing_that_lets_anybody_in(registry: Registry, token: NewToken) -> None:
+def test_line_100_a_copy_of_the_database_has_nothing_that_lets_anybody_in(
+    registry: LocalRegistry, token: NewToken
+) -> None:
     secret, page = opened(registry, token)
     with sqlite3.connect(Path(registry.settings.home) / "registry.sqlite3") as database:
         dump = "\n".join(database.iterdump())
@@ -135,7 +139,7 @@ def test_line_100_a_copy_of_the_database_has_nothing_that_lets_anybody_in(regist
 
 
 def test_line_101_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unknown_id(
-    registry: Registry, token: NewToken
+    registry: LocalRegistry, token: NewToken
 ) -> None:
     other = NewToken(token.text, token.public_id, "0" * 64)
     with registry.catalog.reading() as session:
@@ -144,7 +148,7 @@ def test_line_101_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unkno
         assert account_by_token(session, type(sent)("000000000", sent.sha256), now()) is None
 
 
-def test_tokens_and_sessions_have_a_largest_number(registry: Registry, token: NewToken) -> None:
+def test_tokens_and_sessions_have_a_largest_number(registry: LocalRegistry, token: NewToken) -> None:
     account = by_token(registry, token)
     assert account is not None
     with registry.catalog.writing() as session:
@@ -160,7 +164,7 @@ def test_tokens_and_sessions_have_a_largest_number(registry: Registry, token: Ne
 
 
 @pytest.mark.parametrize("days", [0, -1, 3651])
-def test_a_token_lasts_at_most_ten_years_or_for_ever(registry: Registry, token: NewToken, days: int) -> None:
+def test_a_token_lasts_at_most_ten_years_or_for_ever(registry: LocalRegistry, token: NewToken, days: int) -> None:
     with registry.catalog.writing() as session:
         owner = contributor_by_name(session, "ADA").id
         with pytest.raises(BadInput, match="3650 days"):
@@ -175,14 +179,14 @@ def test_a_token_lasts_at_most_ten_years_or_for_ever(registry: Registry, token: 
 
 @pytest.mark.parametrize("name", ["ada", "ADA", "a/b", "a@1", "", "admin", "Account", "..", "a" * 97, "é"])
 def test_a_contributor_has_a_name_of_their_own_that_can_be_a_namespace(
-    registry: Registry, token: NewToken, name: str
+    registry: LocalRegistry, token: NewToken, name: str
 ) -> None:
     with registry.catalog.writing() as session, pytest.raises((BadName, BadInput)):
         add_contributor(session, name)
 
 
 def test_whoever_works_at_this_machine_is_not_suspended_and_what_was_done_is_in_the_log(
-    registry: Registry, token: NewToken
+    registry: LocalRegistry, token: NewToken
 ) -> None:
     with registry.catalog.writing() as session:
         with pytest.raises(NotAllowed):
@@ -195,7 +199,7 @@ def test_whoever_works_at_this_machine_is_not_suspended_and_what_was_done_is_in_
 
 
 def test_the_quota_counts_models_until_they_are_removed_and_uploads_with_what_they_declare(
-    registry: Registry, token: NewToken, tmp_path: Path
+    registry: LocalRegistry, token: NewToken, tmp_path: Path
 ) -> None:
     path = tmp_path / "little.gguf"
     path.write_bytes(little_model())

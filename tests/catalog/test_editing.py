@@ -24,8 +24,8 @@ from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadValue, Conflict
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.lineage import lineage_of
 from tests.catalog.counts import assert_counts_are_right, named, undone
@@ -33,17 +33,17 @@ from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 
 
 @pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A base, and a child that declares another parent, which is not here."""
     home = tmp_path_factory.mktemp("editing")
-    with Registry.open(home / "home") as opened:
+    with LocalRegistry.open(home / "home") as opened:
         ingest_bytes(opened, home, "base", kin_file("Base", kin_tensors()))
         ingest_bytes(opened, home, "child", kin_file("Child", kin_tensors(alike=0.9), parent_entries("Elsewhere")))
         yield opened
 
 
 @pytest.fixture
-def session(family: Registry) -> Iterator[Session]:
+def session(family: LocalRegistry) -> Iterator[Session]:
     """A transaction that is undone."""
     with undone(family) as session:
         yield session
@@ -194,7 +194,7 @@ def test_tags_come_back_as_a_list(session: Session) -> None:
     assert json.loads(named(session, "child").tags) == ["a b", "c"]
 
 
-def test_an_edited_licence_is_what_a_chimera_is_held_to(family: Registry) -> None:
+def test_an_edited_licence_is_what_a_chimera_is_held_to(family: LocalRegistry) -> None:
     """Though the file's header says another, or none: else an edit would be for show."""
     with undone(family) as session:
         edit_model(session, named(session, "child"), Edits(license="cc-by-nc-4.0"), "ada")

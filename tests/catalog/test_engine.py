@@ -19,13 +19,13 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.tables import Contributor, FacetCount, Organ
 from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
 
 
 def test_opening_makes_the_folders_and_the_database(tmp_path: Path) -> None:
     home = tmp_path / "not" / "there yet"
-    Registry.open(home).close()
+    LocalRegistry.open(home).close()
     assert (home / "registry.sqlite3").is_file()
 
 
@@ -33,20 +33,20 @@ def test_a_database_named_as_a_file_uri_is_where_the_uri_says(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     database = tmp_path / "not there" / "registry.sqlite3"
     settings = replace(Settings.in_folder(tmp_path), database_url=f"sqlite:///file:{quote(str(database))}?uri=true")
-    Registry.from_settings(settings).close()
+    LocalRegistry.from_settings(settings).close()
     assert database.is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["not there"]
 
 
 def test_opening_again_finds_what_was_written(tmp_path: Path) -> None:
-    with Registry.open(tmp_path) as registry, registry.catalog.writing() as session:
+    with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         contributor_id(session, "ada")
-    with Registry.open(tmp_path) as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open(tmp_path) as registry, registry.catalog.reading() as session:
         assert session.scalars(select(Contributor.name)).all() == ["ada"]
 
 
 @pytest.mark.parametrize("kind", ["reader", "writer"])
-def test_line_67_the_pragmas_are_on_in_every_connection_of_both_engines(kind: str, registry: Registry) -> None:
+def test_line_67_the_pragmas_are_on_in_every_connection_of_both_engines(kind: str, registry: LocalRegistry) -> None:
     engine = getattr(registry.catalog, kind)
     with ExitStack() as stack:
         # Raw connections, so that several of the writer's are open at once without waiting for its lock.
@@ -63,7 +63,7 @@ def test_line_67_the_pragmas_are_on_in_every_connection_of_both_engines(kind: st
             assert found == expected | {"query_only": int(kind == "reader")}
 
 
-def test_a_commit_is_on_the_disk_when_it_returns(registry: Registry) -> None:
+def test_a_commit_is_on_the_disk_when_it_returns(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         assert session.scalar(text("PRAGMA synchronous")) == 2, "2 is FULL: synced at every commit"
 
@@ -77,17 +77,17 @@ def test_a_commit_is_on_the_disk_when_it_returns(registry: Registry) -> None:
         "DROP TABLE facets",
     ],
 )
-def test_a_reader_cannot_write(statement: str, registry: Registry) -> None:
+def test_a_reader_cannot_write(statement: str, registry: LocalRegistry) -> None:
     with pytest.raises(StoreUnwritable), registry.catalog.reading() as session:
         session.execute(text(statement))
 
 
-def test_a_reference_to_nothing_is_refused(registry: Registry) -> None:
+def test_a_reference_to_nothing_is_refused(registry: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="FOREIGN KEY"), registry.catalog.writing() as session:
         session.add(Organ(blob_id=404, dtype="F32", shape="4", elements=4))
 
 
-def test_a_block_that_fails_commits_nothing(registry: Registry) -> None:
+def test_a_block_that_fails_commits_nothing(registry: LocalRegistry) -> None:
     def fail_halfway() -> None:
         with registry.catalog.writing() as session:
             contributor_id(session, "ada")
@@ -100,14 +100,14 @@ def test_a_block_that_fails_commits_nothing(registry: Registry) -> None:
         assert session.scalars(select(Contributor)).all() == []
 
 
-def test_what_a_reading_session_adds_is_not_kept(registry: Registry) -> None:
+def test_what_a_reading_session_adds_is_not_kept(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
         session.add(FacetCount(facet_id=1, theta_bin=5, placements=1))
     with registry.catalog.reading() as session:
         assert session.scalars(select(FacetCount)).all() == []
 
 
-def test_a_reader_sees_one_state_however_much_is_written_meanwhile(registry: Registry) -> None:
+def test_a_reader_sees_one_state_however_much_is_written_meanwhile(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
         assert session.scalars(select(Contributor.name)).all() == []
         with registry.catalog.writing() as other:
@@ -117,7 +117,7 @@ def test_a_reader_sees_one_state_however_much_is_written_meanwhile(registry: Reg
         assert session.scalars(select(Contributor.name)).all() == ["ada"]
 
 
-def test_a_reader_does_not_stop_a_writer_nor_a_writer_a_reader(registry: Registry) -> None:
+def test_a_reader_does_not_stop_a_writer_nor_a_writer_a_reader(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as writer:
         contributor_id(writer, "ada")
         writer.flush()
@@ -126,12 +126,12 @@ def test_a_reader_does_not_stop_a_writer_nor_a_writer_a_reader(registry: Registr
 
 
 def test_lines_69_and_70_eight_writers_wait_for_each_other_and_no_count_is_lost(tmp_path: Path) -> None:
-    with Registry.open(tmp_path) as registry, registry.catalog.writing() as session:
+    with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         (facet_id,) = facet_ids(session, [FacetKey("norm", "text", "a", "F32", "", "")]).values()
     start = threading.Barrier(8)
 
     def write(number: int) -> None:
-        with Registry.open(tmp_path) as registry:  # connections of its own, as another process has
+        with LocalRegistry.open(tmp_path) as registry:  # connections of its own, as another process has
             start.wait()
             for _ in range(40):
                 with registry.catalog.writing() as session:
@@ -144,12 +144,12 @@ def test_lines_69_and_70_eight_writers_wait_for_each_other_and_no_count_is_lost(
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(write, number) for number in range(8)]:
             done.result()
-    with Registry.open(tmp_path) as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open(tmp_path) as registry, registry.catalog.reading() as session:
         assert session.scalars(select(FacetCount.placements)).all() == [320]
         assert len(session.scalars(select(Contributor)).all()) == 8
 
 
-def test_a_writer_that_waits_too_long_is_told_who_is_in_the_way(registry: Registry, tmp_path: Path) -> None:
+def test_a_writer_that_waits_too_long_is_told_who_is_in_the_way(registry: LocalRegistry, tmp_path: Path) -> None:
     registry.catalog.writer.dispose()
 
     def impatient(connection: sqlite3.Connection, _record: object) -> None:
@@ -166,7 +166,7 @@ def test_a_writer_that_waits_too_long_is_told_who_is_in_the_way(registry: Regist
         assert contributor_id(session, "ada") == 1
 
 
-def test_a_full_disk_is_said_as_such_and_nothing_is_committed(registry: Registry) -> None:
+def test_a_full_disk_is_said_as_such_and_nothing_is_committed(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         contributor_id(session, "ada")
 
@@ -208,7 +208,7 @@ def test_what_sqlite_says_by_its_code_becomes_one_of_our_errors(code: int | None
     assert type(caught.value) is expected
 
 
-def test_an_error_is_not_taken_for_another_by_the_names_in_its_text(registry: Registry) -> None:
+def test_an_error_is_not_taken_for_another_by_the_names_in_its_text(registry: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="no such table: full_and_locked"), registry.catalog.reading() as session:
         session.execute(text("SELECT * FROM full_and_locked"))
 
@@ -217,26 +217,26 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
     file = tmp_path / "registry.sqlite3"
     file.write_bytes(b"not a database at all " * 400)
     with pytest.raises(CatalogError, match="not a database"):
-        Registry.open(tmp_path)
+        LocalRegistry.open(tmp_path)
     assert file.read_bytes() == b"not a database at all " * 400
 
 
 def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     (tmp_path / "registry.sqlite3").touch()
-    with Registry.open(tmp_path) as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open(tmp_path) as registry, registry.catalog.reading() as session:
         assert session.scalars(select(Contributor)).all() == []
 
 
 def test_a_file_where_the_folder_should_be_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("in the way")
     with pytest.raises(StoreUnwritable, match="cannot be made"):
-        Registry.open(tmp_path / "home")
+        LocalRegistry.open(tmp_path / "home")
 
 
 def test_a_folder_where_the_database_should_be_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "registry.sqlite3").mkdir()
     with pytest.raises(StoreUnwritable, match="unable to open"):
-        Registry.open(tmp_path)
+        LocalRegistry.open(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -252,12 +252,12 @@ def test_a_folder_where_the_database_should_be_is_an_error_of_ours(tmp_path: Pat
 )
 def test_a_url_by_which_nothing_can_be_opened_is_an_error_of_ours(url: str, tmp_path: Path) -> None:
     with pytest.raises(CatalogError):
-        Registry.from_settings(Settings(tmp_path, url, tmp_path / "blobs"))
+        LocalRegistry.from_settings(Settings(tmp_path, url, tmp_path / "blobs"))
 
 
 def test_the_password_of_a_bad_url_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(CatalogError) as caught:
-        Registry.from_settings(Settings(tmp_path, "unknown://me:sesame@host/name", tmp_path / "blobs"))
+        LocalRegistry.from_settings(Settings(tmp_path, "unknown://me:sesame@host/name", tmp_path / "blobs"))
     assert "sesame" not in str(caught.value)
 
 
@@ -270,7 +270,7 @@ def test_closing_gives_every_file_back(tmp_path: Path) -> None:
     def _in_test(link: Path) -> bool:
         return str(link.readlink()).startswith(str(tmp_path))
 
-    with Registry.open(tmp_path) as registry:
+    with LocalRegistry.open(tmp_path) as registry:
         with registry.catalog.reading() as session:
             session.scalars(select(Contributor)).all()
         assert open_files() != []

@@ -18,7 +18,7 @@ from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, tensor, text
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
 from tests.catalog.search.oracle import expected_organs, histogram, spread
@@ -28,7 +28,7 @@ from tests.trips import block_tensors, ingest_file, little_model, weights
 FIELDS = (Facet.type, Facet.tower, Facet.slot, Facet.dtype, Facet.architecture, Facet.license)
 
 
-def rolled_up(registry: Registry) -> dict[tuple[object, ...], int]:
+def rolled_up(registry: LocalRegistry) -> dict[tuple[object, ...], int]:
     statement = (
         select(*FIELDS, FacetCount.theta_bin, FacetCount.placements).join(Facet).where(FacetCount.placements > 0)
     )
@@ -36,7 +36,7 @@ def rolled_up(registry: Registry) -> dict[tuple[object, ...], int]:
         return {tuple(key): count for *key, count in session.execute(statement)}
 
 
-def recounted(registry: Registry) -> dict[tuple[object, ...], int]:
+def recounted(registry: LocalRegistry) -> dict[tuple[object, ...], int]:
     counts: Counter[tuple[object, ...]] = Counter()
     with registry.catalog.reading() as session:
         rows = session.execute(select(Placement, Model).join(Model, Model.id == Placement.model_id)).all()
@@ -48,7 +48,7 @@ def recounted(registry: Registry) -> dict[tuple[object, ...], int]:
     return dict(counts)
 
 
-def test_the_counts_equal_a_recount_after_several_ingests(registry: Registry, tmp_path: Path) -> None:
+def test_the_counts_equal_a_recount_after_several_ingests(registry: LocalRegistry, tmp_path: Path) -> None:
     bare = file_bytes([text("general.architecture", "gpt2")], [tensor("what.is.this"), weights("blk.0.attn_q", (64,))])
     for name, data in [
         ("a.gguf", little_model("A")),
@@ -64,7 +64,7 @@ def test_the_counts_equal_a_recount_after_several_ingests(registry: Registry, tm
     assert sum(rolled_up(registry).values()) == 10 + 10 + 14 + 2 + 6
 
 
-def test_an_ingest_that_adds_nothing_counts_nothing(registry: Registry, tmp_path: Path) -> None:
+def test_an_ingest_that_adds_nothing_counts_nothing(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
     before = rolled_up(registry)
@@ -72,7 +72,7 @@ def test_an_ingest_that_adds_nothing_counts_nothing(registry: Registry, tmp_path
     assert rolled_up(registry) == before
 
 
-def test_a_second_name_of_the_same_bytes_counts_again(registry: Registry, tmp_path: Path) -> None:
+def test_a_second_name_of_the_same_bytes_counts_again(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
     before = rolled_up(registry)
@@ -80,7 +80,7 @@ def test_a_second_name_of_the_same_bytes_counts_again(registry: Registry, tmp_pa
     assert rolled_up(registry) == {key: 2 * count for key, count in before.items()} == recounted(registry)
 
 
-def test_what_is_taken_away_is_no_longer_counted(registry: Registry, tmp_path: Path) -> None:
+def test_what_is_taken_away_is_no_longer_counted(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.writing() as session:
@@ -103,12 +103,12 @@ FIELDS_SHOWN = ("type", "slot", "dtype", "arch", "license")
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry, Placed]]:
-    with Registry.open(tmp_path_factory.mktemp("many")) as opened:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, Placed]]:
+    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as opened:
         yield opened, place(opened, drawn(60, seed=7))
 
 
-def compare_counts(registry: Registry, placed: Placed, text: str) -> FacetCounts:
+def compare_counts(registry: LocalRegistry, placed: Placed, text: str) -> FacetCounts:
     """The counts are those of a look at every row, or say that they are not exact, and then lie within the bins."""
     query = parse_query(text)
     counts = registry.count(text)
@@ -124,7 +124,7 @@ def compare_counts(registry: Registry, placed: Placed, text: str) -> FacetCounts
     return counts
 
 
-def lower_the_cap(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def lower_the_cap(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on hardly anything is counted one by one; what was counted before is forgotten."""
     monkeypatch.setattr(planning, "GATHER_MAX", 3)
     monkeypatch.setattr(spread_module, "GATHER_MAX", 3)
@@ -134,7 +134,7 @@ def lower_the_cap(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(text=queries())
-def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Registry, Placed]) -> None:
+def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[LocalRegistry, Placed]) -> None:
     compare_counts(*many, text)
 
 
@@ -166,7 +166,7 @@ def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Reg
     ],
 )
 def test_counts_are_exact_but_for_a_bound_inside_a_bin_of_very_many(
-    text: str, exact: bool, many: tuple[Registry, Placed], monkeypatch: pytest.MonkeyPatch
+    text: str, exact: bool, many: tuple[LocalRegistry, Placed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compare_counts(*many, text).exact
     if not exact:
@@ -185,7 +185,7 @@ def test_counts_are_exact_but_for_a_bound_inside_a_bin_of_very_many(
     ],
 )
 def test_an_estimate_lies_between_the_bins_that_the_bound_cuts(
-    text: str, inner: str, outer: str, many: tuple[Registry, Placed], monkeypatch: pytest.MonkeyPatch
+    text: str, inner: str, outer: str, many: tuple[LocalRegistry, Placed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
     lower_the_cap(registry, monkeypatch)
@@ -196,7 +196,7 @@ def test_an_estimate_lies_between_the_bins_that_the_bound_cuts(
 
 
 def test_filters_that_would_have_to_be_counted_one_by_one_past_the_cap_are_named(
-    many: tuple[Registry, Placed], monkeypatch: pytest.MonkeyPatch
+    many: tuple[LocalRegistry, Placed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
     lower_the_cap(registry, monkeypatch)
@@ -209,7 +209,7 @@ def test_filters_that_would_have_to_be_counted_one_by_one_past_the_cap_are_named
     assert compare_counts(registry, placed, "type:organ theta>=40").exact
 
 
-def test_a_value_with_a_hundred_others_before_it_is_not_shown(registry: Registry) -> None:
+def test_a_value_with_a_hundred_others_before_it_is_not_shown(registry: LocalRegistry) -> None:
     rows = tuple(Row(slot=f"slot{number:03}", organ=number) for number in range(1, 104))
     place(registry, [ModelRow((*rows, replace(rows[-1], block=1)))])
     counts = registry.count("")

@@ -27,8 +27,8 @@ from organs.registry.catalog.tables import Model
 from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.errors import BadQuery
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, place
 from tests.catalog.search.oracle import fits
 from tests.homes import Homes, shipped
@@ -50,12 +50,12 @@ def donor(*rows: Row, **more: Any) -> ModelRow:
     return ModelRow(rows, name="donor", **more)
 
 
-def found(registry: Registry, text: str) -> list[str]:
+def found(registry: LocalRegistry, text: str) -> list[str]:
     """Model and slot of what is found."""
     return sorted(f"{one.model.partition('@')[0]} {one.slot}" for one in registry.search(text, limit=PAGE_MAX))
 
 
-def models_fitting(registry: Registry, name: str, limit: int = 50) -> FittingModels:
+def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> FittingModels:
     with registry.catalog.reading() as session:
         return fitting_models(session, model_by_name(session, parse_model_name(name)), limit)
 
@@ -88,14 +88,14 @@ def models_fitting(registry: Registry, name: str, limit: int = 50) -> FittingMod
     ],
 )
 def test_an_organ_fits_where_the_base_has_another_of_its_shape(
-    row: Row, more: dict[str, Any], does: bool, registry: Registry
+    row: Row, more: dict[str, Any], does: bool, registry: LocalRegistry
 ) -> None:
     place(registry, [BASE, donor(row, **more)])
     assert found(registry, "fits:acme/base") == ([f"acme/donor {row.slot}"] if does else [])
 
 
 @pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"])
-def test_a_dtype_that_a_runtime_takes_for_no_matrix_does_not_fit(dtype: str, registry: Registry) -> None:
+def test_a_dtype_that_a_runtime_takes_for_no_matrix_does_not_fit(dtype: str, registry: LocalRegistry) -> None:
     place(registry, [BASE, donor(Row(slot="ffn_up", organ=9, dtype=dtype))])
     assert found(registry, "fits:acme/base") == []
 
@@ -104,14 +104,16 @@ def test_a_dtype_that_a_runtime_takes_for_no_matrix_does_not_fit(dtype: str, reg
     ("shape", "dtype", "does"),
     [("64", "F32", True), ("64", "F16", False), ("64", "I32", False), ("64x1", "F32", True), ("64x1", "F16", False)],
 )
-def test_a_vector_is_taken_as_f32_alone(shape: str, dtype: str, does: bool, registry: Registry) -> None:
+def test_a_vector_is_taken_as_f32_alone(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
     norm = Row(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
     place(registry, [replace(BASE, rows=(norm,)), donor(replace(norm, dtype=dtype, organ=9))])
     assert found(registry, "fits:acme/base") == (["acme/donor attn_norm"] if does else [])
 
 
 @pytest.mark.parametrize(("dtype", "does"), [("F16", True), ("I32", True), ("F64", False)])
-def test_a_dtype_that_the_base_has_there_itself_fits_but_for_f64(dtype: str, does: bool, registry: Registry) -> None:
+def test_a_dtype_that_the_base_has_there_itself_fits_but_for_f64(
+    dtype: str, does: bool, registry: LocalRegistry
+) -> None:
     rows = Row(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4), Row(slot="ffn_up", dtype=dtype)
     others = tuple(replace(row, organ=row.organ + 10) for row in rows)
     place(registry, [replace(BASE, rows=rows), donor(*others)])
@@ -130,7 +132,7 @@ HEADS = [
     [("8", "8", True), ("8", "4", False), ("8", None, False), (None, "8", False), (None, None, True)],
 )
 def test_attention_fits_where_it_is_cut_into_the_same_heads_and_the_rest_anyway(
-    ours: str | None, theirs: str | None, does: bool, key: str, registry: Registry
+    ours: str | None, theirs: str | None, does: bool, key: str, registry: LocalRegistry
 ) -> None:
     def stated(value: str | None) -> tuple[tuple[str, str], ...]:
         return (("general.name", "x"), *([(f"llama.{key}", value)] if value else []))
@@ -142,7 +144,7 @@ def test_attention_fits_where_it_is_cut_into_the_same_heads_and_the_rest_anyway(
 
 
 @pytest.mark.parametrize("key", ["expert_count", "expert_used_count"])
-def test_a_feed_forward_organ_fits_where_there_are_as_many_experts(key: str, registry: Registry) -> None:
+def test_a_feed_forward_organ_fits_where_there_are_as_many_experts(key: str, registry: LocalRegistry) -> None:
     rows = Row(type="skeleton", slot="attn_q", organ=8), Row(slot="ffn_up", organ=9)
     other = donor(*rows, metadata=((f"llama.{key}", "8"),))
     place(registry, [BASE, other, replace(BASE, name="expert", metadata=other.metadata)])
@@ -150,7 +152,7 @@ def test_a_feed_forward_organ_fits_where_there_are_as_many_experts(key: str, reg
     assert found(registry, "fits:acme/expert model:acme/donor") == ["acme/donor attn_q", "acme/donor ffn_up"]
 
 
-def test_facts_of_another_architecture_say_nothing(registry: Registry) -> None:
+def test_facts_of_another_architecture_say_nothing(registry: LocalRegistry) -> None:
     rows = (Row(type="skeleton", slot="attn_q", organ=8),)
     place(registry, [BASE, donor(*rows, metadata=(("qwen2.attention.head_count", "8"), ("llama.block_count", "3")))])
     assert found(registry, "fits:acme/base") == ["acme/donor attn_q"]
@@ -180,14 +182,14 @@ def versions(*states: str) -> list[ModelRow]:
     ],
 )
 def test_a_name_means_its_newest_version_or_the_one_that_it_says(
-    states: tuple[str, ...], asked: str, slot: str, registry: Registry
+    states: tuple[str, ...], asked: str, slot: str, registry: LocalRegistry
 ) -> None:
     rows = [Row(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
     place(registry, [*versions(*states), donor(*rows)])
     assert found(registry, f"fits:{asked} model:acme/donor") == [f"acme/donor {slot}"]
 
 
-def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(registry: Registry) -> None:
+def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(registry: LocalRegistry) -> None:
     rows = [Row(slot="ffn_up", organ=9), Row(slot="ffn_down", organ=10)]
     others = [
         replace(BASE, namespace=name, rows=(Row(slot=slot),))
@@ -199,7 +201,7 @@ def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(re
 
 
 def test_line_59_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_is_named(
-    registry: Registry,
+    registry: LocalRegistry,
 ) -> None:
     place(
         registry,
@@ -219,7 +221,7 @@ def test_line_59_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_n
     assert found(registry, "fits:acme/bas,acme/base") == ["acme/donor ffn_up"]
 
 
-def test_a_base_that_states_no_architecture_is_spoken_of(registry: Registry) -> None:
+def test_a_base_that_states_no_architecture_is_spoken_of(registry: LocalRegistry) -> None:
     others = donor(Row(slot="ffn_up", organ=9), architecture=None)
     place(registry, [replace(BASE, architecture=None), others])
     page = registry.search("fits:acme/base")
@@ -231,7 +233,9 @@ def test_a_base_that_states_no_architecture_is_spoken_of(registry: Registry) -> 
 # Beside other filters, and as a count.
 
 
-def test_several_names_are_either_or_several_terms_are_both_and_a_minus_is_the_opposite(registry: Registry) -> None:
+def test_several_names_are_either_or_several_terms_are_both_and_a_minus_is_the_opposite(
+    registry: LocalRegistry,
+) -> None:
     rows = [Row(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
     first, second = replace(BASE, rows=tuple(rows[:2])), replace(BASE, name="second", rows=tuple(rows[1:]))
     others = donor(*(replace(row, organ=row.organ + 10) for row in rows))
@@ -247,7 +251,7 @@ def test_several_names_are_either_or_several_terms_are_both_and_a_minus_is_the_o
 
 
 def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
         Row(slot="ffn_up", organ=8, theta=41),
@@ -266,7 +270,7 @@ def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
     assert counts.fields["slot"] == {"ffn_up": 4, "no": 1}
 
 
-def test_the_likes_of_an_organ_may_be_narrowed_to_what_fits(registry: Registry) -> None:
+def test_the_likes_of_an_organ_may_be_narrowed_to_what_fits(registry: LocalRegistry) -> None:
     rows = Row(slot="ffn_up", organ=8), Row(slot="ffn_up", block=1, organ=9), Row(slot="ffn_up", block=7, organ=10)
     place(registry, [BASE, donor(*rows)])
     like = f"like:{digest(8)[:16]}"
@@ -274,7 +278,7 @@ def test_the_likes_of_an_organ_may_be_narrowed_to_what_fits(registry: Registry) 
     assert {one.digest for one in registry.search(f"{like} fits:acme/base")} == {digest(8), digest(9)}
 
 
-def test_models_are_not_searched_by_what_they_fit(registry: Registry) -> None:
+def test_models_are_not_searched_by_what_they_fit(registry: LocalRegistry) -> None:
     place(registry, [BASE])
     with pytest.raises(BadQuery, match="fits is a field of organs; models have kind, model"):
         registry.models("fits:acme/base")
@@ -330,13 +334,13 @@ def test_what_fits_is_what_the_definition_says_of_every_row(
         shutil.copy(migrated_database, folder)
         patch.setattr(composing, "SAMPLED_MAX", sampled)
         patch.setattr(planning, "GATHER_MAX", gathered)
-        with Registry.open(folder) as registry:
+        with LocalRegistry.open(folder) as registry:
             placed = place(registry, models)
             for base in models:
                 compare(registry, placed, base)
 
 
-def compare(registry: Registry, placed: Placed, base: ModelRow) -> None:
+def compare(registry: LocalRegistry, placed: Placed, base: ModelRow) -> None:
     name = f"{base.namespace}/{base.name}"
     expected = {row_id for row_id, (row, model) in placed.visible.items() if fits(row, model, base)}
     assert ids(placed, registry.search(f"fits:{name}", limit=PAGE_MAX)) == expected
@@ -370,7 +374,7 @@ def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
 # For who composes.
 
 
-def test_models_that_fit_come_newest_first_up_to_a_limit(registry: Registry) -> None:
+def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry) -> None:
     others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
     strangers = [replace(BASE, name=f"x{number}", rows=(Row(slot="no", organ=number),)) for number in range(20, 23)]
     place(registry, [BASE, *others[:3], *strangers, *others[3:]])
@@ -385,7 +389,7 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(registry: Registry) -> 
 
 
 def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_for(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
     place(registry, [BASE, *others])
@@ -399,7 +403,9 @@ def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_fo
             assert [len(batch) for batch in found] == batches
 
 
-def test_no_more_models_are_looked_at_than_a_limit_says(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_models_are_looked_at_than_a_limit_says(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
     place(registry, [BASE, *others])
     monkeypatch.setattr(composing, "EXAMINED_MAX", 3)
@@ -407,7 +413,7 @@ def test_no_more_models_are_looked_at_than_a_limit_says(registry: Registry, monk
     assert (len(told.items), told.more) == (3, True)
 
 
-def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: Registry) -> None:
+def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: LocalRegistry) -> None:
     same = tuple(replace(row, organ=row.organ + (10 if row.type == "organ" and row.block else 0)) for row in BASE.rows)
     place(registry, [BASE, donor(*same, Row(type="skeleton", slot="attn_k", organ=30))])
     (model,) = models_fitting(registry, "acme/base").items
@@ -424,12 +430,14 @@ def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: Registry)
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 
-def test_in_the_zoo_all_of_the_size_of_a_fits_it_and_neither_the_narrower_one_nor_the_adapter(zoo: Registry) -> None:
+def test_in_the_zoo_all_of_the_size_of_a_fits_it_and_neither_the_narrower_one_nor_the_adapter(
+    zoo: LocalRegistry,
+) -> None:
     with zoo.catalog.reading() as session:
         names = {model.name for model in session.query(Model)}
     wide = {name for name in names if "-2M-" in name and "LoRA" not in name}
@@ -444,7 +452,7 @@ def test_in_the_zoo_all_of_the_size_of_a_fits_it_and_neither_the_narrower_one_no
         } == fitting_names
 
 
-def test_in_the_zoo_every_fit_is_one_by_the_headers(zoo: Registry) -> None:
+def test_in_the_zoo_every_fit_is_one_by_the_headers(zoo: LocalRegistry) -> None:
     a = {one.name: one for one in zoo.search("model:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)}
     found = zoo.search("fits:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)
     assert found.next is None

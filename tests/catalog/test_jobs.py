@@ -36,42 +36,42 @@ from organs.registry.catalog.register.jobs import (
 from organs.registry.catalog.tables import Job, now
 from organs.registry.catalog.vocabulary import TEXT_MAX
 from organs.registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def enqueue(registry: Registry, kind: str = "report", **arguments: Any) -> int:
+def enqueue(registry: LocalRegistry, kind: str = "report", **arguments: Any) -> int:
     with registry.catalog.writing() as session:
         return enqueue_job(session, kind, arguments)
 
 
-def claim(registry: Registry, *kinds: str, alone: bool = False) -> Claim | None:
+def claim(registry: LocalRegistry, *kinds: str, alone: bool = False) -> Claim | None:
     with registry.catalog.writing() as session:
         return claim_job(session, kinds or ("report",), alone=alone)
 
 
-def claimed(registry: Registry, *kinds: str, alone: bool = False) -> Claim:
+def claimed(registry: LocalRegistry, *kinds: str, alone: bool = False) -> Claim:
     found = claim(registry, *kinds, alone=alone)
     assert found is not None
     return found
 
 
-def state_of(registry: Registry, job_id: int) -> str:
+def state_of(registry: LocalRegistry, job_id: int) -> str:
     return row(registry, job_id).state
 
 
-def row(registry: Registry, job_id: int) -> Job:
+def row(registry: LocalRegistry, job_id: int) -> Job:
     with registry.catalog.reading() as session:
         return session.get_one(Job, job_id, options=[undefer(Job.arguments), undefer(Job.result)])
 
 
-def let_lease_end(registry: Registry) -> None:
+def let_lease_end(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         session.execute(update(Job).where(Job.state == "running").values(lease_expires_at=now() - timedelta(seconds=1)))
 
 
-def test_jobs_are_taken_up_in_the_order_in_which_they_were_asked_for(registry: Registry) -> None:
+def test_jobs_are_taken_up_in_the_order_in_which_they_were_asked_for(registry: LocalRegistry) -> None:
     ids = [enqueue(registry, number=number) for number in range(3)]
     taken = [claimed(registry) for _ in ids]
     assert [one.id for one in taken] == ids
@@ -79,13 +79,13 @@ def test_jobs_are_taken_up_in_the_order_in_which_they_were_asked_for(registry: R
     assert claim(registry) is None
 
 
-def test_a_runner_gets_jobs_of_its_own_kinds_alone(registry: Registry) -> None:
+def test_a_runner_gets_jobs_of_its_own_kinds_alone(registry: LocalRegistry) -> None:
     enqueue(registry, "validate")
     assert claim(registry, "report", "compose") is None
     assert claimed(registry, "compose", "validate").kind == "validate"
 
 
-def test_a_job_of_a_lane_of_its_own_waits_for_the_one_that_runs(registry: Registry) -> None:
+def test_a_job_of_a_lane_of_its_own_waits_for_the_one_that_runs(registry: LocalRegistry) -> None:
     enqueue(registry, "validate")
     enqueue(registry, "validate")
     first = claimed(registry, "validate", alone=True)
@@ -95,7 +95,7 @@ def test_a_job_of_a_lane_of_its_own_waits_for_the_one_that_runs(registry: Regist
     assert claimed(registry, "validate", alone=True).id != first.id
 
 
-def test_a_cancelled_job_holds_its_lane_until_its_runner_has_let_go(registry: Registry) -> None:
+def test_a_cancelled_job_holds_its_lane_until_its_runner_has_let_go(registry: LocalRegistry) -> None:
     enqueue(registry, "validate")
     enqueue(registry, "validate")
     first = claimed(registry, "validate", alone=True)
@@ -109,7 +109,7 @@ def test_a_cancelled_job_holds_its_lane_until_its_runner_has_let_go(registry: Re
     assert state_of(registry, first.id) == "cancelled"
 
 
-def test_more_jobs_than_may_wait_are_refused_until_one_is_taken_up(registry: Registry) -> None:
+def test_more_jobs_than_may_wait_are_refused_until_one_is_taken_up(registry: LocalRegistry) -> None:
     for _ in range(QUEUED_MAX):
         enqueue(registry)
     with pytest.raises(QueueFull, match=f"{QUEUED_MAX} jobs wait already") as caught:
@@ -119,14 +119,14 @@ def test_more_jobs_than_may_wait_are_refused_until_one_is_taken_up(registry: Reg
     enqueue(registry)
 
 
-def test_arguments_have_an_end(registry: Registry) -> None:
+def test_arguments_have_an_end(registry: LocalRegistry) -> None:
     most = "x" * (JSON_MAX_BYTES - len('{"text":""}'))
     assert len(claimed_text(registry, most)) == len(most)
     with pytest.raises(BadInput, match="1,048,577 bytes; 1,048,576 are allowed"):
         enqueue(registry, text=most + "x")
 
 
-def claimed_text(registry: Registry, text: str) -> str:
+def claimed_text(registry: LocalRegistry, text: str) -> str:
     enqueue(registry, text=text)
     found = claimed(registry).arguments["text"]
     assert isinstance(found, str)
@@ -140,11 +140,11 @@ def test_what_is_no_json_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "ü" * 100, "'; DROP TABLE jobs; --"])
-def test_lines_60_and_77_any_text_in_arguments_comes_back_as_it_was(text: str, registry: Registry) -> None:
+def test_lines_60_and_77_any_text_in_arguments_comes_back_as_it_was(text: str, registry: LocalRegistry) -> None:
     assert claimed_text(registry, text) == text
 
 
-def test_the_job_of_a_runner_that_died_is_tried_once_more_and_then_has_failed(registry: Registry) -> None:
+def test_the_job_of_a_runner_that_died_is_tried_once_more_and_then_has_failed(registry: LocalRegistry) -> None:
     job_id = enqueue(registry)
     first = claimed(registry)
     assert claim(registry) is None
@@ -159,7 +159,7 @@ def test_the_job_of_a_runner_that_died_is_tried_once_more_and_then_has_failed(re
     assert job.finished_at is not None
 
 
-def test_a_runner_that_was_taken_for_dead_changes_nothing_any_more(registry: Registry) -> None:
+def test_a_runner_that_was_taken_for_dead_changes_nothing_any_more(registry: LocalRegistry) -> None:
     enqueue(registry)
     slow = claimed(registry)
     let_lease_end(registry)
@@ -175,7 +175,7 @@ def test_a_runner_that_was_taken_for_dead_changes_nothing_any_more(registry: Reg
     assert (job.state, job.result) == ("finished", '{"by":"other"}')
 
 
-def test_a_lease_that_is_renewed_does_not_end(registry: Registry) -> None:
+def test_a_lease_that_is_renewed_does_not_end(registry: LocalRegistry) -> None:
     enqueue(registry)
     held = claimed(registry)
     let_lease_end(registry)
@@ -187,7 +187,7 @@ def test_a_lease_that_is_renewed_does_not_end(registry: Registry) -> None:
     assert claim(registry) is None
 
 
-def test_a_job_that_is_put_back_waits_as_if_nobody_had_had_it(registry: Registry) -> None:
+def test_a_job_that_is_put_back_waits_as_if_nobody_had_had_it(registry: LocalRegistry) -> None:
     enqueue(registry)
     for _ in range(5):
         held = claimed(registry)
@@ -199,7 +199,7 @@ def test_a_job_that_is_put_back_waits_as_if_nobody_had_had_it(registry: Registry
     assert (job.state, job.progress, job.note, job.lease_expires_at) == ("queued", 0.0, "", None)
 
 
-def test_a_job_that_waits_is_cancelled_at_once_and_one_that_runs_is_told(registry: Registry) -> None:
+def test_a_job_that_waits_is_cancelled_at_once_and_one_that_runs_is_told(registry: LocalRegistry) -> None:
     running, waiting = enqueue(registry), enqueue(registry)
     held = claimed(registry)
     with registry.catalog.writing() as session:
@@ -214,7 +214,7 @@ def test_a_job_that_waits_is_cancelled_at_once_and_one_that_runs_is_told(registr
     assert [state_of(registry, one) for one in (running, waiting)] == ["cancelled", "cancelled"]
 
 
-def test_a_job_that_has_ended_cannot_be_cancelled_and_one_that_is_not_there_neither(registry: Registry) -> None:
+def test_a_job_that_has_ended_cannot_be_cancelled_and_one_that_is_not_there_neither(registry: LocalRegistry) -> None:
     job_id = enqueue(registry)
     held = claimed(registry)
     with registry.catalog.writing() as session:
@@ -225,7 +225,7 @@ def test_a_job_that_has_ended_cannot_be_cancelled_and_one_that_is_not_there_neit
         cancel_job(session, 77)
 
 
-def test_notes_are_cut_and_made_harmless(registry: Registry) -> None:
+def test_notes_are_cut_and_made_harmless(registry: LocalRegistry) -> None:
     enqueue(registry)
     held = claimed(registry)
     with registry.catalog.writing() as session:
@@ -235,7 +235,7 @@ def test_notes_are_cut_and_made_harmless(registry: Registry) -> None:
     assert "\0" not in note
 
 
-def test_what_ended_long_ago_is_removed_and_nothing_else(registry: Registry) -> None:
+def test_what_ended_long_ago_is_removed_and_nothing_else(registry: LocalRegistry) -> None:
     old, fresh, waiting = (enqueue(registry) for _ in range(3))
     for _ in (old, fresh):
         held = claimed(registry)
@@ -249,7 +249,7 @@ def test_what_ended_long_ago_is_removed_and_nothing_else(registry: Registry) -> 
         assert list(session.scalars(select(Job.id).order_by(Job.id))) == [fresh, waiting]
 
 
-def test_pages_of_jobs_are_newest_first_and_meet_without_gap(registry: Registry) -> None:
+def test_pages_of_jobs_are_newest_first_and_meet_without_gap(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
         assert not has_jobs(session)
     ids = [enqueue(registry) for _ in range(7)]
@@ -268,7 +268,7 @@ def test_pages_of_jobs_are_newest_first_and_meet_without_gap(registry: Registry)
         newest_jobs(session, 3, "'; DROP TABLE jobs; --")
 
 
-def test_a_list_of_jobs_does_not_read_what_was_asked_and_what_came_of_it(registry: Registry) -> None:
+def test_a_list_of_jobs_does_not_read_what_was_asked_and_what_came_of_it(registry: LocalRegistry) -> None:
     enqueue(registry)
     heard: list[str] = []
     event.listen(registry.catalog.reader, "before_cursor_execute", lambda *told: heard.append(told[2]))
@@ -280,7 +280,7 @@ def test_a_list_of_jobs_does_not_read_what_was_asked_and_what_came_of_it(registr
     assert "jobs.result" not in statement
 
 
-def test_nothing_is_due_but_what_waits_and_what_its_runner_left(registry: Registry) -> None:
+def test_nothing_is_due_but_what_waits_and_what_its_runner_left(registry: LocalRegistry) -> None:
     def due() -> bool:
         with registry.catalog.reading() as session:
             return is_anything_due(session, ["report"])
@@ -299,7 +299,7 @@ def test_nothing_is_due_but_what_waits_and_what_its_runner_left(registry: Regist
     assert not due()
 
 
-def test_line_71_of_threads_that_take_jobs_up_at_once_no_two_get_the_same(registry: Registry) -> None:
+def test_line_71_of_threads_that_take_jobs_up_at_once_no_two_get_the_same(registry: LocalRegistry) -> None:
     ids = [enqueue(registry) for _ in range(QUEUED_MAX)]
 
     def take_all(_number: int) -> list[int]:
@@ -316,8 +316,8 @@ def test_line_71_of_threads_that_take_jobs_up_at_once_no_two_get_the_same(regist
 TAKE_ALL = """
 import sys
 from organs.registry.catalog.register.jobs import claim_job
-from organs.registry.registry import Registry
-with Registry.open(sys.argv[1]) as registry:
+from organs.registry.local import LocalRegistry
+with LocalRegistry.open(sys.argv[1]) as registry:
     while True:
         with registry.catalog.writing() as session:
             found = claim_job(session, [sys.argv[2]], alone=sys.argv[2] == "validate")
@@ -330,7 +330,7 @@ with Registry.open(sys.argv[1]) as registry:
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "taken"), [("report", 60), ("validate", 1)])
 def test_line_71_of_processes_that_take_jobs_up_at_once_no_two_get_the_same(
-    kind: str, taken: int, registry: Registry
+    kind: str, taken: int, registry: LocalRegistry
 ) -> None:
     ids = [enqueue(registry, kind) for _ in range(60)]
     command = [sys.executable, "-c", TAKE_ALL, str(registry.settings.home), kind]

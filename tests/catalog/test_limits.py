@@ -7,14 +7,14 @@ from sqlalchemy import text
 
 from organs.registry.catalog.engine import limited
 from organs.registry.errors import TooSlow
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.catalog.search.catalogs import drawn, place
 
 ENDLESS = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
 LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) SELECT count(*) FROM n")
 
 
-def test_a_question_without_an_end_is_stopped_and_says_how_long_it_had(registry: Registry) -> None:
+def test_a_question_without_an_end_is_stopped_and_says_how_long_it_had(registry: LocalRegistry) -> None:
     with (
         pytest.raises(TooSlow, match=r"longer than 0\.05 s and was stopped; narrow it") as caught,
         registry.catalog.reading(0.05) as session,
@@ -23,19 +23,19 @@ def test_a_question_without_an_end_is_stopped_and_says_how_long_it_had(registry:
     assert caught.value.seconds == 0.05
 
 
-def test_what_comes_after_on_the_same_connection_has_no_limit(registry: Registry) -> None:
+def test_what_comes_after_on_the_same_connection_has_no_limit(registry: LocalRegistry) -> None:
     with pytest.raises(TooSlow), registry.catalog.reading(0.0) as session:
         session.execute(ENDLESS)
     with registry.catalog.reading() as session:
         assert session.scalar(LONG) == 300_000
 
 
-def test_a_question_that_is_quick_enough_is_answered(registry: Registry) -> None:
+def test_a_question_that_is_quick_enough_is_answered(registry: LocalRegistry) -> None:
     with registry.catalog.reading(60) as session:
         assert session.scalar(LONG) == 300_000
 
 
-def test_a_part_of_a_session_has_a_limit_of_its_own_and_the_session_goes_on(registry: Registry) -> None:
+def test_a_part_of_a_session_has_a_limit_of_its_own_and_the_session_goes_on(registry: LocalRegistry) -> None:
     with registry.catalog.reading(60) as session:
         with pytest.raises(TooSlow) as caught, limited(session, 0.01):
             session.execute(ENDLESS)
@@ -43,7 +43,7 @@ def test_a_part_of_a_session_has_a_limit_of_its_own_and_the_session_goes_on(regi
         assert session.scalar(LONG) == 300_000
 
 
-def test_the_earlier_of_two_limits_holds_and_is_named(registry: Registry) -> None:
+def test_the_earlier_of_two_limits_holds_and_is_named(registry: LocalRegistry) -> None:
     with (
         pytest.raises(TooSlow) as caught,
         registry.catalog.reading(0.02) as session,
@@ -53,7 +53,7 @@ def test_the_earlier_of_two_limits_holds_and_is_named(registry: Registry) -> Non
     assert caught.value.seconds == 0.02
 
 
-def test_the_limit_of_the_whole_holds_again_behind_its_part(registry: Registry) -> None:
+def test_the_limit_of_the_whole_holds_again_behind_its_part(registry: LocalRegistry) -> None:
     def ask_for_ever() -> None:
         with registry.catalog.reading(0.05) as session:
             with limited(session, 0.01):
@@ -66,19 +66,19 @@ def test_the_limit_of_the_whole_holds_again_behind_its_part(registry: Registry) 
 
 
 @pytest.fixture
-def many(registry: Registry) -> Registry:
+def many(registry: LocalRegistry) -> LocalRegistry:
     place(registry, drawn(30, seed=2))
     return registry
 
 
-def test_a_search_that_takes_too_long_is_stopped(many: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_takes_too_long_is_stopped(many: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.catalog.engine.STEPS", 1)
     with pytest.raises(TooSlow):
         many.search_page("type:organ", search_seconds=0.0)
 
 
 def test_counts_that_take_too_long_leave_a_page_with_what_is_known_anyway_and_are_not_remembered(
-    many: Registry, monkeypatch: pytest.MonkeyPatch
+    many: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = "spectral>=0.1 type:organ"
     with monkeypatch.context() as patched:
@@ -95,5 +95,5 @@ def test_counts_that_take_too_long_leave_a_page_with_what_is_known_anyway_and_ar
     assert (whole.hurried, whole.uncounted, whole.total) == (False, (), len(page) + _behind(many, asked, page.next))
 
 
-def _behind(registry: Registry, asked: str, after: str | None) -> int:
+def _behind(registry: LocalRegistry, asked: str, after: str | None) -> int:
     return 0 if after is None else len(registry.search(asked, limit=1000, after=after))

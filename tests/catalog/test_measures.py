@@ -12,9 +12,9 @@ from organs.registry.catalog.search import ALIASES, ORGANS, parse_query
 from organs.registry.catalog.tables import Measurement, Placement
 from organs.registry.entities.base import schemas
 from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement as Measured
 from organs.registry.measures import MEASURES, RANKED_MEASURES, Measure
-from organs.registry.registry import Registry
 from organs.registry.upkeep import measure_missing
 from tests.cli.running import Organ
 
@@ -37,7 +37,7 @@ def test_a_measure_is_computed_kept_searched_described_and_documented(one: Measu
     assert one.label in DOCS.read_text("utf-8").replace("*", "")
 
 
-def test_organs_of_an_earlier_version_get_the_measure_that_they_lack(filled: Registry) -> None:
+def test_organs_of_an_earlier_version_get_the_measure_that_they_lack(filled: LocalRegistry) -> None:
     registry = filled
     organ = Organ(registry.settings.home)
     before = {one.digest: one for one in registry.search("type:organ sort:-erank")}
@@ -53,7 +53,7 @@ def test_organs_of_an_earlier_version_get_the_measure_that_they_lack(filled: Reg
     assert organ("measure", "--missing", "x.gguf").status == 2
 
 
-def test_measures_that_are_there_stay_as_they_are(filled: Registry) -> None:
+def test_measures_that_are_there_stay_as_they_are(filled: LocalRegistry) -> None:
     registry = filled
     with registry.catalog.writing() as session:
         session.execute(update(Measurement).values(effective_rank=None))

@@ -21,31 +21,31 @@ from organs.registry.catalog.queries import planning
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Contributor
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
 from tests.catalog.search.oracle import expected_organs
 
 ADD_A_NAME = """
 import sys
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.catalog.register.events import contributor_id
-with Registry.open(sys.argv[1]) as registry, registry.catalog.writing() as session:
+with LocalRegistry.open(sys.argv[1]) as registry, registry.catalog.writing() as session:
     contributor_id(session, sys.argv[2])
 """
 
 
-def version(registry: Registry) -> int:
+def version(registry: LocalRegistry) -> int:
     found = registry.catalog.version()
     assert found is not None
     return found
 
 
-def add_name(registry: Registry, name: str) -> None:
+def add_name(registry: LocalRegistry, name: str) -> None:
     with registry.catalog.writing() as session:
         contributor_id(session, name)
 
 
-def names(registry: Registry) -> list[str]:
+def names(registry: LocalRegistry) -> list[str]:
     """The contributors' names, remembered."""
     with registry.catalog.reading() as session:
         ordered = select(Contributor.name).order_by(Contributor.id)
@@ -55,7 +55,7 @@ def names(registry: Registry) -> list[str]:
 # Versions.
 
 
-def test_the_version_stays_while_nobody_commits(registry: Registry) -> None:
+def test_the_version_stays_while_nobody_commits(registry: LocalRegistry) -> None:
     before = version(registry)
     with registry.catalog.reading() as session:
         session.scalars(select(Contributor)).all()
@@ -71,7 +71,7 @@ def test_the_version_stays_while_nobody_commits(registry: Registry) -> None:
     assert version(registry) == before
 
 
-def test_the_version_grows_with_every_commit_of_this_process(registry: Registry) -> None:
+def test_the_version_grows_with_every_commit_of_this_process(registry: LocalRegistry) -> None:
     found = [version(registry)]
     for name in ("ada", "bob", "eve"):
         add_name(registry, name)
@@ -79,7 +79,7 @@ def test_the_version_grows_with_every_commit_of_this_process(registry: Registry)
     assert found == sorted(set(found))
 
 
-def test_the_version_grows_with_a_commit_of_another_process(registry: Registry) -> None:
+def test_the_version_grows_with_a_commit_of_another_process(registry: LocalRegistry) -> None:
     before = version(registry)
     home = str(registry.settings.home)
     subprocess.run([sys.executable, "-c", ADD_A_NAME, home, "ada"], check=True, cwd=Path(__file__).parents[2])
@@ -87,7 +87,7 @@ def test_the_version_grows_with_a_commit_of_another_process(registry: Registry) 
     assert names(registry) == ["ada"]
 
 
-def test_the_version_does_not_stay_when_the_catalog_was_closed_in_between(registry: Registry) -> None:
+def test_the_version_does_not_stay_when_the_catalog_was_closed_in_between(registry: LocalRegistry) -> None:
     before = version(registry)
     registry.catalog.close()
     with closing(sqlite3.connect(registry.settings.home / "registry.sqlite3")) as other:
@@ -96,7 +96,7 @@ def test_the_version_does_not_stay_when_the_catalog_was_closed_in_between(regist
     assert version(registry) > before
 
 
-def test_a_process_that_was_forked_asks_on_a_connection_of_its_own(registry: Registry) -> None:
+def test_a_process_that_was_forked_asks_on_a_connection_of_its_own(registry: LocalRegistry) -> None:
     before = version(registry)
     assert names(registry) == []
     registry.catalog.reader.dispose()
@@ -119,13 +119,13 @@ def test_a_process_that_was_forked_asks_on_a_connection_of_its_own(registry: Reg
     assert names(registry) == ["ada"]
 
 
-def test_threads_may_ask_for_the_version_at_once(registry: Registry) -> None:
+def test_threads_may_ask_for_the_version_at_once(registry: LocalRegistry) -> None:
     add_name(registry, "ada")
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(lambda _: version(registry), range(400)))) == 1
 
 
-def test_a_catalog_that_cannot_tell_has_no_version_and_remembers_nothing(registry: Registry) -> None:
+def test_a_catalog_that_cannot_tell_has_no_version_and_remembers_nothing(registry: LocalRegistry) -> None:
     catalog = Catalog(registry.catalog.reader, registry.catalog.writer)
     assert catalog.version() is None
     made: list[int] = []
@@ -138,7 +138,7 @@ def test_a_catalog_that_cannot_tell_has_no_version_and_remembers_nothing(registr
 # Remembering.
 
 
-def test_nothing_that_is_remembered_outlives_a_commit(registry: Registry) -> None:
+def test_nothing_that_is_remembered_outlives_a_commit(registry: LocalRegistry) -> None:
     expected: list[str] = []
     for number in range(20):
         assert names(registry) == expected
@@ -149,7 +149,7 @@ def test_nothing_that_is_remembered_outlives_a_commit(registry: Registry) -> Non
 
 
 def test_who_reads_an_older_state_neither_sees_nor_spoils_what_is_remembered_of_a_newer_one(
-    registry: Registry,
+    registry: LocalRegistry,
 ) -> None:
     def read() -> list[str]:
         return list(session.scalars(select(Contributor.name)))
@@ -162,7 +162,7 @@ def test_who_reads_an_older_state_neither_sees_nor_spoils_what_is_remembered_of_
     assert names(registry) == ["ada"]
 
 
-def test_what_was_read_before_a_commit_is_not_remembered_for_after_it(registry: Registry) -> None:
+def test_what_was_read_before_a_commit_is_not_remembered_for_after_it(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
 
         def read_late() -> list[str]:
@@ -220,12 +220,12 @@ def test_the_longest_unused_is_dropped() -> None:
 
 
 @pytest.fixture
-def few(registry: Registry) -> Registry:
+def few(registry: LocalRegistry) -> LocalRegistry:
     place(registry, [ModelRow((Row(theta=40.0), Row(theta=60.0, organ=2, slot="ffn_down")))])
     return registry
 
 
-def test_a_search_and_its_counts_know_of_a_model_that_was_added_just_now(registry: Registry) -> None:
+def test_a_search_and_its_counts_know_of_a_model_that_was_added_just_now(registry: LocalRegistry) -> None:
     placed = place(registry, [])
     for number, model in enumerate(drawn(25, seed=3)):
         place(registry, [model], placed, seed=number)
@@ -237,7 +237,7 @@ def test_a_search_and_its_counts_know_of_a_model_that_was_added_just_now(registr
             assert counts.total == len(expected)
 
 
-def test_a_page_with_counts_is_what_both_are_alone(few: Registry) -> None:
+def test_a_page_with_counts_is_what_both_are_alone(few: LocalRegistry) -> None:
     page, counts = few.search_page("theta>=50", limit=10)
     assert (page, counts) == (few.search("theta>=50", limit=10), few.count("theta>=50"))
     assert few.search_page(parse_query("theta>=50"), limit=10, counts=False) == (page, None)
@@ -245,7 +245,7 @@ def test_a_page_with_counts_is_what_both_are_alone(few: Registry) -> None:
 
 @pytest.mark.parametrize("asked", ["", "type:organ", "slot:ffn_up theta>=40", "arch:nothing", "-slot:ffn_up", "zzz"])
 def test_more_facets_than_are_held_are_asked_of_the_database_with_the_same_result(
-    asked: str, few: Registry, monkeypatch: pytest.MonkeyPatch
+    asked: str, few: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = few.search_page(asked)
     few.catalog.memory.forget()
@@ -253,7 +253,7 @@ def test_more_facets_than_are_held_are_asked_of_the_database_with_the_same_resul
     assert few.search_page(asked) == held
 
 
-def test_a_page_that_follows_asks_nothing_again_to_be_counted(few: Registry) -> None:
+def test_a_page_that_follows_asks_nothing_again_to_be_counted(few: LocalRegistry) -> None:
     first, counts = few.search_page("spectral>=0.1", limit=1)
     with few.catalog.reading() as session:
         session.execute(text("SELECT 1"))

@@ -30,7 +30,7 @@ from organs.registry.catalog.queries.reports import (
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
 from organs.registry.catalog.tables import Base, Contributor, Model, now
 from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
 from tests import postgres
 from tests.kin import ingest_bytes, kin_file, kin_tensors
@@ -42,7 +42,7 @@ REVISIONS = [script.revision for script in ScriptDirectory.from_config(migration
 
 @pytest.fixture
 def migrated(tmp_path: Path) -> Iterator[Engine]:
-    with Registry.open(tmp_path / "fresh") as registry:
+    with LocalRegistry.open(tmp_path / "fresh") as registry:
         yield registry.catalog.writer
 
 
@@ -139,7 +139,7 @@ def go_back(session: Session, revision: int) -> None:
 
 
 def test_a_registry_of_before_contributors_keeps_its_own_and_counts_what_was_grafted(tmp_path: Path) -> None:
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         for name, tensors in (("base", kin_tensors()), ("donor", kin_tensors(alike=0.99))):
             ingest_bytes(registry, tmp_path, name, kin_file(name, tensors))
         composition = registry.compose("local/base").graft("local/donor", type="organ")
@@ -149,7 +149,7 @@ def test_a_registry_of_before_contributors_keeps_its_own_and_counts_what_was_gra
             counted = dict(session.execute(select(Model.name, Model.grafts)).all())
         with registry.catalog.writing() as session:
             go_back(session, 4)
-    with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         grafts = dict(session.execute(select(Model.name, Model.grafts)).all())
         assert session.scalars(select(Contributor.state)).all() == ["active"]
     assert grafts == counted
@@ -158,7 +158,7 @@ def test_a_registry_of_before_contributors_keeps_its_own_and_counts_what_was_gra
 
 def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(little_model())
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         ingest_file(registry, tmp_path / "little.gguf")
         with registry.catalog.writing() as session:
             kept = running_totals(session)
@@ -166,7 +166,7 @@ def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Pat
             for table in ("totals", "scores", "verdicts", "computations", "chimeras", "jobs"):  # later ones
                 session.execute(text(f"DROP TABLE {table}"))
             session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session) == kept
     assert (kept.models, kept.placements) == (1, 10)
 
@@ -186,7 +186,7 @@ def test_line_132_tokens_of_before_keep_their_scopes_and_do_not_get_the_right_to
         connection.execute(text("INSERT INTO contributors (id, name, created_at) VALUES (1, 'ada', :at)"), values)
         connection.execute(text(add_token), values)
     old.dispose()
-    with Registry.open(home) as registry, registry.catalog.writing() as session:
+    with LocalRegistry.open(home) as registry, registry.catalog.writing() as session:
         account = account_by_token(session, parse_token(made.text), now())
         assert account is not None
         assert account.scopes == {"read", "upload", "admin"}
@@ -203,10 +203,10 @@ def test_migrating_twice_changes_nothing(migrated: Engine) -> None:
 
 
 def test_line_76_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
-    with Registry.open(tmp_path) as registry, registry.catalog.writing() as session:
+    with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaTooNew, match="newer version"):
-        Registry.open(tmp_path)
+        LocalRegistry.open(tmp_path)
     engine = create_engine(f"sqlite:///{tmp_path / 'registry.sqlite3'}")
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
@@ -240,7 +240,7 @@ def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_p
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE models (id INTEGER)"))
     with pytest.raises(CatalogError, match="it has the table models: nothing was changed"):
-        Registry.open(tmp_path)
+        LocalRegistry.open(tmp_path)
     assert inspect(engine).get_table_names() == ["models"]
     engine.dispose()
 
@@ -252,8 +252,8 @@ def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write
         "from organs.registry.catalog.tables import FacetCount\n"
         "from organs.registry.catalog.register.facets import FacetKey, facet_ids\n"
         "from organs.registry.catalog.engine import insert_or_add\n"
-        "from organs.registry.registry import Registry\n"
-        "with Registry.open(sys.argv[1]) as registry:\n"
+        "from organs.registry.local import LocalRegistry\n"
+        "with LocalRegistry.open(sys.argv[1]) as registry:\n"
         "    for _ in range(25):\n"
         "        with registry.catalog.writing() as session:\n"
         "            (facet_id,) = facet_ids(session, [FacetKey('norm', 'text', 'a', 'F32', '', '')]).values()\n"
@@ -264,7 +264,7 @@ def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write
     running = [subprocess.Popen(command_line, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     ends = [(process.communicate()[1], process.returncode) for process in running]
     assert ends == [("", 0)] * 4
-    with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         assert session.execute(text("SELECT theta_bin, placements FROM facet_counts")).all() == [(5, 100)]
 
 
@@ -289,8 +289,11 @@ def test_migrations_that_are_cut_short_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_path: Path) -> None:
-    Registry.open(tmp_path).close()
-    script = "import sys; from organs.registry import Registry; Registry.open(sys.argv[1]).close(); print(*sys.modules)"
+    LocalRegistry.open(tmp_path).close()
+    script = (
+        "import sys; from organs.registry import LocalRegistry\n"
+        "LocalRegistry.open(sys.argv[1]).close(); print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -333,7 +336,7 @@ def test_line_140_a_schema_that_is_not_what_its_stamp_says_is_not_migrated(
     stamped(f"sqlite:///{file}", "0004", change)
     before = dump(file)
     with pytest.raises(CatalogError, match=re.escape(said)) as caught:
-        Registry.open(tmp_path)
+        LocalRegistry.open(tmp_path)
     assert "nothing was changed" in str(caught.value)
     assert dump(file) == before
 
@@ -342,9 +345,9 @@ def test_line_140_a_column_of_another_type_is_a_difference(tmp_path: Path) -> No
     url = f"sqlite:///{tmp_path / 'registry.sqlite3'}"
     stamped(url, "0004", "DROP TABLE totals", "CREATE TABLE totals (name TEXT PRIMARY KEY NOT NULL, value TEXT) STRICT")
     with pytest.raises(CatalogError, match="column value of table totals is TEXT, not INTEGER NOT NULL"):
-        Registry.open(tmp_path)
+        LocalRegistry.open(tmp_path)
 
 
 def test_line_140_tables_that_are_not_ours_do_not_keep_a_database_from_being_migrated(tmp_path: Path) -> None:
     stamped(f"sqlite:///{tmp_path / 'registry.sqlite3'}", "0004", "CREATE TABLE notes (text TEXT)")
-    Registry.open(tmp_path).close()
+    LocalRegistry.open(tmp_path).close()

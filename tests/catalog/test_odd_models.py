@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from organs.registry.catalog.register.facets import FACETS_A_MODEL_MAX
 from organs.registry.catalog.tables import Facet
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, tensor, text
 from tests.kin import ingest_bytes
 from tests.trips import little_model
@@ -19,7 +19,7 @@ from tests.trips import little_model
 def test_a_slot_is_found_however_many_others_came_before_it(tmp_path: Path) -> None:
     odd = [tensor(f"odd{number:05d}", (1,)) for number in range(5500)]
     metadata = [text("general.architecture", "llama")]
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         for name, tensors in (("odd", odd[:2750]), ("odder", odd[2750:])):
             ingest_bytes(registry, tmp_path, name, file_bytes(metadata, tensors))
         ingest_bytes(registry, tmp_path, "little", little_model())
@@ -29,7 +29,7 @@ def test_a_slot_is_found_however_many_others_came_before_it(tmp_path: Path) -> N
 
 def test_a_model_of_very_many_slots_makes_a_thousand_facets_and_is_found_by_all_else(tmp_path: Path) -> None:
     odd = [tensor(f"odd{number:05d}", (1,)) for number in range(FACETS_A_MODEL_MAX + 50)]
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         ingest_bytes(registry, tmp_path, "odd", file_bytes([text("general.architecture", "llama")], odd))
         with registry.catalog.reading() as session:
             assert session.scalar(select(func.count()).select_from(Facet)) == FACETS_A_MODEL_MAX + 1
@@ -38,7 +38,7 @@ def test_a_model_of_very_many_slots_makes_a_thousand_facets_and_is_found_by_all_
         assert [organ.name for organ in registry.search(f"slot:odd{FACETS_A_MODEL_MAX - 1:05d}")] == ["odd00999"]
 
 
-def test_words_that_are_a_slot_get_the_field_that_was_meant(registry: Registry, tmp_path: Path) -> None:
+def test_words_that_are_a_slot_get_the_field_that_was_meant(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "little", little_model())
     assert registry.search("blk.0.ffn_up.weight").notes == (
         "no model has the words blk 0 ffn up weight; a place of organs is found by slot:ffn_up",

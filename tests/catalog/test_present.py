@@ -16,26 +16,26 @@ from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.organ import Measurement, Organ, PlacedOrgan
 from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import figures, model_page
-from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import ingest_file, little_model
 
 F32 = dtype_by_name("F32")
 
 
-def shown_model(registry: Registry, name: str) -> dict[str, Any]:
+def shown_model(registry: LocalRegistry, name: str) -> dict[str, Any]:
     with registry.catalog.reading() as session:
         return model_page(session, model_by_name(session, parse_model_name(name)))
 
 
-def shown_organs(registry: Registry, name: str) -> tuple[PlacedOrgan, ...]:
+def shown_organs(registry: LocalRegistry, name: str) -> tuple[PlacedOrgan, ...]:
     with registry.catalog.reading() as session:
         return organs_of_model(session, model_by_name(session, parse_model_name(name)))
 
 
-def shown_organ(registry: Registry, folder: Path, values: np.ndarray[Any, np.dtype[np.float32]]) -> Organ:
+def shown_organ(registry: LocalRegistry, folder: Path, values: np.ndarray[Any, np.dtype[np.float32]]) -> Organ:
     data = values.tobytes()
     path = folder / "organ.gguf"
     path.write_bytes(file_bytes([], [(TensorSpec("output_norm.weight", values.shape[::-1], F32), data)]))
@@ -45,13 +45,13 @@ def shown_organ(registry: Registry, folder: Path, values: np.ndarray[Any, np.dty
 
 
 @pytest.fixture
-def ingested(registry: Registry, tmp_path: Path) -> Registry:
+def ingested(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
     return registry
 
 
-def test_a_model_says_what_its_header_and_its_tensors_say(ingested: Registry) -> None:
+def test_a_model_says_what_its_header_and_its_tensors_say(ingested: LocalRegistry) -> None:
     values = shown_model(ingested, "a")
     assert values["name"] == "local/a@1"
     assert values["title"] == "Little"
@@ -66,7 +66,7 @@ def test_a_model_says_what_its_header_and_its_tensors_say(ingested: Registry) ->
     assert [entry["key"] for entry in values["metadata"]][:2] == ["general.architecture", "general.name"]
 
 
-def test_the_types_of_a_model_add_up_to_the_whole(ingested: Registry) -> None:
+def test_the_types_of_a_model_add_up_to_the_whole(ingested: LocalRegistry) -> None:
     values = shown_model(ingested, "a")
     assert {kind["type"]: kind["tensors"] for kind in values["types"]} == {
         "embed": 1,
@@ -79,7 +79,7 @@ def test_the_types_of_a_model_add_up_to_the_whole(ingested: Registry) -> None:
     )
 
 
-def test_the_organs_of_a_model_are_in_the_order_of_its_file(ingested: Registry) -> None:
+def test_the_organs_of_a_model_are_in_the_order_of_its_file(ingested: LocalRegistry) -> None:
     organs = shown_organs(ingested, "a")
     assert [organ.name for organ in organs][:2] == ["token_embd.weight", "blk.0.attn_norm.weight"]
     assert organs[-1].name == "output_norm.weight"
@@ -89,7 +89,7 @@ def test_the_organs_of_a_model_are_in_the_order_of_its_file(ingested: Registry) 
     assert (query.model, query.architecture, query.license) == ("local/a@1", "llama", "apache-2.0")
 
 
-def test_everything_that_is_shown_is_json(ingested: Registry) -> None:
+def test_everything_that_is_shown_is_json(ingested: LocalRegistry) -> None:
     values = shown_model(ingested, "a")
     assert json.loads(json.dumps(values, allow_nan=False)) == json.loads(encode(values))
     with ingested.catalog.reading() as session:
@@ -99,7 +99,7 @@ def test_everything_that_is_shown_is_json(ingested: Registry) -> None:
     assert msgspec.to_builtins(summary).items() <= values.items()
 
 
-def test_an_organ_names_every_place_that_it_has(ingested: Registry, tmp_path: Path) -> None:
+def test_an_organ_names_every_place_that_it_has(ingested: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "b.gguf").write_bytes(little_model("B"))
     ingest_file(ingested, tmp_path / "b.gguf")
     digest = shown_organs(ingested, "a")[2].digest
@@ -113,7 +113,7 @@ def test_an_organ_names_every_place_that_it_has(ingested: Registry, tmp_path: Pa
 
 
 def test_the_shapes_and_types_that_share_an_organs_bytes_are_listed_beside_it(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     data = bytes(1024)
     tensors = [
@@ -136,7 +136,7 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
     return values
 
 
-def test_a_reading_of_zero_is_a_reading(registry: Registry, tmp_path: Path) -> None:
+def test_a_reading_of_zero_is_a_reading(registry: LocalRegistry, tmp_path: Path) -> None:
     spread = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
     measurements = shown_organ(registry, tmp_path, spread).measurements
     z_measure = as_json(next(one for one in measurements if one.method == "z1"))
@@ -145,7 +145,7 @@ def test_a_reading_of_zero_is_a_reading(registry: Registry, tmp_path: Path) -> N
     assert "constant" not in z_measure
 
 
-def test_what_was_not_measured_is_left_out_and_the_reason_stands_there(registry: Registry, tmp_path: Path) -> None:
+def test_what_was_not_measured_is_left_out_and_the_reason_stands_there(registry: LocalRegistry, tmp_path: Path) -> None:
     (measurement,) = shown_organ(registry, tmp_path, np.ones(8, np.float32)).measurements
     reading = as_json(measurement)
     assert reading["reason"]
@@ -153,7 +153,7 @@ def test_what_was_not_measured_is_left_out_and_the_reason_stands_there(registry:
     assert {"theta", "spectral_signal", "entropy"} & set(reading) == set()
 
 
-def test_oddities_are_counted(registry: Registry, tmp_path: Path) -> None:
+def test_oddities_are_counted(registry: LocalRegistry, tmp_path: Path) -> None:
     values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     values[:3], values[3:5] = np.nan, np.inf
     (measurement,) = shown_organ(registry, tmp_path, values).measurements
@@ -162,7 +162,7 @@ def test_oddities_are_counted(registry: Registry, tmp_path: Path) -> None:
     assert 0 <= reading["theta"] <= 90
 
 
-def test_the_figures_are_of_the_whole_registry(ingested: Registry) -> None:
+def test_the_figures_are_of_the_whole_registry(ingested: LocalRegistry) -> None:
     with ingested.catalog.reading() as session:
         values = figures(session)
     assert values["models"] == 1

@@ -30,32 +30,32 @@ from organs.registry.catalog.queries.reports import (
 from organs.registry.catalog.tables import Blob, Model, Organ, Placement
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import Ambiguous, BadDigest, NotFound
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.catalog.test_tables import NOON, ROWS
 from tests.trips import ingest_file, little_model, weights
 
 
-def ingest_bytes(registry: Registry, folder: Path, name: str, data: bytes) -> str:
+def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> str:
     path = folder / f"{name}.gguf"
     path.write_bytes(data)
     return ingest_file(registry, path).model
 
 
-def add_organs(registry: Registry, *digests: str, **more: Any) -> None:
+def add_organs(registry: LocalRegistry, *digests: str, **more: Any) -> None:
     with registry.catalog.writing() as session:
         for number, digest in enumerate(digests, 1):
             session.execute(insert(Blob), [ROWS["blobs"] | {"id": number, "digest": digest}])
             session.execute(insert(Organ), [ROWS["organs"] | {"id": number, "blob_id": number} | more])
 
 
-def found_by(registry: Registry, prefix: str) -> list[str]:
+def found_by(registry: LocalRegistry, prefix: str) -> list[str]:
     with registry.catalog.reading() as session:
         return [blob.digest for _, blob in organs_by_prefix(session, prefix)]
 
 
-def set_state(registry: Registry, name: str, state: str) -> None:
+def set_state(registry: LocalRegistry, name: str, state: str) -> None:
     parsed = parse_model_name(name)
     with registry.catalog.writing() as session:
         session.execute(
@@ -64,7 +64,7 @@ def set_state(registry: Registry, name: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("last", ["0", "9", "a", "f"])
-def test_an_organ_is_found_by_the_beginning_of_its_digest(last: str, registry: Registry) -> None:
+def test_an_organ_is_found_by_the_beginning_of_its_digest(last: str, registry: LocalRegistry) -> None:
     digest = f"1234567{last}" + "ab" * 28
     others = ["1234567" + other + "ab" * 28 for other in "08af9" if other != last]
     add_organs(registry, digest, *others)
@@ -73,7 +73,7 @@ def test_an_organ_is_found_by_the_beginning_of_its_digest(last: str, registry: R
     assert found_by(registry, digest) == [digest]
 
 
-def test_a_beginning_of_two_digests_is_ambiguous_and_names_both(registry: Registry) -> None:
+def test_a_beginning_of_two_digests_is_ambiguous_and_names_both(registry: LocalRegistry) -> None:
     first, second = "12345678" + "a" * 56, "12345678" + "b" * 56
     add_organs(registry, first, second)
     with pytest.raises(Ambiguous, match=f"2 digests begin with 12345678: {first[:16]}…, {second[:16]}…"):
@@ -81,7 +81,7 @@ def test_a_beginning_of_two_digests_is_ambiguous_and_names_both(registry: Regist
     assert found_by(registry, "12345678b") == [second]
 
 
-def test_a_digest_that_nobody_has_is_not_found(registry: Registry) -> None:
+def test_a_digest_that_nobody_has_is_not_found(registry: LocalRegistry) -> None:
     with pytest.raises(NotFound, match="12345678"):
         found_by(registry, "12345678")
 
@@ -90,13 +90,13 @@ def test_a_digest_that_nobody_has_is_not_found(registry: Registry) -> None:
     "prefix", ["", "1234567", "g2345678", "12345678" * 9, "1234567%", "１２３４５６７８", "x' OR 1"]
 )
 def test_line_77_what_is_no_beginning_of_a_digest_is_refused_before_it_is_asked(
-    prefix: str, registry: Registry
+    prefix: str, registry: LocalRegistry
 ) -> None:
     with pytest.raises(BadDigest):
         found_by(registry, prefix)
 
 
-def test_bytes_under_two_shapes_are_two_organs_of_one_digest(registry: Registry) -> None:
+def test_bytes_under_two_shapes_are_two_organs_of_one_digest(registry: LocalRegistry) -> None:
     digest = "12345678" * 8
     add_organs(registry, digest)
     with registry.catalog.writing() as session:
@@ -104,7 +104,7 @@ def test_bytes_under_two_shapes_are_two_organs_of_one_digest(registry: Registry)
     assert found_by(registry, digest[:8]) == [digest, digest]
 
 
-def test_a_name_without_a_version_is_the_newest(registry: Registry, tmp_path: Path) -> None:
+def test_a_name_without_a_version_is_the_newest(registry: LocalRegistry, tmp_path: Path) -> None:
     for seed in range(3):
         ingest_bytes(registry, tmp_path, "a", little_model(seed=seed))
     with registry.catalog.reading() as session:
@@ -119,14 +119,14 @@ def test_a_name_without_a_version_is_the_newest(registry: Registry, tmp_path: Pa
     [("local", "b"), ("other", "a"), ("local", "A"), ("local", "a%"), ("local", "_"), ("local", "a' OR '1'='1")],
 )
 def test_line_77_a_name_that_nobody_has_is_not_found(
-    namespace: str, name: str, registry: Registry, tmp_path: Path
+    namespace: str, name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "a", little_model())
     with registry.catalog.reading() as session, pytest.raises(NotFound):
         model_by_name(session, ModelName(namespace, name))
 
 
-def test_a_yanked_model_is_found_by_its_name_and_in_no_list(registry: Registry, tmp_path: Path) -> None:
+def test_a_yanked_model_is_found_by_its_name_and_in_no_list(registry: LocalRegistry, tmp_path: Path) -> None:
     set_state(registry, ingest_bytes(registry, tmp_path, "a", little_model()), "yanked")
     with registry.catalog.reading() as session:
         assert model_by_name(session, parse_model_name("a")).state == "yanked"
@@ -135,7 +135,7 @@ def test_a_yanked_model_is_found_by_its_name_and_in_no_list(registry: Registry, 
 
 
 @pytest.mark.parametrize("state", ["quarantined", "removed"])
-def test_a_model_that_is_not_shown_counts_as_absent(state: str, registry: Registry, tmp_path: Path) -> None:
+def test_a_model_that_is_not_shown_counts_as_absent(state: str, registry: LocalRegistry, tmp_path: Path) -> None:
     data = little_model()
     set_state(registry, ingest_bytes(registry, tmp_path, "a", data), state)
     with registry.catalog.reading() as session:
@@ -145,7 +145,9 @@ def test_a_model_that_is_not_shown_counts_as_absent(state: str, registry: Regist
         assert list(ranked_models(session)) == []
 
 
-def test_the_same_bytes_are_known_by_their_digest_and_by_their_own_name(registry: Registry, tmp_path: Path) -> None:
+def test_the_same_bytes_are_known_by_their_digest_and_by_their_own_name(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     data = little_model()
     ingest_bytes(registry, tmp_path, "a", data)
     with registry.catalog.reading() as session:
@@ -157,7 +159,7 @@ def test_the_same_bytes_are_known_by_their_digest_and_by_their_own_name(registry
 
 
 def test_models_are_listed_newest_first_and_those_of_one_moment_by_their_ids(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     names = [ingest_bytes(registry, tmp_path, name, little_model(name)) for name in ("a", "b", "c")]
     with registry.catalog.reading() as session:
@@ -169,7 +171,9 @@ def test_models_are_listed_newest_first_and_those_of_one_moment_by_their_ids(
         assert [model.id for model in visible_models(session)] == [3, 2, 1]
 
 
-def test_line_68_the_ranking_falls_by_theta_and_ends_with_what_has_none(registry: Registry, tmp_path: Path) -> None:
+def test_line_68_the_ranking_falls_by_theta_and_ends_with_what_has_none(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     for name in ("a", "b", "c", "d"):
         ingest_bytes(registry, tmp_path, name, little_model(name))
     with registry.catalog.writing() as session:
@@ -179,7 +183,7 @@ def test_line_68_the_ranking_falls_by_theta_and_ends_with_what_has_none(registry
         assert [model.name for model in ranked_models(session)] == ["c", "b", "d", "a"]
 
 
-def test_only_complete_models_are_ranked(registry: Registry, tmp_path: Path) -> None:
+def test_only_complete_models_are_ranked(registry: LocalRegistry, tmp_path: Path) -> None:
     adapter = file_bytes([text("general.type", "adapter")], [weights("blk.0.attn_q.weight.lora_a", (64, 4))])
     ingest_bytes(registry, tmp_path, "adapter", adapter)
     ingest_bytes(registry, tmp_path, "vocabulary", file_bytes([text("general.name", "Words")]))
@@ -191,7 +195,9 @@ def test_only_complete_models_are_ranked(registry: Registry, tmp_path: Path) -> 
         assert len(visible_models(session)) == 3
 
 
-def test_line_59_only_organs_of_visible_and_yanked_models_are_admitted_to(registry: Registry, tmp_path: Path) -> None:
+def test_line_59_only_organs_of_visible_and_yanked_models_are_admitted_to(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     spec, data = weights("output_norm.weight", (64,))
     own = digest_of(data)
     name = ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
@@ -209,7 +215,7 @@ def test_line_59_only_organs_of_visible_and_yanked_models_are_admitted_to(regist
         assert own in blobs_by_digest(session, [own]), "the bytes are there; they are only not spoken of"
 
 
-def test_a_blob_knows_by_name_where_it_is_needed(registry: Registry, tmp_path: Path) -> None:
+def test_a_blob_knows_by_name_where_it_is_needed(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = weights("output_norm.weight", (64,))
     ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
     ingest_bytes(registry, tmp_path, "b", file_bytes([text("general.name", "B")], [(spec, data)]))
@@ -218,7 +224,7 @@ def test_a_blob_knows_by_name_where_it_is_needed(registry: Registry, tmp_path: P
         assert names_of_blob(session, row.id) == ["local/a@1: output_norm.weight", "local/b@1: output_norm.weight"]
 
 
-def test_the_totals_count_every_blob_once(registry: Registry, tmp_path: Path) -> None:
+def test_the_totals_count_every_blob_once(registry: LocalRegistry, tmp_path: Path) -> None:
     with registry.catalog.reading() as session:
         assert running_totals(session) == Totals(0, 0, 0, 0, 0, 0)
     data = little_model()
@@ -232,7 +238,7 @@ def test_the_totals_count_every_blob_once(registry: Registry, tmp_path: Path) ->
     assert 0 < totals.stored_bytes < totals.size_bytes
 
 
-def test_many_digests_are_asked_for_in_several_statements(registry: Registry) -> None:
+def test_many_digests_are_asked_for_in_several_statements(registry: LocalRegistry) -> None:
     digests = [digest_of(b"%d" % number) for number in range(1_300)]
     with registry.catalog.writing() as session:
         session.execute(insert(Blob), [ROWS["blobs"] | {"id": None, "digest": digest} for digest in digests[::2]])
@@ -240,7 +246,7 @@ def test_many_digests_are_asked_for_in_several_statements(registry: Registry) ->
         assert set(blobs_by_digest(session, digests)) == set(digests[::2])
 
 
-def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: Registry, tmp_path: Path) -> None:
+def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: LocalRegistry, tmp_path: Path) -> None:
     data = little_model()
     ingest_bytes(registry, tmp_path, "a", data)
     ingest_bytes(registry, tmp_path, "again", data)
@@ -261,7 +267,7 @@ def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: Registry, tmp_p
     ],
 )
 def test_a_name_that_is_nearly_one_gets_the_one_that_was_meant(
-    typed: str, meant: str, registry: Registry, tmp_path: Path
+    typed: str, meant: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "Zoo-A", little_model())
     ingest_bytes(registry, tmp_path, "Zoo-hidden", little_model(seed=1))

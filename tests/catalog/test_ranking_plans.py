@@ -21,8 +21,8 @@ from organs.registry.catalog.queries.composing import fitting_models
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import drawn, place
 from tests.homes import Homes
 
@@ -75,7 +75,7 @@ Statements = list[tuple[str, Any]]
 
 
 @contextmanager
-def spoken(registry: Registry) -> Iterator[Statements]:
+def spoken(registry: LocalRegistry) -> Iterator[Statements]:
     """Every statement, with its parameters, that the registry's readers send meanwhile."""
     heard: Statements = []
 
@@ -87,7 +87,7 @@ def spoken(registry: Registry) -> Iterator[Statements]:
     event.remove(registry.catalog.reader, "before_cursor_execute", hear)
 
 
-def planner(registry: Registry) -> closing[sqlite3.Connection]:
+def planner(registry: LocalRegistry) -> closing[sqlite3.Connection]:
     """A connection of our own, which reads the schema once."""
     return closing(sqlite3.connect(registry.settings.home / "registry.sqlite3"))
 
@@ -97,7 +97,7 @@ def plan(connection: sqlite3.Connection, statement: str, parameters: Any) -> lis
     return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
 
 
-def ask_everything(registry: Registry) -> None:
+def ask_everything(registry: LocalRegistry) -> None:
     """Every kind of search, two pages of each, counts and likes."""
     for text in (*(text for group in QUERIES.values() for text in group), *MORE):
         page = registry.search(text, limit=3)
@@ -122,7 +122,7 @@ def ask_everything(registry: Registry) -> None:
                     search_models(session, parse_query(text, MODELS), 3, page_.next, ranked=ranked)
 
 
-def _ask_what_fits(registry: Registry, base: str) -> None:
+def _ask_what_fits(registry: LocalRegistry, base: str) -> None:
     for text in ("", "type:organ theta>=40", "block:2-3 sort:-spectral", "unique:organ", "license:mit sort:z"):
         for minus in ("", "-"):
             page = registry.search(f"{minus}fits:{base} {text}", limit=3)
@@ -133,7 +133,7 @@ def _ask_what_fits(registry: Registry, base: str) -> None:
         fitting_models(session, model_by_name(session, parse_model_name(base)))
 
 
-def populated(registry: Registry, _folder: Path) -> None:
+def populated(registry: LocalRegistry, _folder: Path) -> None:
     populate(registry, 20_000)
 
 
@@ -148,7 +148,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         found: Path = request.getfixturevalue("large")
         return found
     home: Path = tmp_path_factory.mktemp("tiny")
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         place(registry, drawn(6, seed=5))
     return home
 
@@ -163,7 +163,7 @@ def test_no_statement_of_a_search_reads_a_whole_table(
         with closing(sqlite3.connect(tmp_path / "registry.sqlite3")) as connection:
             connection.execute("ANALYZE")
     monkeypatch.setattr(planning, "FETCHED_COST", cost)
-    with Registry.open(tmp_path) as registry:
+    with LocalRegistry.open(tmp_path) as registry:
         with spoken(registry) as heard:
             ask_everything(registry)
         selects = {(statement, repr(given)): given for statement, given in heard if "FROM" in statement}
@@ -178,7 +178,7 @@ def test_no_statement_of_a_search_reads_a_whole_table(
     assert read == {}
 
 
-def test_a_walk_through_a_whole_table_would_be_seen(registry: Registry) -> None:
+def test_a_walk_through_a_whole_table_would_be_seen(registry: LocalRegistry) -> None:
     place(registry, drawn(6, seed=5))
     with planner(registry) as connection:
         for statement, table in {
@@ -192,7 +192,7 @@ def test_a_walk_through_a_whole_table_would_be_seen(registry: Registry) -> None:
 
 
 @contextmanager
-def counted(registry: Registry) -> Iterator[list[int]]:
+def counted(registry: LocalRegistry) -> Iterator[list[int]]:
     """How many hundreds of steps SQLite's machine takes meanwhile, as one number that grows."""
     steps = [0]
 
@@ -215,7 +215,7 @@ def counted(registry: Registry) -> Iterator[list[int]]:
 )
 def test_line_78_a_page_far_behind_costs_no_more_than_the_second(text: str, large: Path) -> None:
     costs = []
-    with Registry.open(large) as registry:
+    with LocalRegistry.open(large) as registry:
         after = registry.search(text, limit=3).next
         while after is not None and len(costs) < 12:
             with counted(registry) as steps:
@@ -227,7 +227,7 @@ def test_line_78_a_page_far_behind_costs_no_more_than_the_second(text: str, larg
     assert max(costs) < 2 * costs[0] + 20, costs
 
 
-def test_line_78_no_list_is_paged_by_offset(registry: Registry) -> None:
+def test_line_78_no_list_is_paged_by_offset(registry: LocalRegistry) -> None:
     place(registry, drawn(6, seed=5))
     offsets = []
 

@@ -25,8 +25,8 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadValue, CatalogError, MissingBlob
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from organs.registry.store import StoredBlob
 from tests.catalog.test_tables import NOON
 from tests.trips import row_counts
@@ -59,7 +59,7 @@ def record(name: str = "a", data: bytes = BYTES, **more: object) -> ModelRecord:
     return replace(whole, **more)  # type: ignore[arg-type]
 
 
-def register(registry: Registry, wanted: ModelRecord, *, keep_name: bool = False) -> Registered:
+def register(registry: LocalRegistry, wanted: ModelRecord, *, keep_name: bool = False) -> Registered:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "test")
         record_blobs(session, ingest_id, [stored()])
@@ -68,20 +68,22 @@ def register(registry: Registry, wanted: ModelRecord, *, keep_name: bool = False
         return registered
 
 
-def test_a_model_whose_blobs_were_swept_meanwhile_is_refused(registry: Registry) -> None:
+def test_a_model_whose_blobs_were_swept_meanwhile_is_refused(registry: LocalRegistry) -> None:
     with pytest.raises(MissingBlob, match="run it again"), registry.catalog.writing() as session:
         register_model(session, record(), keep_name=False)
     assert set(row_counts(registry).values()) == {0}
 
 
 @pytest.mark.parametrize("name", ["x" * 97, "a\0b"])
-def test_line_61_a_name_that_cannot_be_kept_is_refused_and_nothing_is_written(name: str, registry: Registry) -> None:
+def test_line_61_a_name_that_cannot_be_kept_is_refused_and_nothing_is_written(
+    name: str, registry: LocalRegistry
+) -> None:
     with pytest.raises(BadValue, match="the name"):
         register(registry, record(name=name))
     assert set(row_counts(registry).values()) == {0}
 
 
-def test_line_60_shown_text_is_cut_and_made_visible_on_its_way_in(registry: Registry) -> None:
+def test_line_60_shown_text_is_cut_and_made_visible_on_its_way_in(registry: LocalRegistry) -> None:
     register(
         registry,
         record(
@@ -106,13 +108,13 @@ def test_line_60_shown_text_is_cut_and_made_visible_on_its_way_in(registry: Regi
         assert len(edge.parent_text or "") == 4096
 
 
-def test_a_kind_that_is_not_in_the_vocabulary_rolls_everything_back(registry: Registry) -> None:
+def test_a_kind_that_is_not_in_the_vocabulary_rolls_everything_back(registry: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="kind_known"):
         register(registry, record(kind="spleen"))
     assert set(row_counts(registry).values()) == {0}
 
 
-def test_a_model_is_recorded_with_its_event_and_where_its_organs_came_from(registry: Registry) -> None:
+def test_a_model_is_recorded_with_its_event_and_where_its_organs_came_from(registry: LocalRegistry) -> None:
     registered = register(registry, record(parents=(ParentRecord("somebody/base 1", "finetune"),)))
     assert registered.created
     with registry.catalog.reading() as session:
@@ -125,7 +127,7 @@ def test_a_model_is_recorded_with_its_event_and_where_its_organs_came_from(regis
     assert dissected.child_organ_id == 1
 
 
-def test_a_parent_of_known_bytes_is_linked_and_one_that_is_not_registered_is_left_out(registry: Registry) -> None:
+def test_a_parent_of_known_bytes_is_linked_and_one_that_is_not_registered_is_left_out(registry: LocalRegistry) -> None:
     first = register(registry, record())
     parents = (
         ParentRecord("a.gguf", "grafted", Digest(first.model.digest)),
@@ -138,7 +140,7 @@ def test_a_parent_of_known_bytes_is_linked_and_one_that_is_not_registered_is_lef
     assert (edge.relation, edge.evidence) == ("grafted", "recorded")
 
 
-def test_an_organ_is_said_to_come_out_of_the_first_model_that_brought_it(registry: Registry) -> None:
+def test_an_organ_is_said_to_come_out_of_the_first_model_that_brought_it(registry: LocalRegistry) -> None:
     register(registry, record())
     register(registry, record("b", digest=digest_of(b"another file")))
     with registry.catalog.reading() as session:
@@ -146,7 +148,7 @@ def test_an_organ_is_said_to_come_out_of_the_first_model_that_brought_it(registr
         assert session.scalars(select(Lineage.parent_model_id)).all() == [1]
 
 
-def test_the_same_bytes_are_registered_once_unless_another_name_is_asked_for(registry: Registry) -> None:
+def test_the_same_bytes_are_registered_once_unless_another_name_is_asked_for(registry: LocalRegistry) -> None:
     register(registry, record("a"))
     again = register(registry, record("b"))
     assert (again.created, again.model.name) == (False, "a")
@@ -155,12 +157,12 @@ def test_the_same_bytes_are_registered_once_unless_another_name_is_asked_for(reg
     assert not register(registry, record("b"), keep_name=True).created
 
 
-def test_other_bytes_under_a_name_are_its_next_version(registry: Registry) -> None:
+def test_other_bytes_under_a_name_are_its_next_version(registry: LocalRegistry) -> None:
     versions = [register(registry, record("a", digest=digest_of(b"%d" % number))).model.version for number in range(3)]
     assert versions == [1, 2, 3]
 
 
-def test_an_ingest_holds_its_blobs_until_it_ends(registry: Registry) -> None:
+def test_an_ingest_holds_its_blobs_until_it_ends(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "test")
         record_blobs(session, ingest_id, [stored()])
@@ -177,7 +179,7 @@ def test_an_ingest_holds_its_blobs_until_it_ends(registry: Registry) -> None:
 
 
 def test_line_49_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_is_given_back(
-    registry: Registry,
+    registry: LocalRegistry,
 ) -> None:
     large = b"L" * 100_000
     first, second = (f"{digest_of(large)[:2]}/{digest_of(large)}.{nonce * 16}" for nonce in "12")
@@ -190,7 +192,7 @@ def test_line_49_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_i
     assert row.file == first
 
 
-def test_line_50_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes(registry: Registry) -> None:
+def test_line_50_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes(registry: LocalRegistry) -> None:
     large = b"L" * 100_000
     first, second = (f"{digest_of(large)[:2]}/{digest_of(large)}.{nonce * 16}" for nonce in "12")
     with registry.catalog.writing() as session:
@@ -202,7 +204,7 @@ def test_line_50_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes(registry
     assert (row.file, row.state) == (second, "present")
 
 
-def test_a_corrupt_inline_blob_is_replaced_in_its_row(registry: Registry, tmp_path: Path) -> None:
+def test_a_corrupt_inline_blob_is_replaced_in_its_row(registry: LocalRegistry, tmp_path: Path) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "one")
         record_blobs(session, ingest_id, [stored()])

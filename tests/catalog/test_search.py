@@ -23,7 +23,7 @@ from organs.registry.catalog.tables import Model, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
 from organs.registry.lineage import correlations
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, drawn, place
 from tests.catalog.search.oracle import expected_organs, takes
 from tests.catalog.search.queries import queries
@@ -31,13 +31,13 @@ from tests.catalog.search.queries import queries
 SEARCHES = settings(deadline=None, max_examples=60)
 PLANS = ("in order", "gathered", "as it comes")
 
-Many = tuple[Registry, Placed]
+Many = tuple[LocalRegistry, Placed]
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     """A registry of some hundred placements, and what was put into it."""
-    with Registry.open(tmp_path_factory.mktemp("many")) as registry:
+    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
         yield registry, place(registry, drawn(60, seed=7))
 
 
@@ -47,7 +47,7 @@ def force(patch: pytest.MonkeyPatch, plan: str) -> None:
     patch.setattr(planning, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
 
 
-def walk(registry: Registry, text: str, sizes: Iterator[int]) -> list[PlacedOrgan]:
+def walk(registry: LocalRegistry, text: str, sizes: Iterator[int]) -> list[PlacedOrgan]:
     """All pages, one behind the other."""
     found: list[PlacedOrgan] = []
     after: str | None = None
@@ -63,7 +63,7 @@ def walk(registry: Registry, text: str, sizes: Iterator[int]) -> list[PlacedOrga
         after = page.next
 
 
-def everything(registry: Registry, text: str) -> list[PlacedOrgan]:
+def everything(registry: LocalRegistry, text: str) -> list[PlacedOrgan]:
     return walk(registry, text, itertools.repeat(PAGE_MAX))
 
 
@@ -121,7 +121,7 @@ def test_line_68_what_has_no_value_comes_last_from_both_ends(
             assert 0 < len(known) < len(values)
 
 
-def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: Registry) -> None:
+def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: LocalRegistry) -> None:
     row = Row(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
     place(registry, [ModelRow((row,), license=None, version=3)])
     (found,) = registry.search("")
@@ -148,13 +148,13 @@ def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: Regist
     )
 
 
-def test_an_empty_registry_finds_nothing(registry: Registry) -> None:
+def test_an_empty_registry_finds_nothing(registry: LocalRegistry) -> None:
     for text in ("", "type:organ", "theta>=40 sort:-spectral", "coder", "block:0", "unique:organ"):
         page = registry.search(text)
         assert (page.items, page.next) == ((), None)
 
 
-def test_an_organ_once_is_its_first_place_that_matches(registry: Registry) -> None:
+def test_an_organ_once_is_its_first_place_that_matches(registry: LocalRegistry) -> None:
     first, second, third = (ModelRow((Row(),), name=name, license=name) for name in ("a1", "b1", "c1"))
     place(registry, [first, second, third])
     assert [one.model for one in registry.search("unique:organ")] == ["acme/a1@1"]
@@ -166,7 +166,7 @@ def test_an_organ_once_is_its_first_place_that_matches(registry: Registry) -> No
 @pytest.mark.parametrize("text", ["", "sort:theta", "sort:-spectral", "unique:organ sort:z", "type:organ sort:size"])
 @pytest.mark.parametrize("plan", PLANS)
 def test_what_comes_in_between_pages_makes_nothing_stand_twice_or_go_missing(
-    plan: str, text: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    plan: str, text: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(monkeypatch, plan)
     placed = place(registry, drawn(12, seed=3))
@@ -189,7 +189,7 @@ def _as_new(row: Row) -> Row:
     return replace(row, organ=row.organ + 10**6 + random.Random(repr(row)).randrange(10**6))
 
 
-def test_a_name_that_nothing_has_finds_nothing_and_the_nearest_is_named(registry: Registry) -> None:
+def test_a_name_that_nothing_has_finds_nothing_and_the_nearest_is_named(registry: LocalRegistry) -> None:
     place(registry, [ModelRow((Row(),), namespace="acme", name="tiny", contributor="alice")])
     for text, note in (
         ("slot:ffn_upp", "nothing here has slot:ffn_upp; the nearest is slot:ffn_up"),
@@ -206,14 +206,14 @@ def test_a_name_that_nothing_has_finds_nothing_and_the_nearest_is_named(registry
         assert registry.search(f"-{text}").notes == ()
 
 
-def test_of_many_names_that_nothing_has_a_few_are_spoken_of(registry: Registry) -> None:
+def test_of_many_names_that_nothing_has_a_few_are_spoken_of(registry: LocalRegistry) -> None:
     place(registry, [ModelRow((Row(),))])
     for field in ("slot", "model", "by"):
         values = ",".join(f"x{number}" for number in range(100))
         assert len(registry.search(f"{field}:{values}").notes) == 5
 
 
-def test_a_question_mark_and_brackets_are_no_wildcards(registry: Registry) -> None:
+def test_a_question_mark_and_brackets_are_no_wildcards(registry: LocalRegistry) -> None:
     rows = [Row(slot=slot, organ=number) for number, slot in enumerate(("what?is[this]", "whatXist"), 1)]
     place(registry, [ModelRow(tuple(rows))])
     for pattern, slots in {
@@ -239,7 +239,7 @@ HIDDEN = ModelRow(
 
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
-def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state: str, registry: Registry) -> None:
+def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state: str, registry: LocalRegistry) -> None:
     seen = ModelRow((Row(), Row(slot="ffn_down", organ=4)))
     place(registry, [seen, replace(HIDDEN, state=state)])
     for text in (
@@ -263,14 +263,14 @@ def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state:
             assert word not in told, (text, word)
 
 
-def test_line_59_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: Registry) -> None:
+def test_line_59_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: LocalRegistry) -> None:
     place(registry, [ModelRow((Row(organ=-1),)), replace(HIDDEN, rows=(Row(organ=-2),), state="quarantined")])
     with pytest.raises(NotFound, match=f"no organ's digest begins with {digest(-2)}"):
         registry.search(f"like:{digest(-2)}")
     assert [one.digest for one in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
 
 
-def test_line_59_what_was_visible_once_is_not_named_as_the_nearest(registry: Registry) -> None:
+def test_line_59_what_was_visible_once_is_not_named_as_the_nearest(registry: LocalRegistry) -> None:
     place(registry, [ModelRow((Row(),)), replace(HIDDEN, state="visible")])
     assert registry.search("arch:secretarc").notes == (
         "nothing here has arch:secretarc; the nearest is arch:secretarch",
@@ -338,7 +338,7 @@ def test_an_organ_is_most_like_itself(many: Many) -> None:
 
 
 def test_a_comparison_that_was_cut_off_says_so_and_began_with_the_same_block(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [Row(organ=number, block=number % 4) for number in range(1, 41)]
     placed = place(registry, [ModelRow(tuple(rows))])
@@ -363,7 +363,7 @@ def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
         registry.search("like:12345678")
 
 
-def test_the_beginning_of_two_digests_is_ambiguous(registry: Registry) -> None:
+def test_the_beginning_of_two_digests_is_ambiguous(registry: LocalRegistry) -> None:
     place(registry, [ModelRow((Row(organ=-1), Row(organ=-2)))])
     with pytest.raises(Ambiguous, match="2 digests begin with 12345678"):
         registry.search("like:12345678")

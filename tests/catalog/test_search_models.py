@@ -14,28 +14,28 @@ from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.entities.model import ModelPage
 from organs.registry.errors import BadQuery
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
 from tests.catalog.search.oracle import expected_models
 from tests.catalog.search.queries import queries
 
-Many = tuple[Registry, Placed]
+Many = tuple[LocalRegistry, Placed]
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
-    with Registry.open(tmp_path_factory.mktemp("many")) as registry:
+    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
         yield registry, place(registry, drawn(80, seed=11))
 
 
 def page_of(
-    registry: Registry, text: str, limit: int = 1000, after: str | None = None, *, ranked: bool = False
+    registry: LocalRegistry, text: str, limit: int = 1000, after: str | None = None, *, ranked: bool = False
 ) -> ModelPage:
     with registry.catalog.reading() as session:
         return search_models(session, parse_query(text, MODELS), limit, after, ranked=ranked)
 
 
-def found(registry: Registry, text: str, *, ranked: bool = False) -> list[str]:
+def found(registry: LocalRegistry, text: str, *, ranked: bool = False) -> list[str]:
     return [one.name.partition("@")[0] for one in page_of(registry, text, ranked=ranked).items]
 
 
@@ -71,7 +71,7 @@ def test_line_68_models_without_a_mean_come_last_from_both_ends(many: Many) -> N
         assert len(known) < len(values)
 
 
-def test_models_are_found_by_words_of_name_title_tags_and_description(registry: Registry) -> None:
+def test_models_are_found_by_words_of_name_title_tags_and_description(registry: LocalRegistry) -> None:
     place(
         registry,
         [
@@ -122,7 +122,9 @@ def test_models_are_found_by_words_of_name_title_tags_and_description(registry: 
         ("model:acme/tiny_codeß*", []),
     ],
 )
-def test_line_66_a_pattern_means_the_same_on_every_database(text: str, names: list[str], registry: Registry) -> None:
+def test_line_66_a_pattern_means_the_same_on_every_database(
+    text: str, names: list[str], registry: LocalRegistry
+) -> None:
     place(
         registry,
         [
@@ -136,7 +138,7 @@ def test_line_66_a_pattern_means_the_same_on_every_database(text: str, names: li
 
 
 @pytest.mark.parametrize("stated", ["STRASSE", "Straße", "İx", "ΣΑΣ", "mit"])
-def test_line_66_the_case_of_names_makes_no_difference_beyond_ascii(stated: str, registry: Registry) -> None:
+def test_line_66_the_case_of_names_makes_no_difference_beyond_ascii(stated: str, registry: LocalRegistry) -> None:
     place(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
     for field in ("license", "arch", "by"):
         for asked in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
@@ -144,7 +146,7 @@ def test_line_66_the_case_of_names_makes_no_difference_beyond_ascii(stated: str,
             assert found(registry, f"-{field}:{asked}") == []
 
 
-def test_a_licence_that_is_called_none_and_one_that_is_not_stated_are_both_none(registry: Registry) -> None:
+def test_a_licence_that_is_called_none_and_one_that_is_not_stated_are_both_none(registry: LocalRegistry) -> None:
     rows = [ModelRow((Row(organ=1),), name="a", license="none"), ModelRow((Row(organ=2),), name="b", license=None)]
     place(registry, [*rows, ModelRow((Row(organ=3),), name="c")])
     assert found(registry, "license:none") == ["acme/b", "acme/a"]
@@ -153,7 +155,7 @@ def test_a_licence_that_is_called_none_and_one_that_is_not_stated_are_both_none(
     assert registry.count("").fields["license"] == {"none": 2, "mit": 1}
 
 
-def test_only_complete_models_are_ranked_and_the_place_is_in_that_list_alone(registry: Registry) -> None:
+def test_only_complete_models_are_ranked_and_the_place_is_in_that_list_alone(registry: LocalRegistry) -> None:
     place(
         registry,
         [
@@ -170,7 +172,7 @@ def test_only_complete_models_are_ranked_and_the_place_is_in_that_list_alone(reg
         page_of(registry, "", after=after)
 
 
-def test_models_that_come_in_between_pages_make_none_stand_twice(registry: Registry) -> None:
+def test_models_that_come_in_between_pages_make_none_stand_twice(registry: LocalRegistry) -> None:
     place(registry, [ModelRow((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
     for text in ("", "sort:new", "sort:-theta", "sort:theta"):
         before = found(registry, text)
@@ -190,7 +192,7 @@ def test_models_that_come_in_between_pages_make_none_stand_twice(registry: Regis
 
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
-def test_line_59_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: Registry) -> None:
+def test_line_59_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalRegistry) -> None:
     hidden = ModelRow(
         (),
         namespace="hidden",

@@ -38,8 +38,8 @@ from organs.registry.catalog.tables import (
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import Digest
 from organs.registry.errors import BadValue, Conflict, NotFound
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right, named, undone
@@ -51,10 +51,10 @@ ACTS = ("show", "yank", "quarantine", "remove")
 
 
 @pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A base, a fine-tune of it, a stranger, and a chimera with an organ of either and one that was computed."""
     home = tmp_path_factory.mktemp("states")
-    with Registry.open(home / "home") as opened:
+    with LocalRegistry.open(home / "home") as opened:
         ingest_bytes(opened, home, "base", kin_file("Base", kin_tensors()))
         tuned = kin_file("Tuned", kin_tensors(alike=0.9), parent_entries("Base"))
         ingest_bytes(opened, home, "tuned", tuned)
@@ -66,7 +66,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def session(family: Registry) -> Iterator[Session]:
+def session(family: LocalRegistry) -> Iterator[Session]:
     """A transaction that is undone."""
     with undone(family) as session:
         yield session
@@ -123,7 +123,9 @@ STEPS = st.lists(
 
 @settings(BESIDE_FIXTURES, max_examples=15)
 @given(steps=STEPS)
-def test_whatever_becomes_of_models_the_counts_equal_a_count(family: Registry, steps: list[tuple[str, int]]) -> None:
+def test_whatever_becomes_of_models_the_counts_equal_a_count(
+    family: LocalRegistry, steps: list[tuple[str, int]]
+) -> None:
     with undone(family) as session:
         for what, number in steps:
             models = session.scalars(select(Model).order_by(Model.id)).all()
@@ -232,7 +234,7 @@ def _free(session: Session) -> list[int]:
     return [blob.id for blob in session.scalars(unneeded(now()))]
 
 
-def test_a_chimera_outlives_its_base_and_its_donors(registry: Registry, tmp_path: Path) -> None:
+def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, seed in (("base", 0), ("donor", 7)):
         ingest_bytes(registry, tmp_path, name, kin_file(name.title(), kin_tensors(seed=seed)))
     recipe = registry.compose("base").graft("donor", type="organ", blocks=1).purify("fractal", slot="attn_q")
@@ -254,7 +256,7 @@ def test_a_chimera_outlives_its_base_and_its_donors(registry: Registry, tmp_path
     assert (report.faults, report.miscounted) == ([], {})
 
 
-def test_a_model_that_was_kept_back_finds_its_kin_when_it_is_published(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_that_was_kept_back_finds_its_kin_when_it_is_published(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     ingest_bytes(registry, tmp_path, "child", kin_file("Child", kin_tensors(alike=0.9), parent_entries("Base")))
     pairs, declared = measured_pairs(registry), declared_pairs(registry)

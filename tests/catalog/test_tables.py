@@ -36,7 +36,7 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.errors import CatalogError
 from organs.registry.gguf.types import SIZE_MAX
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 DIGEST = "ab" * 32
@@ -217,35 +217,35 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def filled(registry: Registry) -> Registry:
+def filled(registry: LocalRegistry) -> LocalRegistry:
     fill(registry)
     return registry
 
 
 @pytest.fixture(scope="module")
-def refusing(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Registry]:
+def refusing(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[LocalRegistry]:
     """The same for all tests in which whatever is tried is refused: it stays as it is."""
     home = tmp_path_factory.mktemp("refusing")
     shutil.copy(migrated_database, home)
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         fill(registry)
         yield registry
 
 
-def fill(registry: Registry) -> None:
+def fill(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         for table, row in ROWS.items():
             session.execute(insert(Base.metadata.tables[table]), [row])
 
 
-def change(registry: Registry, table: type[Base], **values: object) -> None:
+def change(registry: LocalRegistry, table: type[Base], **values: object) -> None:
     """Set `values` in the one row of `table`, past everything that checks them in Python."""
     assignments = ", ".join(f'"{name}" = :{name}' for name in values)
     with registry.catalog.writing() as session:
         session.execute(text(f"UPDATE {table.__tablename__} SET {assignments}"), values)
 
 
-def put(registry: Registry, table: str, column: str, value: object) -> None:
+def put(registry: LocalRegistry, table: str, column: str, value: object) -> None:
     """Set one column of the one row of `table` to whatever it is."""
     with registry.catalog.writing() as session:
         session.execute(text(f'UPDATE {table} SET "{column}" = :value'), {"value": value})
@@ -272,13 +272,13 @@ def put(registry: Registry, table: str, column: str, value: object) -> None:
 )
 @pytest.mark.parametrize("word", ["", "unheard-of", "VISIBLE", "norm ", "present\n"])
 def test_a_word_that_is_not_in_the_vocabulary_is_refused(
-    table: type[Base], column: str, word: str, refusing: Registry
+    table: type[Base], column: str, word: str, refusing: LocalRegistry
 ) -> None:
     with pytest.raises(CatalogError, match=f"{column}_known"):
         change(refusing, table, **{column: word})
 
 
-def test_there_is_a_row_of_each_table_to_try_things_on(filled: Registry) -> None:
+def test_there_is_a_row_of_each_table_to_try_things_on(filled: LocalRegistry) -> None:
     assert ROWS.keys() == Base.metadata.tables.keys()
 
 
@@ -288,7 +288,7 @@ LIMITED = [column for column in COLUMNS if isinstance(column.type, String) and c
 
 @pytest.mark.parametrize("column", [pytest.param(column, id=str(column)) for column in LIMITED])
 def test_line_61_text_that_is_too_long_is_refused_though_sqlite_would_take_it(
-    column: Column[str], filled: Registry
+    column: Column[str], filled: LocalRegistry
 ) -> None:
     assert isinstance(column.type, String)
     assert column.type.length is not None
@@ -314,7 +314,7 @@ WRONG: dict[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize("column", [pytest.param(column, id=str(column)) for column in COLUMNS])
-def test_line_62_a_value_of_another_type_is_refused(column: Column[Any], refusing: Registry) -> None:
+def test_line_62_a_value_of_another_type_is_refused(column: Column[Any], refusing: LocalRegistry) -> None:
     wrong = WRONG[column.type.compile(refusing.catalog.writer.dialect)]
     assert wrong
     for value in wrong:
@@ -322,7 +322,7 @@ def test_line_62_a_value_of_another_type_is_refused(column: Column[Any], refusin
             put(refusing, column.table.name, column.name, value)
 
 
-def test_line_65_what_is_no_number_is_no_value_in_a_table(filled: Registry) -> None:
+def test_line_65_what_is_no_number_is_no_value_in_a_table(filled: LocalRegistry) -> None:
     for column in COLUMNS:
         if column.type.compile(filled.catalog.writer.dialect) == "REAL":
             if not column.nullable:
@@ -335,26 +335,26 @@ def test_line_65_what_is_no_number_is_no_value_in_a_table(filled: Registry) -> N
 
 
 @pytest.mark.parametrize("digest", ["", "ab" * 31, "ab" * 33])
-def test_a_digest_has_64_characters(digest: str, filled: Registry) -> None:
+def test_a_digest_has_64_characters(digest: str, filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="digest_length"):
         change(filled, Blob, digest=digest)
 
 
 @pytest.mark.parametrize("column", ["size_bytes", "stored_bytes"])
-def test_a_blob_is_not_smaller_than_nothing(column: str, filled: Registry) -> None:
+def test_a_blob_is_not_smaller_than_nothing(column: str, filled: LocalRegistry) -> None:
     change(filled, Blob, **{column: 0})
     with pytest.raises(CatalogError, match="sizes_positive"):
         change(filled, Blob, **{column: -1})
 
 
 @pytest.mark.parametrize("version", [0, -1])
-def test_versions_count_from_one(version: int, filled: Registry) -> None:
+def test_versions_count_from_one(version: int, filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="version_positive"):
         change(filled, Model, version=version)
 
 
 @pytest.mark.parametrize(("model", "organ"), [(None, None), (1, 1)])
-def test_an_edge_has_one_child_a_model_or_an_organ(model: int | None, organ: int | None, filled: Registry) -> None:
+def test_an_edge_has_one_child_a_model_or_an_organ(model: int | None, organ: int | None, filled: LocalRegistry) -> None:
     change(filled, Lineage, child_model_id=None, child_organ_id=1)
     with pytest.raises(CatalogError, match="one_child"):
         change(filled, Lineage, child_model_id=model, child_organ_id=organ)
@@ -376,13 +376,15 @@ def test_an_edge_has_one_child_a_model_or_an_organ(model: int | None, organ: int
         (InlineBlob, {"stored": b"other"}),
     ],
 )
-def test_the_same_thing_stands_in_a_table_once(table: type[Base], different: dict[str, Any], filled: Registry) -> None:
+def test_the_same_thing_stands_in_a_table_once(
+    table: type[Base], different: dict[str, Any], filled: LocalRegistry
+) -> None:
     row = ROWS[table.__tablename__] | different
     with pytest.raises(CatalogError, match="UNIQUE"), filled.catalog.writing() as session:
         session.execute(insert(table), [row])
 
 
-def test_two_blobs_never_share_a_physical_file(filled: Registry) -> None:
+def test_two_blobs_never_share_a_physical_file(filled: LocalRegistry) -> None:
     change(filled, Blob, file="ab/name")
     with pytest.raises(CatalogError, match=r"UNIQUE.*blobs\.file"), filled.catalog.writing() as session:
         session.execute(insert(Blob), [ROWS["blobs"] | {"id": 2, "digest": "cd" * 32, "file": "ab/name"}])
@@ -409,25 +411,25 @@ def test_two_blobs_never_share_a_physical_file(filled: Registry) -> None:
     ],
 )
 def test_line_67_a_reference_to_a_row_that_is_not_there_is_refused(
-    table: type[Base], column: str, refusing: Registry
+    table: type[Base], column: str, refusing: LocalRegistry
 ) -> None:
     with pytest.raises(CatalogError, match="FOREIGN KEY"):
         change(refusing, table, **{column: 404})
 
 
 @pytest.mark.parametrize("table", [Blob, Organ, Model, ModelFile, Contributor])
-def test_what_is_referred_to_cannot_be_deleted(table: type[Base], filled: Registry) -> None:
+def test_what_is_referred_to_cannot_be_deleted(table: type[Base], filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="FOREIGN KEY"), filled.catalog.writing() as session:
         session.execute(delete(table))
 
 
 @pytest.mark.parametrize(("table", "column"), [(Model, "digest"), (Blob, "codec"), (Placement, "slot")])
-def test_what_must_be_known_is_never_null(table: type[Base], column: str, filled: Registry) -> None:
+def test_what_must_be_known_is_never_null(table: type[Base], column: str, filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="NOT NULL"):
         change(filled, table, **{column: None})
 
 
-def test_line_63_sizes_beyond_32_bits_are_kept(filled: Registry) -> None:
+def test_line_63_sizes_beyond_32_bits_are_kept(filled: LocalRegistry) -> None:
     change(filled, Blob, size_bytes=SIZE_MAX)
     change(filled, Placement, offset_bytes=SIZE_MAX, block=999_999_999)
     with filled.catalog.reading() as session:
@@ -435,7 +437,7 @@ def test_line_63_sizes_beyond_32_bits_are_kept(filled: Registry) -> None:
         assert session.scalars(select(Placement.offset_bytes)).one() == SIZE_MAX
 
 
-def test_times_come_back_aware_and_in_utc(filled: Registry) -> None:
+def test_times_come_back_aware_and_in_utc(filled: LocalRegistry) -> None:
     with filled.catalog.reading() as session:
         made = session.scalars(select(Model.created_at)).one()
         ends = session.scalars(select(Ingest.finished_at)).one()
@@ -443,7 +445,7 @@ def test_times_come_back_aware_and_in_utc(filled: Registry) -> None:
     assert ends is None
 
 
-def test_a_time_of_another_zone_is_the_same_moment_when_it_comes_back(filled: Registry) -> None:
+def test_a_time_of_another_zone_is_the_same_moment_when_it_comes_back(filled: LocalRegistry) -> None:
     zone = timezone(timedelta(hours=-7))
     with filled.catalog.writing() as session:
         session.get_one(Model, 1).created_at = datetime(2026, 1, 2, 5, 30, 15, 250_000, tzinfo=zone)
@@ -453,12 +455,12 @@ def test_a_time_of_another_zone_is_the_same_moment_when_it_comes_back(filled: Re
     assert made.isoformat() == "2026-01-02T12:30:15.250000+00:00"
 
 
-def test_a_time_without_a_zone_is_our_mistake(filled: Registry) -> None:
+def test_a_time_without_a_zone_is_our_mistake(filled: LocalRegistry) -> None:
     with pytest.raises((StatementError, AssertionError), match="times are aware"), filled.catalog.writing() as session:
         session.get_one(Model, 1).created_at = datetime(2026, 1, 2, 12)  # noqa: DTZ001
 
 
-def test_the_time_that_rows_get_is_now(registry: Registry) -> None:
+def test_the_time_that_rows_get_is_now(registry: LocalRegistry) -> None:
     before = datetime.now(UTC)
     with registry.catalog.writing() as session:
         contributor_id(session, "ada")
@@ -466,7 +468,7 @@ def test_the_time_that_rows_get_is_now(registry: Registry) -> None:
         assert before <= session.scalars(select(Contributor.created_at)).one() <= datetime.now(UTC)
 
 
-def test_the_bytes_of_an_inline_blob_go_with_its_row(filled: Registry) -> None:
+def test_the_bytes_of_an_inline_blob_go_with_its_row(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         session.execute(insert(Blob), [ROWS["blobs"] | {"id": 2, "digest": "cd" * 32}])
         session.execute(insert(InlineBlob), [{"blob_id": 2, "stored": b"more"}])

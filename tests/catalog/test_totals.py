@@ -21,15 +21,15 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
 )
+from organs.registry.local import LocalRegistry
 from organs.registry.present.models import figures
-from organs.registry.registry import Registry
 from organs.registry.upkeep import verify
 from tests.builders import file_bytes
 from tests.faults.cases import LARGE, SMALL, leave, let_time_pass, rows, run_sweep, sample, take_in, write_model
 from tests.trips import ingest_file, little_model, weights
 
 
-def exact(registry: Registry) -> Totals:
+def exact(registry: LocalRegistry) -> Totals:
     """The totals, which are as a count gives them."""
     with registry.catalog.reading() as session:
         kept = running_totals(session)
@@ -37,18 +37,18 @@ def exact(registry: Registry) -> Totals:
     return kept
 
 
-def spoilt(registry: Registry) -> None:
+def spoilt(registry: LocalRegistry) -> None:
     """Totals that are wrong."""
     with registry.catalog.writing() as session:
         add_to_totals(session, {"models": 3, "size_bytes": -1})
 
 
-def test_an_empty_registry_has_nothing(registry: Registry) -> None:
+def test_an_empty_registry_has_nothing(registry: LocalRegistry) -> None:
     assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
 
 
 def test_models_that_share_organs_are_counted_with_all_their_places_and_each_organ_once(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for name, data in (
         ("a.gguf", little_model()),
@@ -65,7 +65,7 @@ def test_models_that_share_organs_are_counted_with_all_their_places_and_each_org
 
 
 def test_what_is_there_already_adds_nothing_but_another_name_adds_its_places(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
@@ -78,7 +78,7 @@ def test_what_is_there_already_adds_nothing_but_another_name_adds_its_places(
     assert after.size_bytes == before.size_bytes
 
 
-def test_one_organ_twice_in_a_model_is_one(registry: Registry, tmp_path: Path) -> None:
+def test_one_organ_twice_in_a_model_is_one(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = weights("blk.0.ffn_up.weight", (64, 64))
     twin, _ = weights("blk.1.ffn_up.weight", (64, 64))
     (tmp_path / "twins.gguf").write_bytes(file_bytes([], [(spec, data), (twin, data)]))
@@ -87,7 +87,7 @@ def test_one_organ_twice_in_a_model_is_one(registry: Registry, tmp_path: Path) -
     assert (totals.placements, totals.organs) == (2, 1)
 
 
-def test_what_an_ingest_leaves_that_failed_counts_until_it_is_doomed(registry: Registry) -> None:
+def test_what_an_ingest_leaves_that_failed_counts_until_it_is_doomed(registry: LocalRegistry) -> None:
     leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
     assert exact(registry).blobs == 2
     assert exact(registry).size_bytes == LARGE + SMALL
@@ -99,7 +99,7 @@ def test_what_an_ingest_leaves_that_failed_counts_until_it_is_doomed(registry: R
 
 
 @pytest.mark.parametrize("by", ["a lease", "its bytes"])
-def test_a_doomed_blob_that_is_spared_counts_again(by: str, registry: Registry) -> None:
+def test_a_doomed_blob_that_is_spared_counts_again(by: str, registry: LocalRegistry) -> None:
     leave(registry, registry.blobs.put(sample(LARGE)))
     let_time_pass(registry)
     run_sweep(registry)
@@ -116,7 +116,7 @@ def test_a_doomed_blob_that_is_spared_counts_again(by: str, registry: Registry) 
 
 
 def test_a_blob_that_is_set_aside_counts_and_healing_it_counts_its_new_bytes(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
     take_in(registry, path)
@@ -130,7 +130,7 @@ def test_a_blob_that_is_set_aside_counts_and_healing_it_counts_its_new_bytes(
     assert exact(registry) == before
 
 
-def test_a_blob_that_comes_back_encoded_otherwise_counts_with_its_new_size(registry: Registry) -> None:
+def test_a_blob_that_comes_back_encoded_otherwise_counts_with_its_new_size(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(sample(LARGE))
     leave(registry, blob)
     with registry.catalog.writing() as session:
@@ -139,7 +139,9 @@ def test_a_blob_that_comes_back_encoded_otherwise_counts_with_its_new_size(regis
     assert exact(registry) == Totals(0, 0, 0, 1, LARGE, blob.stored_bytes + 7)
 
 
-def test_a_doomed_blob_that_is_found_corrupt_counts_and_no_longer_when_it_is_doomed_again(registry: Registry) -> None:
+def test_a_doomed_blob_that_is_found_corrupt_counts_and_no_longer_when_it_is_doomed_again(
+    registry: LocalRegistry,
+) -> None:
     leave(registry, registry.blobs.put(sample(LARGE)))
     let_time_pass(registry)
     run_sweep(registry)
@@ -151,7 +153,7 @@ def test_a_doomed_blob_that_is_found_corrupt_counts_and_no_longer_when_it_is_doo
     assert exact(registry).blobs == 0
 
 
-def test_the_same_blob_twice_in_one_batch_counts_once(registry: Registry) -> None:
+def test_the_same_blob_twice_in_one_batch_counts_once(registry: LocalRegistry) -> None:
     twice = [registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(LARGE))]
     with registry.catalog.writing() as session:
         record_blobs(session, begin_ingest(session, "a test"), twice)
@@ -159,7 +161,7 @@ def test_the_same_blob_twice_in_one_batch_counts_once(registry: Registry) -> Non
     assert exact(registry).blobs == 1
 
 
-def test_a_transaction_that_fails_changes_no_total(registry: Registry) -> None:
+def test_a_transaction_that_fails_changes_no_total(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(sample(LARGE))
 
     def fail_halfway() -> None:
@@ -172,13 +174,13 @@ def test_a_transaction_that_fails_changes_no_total(registry: Registry) -> None:
     assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
 
 
-def test_a_generated_catalog_has_its_totals(registry: Registry) -> None:
+def test_a_generated_catalog_has_its_totals(registry: LocalRegistry) -> None:
     populate(registry, 600)
     totals = exact(registry)
     assert (totals.models, totals.placements) == (2, 582)
 
 
-def test_figures_are_the_totals(registry: Registry, tmp_path: Path) -> None:
+def test_figures_are_the_totals(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
     totals = exact(registry)
@@ -188,7 +190,7 @@ def test_figures_are_the_totals(registry: Registry, tmp_path: Path) -> None:
 
 
 def test_verify_tells_of_wrong_totals_and_puts_them_right_when_it_is_to_repair(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")

@@ -12,7 +12,7 @@ from organs.registry.catalog.register.organs import begin_ingest
 from organs.registry.catalog.tables import Contributor, Ingest
 from organs.registry.catalog.vocabulary import TEXT_MAX, checked_text, shown_text
 from organs.registry.errors import BadInput, BadValue
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.strategies import PATIENT
 
 
@@ -59,7 +59,7 @@ def test_a_bad_value_is_bad_input_to_whoever_sent_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 97])
-def test_a_refused_name_leaves_no_row(name: str, registry: Registry) -> None:
+def test_a_refused_name_leaves_no_row(name: str, registry: LocalRegistry) -> None:
     def add_both() -> None:
         with registry.catalog.writing() as session:
             contributor_id(session, "first")
@@ -72,7 +72,7 @@ def test_a_refused_name_leaves_no_row(name: str, registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("label", ["a\0b.gguf", "x" * 100_000, "\udcff.gguf"])
-def test_a_hostile_source_is_recorded_all_the_same(label: str, registry: Registry) -> None:
+def test_a_hostile_source_is_recorded_all_the_same(label: str, registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         begin_ingest(session, label)
     with registry.catalog.reading() as session:

@@ -14,7 +14,7 @@ from sqlalchemy import delete, insert, select
 from organs.registry.catalog.queries.planning import models_with_words
 from organs.registry.catalog.tables import ModelWord
 from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, different_words, folded_words
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.catalog.search.catalogs import ModelRow, place
 from tests.strategies import PATIENT
 
@@ -68,8 +68,8 @@ def test_the_words_of_a_model_are_few_and_different() -> None:
 
 
 @pytest.fixture(scope="module")
-def wordy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with Registry.open(tmp_path_factory.mktemp("wordy")) as registry:
+def wordy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with LocalRegistry.open(tmp_path_factory.mktemp("wordy")) as registry:
         place(registry, [ModelRow((), name=f"m{number}") for number in range(4)])
         yield registry
 
@@ -80,7 +80,7 @@ LETTERS = st.text(st.sampled_from("abyz09世\ud7fb\uffdc\U00010000\U000323af"), 
 
 @settings(deadline=None, max_examples=60)
 @given(words=st.lists(LETTERS, min_size=1, max_size=8, unique=True), asked=LETTERS)
-def test_a_look_up_finds_exactly_what_begins_so(words: list[str], asked: str, wordy: Registry) -> None:
+def test_a_look_up_finds_exactly_what_begins_so(words: list[str], asked: str, wordy: LocalRegistry) -> None:
     with wordy.catalog.writing() as session:
         session.execute(delete(ModelWord))
         session.execute(insert(ModelWord), [{"word": word, "model_id": 1 + n % 4} for n, word in enumerate(words)])
@@ -89,7 +89,7 @@ def test_a_look_up_finds_exactly_what_begins_so(words: list[str], asked: str, wo
         assert set(session.scalars(models_with_words([asked]))) == expected
 
 
-def test_several_words_must_all_be_there(registry: Registry) -> None:
+def test_several_words_must_all_be_there(registry: LocalRegistry) -> None:
     place(registry, [ModelRow((), title="one two"), ModelRow((), name="b", title="one"), ModelRow((), name="c")])
     with registry.catalog.reading() as session:
         assert set(session.scalars(models_with_words(["on", "tw"]))) == {1}

@@ -20,8 +20,8 @@ from organs.registry.assembly import (
 )
 from organs.registry.catalog.queries.models import files_of, model_by_name
 from organs.registry.errors import CorruptBlob
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.upkeep import set_aside
 from tests.chimera.test_stream import data, flip_middle, largest_file, open_blobs, plan
 from tests.strategies import BESIDE_FIXTURES
@@ -29,7 +29,7 @@ from tests.strategies import BESIDE_FIXTURES
 __all__ = ["data", "plan"]
 
 
-def read(registry: Registry, part: FilePlan) -> bytes:
+def read(registry: LocalRegistry, part: FilePlan) -> bytes:
     with ThreadPoolExecutor(2) as pool, FileStream(registry.blobs, part, pool=pool) as stream:
         return b"".join(map(bytes, stream))
 
@@ -37,7 +37,7 @@ def read(registry: Registry, part: FilePlan) -> bytes:
 @BESIDE_FIXTURES
 @given(cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 def test_any_part_is_the_same_slice_of_the_file(
-    cuts: tuple[float, float], registry: Registry, plan: FilePlan, data: bytes
+    cuts: tuple[float, float], registry: LocalRegistry, plan: FilePlan, data: bytes
 ) -> None:
     begin, end = sorted(int(cut * len(data)) for cut in cuts)
     part = clipped(plan, begin, end)
@@ -45,13 +45,13 @@ def test_any_part_is_the_same_slice_of_the_file(
     assert read(registry, part) == data[begin:end]
 
 
-def test_line_94_parts_that_touch_make_the_whole(registry: Registry, plan: FilePlan, data: bytes) -> None:
+def test_line_94_parts_that_touch_make_the_whole(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     edges = [0, 1, 31, 32, 4 << 20, (4 << 20) + 1, len(data) - 1, len(data)]
     parts = [read(registry, clipped(plan, begin, end)) for begin, end in pairwise(edges)]
     assert b"".join(parts) == data
 
 
-def test_a_literal_and_the_zeros_are_clipped_too(registry: Registry, plan: FilePlan) -> None:
+def test_a_literal_and_the_zeros_are_clipped_too(registry: LocalRegistry, plan: FilePlan) -> None:
     own = max(plan.slices, key=lambda piece: piece.size_bytes)
     made = FilePlan("made", 300, None, b"literal", (PlannedSlice(100, 50, own.blob, 7),))
     whole = read(registry, made)
@@ -60,13 +60,13 @@ def test_a_literal_and_the_zeros_are_clipped_too(registry: Registry, plan: FileP
             assert read(registry, clipped(made, begin, end)) == whole[begin:end]
 
 
-def test_what_a_part_does_not_touch_may_be_faulty(registry: Registry, plan: FilePlan, data: bytes) -> None:
+def test_what_a_part_does_not_touch_may_be_faulty(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     flip_middle(largest_file(registry))
     last = plan.slices[-1]
     assert read(registry, clipped(plan, last.offset_bytes, plan.size_bytes)) == data[last.offset_bytes :]
 
 
-def test_only_the_blobs_of_the_part_are_looked_up(registry: Registry, plan: FilePlan) -> None:
+def test_only_the_blobs_of_the_part_are_looked_up(registry: LocalRegistry, plan: FilePlan) -> None:
     with registry.catalog.reading() as session:
         (file,) = files_of(session, model_by_name(session, parse_model_name("a")).id)
         part = plan_file(session, file, plan.slices[-1].offset_bytes)
@@ -94,7 +94,7 @@ def test_the_digest_of_a_plan_changes_with_its_bytes_and_with_nothing_else(plan:
     assert len({plan_digest(other) for other in [plan, *others]}) == 5
 
 
-def test_whoever_stops_reading_gives_a_shared_pool_back(registry: Registry, plan: FilePlan, data: bytes) -> None:
+def test_whoever_stops_reading_gives_a_shared_pool_back(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     with ThreadPoolExecutor(1) as pool:
         for _ in range(3):
             with FileStream(registry.blobs, plan, pool=pool) as stream:
@@ -104,7 +104,9 @@ def test_whoever_stops_reading_gives_a_shared_pool_back(registry: Registry, plan
             assert b"".join(map(bytes, stream)) == data
 
 
-def test_the_faulty_blob_is_named_to_who_wants_to_mark_it(registry: Registry, plan: FilePlan, tmp_path: Path) -> None:
+def test_the_faulty_blob_is_named_to_who_wants_to_mark_it(
+    registry: LocalRegistry, plan: FilePlan, tmp_path: Path
+) -> None:
     flip_middle(largest_file(registry))
     own = max(plan.slices, key=lambda piece: piece.size_bytes)
     with FileStream(registry.blobs, plan) as stream:

@@ -31,31 +31,31 @@ from organs.registry.gguf import (
 from organs.registry.gguf import (
     split as shards,
 )
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 from tests.trips import ingest_file
 
 Contents = tuple[Header, dict[str, bytes]]
 
 
-def registered(registry: Registry, folder: Path, data: bytes, name: str = "a.gguf") -> None:
+def registered(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> None:
     (folder / name).write_bytes(data)
     ingest_file(registry, folder / name)
 
 
-def shards_of(registry: Registry, size_bytes: int, name: str = "a", stem: str = "new") -> list[FilePlan]:
+def shards_of(registry: LocalRegistry, size_bytes: int, name: str = "a", stem: str = "new") -> list[FilePlan]:
     with registry.catalog.reading() as session:
         row = model_by_name(session, parse_model_name(name))
         return plan_shards(session, registry.blobs, row, stem, size_bytes)
 
 
-def merged_of(registry: Registry, name: str = "a") -> list[FilePlan]:
+def merged_of(registry: LocalRegistry, name: str = "a") -> list[FilePlan]:
     with registry.catalog.reading() as session:
         return plan_merged(session, registry.blobs, model_by_name(session, parse_model_name(name)), "merged.gguf")
 
 
-def written(registry: Registry, plans: Sequence[FilePlan], folder: Path) -> list[Contents]:
+def written(registry: LocalRegistry, plans: Sequence[FilePlan], folder: Path) -> list[Contents]:
     """The files of `plans`, on the disk and read again."""
     folder.mkdir(exist_ok=True)
     found = []
@@ -83,7 +83,7 @@ METADATA: list[KeyValue | RawKeyValue] = [text("general.architecture", "llama"),
     [(96, [1] * 7), (97, [1] * 7), (192, [2, 2, 2, 1]), (300, [3, 3, 1]), (1, [1] * 7), (671, [6, 1])],
 )
 def test_shards_are_filled_in_order_up_to_the_size(
-    size_bytes: int, expected: list[int], registry: Registry, tmp_path: Path
+    size_bytes: int, expected: list[int], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
     plans = shards_of(registry, size_bytes)
@@ -96,7 +96,7 @@ def test_shards_are_filled_in_order_up_to_the_size(
     assert list(together) == [spec.name for spec, _ in TENSORS]
 
 
-def test_the_first_shard_has_all_metadata_and_the_others_three_keys(registry: Registry, tmp_path: Path) -> None:
+def test_the_first_shard_has_all_metadata_and_the_others_three_keys(registry: LocalRegistry, tmp_path: Path) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
     original = read_header(MemorySource((tmp_path / "a.gguf").read_bytes()))
     contents = written(registry, shards_of(registry, 300), tmp_path / "out")
@@ -108,7 +108,7 @@ def test_the_first_shard_has_all_metadata_and_the_others_three_keys(registry: Re
         assert kinds == [ValueType.UINT16, ValueType.UINT16, ValueType.INT32]
 
 
-def test_what_came_as_one_file_and_fits_into_one_shard_is_that_file(registry: Registry, tmp_path: Path) -> None:
+def test_what_came_as_one_file_and_fits_into_one_shard_is_that_file(registry: LocalRegistry, tmp_path: Path) -> None:
     data = file_bytes(METADATA, TENSORS)
     registered(registry, tmp_path, data)
     for plans in (shards_of(registry, 672), merged_of(registry)):
@@ -118,7 +118,7 @@ def test_what_came_as_one_file_and_fits_into_one_shard_is_that_file(registry: Re
         assert header.field("split.count") is None
 
 
-def test_a_model_without_tensors_is_one_file(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_without_tensors_is_one_file(registry: LocalRegistry, tmp_path: Path) -> None:
     registered(registry, tmp_path, file_bytes(METADATA))
     (plan,) = shards_of(registry, 1)
     ((header, tensors),) = written(registry, [plan], tmp_path / "out")
@@ -126,7 +126,7 @@ def test_a_model_without_tensors_is_one_file(registry: Registry, tmp_path: Path)
 
 
 def test_a_set_that_would_have_too_many_shards_is_refused(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
     assert shards.SHARDS_MAX == 2**16 - 1, "what split.count can say"
@@ -136,7 +136,7 @@ def test_a_set_that_would_have_too_many_shards_is_refused(
 
 
 @pytest.mark.parametrize("alignment", [1, 8, 64, 4096])
-def test_every_shard_keeps_the_alignment(alignment: int, registry: Registry, tmp_path: Path) -> None:
+def test_every_shard_keeps_the_alignment(alignment: int, registry: LocalRegistry, tmp_path: Path) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS, alignment))
     plans = shards_of(registry, 3 * padded(96, alignment))
     contents = written(registry, plans, tmp_path / "out")
@@ -144,7 +144,7 @@ def test_every_shard_keeps_the_alignment(alignment: int, registry: Registry, tmp
     assert [len(header.tensors) for header, _ in contents] == [3, 3, 1]
 
 
-def test_a_merged_file_has_the_first_shards_metadata_without_the_split(registry: Registry, tmp_path: Path) -> None:
+def test_a_merged_file_has_the_first_shards_metadata_without_the_split(registry: LocalRegistry, tmp_path: Path) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
     shards = shards_of(registry, 300)
     written(registry, shards, tmp_path / "out")
@@ -154,7 +154,7 @@ def test_a_merged_file_has_the_first_shards_metadata_without_the_split(registry:
     assert tensors == {spec.name: data for spec, data in TENSORS}
 
 
-def test_a_file_of_our_own_writer_is_merged_into_itself(registry: Registry, tmp_path: Path) -> None:
+def test_a_file_of_our_own_writer_is_merged_into_itself(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(2_000))
     data = file_bytes([*METADATA, tokens, text("odd", b"\xff")], TENSORS)
     registered(registry, tmp_path, data)
@@ -163,7 +163,7 @@ def test_a_file_of_our_own_writer_is_merged_into_itself(registry: Registry, tmp_
     assert (tmp_path / "merged.gguf").read_bytes() == data
 
 
-def test_odd_padding_and_an_old_version_are_written_new(registry: Registry, tmp_path: Path) -> None:
+def test_odd_padding_and_an_old_version_are_written_new(registry: LocalRegistry, tmp_path: Path) -> None:
     clean = file_bytes(METADATA, [*TENSORS, tensor("odd", (3,))])
     data = bytearray(clean[: len(clean) - 20])
     data[4] = 2
@@ -175,7 +175,7 @@ def test_odd_padding_and_an_old_version_are_written_new(registry: Registry, tmp_
 
 
 def test_an_alignment_that_only_the_first_shard_says_holds_for_the_merged_file(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for number, alignment in ((0, 64), (1, 32)):
         split = [
@@ -191,7 +191,7 @@ def test_an_alignment_that_only_the_first_shard_says_holds_for_the_merged_file(
     assert len(tensors) == 2
 
 
-def test_an_array_blob_carries_over_into_the_new_header(registry: Registry, tmp_path: Path) -> None:
+def test_an_array_blob_carries_over_into_the_new_header(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(5_000))
     registered(registry, tmp_path, file_bytes([*METADATA, tokens], TENSORS))
     (tmp_path / "out").mkdir()
@@ -202,7 +202,7 @@ def test_an_array_blob_carries_over_into_the_new_header(registry: Registry, tmp_
     assert report.new_blobs == 3, "three small headers; the vocabulary and all tensors are known"
 
 
-def test_two_tensors_of_the_same_bytes_are_both_there(registry: Registry, tmp_path: Path) -> None:
+def test_two_tensors_of_the_same_bytes_are_both_there(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = tensor("blk.0.attn_q.weight", (24,))
     twins = [(TensorSpec(f"blk.{index}.attn_q.weight", spec.shape, spec.dtype), data) for index in range(4)]
     registered(registry, tmp_path, file_bytes(METADATA, twins))
@@ -210,7 +210,7 @@ def test_two_tensors_of_the_same_bytes_are_both_there(registry: Registry, tmp_pa
     assert [list(tensors.values()) for _, tensors in contents] == [[data, data]] * 2
 
 
-def test_what_loaders_must_not_be_given_is_given_in_no_other_form(registry: Registry, tmp_path: Path) -> None:
+def test_what_loaders_must_not_be_given_is_given_in_no_other_form(registry: LocalRegistry, tmp_path: Path) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
     with registry.catalog.writing() as session:
         session.execute(update(Model).values(unassemblable='["it would crash"]'))

@@ -22,14 +22,14 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import UnsupportedDType
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes
 from tests.trips import ingest_file
 
 SHAPES = [(7,), (256, 3), (32, 5, 2), (256, 2, 3, 2)]
 
 
-def stored(registry: Registry, tmp_path: Path, spec: TensorSpec, data: bytes) -> BlobRow:
+def stored(registry: LocalRegistry, tmp_path: Path, spec: TensorSpec, data: bytes) -> BlobRow:
     path = tmp_path / "a.gguf"
     path.write_bytes(file_bytes([], [(spec, data)]))
     ingest_file(registry, path)
@@ -37,7 +37,7 @@ def stored(registry: Registry, tmp_path: Path, spec: TensorSpec, data: bytes) ->
         return blobs_by_digest(session, [digest_of(data)])[digest_of(data)]
 
 
-def read(registry: Registry, plan: NpyPlan, begin: int = 0, end: int | None = None) -> bytes:
+def read(registry: LocalRegistry, plan: NpyPlan, begin: int = 0, end: int | None = None) -> bytes:
     with NpyStream(registry.blobs, plan, begin, plan.size_bytes if end is None else end) as stream:
         return b"".join(map(bytes, stream))
 
@@ -72,7 +72,7 @@ def test_numpy_reads_the_head_that_it_would_write_itself(shape: tuple[int, ...])
     ],
 )
 def test_the_values_are_those_of_the_kernels(
-    dtype: str, shape: tuple[int, ...], registry: Registry, tmp_path: Path
+    dtype: str, shape: tuple[int, ...], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     spec = TensorSpec("t", shape, dtype_by_name(dtype))
     data = some_bytes(spec)
@@ -84,7 +84,7 @@ def test_the_values_are_those_of_the_kernels(
 
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "F16", "I8"])
-def test_any_part_is_the_same_slice_of_the_whole(dtype: str, registry: Registry, tmp_path: Path) -> None:
+def test_any_part_is_the_same_slice_of_the_whole(dtype: str, registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec("t", (512, 3000), dtype_by_name(dtype))
     plan = plan_npy("t", stored(registry, tmp_path, spec, some_bytes(spec)), spec.dtype, spec.shape)
     whole = read(registry, plan)
@@ -97,7 +97,9 @@ def test_any_part_is_the_same_slice_of_the_whole(dtype: str, registry: Registry,
         assert read(registry, plan, begin, end) == whole[begin:end], (begin, end)
 
 
-def test_bytes_that_were_stored_as_another_type_are_cut_into_its_blocks(registry: Registry, tmp_path: Path) -> None:
+def test_bytes_that_were_stored_as_another_type_are_cut_into_its_blocks(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     """Chunks of I8 end anywhere; the same bytes also stand as Q4_0, whose blocks have 18."""
     spec = TensorSpec("t", (18 * 300_000,), dtype_by_name("I8"))
     data = some_bytes(spec)
@@ -109,7 +111,7 @@ def test_bytes_that_were_stored_as_another_type_are_cut_into_its_blocks(registry
     assert read(registry, plan)[len(plan.head) :] == dequantize(data, other).tobytes()
 
 
-def test_views_stay_small_however_few_bits_a_weight_has(registry: Registry, tmp_path: Path) -> None:
+def test_views_stay_small_however_few_bits_a_weight_has(registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec("t", (256, 40_000), dtype_by_name("TQ1_0"))
     plan = plan_npy("t", stored(registry, tmp_path, spec, bytes(spec.size_bytes)), spec.dtype, spec.shape)
     with NpyStream(registry.blobs, plan, 0, plan.size_bytes) as stream:

@@ -19,8 +19,8 @@ from organs.registry.assembly import (
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.store.files import PRIVATE_FILE, Files
 from tests.builders import file_bytes
 from tests.trips import ingest_file, weights
@@ -32,7 +32,7 @@ def data() -> bytes:
 
 
 @pytest.fixture
-def plan(registry: Registry, tmp_path: Path, data: bytes) -> FilePlan:
+def plan(registry: LocalRegistry, tmp_path: Path, data: bytes) -> FilePlan:
     (tmp_path / "a.gguf").write_bytes(data)
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.reading() as session:
@@ -81,7 +81,7 @@ class Recording(Files):
         super().sync_folder(path)
 
 
-def test_the_file_is_there_with_its_digest(registry: Registry, plan: FilePlan, out: Path, data: bytes) -> None:
+def test_the_file_is_there_with_its_digest(registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes) -> None:
     seen: list[int] = []
     assert place_file(registry.blobs, plan, out / "b.gguf", seen.append) == digest_of(data)
     assert (out / "b.gguf").read_bytes() == data
@@ -89,13 +89,13 @@ def test_the_file_is_there_with_its_digest(registry: Registry, plan: FilePlan, o
     assert [path.name for path in out.iterdir()] == ["b.gguf"]
 
 
-def test_what_is_there_is_replaced(registry: Registry, plan: FilePlan, out: Path, data: bytes) -> None:
+def test_what_is_there_is_replaced(registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes) -> None:
     (out / "b.gguf").write_bytes(b"old" * 1_000_000)
     place_file(registry.blobs, plan, out / "b.gguf")
     assert (out / "b.gguf").read_bytes() == data
 
 
-def test_a_link_is_replaced_and_not_written_through(registry: Registry, plan: FilePlan, out: Path) -> None:
+def test_a_link_is_replaced_and_not_written_through(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
     (out / "precious").write_bytes(b"precious")
     (out / "b.gguf").symlink_to(out / "precious")
     place_file(registry.blobs, plan, out / "b.gguf")
@@ -103,13 +103,13 @@ def test_a_link_is_replaced_and_not_written_through(registry: Registry, plan: Fi
     assert not (out / "b.gguf").is_symlink()
 
 
-def test_a_file_name_may_be_as_long_as_any(registry: Registry, plan: FilePlan, out: Path) -> None:
+def test_a_file_name_may_be_as_long_as_any(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
     path = out / ("x" * 250 + ".gguf")
     place_file(registry.blobs, plan, path)
     assert path.is_file()
 
 
-def test_the_bytes_are_on_the_disk_before_the_name_is(registry: Registry, plan: FilePlan, out: Path) -> None:
+def test_the_bytes_are_on_the_disk_before_the_name_is(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
     files = Recording()
     place_file(registry.blobs, plan, out / "b.gguf", files=files)
     assert files.calls[0] == "create"
@@ -131,7 +131,7 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(registry: Registry, plan: 
     ],
 )
 def test_a_system_that_fails_leaves_the_old_file_and_nothing_beside_it(
-    fail_at: str, error_number: int, expected: type[OrganError], registry: Registry, plan: FilePlan, out: Path
+    fail_at: str, error_number: int, expected: type[OrganError], registry: LocalRegistry, plan: FilePlan, out: Path
 ) -> None:
     (out / "b.gguf").write_bytes(b"old")
     with pytest.raises(expected):
@@ -140,7 +140,9 @@ def test_a_system_that_fails_leaves_the_old_file_and_nothing_beside_it(
     assert (out / "b.gguf").read_bytes() == b"old"
 
 
-def test_a_disk_without_room_is_seen_before_anything_is_written(registry: Registry, plan: FilePlan, out: Path) -> None:
+def test_a_disk_without_room_is_seen_before_anything_is_written(
+    registry: LocalRegistry, plan: FilePlan, out: Path
+) -> None:
     class Crowded(Recording):
         def free_bytes(self, path: Path) -> int:
             return plan.size_bytes - 1
@@ -160,7 +162,7 @@ def corrupt(path: Path) -> None:
 
 @pytest.mark.parametrize(("damage", "expected"), [(corrupt, CorruptBlob), (Path.unlink, MissingBlob)])
 def test_a_blob_that_fails_leaves_the_old_file_and_nothing_beside_it(
-    damage: Callable[[Path], None], expected: type[OrganError], registry: Registry, plan: FilePlan, out: Path
+    damage: Callable[[Path], None], expected: type[OrganError], registry: LocalRegistry, plan: FilePlan, out: Path
 ) -> None:
     (out / "b.gguf").write_bytes(b"old")
     damage(sorted(registry.settings.blobs.glob("??/*"))[-1])
@@ -171,7 +173,7 @@ def test_a_blob_that_fails_leaves_the_old_file_and_nothing_beside_it(
 
 
 def test_a_file_that_would_not_be_the_one_that_came_in_is_not_placed(
-    registry: Registry, plan: FilePlan, out: Path, data: bytes
+    registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes
 ) -> None:
     wrong = replace(plan, sha256=Digest("ab" * 32))
     with pytest.raises(CorruptBlob, match=f"would be {digest_of(data)}"):
@@ -179,7 +181,7 @@ def test_a_file_that_would_not_be_the_one_that_came_in_is_not_placed(
     assert list(out.iterdir()) == []
 
 
-def test_ctrl_c_leaves_the_old_file_and_nothing_beside_it(registry: Registry, plan: FilePlan, out: Path) -> None:
+def test_ctrl_c_leaves_the_old_file_and_nothing_beside_it(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
     def interrupt(_size: int) -> None:
         raise KeyboardInterrupt
 
@@ -190,6 +192,8 @@ def test_ctrl_c_leaves_the_old_file_and_nothing_beside_it(registry: Registry, pl
     assert (out / "b.gguf").read_bytes() == b"old"
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_ours(registry: Registry, plan: FilePlan, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_an_error_of_ours(
+    registry: LocalRegistry, plan: FilePlan, tmp_path: Path
+) -> None:
     with pytest.raises(StoreError):
         place_file(registry.blobs, plan, tmp_path / "nowhere" / "b.gguf")

@@ -17,18 +17,18 @@ from organs.registry.catalog.tables import Model
 from organs.registry.digest import digest_of
 from organs.registry.errors import MissingBlob, NotAssemblable
 from organs.registry.gguf import ValueType
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import array, file_bytes, tensor, vocabulary
 from tests.trips import ingest_file, little_model
 
 
-def planned(registry: Registry, name: str) -> list[FilePlan]:
+def planned(registry: LocalRegistry, name: str) -> list[FilePlan]:
     with registry.catalog.reading() as session:
         return plan_model(session, model_by_name(session, parse_model_name(name)))
 
 
-def test_a_plan_covers_the_file_in_order_and_without_overlap(registry: Registry, tmp_path: Path) -> None:
+def test_a_plan_covers_the_file_in_order_and_without_overlap(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(1_000))
     data = bytearray(little_model(more=[tokens]))
     (tmp_path / "a.gguf").write_bytes(data)
@@ -46,7 +46,7 @@ def test_a_plan_covers_the_file_in_order_and_without_overlap(registry: Registry,
     assert len(plan.slices) == 10 + 3, "ten tensors; the header before and behind the vocabulary, and the vocabulary"
 
 
-def test_a_plan_of_nothing_but_a_header_has_one_slice(registry: Registry, tmp_path: Path) -> None:
+def test_a_plan_of_nothing_but_a_header_has_one_slice(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(file_bytes())
     ingest_file(registry, tmp_path / "a.gguf")
     (plan,) = planned(registry, "a")
@@ -54,7 +54,7 @@ def test_a_plan_of_nothing_but_a_header_has_one_slice(registry: Registry, tmp_pa
     assert plan.size_bytes == 32
 
 
-def test_what_loaders_must_not_be_given_has_no_plan(registry: Registry, tmp_path: Path) -> None:
+def test_what_loaders_must_not_be_given_has_no_plan(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.writing() as session:
@@ -64,7 +64,7 @@ def test_what_loaders_must_not_be_given_has_no_plan(registry: Registry, tmp_path
     assert caught.value.reasons == ("first reason", "second reason")
 
 
-def test_a_blob_whose_row_is_gone_is_missing(registry: Registry, tmp_path: Path) -> None:
+def test_a_blob_whose_row_is_gone_is_missing(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ingest_file(registry, tmp_path / "a.gguf")
     # Past the constraint that makes it impossible: as a damaged database would look.

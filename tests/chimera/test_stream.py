@@ -19,8 +19,8 @@ from organs.registry.assembly import (
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.errors import CorruptBlob, MissingBlob
 from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import ingest_file, weights
 
@@ -49,7 +49,7 @@ def data() -> bytes:
 
 
 @pytest.fixture
-def plan(registry: Registry, tmp_path: Path, data: bytes) -> FilePlan:
+def plan(registry: LocalRegistry, tmp_path: Path, data: bytes) -> FilePlan:
     (tmp_path / "a.gguf").write_bytes(data)
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.reading() as session:
@@ -57,11 +57,11 @@ def plan(registry: Registry, tmp_path: Path, data: bytes) -> FilePlan:
     return planned
 
 
-def largest_file(registry: Registry) -> Path:
+def largest_file(registry: LocalRegistry) -> Path:
     return max(registry.settings.blobs.glob("??/*"), key=lambda path: path.stat().st_size)
 
 
-def open_blobs(registry: Registry) -> list[str]:
+def open_blobs(registry: LocalRegistry) -> list[str]:
     links = (os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if _is_open(number))
     return [link for link in links if link.startswith(str(registry.settings.blobs))]
 
@@ -72,19 +72,21 @@ def _is_open(number: str) -> bool:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_the_bytes_come_in_order_whatever_the_number_of_threads(
-    workers: int, registry: Registry, plan: FilePlan, data: bytes
+    workers: int, registry: LocalRegistry, plan: FilePlan, data: bytes
 ) -> None:
     with FileStream(registry.blobs, plan, workers=workers) as stream:
         assert b"".join(map(bytes, stream)) == data
     assert open_blobs(registry) == []
 
 
-def test_views_are_no_larger_than_a_chunk(registry: Registry, plan: FilePlan) -> None:
+def test_views_are_no_larger_than_a_chunk(registry: LocalRegistry, plan: FilePlan) -> None:
     with FileStream(registry.blobs, plan) as stream:
         assert max(len(view) for view in stream) <= CHUNK
 
 
-def test_the_sink_is_given_every_stretch_that_is_not_zeros(registry: Registry, plan: FilePlan, data: bytes) -> None:
+def test_the_sink_is_given_every_stretch_that_is_not_zeros(
+    registry: LocalRegistry, plan: FilePlan, data: bytes
+) -> None:
     back, lock = bytearray(len(data)), threading.Lock()
 
     def sink(offset: int, view: memoryview) -> None:
@@ -97,7 +99,7 @@ def test_the_sink_is_given_every_stretch_that_is_not_zeros(registry: Registry, p
     assert back == data
 
 
-def test_a_literal_comes_first_and_gaps_are_zeros(registry: Registry, plan: FilePlan) -> None:
+def test_a_literal_comes_first_and_gaps_are_zeros(registry: LocalRegistry, plan: FilePlan) -> None:
     blob = max(plan.slices, key=lambda piece: piece.size_bytes).blob
     made = FilePlan("made", 600_000, None, b"literal", (PlannedSlice(100, 50, blob, 0),))
     with FileStream(registry.blobs, plan) as stream:
@@ -114,7 +116,7 @@ def test_a_literal_comes_first_and_gaps_are_zeros(registry: Registry, plan: File
     [(0, 1), (CHUNK - 3, 10), (CHUNK, CHUNK), (17, 2 * CHUNK), (2 * CHUNK + 12_340, 5), (2 * CHUNK, 12_345)],
 )
 def test_a_slice_of_a_blob_is_cut_out_of_its_chunks(
-    begin: int, size: int, registry: Registry, plan: FilePlan, data: bytes
+    begin: int, size: int, registry: LocalRegistry, plan: FilePlan, data: bytes
 ) -> None:
     own = max(plan.slices, key=lambda piece: piece.size_bytes)
     made = FilePlan("made", size + 10, None, b"", (PlannedSlice(10, size, own.blob, begin),))
@@ -124,12 +126,12 @@ def test_a_slice_of_a_blob_is_cut_out_of_its_chunks(
     assert open_blobs(registry) == []
 
 
-def test_a_plan_of_zeros_needs_no_blob(registry: Registry) -> None:
+def test_a_plan_of_zeros_needs_no_blob(registry: LocalRegistry) -> None:
     with FileStream(registry.blobs, FilePlan("zeros", 200_000, None, b"", ())) as stream:
         assert b"".join(map(bytes, stream)) == bytes(200_000)
 
 
-def test_whoever_stops_reading_leaves_nothing_open(registry: Registry, plan: FilePlan) -> None:
+def test_whoever_stops_reading_leaves_nothing_open(registry: LocalRegistry, plan: FilePlan) -> None:
     before = set(threading.enumerate())
     with FileStream(registry.blobs, plan) as stream:
         for view in stream:
@@ -161,7 +163,7 @@ def flip(path: Path, place: int) -> None:
 
 @pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last])
 def test_line_47_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
-    damage: Callable[[Path], None], registry: Registry, plan: FilePlan, data: bytes
+    damage: Callable[[Path], None], registry: LocalRegistry, plan: FilePlan, data: bytes
 ) -> None:
     damage(largest_file(registry))
     received = bytearray()
@@ -178,7 +180,7 @@ def test_line_47_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
     assert open_blobs(registry) == []
 
 
-def test_line_51_a_file_that_is_gone_is_missing(registry: Registry, plan: FilePlan) -> None:
+def test_line_51_a_file_that_is_gone_is_missing(registry: LocalRegistry, plan: FilePlan) -> None:
     largest_file(registry).unlink()
     with pytest.raises(MissingBlob), FileStream(registry.blobs, plan) as stream:
         list(stream)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.cli.parents import Parents, ingest_parents
 from tests.cli.running import Organ
 from tests.homes import Homes
@@ -16,7 +16,7 @@ from tests.trips import ingest_file, little_model
 
 
 @pytest.fixture
-def organ(registry: Registry) -> Organ:
+def organ(registry: LocalRegistry) -> Organ:
     """The command with an empty registry."""
     return Organ(registry.settings.home)
 
@@ -30,14 +30,14 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def filled(organ: Organ, model: Path, registry: Registry, homes: Homes) -> Organ:
+def filled(organ: Organ, model: Path, registry: LocalRegistry, homes: Homes) -> Organ:
     """The command with a registry that holds `local/little@1`, of whose file there is still one."""
     assert model.is_file()
     homes.into(registry, one_model)
     return organ
 
 
-def one_model(registry: Registry, folder: Path) -> None:
+def one_model(registry: LocalRegistry, folder: Path) -> None:
     (folder / "little.gguf").write_bytes(little_model())
     ingest_file(registry, folder / "little.gguf")
 
@@ -53,10 +53,10 @@ def family(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
 
 
 @pytest.fixture
-def kept(family: Path, tmp_path: Path) -> Iterator[Registry]:
+def kept(family: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
     """A registry that holds a base, a fine-tune of it and a stranger."""
     shutil.copytree(family / "home", tmp_path / "kept")
-    with Registry.open(tmp_path / "kept") as opened:
+    with LocalRegistry.open(tmp_path / "kept") as opened:
         yield opened
 
 
@@ -67,7 +67,7 @@ def parents(family: Path, tmp_path: Path) -> Parents:
 
 
 @pytest.fixture
-def composer(kept: Registry) -> Organ:
+def composer(kept: LocalRegistry) -> Organ:
     """The command with the registry that holds the three."""
     return Organ(kept.settings.home)
 

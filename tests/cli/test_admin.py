@@ -14,8 +14,8 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.models import hide_model
 from organs.registry.catalog.tables import Model, Submission, now
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.sandbox.protections import Kernel
 from tests.cli.running import Organ
 from tests.faults.cases import let_time_pass
@@ -24,7 +24,7 @@ from tests.trips import row_counts
 FINDING = {"severity": "warn", "code": "odd", "sentence": "It is \x1b[31modd."}
 
 
-def put_waiting(registry: Registry, state: str = "quarantined") -> int:
+def put_waiting(registry: LocalRegistry, state: str = "quarantined") -> int:
     with registry.catalog.writing() as session:
         ann = add_contributor(session, f"ann{session.query(Submission).count()}")
         submission = Submission(
@@ -44,7 +44,7 @@ def put_waiting(registry: Registry, state: str = "quarantined") -> int:
         return submission.id
 
 
-def let_wait(registry: Registry, name: str, submission_id: int) -> None:
+def let_wait(registry: LocalRegistry, name: str, submission_id: int) -> None:
     """Take a model back into quarantine, where it waits by that submission."""
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name(name))
@@ -52,7 +52,7 @@ def let_wait(registry: Registry, name: str, submission_id: int) -> None:
         session.get_one(Submission, submission_id).model_id = model.id
 
 
-def state_of(registry: Registry, name: str) -> str:
+def state_of(registry: LocalRegistry, name: str) -> str:
     with registry.catalog.reading() as session:
         namespace, _, rest = name.partition("/")
         return session.scalars(select(Model.state).where(Model.namespace == namespace, Model.name == rest)).one()
@@ -73,7 +73,9 @@ def test_nothing_waits_in_a_registry_of_ones_own(organ: Organ) -> None:
     assert organ.done("admin", "quarantine", "--json").values == {"items": [], "next": None, "notes": []}
 
 
-def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(organ: Organ, registry: Registry) -> None:
+def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(
+    organ: Organ, registry: LocalRegistry
+) -> None:
     first, second = put_waiting(registry), put_waiting(registry)
     put_waiting(registry, "ready")
     ended = organ.done("admin", "quarantine")
@@ -87,7 +89,7 @@ def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(organ:
     assert organ.done("admin", "quarantine", "-q", "--after", place).lines == [str(second)]
 
 
-def test_all_that_is_known_of_what_waits_is_shown(composer: Organ, kept: Registry) -> None:
+def test_all_that_is_known_of_what_waits_is_shown(composer: Organ, kept: LocalRegistry) -> None:
     first, second = put_waiting(kept), put_waiting(kept)
     let_wait(kept, "local/tuned", first)
     shown = composer.done("admin", "show", first).out
@@ -107,7 +109,7 @@ def test_all_that_is_known_of_what_waits_is_shown(composer: Organ, kept: Registr
     assert composer("admin", "show", 77).status == 3
 
 
-def test_what_waits_is_published_or_refused_once(composer: Organ, kept: Registry) -> None:
+def test_what_waits_is_published_or_refused_once(composer: Organ, kept: LocalRegistry) -> None:
     first, second = put_waiting(kept), put_waiting(kept)
     let_wait(kept, "local/base", first)
     let_wait(kept, "local/tuned", second)
@@ -125,7 +127,7 @@ def test_what_waits_is_published_or_refused_once(composer: Organ, kept: Registry
     assert [tuple(row) for row in found] == [("published", None), ("refused", "Not theirs.")]
 
 
-def test_a_model_is_yanked_and_restored_with_what_was_said(filled: Organ, registry: Registry) -> None:
+def test_a_model_is_yanked_and_restored_with_what_was_said(filled: Organ, registry: LocalRegistry) -> None:
     filled.done("admin", "yank", "local/little", "--reason", "Trained on the wrong text.")
     assert state_of(registry, "local/little") == "yanked"
     assert "little" not in filled.done("models", "-q").out
@@ -143,7 +145,7 @@ def test_a_model_is_yanked_and_restored_with_what_was_said(filled: Organ, regist
     }
 
 
-def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: Organ, kept: Registry) -> None:
+def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: Organ, kept: LocalRegistry) -> None:
     made = kept.compose("local/base").graft("local/tuned", type="organ").plan().register()
     before = row_counts(kept)
     told = composer.done("admin", "remove", "local/tuned", "--reason", "It must go.", "--json")
@@ -172,7 +174,7 @@ def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: Organ, 
     )
 
 
-def test_a_removal_counts_no_blob_that_anything_else_needs(kept: Registry) -> None:
+def test_a_removal_counts_no_blob_that_anything_else_needs(kept: LocalRegistry) -> None:
     with kept.catalog.reading() as session:
         base = removal_of(session, model_by_name(session, parse_model_name("local/base")))
         tuned = removal_of(session, model_by_name(session, parse_model_name("local/tuned")))
@@ -183,7 +185,7 @@ def test_a_removal_counts_no_blob_that_anything_else_needs(kept: Registry) -> No
         assert removal_of(session, stranger).organs == stranger.tensors, "it shares nothing"
 
 
-def test_what_lacks_a_reason_or_means_nothing_changes_nothing(filled: Organ, registry: Registry) -> None:
+def test_what_lacks_a_reason_or_means_nothing_changes_nothing(filled: Organ, registry: LocalRegistry) -> None:
     for arguments in (
         ("yank", "local/little"),
         ("remove", "local/little", "-y"),
@@ -204,7 +206,7 @@ def test_what_lacks_a_reason_or_means_nothing_changes_nothing(filled: Organ, reg
     assert state_of(registry, "local/little") == "visible"
 
 
-def test_events_are_narrowed_and_paged(filled: Organ, registry: Registry, tmp_path: Path) -> None:
+def test_events_are_narrowed_and_paged(filled: Organ, registry: LocalRegistry, tmp_path: Path) -> None:
     with registry.catalog.writing() as session:
         for name in ("ann", "bob", "eve"):
             add_contributor(session, name, by="root" if name == "eve" else "local")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes
 from tests.cli.running import Organ
 from tests.kin import parent_entries
@@ -100,7 +100,7 @@ def test_a_folder_that_is_not_there_and_one_in_the_way_are_named(filled: Organ, 
     assert (ended.status, ended.err) == (1, f"organ: {out / 'little.gguf'}: a folder is there\n")
 
 
-def corrupt_one(registry: Registry) -> None:
+def corrupt_one(registry: LocalRegistry) -> None:
     path = max(registry.settings.blobs.glob("??/*"), key=lambda found: found.stat().st_size)
     path.chmod(0o644)
     data = bytearray(path.read_bytes())
@@ -109,7 +109,7 @@ def corrupt_one(registry: Registry) -> None:
 
 
 def test_a_corrupt_organ_leaves_the_old_file_and_says_what_helps(
-    organ: Organ, registry: Registry, out: Path, tmp_path: Path
+    organ: Organ, registry: LocalRegistry, out: Path, tmp_path: Path
 ) -> None:
     data = file_bytes([], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
     (tmp_path / "large.gguf").write_bytes(data)
@@ -161,7 +161,7 @@ def test_the_folder_for_several_files_is_made_if_its_parent_is_there(filled: Org
 
 
 def test_a_folder_that_was_made_for_nothing_is_gone_again(
-    organ: Organ, registry: Registry, out: Path, tmp_path: Path
+    organ: Organ, registry: LocalRegistry, out: Path, tmp_path: Path
 ) -> None:
     data = file_bytes([], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
     (tmp_path / "large.gguf").write_bytes(data)

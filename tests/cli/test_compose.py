@@ -11,7 +11,7 @@ import pytest
 
 from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from tests.cli.parents import Parents
 from tests.cli.running import Organ
@@ -37,7 +37,7 @@ def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(organ: Organ, par
     assert (out / "again.gguf").read_bytes() == (out / "c.gguf").read_bytes()
 
 
-def test_a_dry_run_makes_nothing(organ: Organ, parents: Parents, out: Path, kept: Registry) -> None:
+def test_a_dry_run_makes_nothing(organ: Organ, parents: Parents, out: Path, kept: LocalRegistry) -> None:
     before = row_counts(kept)
     options = ("--lock", out / "lock", "--write-recipe", out / "recipe")
     ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--dry-run", *options)
@@ -182,7 +182,7 @@ def test_what_is_no_recipe_is_one_line(organ: Organ, parents: Parents, tmp_path:
 
 
 def test_what_is_in_the_way_is_told_before_anything_is_made(
-    organ: Organ, parents: Parents, out: Path, kept: Registry
+    organ: Organ, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     (out / "mine").write_bytes(b"mine")
     before = row_counts(kept)
@@ -199,7 +199,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_made(
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_made(
-    organ: Organ, parents: Parents, out: Path, kept: Registry, monkeypatch: pytest.MonkeyPatch
+    organ: Organ, parents: Parents, out: Path, kept: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = row_counts(kept)
     monkeypatch.setattr(Files, "free_bytes", lambda _self, path: 1000 if path == out else 1 << 40)
@@ -228,7 +228,7 @@ def test_ctrl_c_leaves_no_file_and_no_chimera(
 
 
 def test_a_lock_gives_its_file_again_and_registers_nothing(
-    organ: Organ, parents: Parents, out: Path, kept: Registry
+    organ: Organ, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     recipe = parents.graft(more="purify: {method: fractal, slot: attn_q, blocks: 0}\n")
     made = organ.done("compose", recipe, "-o", out / "c.gguf", "--lock", out / "c.lock", "--json").values["made"]

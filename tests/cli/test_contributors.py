@@ -12,7 +12,7 @@ from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.tables import now
 from organs.registry.client.tokens import KeptToken, keep_token
 from organs.registry.errors import BadToken
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from tests.cli.running import Organ
@@ -29,13 +29,15 @@ def token(organ: Organ) -> str:
     return organ.done("token", "create", "ada", "--label", "laptop").out.strip()
 
 
-def scopes(registry: Registry, token: str) -> set[str] | None:
+def scopes(registry: LocalRegistry, token: str) -> set[str] | None:
     with registry.catalog.reading() as session:
         account = account_by_token(session, parse_token(token), now())
         return None if account is None else set(account.scopes)
 
 
-def test_a_contributor_is_added_listed_suspended_and_let_in_again(organ: Organ, registry: Registry, token: str) -> None:
+def test_a_contributor_is_added_listed_suspended_and_let_in_again(
+    organ: Organ, registry: LocalRegistry, token: str
+) -> None:
     assert organ.done("contributor", "list", "-q").lines == ["ada", "local"]
     ada = organ.done("contributor", "list", "--json").values["items"][0]
     assert (ada["name"], ada["state"], ada["quota"]["limit_bytes"]) == ("ada", "active", 50 * 10**9)
@@ -47,7 +49,7 @@ def test_a_contributor_is_added_listed_suspended_and_let_in_again(organ: Organ, 
     assert organ.done("contributor", "list", "--json").values["items"][0]["has_own_quota"] is False
 
 
-def test_a_token_is_printed_once_and_alone(organ: Organ, registry: Registry, token: str) -> None:
+def test_a_token_is_printed_once_and_alone(organ: Organ, registry: LocalRegistry, token: str) -> None:
     made = organ.done("token", "create", "ada", "--scope", "read", "--scope", "upload", "--forever")
     assert TOKEN.fullmatch(made.out)
     assert "only time" in made.err
@@ -99,14 +101,14 @@ def test_what_makes_no_sense_is_told_with_what_to_do(
 
 
 @pytest.fixture
-def elsewhere(registry: Registry) -> Iterator[str]:
+def elsewhere(registry: LocalRegistry) -> Iterator[str]:
     """The address of a server of the registry."""
     with listening(create_app(registry)) as address:
         yield address
 
 
 def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
-    organ: Organ, registry: Registry, token: str, elsewhere: str
+    organ: Organ, registry: LocalRegistry, token: str, elsewhere: str
 ) -> None:
     manager = new_token(registry, "ada", "upload", "tokens", days=5)
     there = {"ORGAN_TOKEN": manager, "ORGAN_REGISTRY": elsewhere}
@@ -131,7 +133,7 @@ def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
 
 
 def test_line_132_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
-    organ: Organ, registry: Registry, token: str, elsewhere: str
+    organ: Organ, registry: LocalRegistry, token: str, elsewhere: str
 ) -> None:
     reader = new_token(registry, "ada", "read")
     for own, arguments, said in (

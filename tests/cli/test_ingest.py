@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, tensor, text
 from tests.cli.running import Organ
 from tests.trips import little_model, row_counts
@@ -92,7 +92,7 @@ def test_what_is_odd_about_a_model_is_noted_beside_the_result(organ: Organ, tmp_
 
 
 def test_a_dry_run_says_what_would_come_and_stores_nothing(
-    organ: Organ, model: Path, registry: Registry, tmp_path: Path
+    organ: Organ, model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"rubbish")
     before = row_counts(registry)

@@ -11,8 +11,8 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.models import edit_model
 from organs.registry.digest import digest_of
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.catalog.search.catalogs import drawn, place
 from tests.cli.running import Organ
@@ -125,7 +125,7 @@ def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: Organ) -> None
 
 
 def test_a_description_is_shown_in_its_lines_and_of_versions_how_many_organs_differ(
-    filled: Organ, registry: Registry, tmp_path: Path
+    filled: Organ, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     changed = file_bytes(block_metadata(), [*block_tensors(seed=2)[:-1], block_tensors(seed=1)[-1]])
     for data in (file_bytes(block_metadata(), block_tensors(seed=2)), changed):
@@ -160,7 +160,7 @@ def test_a_table_is_not_folded_when_it_is_piped(organ: Organ, tmp_path: Path) ->
     assert header.startswith("model ")
 
 
-def test_models_are_found_by_a_query(registry: Registry, organ: Organ) -> None:
+def test_models_are_found_by_a_query(registry: LocalRegistry, organ: Organ) -> None:
     place(registry, drawn(40, seed=2))
     everything = organ.done("models", "-q").lines
     adapters = organ.done("models", "kind:adapter", "-q").lines
@@ -176,7 +176,7 @@ def test_models_are_found_by_a_query(registry: Registry, organ: Organ) -> None:
     "words", [[], ["--rank"], ["-kind:adapter sort:-params"], ["-coder", "--rank"], ["sort:theta"]]
 )
 def test_the_hint_behind_a_page_of_models_is_a_command_that_gives_the_next(
-    words: list[str], registry: Registry, organ: Organ
+    words: list[str], registry: LocalRegistry, organ: Organ
 ) -> None:
     place(registry, drawn(60, seed=2))
     seen: list[str] = []

@@ -13,7 +13,7 @@ import pytest
 
 from organs.cli import compose
 from organs.registry.compose.recipe_io import METHODS
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.cli.running import Organ
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,7 +147,7 @@ def test_an_error_is_one_line_with_an_exit_status_of_its_kind_and_a_hint_where_t
     assert more == ([] if hint is None else [f"       {hint}"])
 
 
-def test_a_newer_database_is_refused_with_what_to_do(organ: Organ, registry: Registry) -> None:
+def test_a_newer_database_is_refused_with_what_to_do(organ: Organ, registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     ended = organ("models")
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background ignores it
         "from organs.cli import main\n"
-        "from organs.registry.registry import Registry as registry\n"
+        "from organs.registry.local import LocalRegistry as registry\n"
         "def wait(*_arguments, **_options):\n"
         "    print('waiting', flush=True)\n"
         "    signal.pause()\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from tests.cli.parents import Parents
 from tests.cli.running import Organ
@@ -49,7 +49,7 @@ def test_organs_are_chosen_by_type_slot_and_what_they_measure(organ: Organ) -> N
 
 
 def test_a_file_and_a_folder_are_purified_without_the_registry(
-    organ: Organ, parents: Parents, out: Path, kept: Registry
+    organ: Organ, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     step = ("--method", "spectral", "--keep", "0.8", "--blocks", "1")
     made = organ.done("purify", "base", *step, "-o", out / "registered.gguf", "--json").values["made"]

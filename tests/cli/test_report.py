@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from organs.registry.catalog.tables import Model, Placement
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.cli.running import Organ
 from tests.trips import little_model
 
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(filled: Organ, tmp_path: P
 
 def test_line_104_a_hostile_name_is_harmless_in_every_format(filled: Organ) -> None:
     hostile = "=1+\x1b[31m|<b>`\u202e\n# x"
-    with Registry.open(filled.home) as registry, registry.catalog.writing() as session:
+    with LocalRegistry.open(filled.home) as registry, registry.catalog.writing() as session:
         session.execute(update(Placement).values(name=hostile, theta=10.0))
         session.execute(update(Model).values(title=hostile, architecture=hostile))
     for form in FORMATS:

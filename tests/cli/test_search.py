@@ -10,7 +10,7 @@ import pytest
 
 from organs.cli.arguments import _MINUS_TERM
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.catalog.search.catalogs import ModelRow, Row, digest, drawn, place
 from tests.cli.running import Organ
 from tests.trips import weights
@@ -68,7 +68,7 @@ def test_quiet_prints_digests_alone(filled: Organ) -> None:
     assert ended.err == ""
 
 
-def test_the_hint_behind_a_page_is_a_command_that_gives_the_next(registry: Registry, organ: Organ) -> None:
+def test_the_hint_behind_a_page_is_a_command_that_gives_the_next(registry: LocalRegistry, organ: Organ) -> None:
     place(registry, drawn(20, seed=4))
     for words in (["-type:norm sort:-size"], ["-type:norm", "-coder"], ["-coder"], [], ['by:"carol smith"', "sort:z"]):
         seen: list[str] = []
@@ -107,7 +107,7 @@ def test_an_estimate_is_called_so(filled: Organ, monkeypatch: pytest.MonkeyPatch
     assert any(line.startswith("about ") and line.endswith(" organs at their places") for line in lines)
 
 
-def test_the_likes_of_an_organ_show_how_alike_they_are(registry: Registry, organ: Organ) -> None:
+def test_the_likes_of_an_organ_show_how_alike_they_are(registry: LocalRegistry, organ: Organ) -> None:
     place(registry, [ModelRow((Row(organ=1), Row(organ=2), Row(organ=3, slot="ffn_down")))])
     header, first, second = organ.done("search", f"like:{digest(1)[:12]}").lines
     assert header.split()[:2] == ["alike", "organ"]
@@ -115,7 +115,7 @@ def test_the_likes_of_an_organ_show_how_alike_they_are(registry: Registry, organ
     assert second.split()[1] == digest(2)[:12]
 
 
-def test_what_fits_a_model_is_found_counted_and_explained(registry: Registry, organ: Organ) -> None:
+def test_what_fits_a_model_is_found_counted_and_explained(registry: LocalRegistry, organ: Organ) -> None:
     others = (Row(organ=2), Row(organ=3, slot="ffn_down"), Row(organ=4, shape="64x32"))
     place(registry, [ModelRow((Row(organ=1),), name="base"), ModelRow(others, name="donor")])
     assert organ.done("search", "-q", "fits:acme/base").lines == [digest(2)]
@@ -213,7 +213,7 @@ def test_line_104_what_stands_in_a_query_is_printed_harmless(filled: Organ) -> N
     assert "\x1b" not in ended.err
 
 
-def test_json_is_one_object_that_anything_can_read(registry: Registry, organ: Organ, tmp_path: Path) -> None:
+def test_json_is_one_object_that_anything_can_read(registry: LocalRegistry, organ: Organ, tmp_path: Path) -> None:
     place(registry, drawn(30, seed=9))
     printed = organ.done("search", "--json", "--facets", "--limit", 1000).out
     (tmp_path / "page.json").write_text(printed)

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from organs.ingest.jobs.runner import ask_for
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.cli.running import Organ
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def organ(registry: Registry) -> Organ:
+def organ(registry: LocalRegistry) -> Organ:
     return Organ(registry.settings.home)
 
 
-def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: Organ, registry: Registry) -> None:
+def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: Organ, registry: LocalRegistry) -> None:
     ask_for(registry, "report", {})
     ask_for(registry, "report", {"model": "local/nothing"})
     ended = organ.done("work", "--once")
@@ -35,7 +35,7 @@ def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: Organ, registry: 
     assert organ.done("work", "--once", "-q").err == ""
 
 
-def test_jobs_are_listed_newest_first(organ: Organ, registry: Registry) -> None:
+def test_jobs_are_listed_newest_first(organ: Organ, registry: LocalRegistry) -> None:
     assert organ.done("jobs").err == "No jobs.\n"
     for _ in range(3):
         ask_for(registry, "report", {})
@@ -49,7 +49,7 @@ def test_jobs_are_listed_newest_first(organ: Organ, registry: Registry) -> None:
     assert "--after" in organ.done("jobs", "--limit", 2).err
 
 
-def test_a_job_is_cancelled_and_shown(organ: Organ, registry: Registry) -> None:
+def test_a_job_is_cancelled_and_shown(organ: Organ, registry: LocalRegistry) -> None:
     ask_for(registry, "report", {"limit": 7})
     assert organ.done("jobs", "--cancel", 1).err == "job 1 is cancelled\n"
     shown = organ.done("jobs", "--show", 1).values
@@ -68,7 +68,7 @@ def test_what_is_no_job_is_wrong_usage(arguments: tuple[object, ...], organ: Org
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry: Registry) -> None:
+def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry: LocalRegistry) -> None:
     job_id = ask_for(registry, "report", {})
     command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -80,7 +80,7 @@ def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry
     process.stderr.close()
 
 
-def test_a_worker_without_its_server_ends_at_once(registry: Registry) -> None:
+def test_a_worker_without_its_server_ends_at_once(registry: LocalRegistry) -> None:
     command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work", "--with-parent", "1"]
     assert os.getpid() != 1
     assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.client.remote import RemoteRegistry
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.cli.parents import write_parents
 from tests.cli.running import Ended, Organ
 from tests.client.elsewhere import Elsewhere, elsewhere
@@ -32,7 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
     folder = tmp_path_factory.mktemp("elsewhere")
     shutil.copy(migrated_database, folder)
     parents = write_parents(folder / "parents")
-    with Registry.open(folder) as registry:
+    with LocalRegistry.open(folder) as registry:
         for path in (parents.base, parents.tuned, parents.stranger):
             ingest_file(registry, path)
         registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/first").plan().register()
@@ -41,13 +41,13 @@ def served(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
 
 
 @pytest.fixture
-def here(served: Elsewhere) -> Registry:
+def here(served: Elsewhere) -> LocalRegistry:
     """The same registry, opened as a folder."""
     return served.registry
 
 
 @pytest.fixture
-def local(here: Registry) -> Organ:
+def local(here: LocalRegistry) -> Organ:
     """The command on the folder."""
     return Organ(here.settings.home)
 

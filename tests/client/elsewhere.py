@@ -12,7 +12,7 @@ from wsgiref.types import WSGIApplication
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from organs.ingest.jobs.runner import Runner
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 
@@ -22,7 +22,7 @@ class Elsewhere:
     """A registry that is served."""
 
     url: str
-    registry: Registry
+    registry: LocalRegistry
 
 
 class _Quiet(WSGIRequestHandler):
@@ -47,7 +47,7 @@ def listening(application: WSGIApplication) -> Iterator[str]:
 
 
 @contextmanager
-def elsewhere(registry: Registry) -> Iterator[Elsewhere]:
+def elsewhere(registry: LocalRegistry) -> Iterator[Elsewhere]:
     """`registry` served to this machine, with its jobs done."""
     stop = Event()
     worker = threading.Thread(target=Runner(registry, stop).run, daemon=True)

@@ -26,7 +26,7 @@ from organs.registry.entities.organ import FacetCounts, Organ, OrganPage
 from organs.registry.entities.plan import Compatibility, PlannedRecipe
 from organs.registry.entities.report import CellKind, Report, ReportColumn, table
 from organs.registry.errors import BadReply, Unreachable
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.reports.formats import markdown
 from tests.client.scripted import Answer, as_json, scripted
 
@@ -67,7 +67,7 @@ def shaped(shape: Shape) -> Callable[[Any], None]:
 @pytest.fixture(scope="module")
 def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
     """True answers, shortened, each with what takes it."""
-    here: Registry = served.registry
+    here: LocalRegistry = served.registry
     first = here.model("first")
     recipe = {"base": "base", "grafts": [{"from": "tuned", "type": "organ"}]}
     with RemoteRegistry(served.url) as there:

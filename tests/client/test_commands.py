@@ -27,7 +27,7 @@ from organs.registry.entities.report import (
     table,
 )
 from organs.registry.errors import BadSource
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.cli.running import Ended, Organ
 from tests.client.elsewhere import Elsewhere
 from tests.client.scripted import Answer, scripted
@@ -81,7 +81,7 @@ def test_a_command_prints_the_same_of_a_folder_and_of_a_registry_elsewhere(
     assert bool(own.out) != bool(own.status)
 
 
-def test_an_organ_and_a_chimera_are_shown_the_same(here: Registry, local: Organ, asking: Asking) -> None:
+def test_an_organ_and_a_chimera_are_shown_the_same(here: LocalRegistry, local: Organ, asking: Asking) -> None:
     digest = here.model("base").organs[0].digest
     lock = here.model("first").lock_id
     for what in (digest[:12], f"sha256:{lock}", "local/first"):
@@ -89,7 +89,7 @@ def test_an_organ_and_a_chimera_are_shown_the_same(here: Registry, local: Organ,
 
 
 def test_a_recipe_is_made_there_and_its_file_and_lock_come_here(
-    here: Registry, local: Organ, asking: Asking, tmp_path: Path
+    here: LocalRegistry, local: Organ, asking: Asking, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("base: base\ngrafts: [{from: stranger, type: organ, blocks: 1}]\nname: local/made-there\n")
@@ -142,7 +142,7 @@ def test_a_model_that_is_elsewhere_is_taken_apart_here(local: Organ, asking: Ask
     assert asking("extract", "nobody", "-o", tmp_path / "none").status == 3
 
 
-def test_files_are_assembled_and_pulled_from_elsewhere(here: Registry, asking: Asking, tmp_path: Path) -> None:
+def test_files_are_assembled_and_pulled_from_elsewhere(here: LocalRegistry, asking: Asking, tmp_path: Path) -> None:
     due = here.assemble("first", tmp_path / "due.gguf")
     lock, organ = here.model("first").lock_id, here.model("first").organs[2]
     for number, arguments in enumerate((("assemble", "first"), ("pull", "first"), ("pull", f"sha256:{lock}"))):
@@ -158,10 +158,10 @@ def test_files_are_assembled_and_pulled_from_elsewhere(here: Registry, asking: A
     assert asking("pull", organ.digest, "-o", tmp_path, "--ingest").status == 2
 
 
-def test_a_model_that_is_pulled_can_be_registered_at_once(here: Registry, asking: Asking, tmp_path: Path) -> None:
+def test_a_model_that_is_pulled_can_be_registered_at_once(here: LocalRegistry, asking: Asking, tmp_path: Path) -> None:
     ended = asking("pull", "tuned", "-o", tmp_path / "t.gguf", "--ingest", "--json")
     assert ended.values["ingested"] == "local/tuned@1", ended
-    with Registry.open(tmp_path / "own") as own:
+    with LocalRegistry.open(tmp_path / "own") as own:
         assert own.model("tuned").digest == here.model("tuned").digest
 
 
@@ -274,7 +274,7 @@ def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local:
 
 
 def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
-    there: RemoteRegistry, here: Registry, tmp_path: Path
+    there: RemoteRegistry, here: LocalRegistry, tmp_path: Path
 ) -> None:
     files = [there.own_files(name).files[0] for name in ("base", "tuned")]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.client.elsewhere import Elsewhere, elsewhere
 from tests.test_examples import run
 from tests.web.api.zoo import ingest_zoo
@@ -22,7 +22,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> It
     """The shipped models, served."""
     folder = tmp_path_factory.mktemp("zoo")
     shutil.copy(migrated_database, folder)
-    with Registry.open(folder) as registry:
+    with LocalRegistry.open(folder) as registry:
         ingest_zoo(registry)
         with elsewhere(registry) as found:
             yield found

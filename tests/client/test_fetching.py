@@ -18,7 +18,7 @@ from organs.registry.client.files import (
 )
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.client.scripted import Answer, Asked, no_nap, serving
 
 DATA = random.Random(6).randbytes(200_000)
@@ -218,7 +218,7 @@ def test_nothing_is_written_through_a_link_nor_over_a_folder(tmp_path: Path) -> 
     assert (tmp_path / "mine").read_bytes() == b"as it was"
 
 
-def test_a_file_without_a_digest_is_held_against_its_organs_or_its_lock(here: Registry, tmp_path: Path) -> None:
+def test_a_file_without_a_digest_is_held_against_its_organs_or_its_lock(here: LocalRegistry, tmp_path: Path) -> None:
     model, path = here.model("first"), tmp_path / "first.gguf"
     here.assemble("first", path)
     organs = {organ.name: organ.digest for organ in model.organs}

@@ -23,7 +23,7 @@ from organs.registry.compose.lock import Lock
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadReply, NotAssemblable, Unreachable
 from organs.registry.gguf import MemorySource, read_header
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.cli.running import Ended, Organ
 from tests.client.scripted import Answer, Asked, no_nap, serving
 from tests.kin import kin_file, kin_tensors, parent_entries
@@ -119,12 +119,12 @@ def test_what_is_no_header_is_refused(beginning: bytes) -> None:
 # Locks.
 
 
-def grafted(here: Registry, blocks: object) -> Composition:
+def grafted(here: LocalRegistry, blocks: object) -> Composition:
     return here.compose("base").graft("stranger", type="organ", blocks=blocks).accept("unrelated-lineage")  # type: ignore[arg-type]
 
 
 def test_a_lock_gives_the_same_bytes_whether_its_chimera_is_registered_there_or_not(
-    here: Registry, asking: Asking, tmp_path: Path, out: Path
+    here: LocalRegistry, asking: Asking, tmp_path: Path, out: Path
 ) -> None:
     plan = grafted(here, "0-1").named("local/by-lock").plan()
     path = tmp_path / "lock.json"
@@ -149,7 +149,7 @@ def test_a_lock_gives_the_same_bytes_whether_its_chimera_is_registered_there_or_
     assert left(out) == ["after.gguf", "before.gguf", "due.gguf"]
 
 
-def test_all_that_a_lock_lacks_there_is_named(here: Registry, there: RemoteRegistry) -> None:
+def test_all_that_a_lock_lacks_there_is_named(here: LocalRegistry, there: RemoteRegistry) -> None:
     lock = grafted(here, 0).plan().plan.lock()
     nowhere = digest_of(b"nowhere")
     first, *others = lock.tensors
@@ -160,7 +160,7 @@ def test_all_that_a_lock_lacks_there_is_named(here: Registry, there: RemoteRegis
     assert all(reason in str(refused.value) for reason in reasons)
 
 
-def parts(here: Registry, there: RemoteRegistry, folder: Path) -> tuple[LockedFile, dict[str, bytes], bytes]:
+def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[LockedFile, dict[str, bytes], bytes]:
     """A lock's file, the bytes of its organs by their digests, and its own."""
     plan = grafted(here, 1).plan()
     lock: Lock = plan.plan.lock()
@@ -178,7 +178,7 @@ def parts(here: Registry, there: RemoteRegistry, folder: Path) -> tuple[LockedFi
 
 
 def test_the_organs_of_a_lock_go_on_where_each_was_cut_and_none_may_be_another(
-    here: Registry, there: RemoteRegistry, tmp_path: Path, out: Path
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path
 ) -> None:
     asked, organs, data = parts(here, there, tmp_path)
     chance, sent, broken = random.Random(4), 0, False
@@ -207,7 +207,7 @@ def test_the_organs_of_a_lock_go_on_where_each_was_cut_and_none_may_be_another(
 
 
 def test_what_an_earlier_attempt_at_a_lock_has_left_is_gone_on_with_or_thrown_away(
-    here: Registry, there: RemoteRegistry, tmp_path: Path, out: Path
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path
 ) -> None:
     asked, organs, data = parts(here, there, tmp_path)
     answered = 0
@@ -236,7 +236,7 @@ def test_what_an_earlier_attempt_at_a_lock_has_left_is_gone_on_with_or_thrown_aw
 
 
 def test_a_registry_that_sends_organs_byte_by_byte_is_given_up(
-    here: Registry, there: RemoteRegistry, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locked, "CUTS_MAX", 9)
     asked, organs, _ = parts(here, there, tmp_path)
@@ -258,7 +258,7 @@ def test_a_registry_that_sends_organs_byte_by_byte_is_given_up(
 
 
 def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
-    here: Registry, local: Organ, asking: Asking, tmp_path: Path, out: Path
+    here: LocalRegistry, local: Organ, asking: Asking, tmp_path: Path, out: Path
 ) -> None:
     trained = [one for one in kin_tensors(alike=0.99) if "blk.1.ffn" in one[0].name]
     for name, base in (("part", "Base"), ("orphan", "Nobody knows it")):
@@ -288,7 +288,7 @@ def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
 
 
 def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in_a_folder(
-    here: Registry, there: RemoteRegistry, local: Organ, asking: Asking, tmp_path: Path, out: Path
+    here: LocalRegistry, there: RemoteRegistry, local: Organ, asking: Asking, tmp_path: Path, out: Path
 ) -> None:
     (tmp_path / "due").mkdir()
     names = local.done("assemble", "tuned", "--shards", "40k", "-o", tmp_path, "-q").lines

@@ -12,54 +12,56 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.digest import digest_of
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound, OrganError
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.trips import ingest_file
 
 QUERIES = ("", "type:organ sort:-theta", "block:1 theta>=10 -type:norm", "unique:organ", "model:local/base nobodyknows")
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_search_finds_the_same_page_and_counts_the_same(here: Registry, there: RemoteRegistry, query: str) -> None:
+def test_a_search_finds_the_same_page_and_counts_the_same(
+    here: LocalRegistry, there: RemoteRegistry, query: str
+) -> None:
     assert there.search(query) == here.search(query)
     assert there.count(query) == here.count(query)
 
 
-def test_the_pages_of_a_search_follow_each_other(here: Registry, there: RemoteRegistry) -> None:
+def test_the_pages_of_a_search_follow_each_other(here: LocalRegistry, there: RemoteRegistry) -> None:
     first = there.search("type:organ", limit=3)
     assert first == here.search("type:organ", limit=3)
     assert there.search("type:organ", limit=3, after=first.next) == here.search("type:organ", limit=3, after=first.next)
 
 
-def test_a_search_by_likeness_is_the_same(here: Registry, there: RemoteRegistry) -> None:
+def test_a_search_by_likeness_is_the_same(here: LocalRegistry, there: RemoteRegistry) -> None:
     query = f"like:{here.search('slot:ffn_up', limit=1).items[0].digest}"
     assert there.search(query) == here.search(query)
     assert there.search(query).items[0].likeness is not None
 
 
 @pytest.mark.parametrize("query", ["", "kind:chimera", "kind:model sort:-theta", "base"])
-def test_models_are_listed_the_same(here: Registry, there: RemoteRegistry, query: str) -> None:
+def test_models_are_listed_the_same(here: LocalRegistry, there: RemoteRegistry, query: str) -> None:
     assert there.models(query) == here.models(query)
     assert there.models(query, limit=1) == here.models(query, limit=1)
 
 
 @pytest.mark.parametrize("name", ["base", "local/tuned", "local/stranger@1", "local/first"])
 def test_a_model_is_the_same_with_its_organs_its_relatives_and_its_recipe(
-    here: Registry, there: RemoteRegistry, name: str
+    here: LocalRegistry, there: RemoteRegistry, name: str
 ) -> None:
     assert there.model(name) == here.model(name)
     assert there.model(name).recipe_yaml == here.model(name).recipe_yaml
 
 
 def test_a_model_is_found_by_the_digest_of_its_bytes_and_by_that_of_its_lock(
-    here: Registry, there: RemoteRegistry
+    here: LocalRegistry, there: RemoteRegistry
 ) -> None:
     first = here.model("first")
     assert there.model(f"sha256:{first.lock_id}") == first
     assert there.model(f"sha256:{here.model('base').digest[:12]}") == here.model("base")
 
 
-def test_what_fits_a_base_is_the_same(here: Registry, there: RemoteRegistry) -> None:
+def test_what_fits_a_base_is_the_same(here: LocalRegistry, there: RemoteRegistry) -> None:
     found = here.fitting("base")
     assert {one.model for one in found.items} >= {"local/tuned@1", "local/stranger@1"}
     assert there.fitting("base") == found
@@ -68,12 +70,14 @@ def test_what_fits_a_base_is_the_same(here: Registry, there: RemoteRegistry) -> 
 
 def test_both_registries_have_the_same_methods_with_the_same_arguments() -> None:
     for name in ("search", "count", "models", "model", "fitting", "assemble", "compose", "close"):
-        own, other = (list(signature(getattr(kind, name)).parameters.values()) for kind in (Registry, RemoteRegistry))
+        own, other = (
+            list(signature(getattr(kind, name)).parameters.values()) for kind in (LocalRegistry, RemoteRegistry)
+        )
         assert [str(one) for one in other][: len(own)] == [str(one) for one in own], name
         assert all(one.default is not one.empty for one in other[len(own) :]), name
 
 
-def test_two_names_of_one_lock_have_their_own_recipes(here: Registry, there: RemoteRegistry) -> None:
+def test_two_names_of_one_lock_have_their_own_recipes(here: LocalRegistry, there: RemoteRegistry) -> None:
     made = here.compose("base").graft("tuned", type="organ", blocks=1).named("local/second").plan().register()
     assert there.model("second") == here.model("second")
     assert there.model("second").lock_id == there.model("first").lock_id == made.lock_id
@@ -98,7 +102,7 @@ def test_two_names_of_one_lock_have_their_own_recipes(here: Registry, there: Rem
     ],
 )
 def test_what_is_asked_wrongly_is_refused_in_the_same_words(
-    here: Registry, there: RemoteRegistry, question: object, kind: type[OrganError]
+    here: LocalRegistry, there: RemoteRegistry, question: object, kind: type[OrganError]
 ) -> None:
     assert callable(question)
     with pytest.raises(kind) as own:
@@ -109,7 +113,7 @@ def test_what_is_asked_wrongly_is_refused_in_the_same_words(
 
 
 def test_an_organ_is_fetched_by_the_beginning_of_its_digest(
-    here: Registry, there: RemoteRegistry, tmp_path: Path
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path
 ) -> None:
     organ = here.model("base").organs[1]
     file = there.organ_file(organ.digest[:10])
@@ -120,7 +124,7 @@ def test_an_organ_is_fetched_by_the_beginning_of_its_digest(
         there.organ_file("00000000")
 
 
-def test_a_model_is_fetched_to_the_last_byte(here: Registry, there: RemoteRegistry, tmp_path: Path) -> None:
+def test_a_model_is_fetched_to_the_last_byte(here: LocalRegistry, there: RemoteRegistry, tmp_path: Path) -> None:
     for name in ("base", "first"):
         come: list[int] = []
         digest = there.assemble(name, tmp_path / "there.gguf", come.append)
@@ -131,7 +135,7 @@ def test_a_model_is_fetched_to_the_last_byte(here: Registry, there: RemoteRegist
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["here.gguf", "there.gguf"]
 
 
-def test_a_plan_has_what_scripts_use_of_one(here: Registry, there: RemoteRegistry) -> None:
+def test_a_plan_has_what_scripts_use_of_one(here: LocalRegistry, there: RemoteRegistry) -> None:
     for donor, blocks in (("tuned", 1), ("stranger", "0-1")):
         own = here.compose("base").graft(donor, type="organ", blocks=blocks).purify("fractal", slot="attn_q").plan()
         other = there.compose("base").graft(donor, type="organ", blocks=blocks).purify("fractal", slot="attn_q").plan()
@@ -144,7 +148,7 @@ def test_a_plan_has_what_scripts_use_of_one(here: Registry, there: RemoteRegistr
         assert repr(other) == repr(own).replace("ChimeraPlan", "RemotePlan")
 
 
-def test_a_chimera_is_made_there_and_fetched(here: Registry, there: RemoteRegistry, tmp_path: Path) -> None:
+def test_a_chimera_is_made_there_and_fetched(here: LocalRegistry, there: RemoteRegistry, tmp_path: Path) -> None:
     composition = there.compose("base").graft("stranger", type="organ", blocks=0).accept("unrelated-lineage")
     told: list[int] = []
     made = (
@@ -163,7 +167,7 @@ def test_a_chimera_is_made_there_and_fetched(here: Registry, there: RemoteRegist
 
 
 def test_what_cannot_be_made_is_refused_before_it_is_asked_for(
-    here: Registry, there: RemoteRegistry, tmp_path: Path
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path
 ) -> None:
     for registry in (here, there):
         plan = registry.compose("base").graft("stranger", type="organ").plan()
@@ -173,7 +177,7 @@ def test_what_cannot_be_made_is_refused_before_it_is_asked_for(
 
 
 def test_shards_come_as_one_file_whose_organs_are_checked(
-    here: Registry, there: RemoteRegistry, tmp_path: Path
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path
 ) -> None:
     with here.catalog.reading() as session:
         plans = plan_shards(session, here.blobs, model_by_name(session, parse_model_name("stranger")), "cut", 40_000)

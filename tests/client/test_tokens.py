@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from organs import registry
+from organs.registry import open_registry
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_token, kept_tokens, tokens_path
 from organs.registry.errors import BadReply, BadSetting, BadToken, Unreachable
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token
 from tests.client.scripted import Answer, as_json, scripted
 
@@ -71,13 +71,13 @@ def test_a_token_goes_to_its_own_registry_and_to_no_other(monkeypatch: pytest.Mo
         token = new_token().text
         keep_token(own.url, KeptToken(token))
         for server in (own, other):
-            with registry.opened(server.url) as remote:
+            with open_registry(server.url) as remote:
                 remote.search()
         assert own.asked[0].headers["Authorization"] == f"Bearer {token}"
         assert "Authorization" not in other.asked[0].headers
         told = new_token().text
         monkeypatch.setenv("ORGAN_TOKEN", told)
-        with registry.opened(own.url) as remote:
+        with open_registry(own.url) as remote:
             remote.search()
         assert own.asked[1].headers["Authorization"] == f"Bearer {told}"
 
@@ -99,26 +99,26 @@ def test_a_token_travels_over_plain_http_only_where_its_owner_said_so() -> None:
         RemoteRegistry(plain, token)
     keep_token(plain, KeptToken(token))
     with pytest.raises(BadSetting, match="plain http"):
-        registry.opened(plain)
+        open_registry(plain)
     keep_token(plain, KeptToken(token, plain_http=True))
-    registry.opened(plain).close()
-    registry.opened("http://127.0.0.1:1").close()
+    open_registry(plain).close()
+    open_registry("http://127.0.0.1:1").close()
 
 
 def test_a_mistyped_token_is_refused_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORGAN_TOKEN", new_token().text[:-1] + "!")
     with pytest.raises(BadToken):
-        registry.opened(URL)
+        open_registry(URL)
 
 
-def test_a_folder_is_opened_as_one_and_what_is_no_address_is_told(here: Registry) -> None:
+def test_a_folder_is_opened_as_one_and_what_is_no_address_is_told(here: LocalRegistry) -> None:
     for place in (here.settings.home, str(here.settings.home)):
-        with registry.opened(place) as found:
-            assert isinstance(found, Registry)
+        with open_registry(place) as found:
+            assert isinstance(found, LocalRegistry)
             assert found.models() == here.models()
     for text in ("https://", "http://a b", "https://user:word@registry.example", "https://registry.example/?q=1"):
         with pytest.raises(BadSetting, match="no address"):
-            registry.opened(text)
+            open_registry(text)
 
 
 def test_what_is_kept_is_json_with_an_address_for_each() -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from organs.registry.gguf import KeyValue, ValueType
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, text
 from tests.trips import ingest_file, little_model, weights
 
@@ -16,7 +16,7 @@ MODELS = ("base", "donor", "adapter")
 def made_in(home: Path, models: list[str]) -> list[str]:
     """The lock, the file's digest and every organ's, of one chimera in a new registry that takes in `models` in that
     order: organs are grafted, an adapter is merged, and some are purified in both ways."""
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         for name in models:
             path = home / f"{name}.gguf"
             path.write_bytes(_adapter() if name == "adapter" else little_model(name, seed=MODELS.index(name)))

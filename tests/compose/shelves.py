@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from organs.registry.anatomy import Slot
 from organs.registry.catalog.search import parse_query
 from organs.registry.compose.models import (
     Parent,
@@ -15,7 +16,6 @@ from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import NotFound
-from organs.registry.lineage import Slot
 
 
 @dataclass(slots=True)

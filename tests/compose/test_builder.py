@@ -24,18 +24,18 @@ from organs.registry.compose.recipe import (
 )
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.trips import ingest_file, little_model
 
 ORGANS = Selection(types=("organ",))
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Registry]:
+def pair(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[LocalRegistry]:
     """A registry with two strangers of two blocks, `base` and `donor`."""
     folder = tmp_path_factory.mktemp("pair")
     shutil.copy(migrated_database, folder)
-    with Registry.open(folder) as registry:
+    with LocalRegistry.open(folder) as registry:
         for seed, name in enumerate(("base", "donor")):
             (folder / f"{name}.gguf").write_bytes(little_model(name, seed=seed))
             ingest_file(registry, folder / f"{name}.gguf")
@@ -43,7 +43,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> I
 
 
 @pytest.fixture
-def begun(pair: Registry) -> Composition:
+def begun(pair: LocalRegistry) -> Composition:
     return pair.compose("base")
 
 
@@ -155,7 +155,7 @@ def test_a_beginning_can_be_gone_on_with_in_several_ways(begun: Composition) -> 
     assert len(two.plan().plan.computations) == 2
 
 
-def test_a_composition_goes_on_from_a_recipe_that_was_read(pair: Registry) -> None:
+def test_a_composition_goes_on_from_a_recipe_that_was_read(pair: LocalRegistry) -> None:
     text = "base: base\ngrafts: [{from: donor, type: organ}]\n"
     composition = pair.compose(read_recipe(text)).accept("unrelated-lineage")
     assert yaml.safe_load(composition.yaml()) == {
@@ -165,7 +165,7 @@ def test_a_composition_goes_on_from_a_recipe_that_was_read(pair: Registry) -> No
     }
 
 
-def test_a_base_that_is_not_registered_is_told_with_the_nearest_name(pair: Registry) -> None:
+def test_a_base_that_is_not_registered_is_told_with_the_nearest_name(pair: LocalRegistry) -> None:
     with pytest.raises(NotFound, match="did you mean local/base"):
         pair.compose("bse").graft("donor").plan()
 
@@ -201,7 +201,7 @@ def accepted(begun: Composition) -> Composition:
     return begun.graft("donor", type="organ", blocks=1).accept("unrelated-lineage")
 
 
-def test_the_size_of_the_plan_is_the_size_of_the_file(pair: Registry, begun: Composition, tmp_path: Path) -> None:
+def test_the_size_of_the_plan_is_the_size_of_the_file(pair: LocalRegistry, begun: Composition, tmp_path: Path) -> None:
     plan = accepted(begun).purify("fractal", slot="attn_q").named("local/sized").plan()
     made = plan.assemble(tmp_path / "x.gguf")
     assert plan.size_bytes == made.size_bytes == (tmp_path / "x.gguf").stat().st_size
@@ -222,7 +222,7 @@ def test_without_a_name_it_gets_one_by_convention(begun: Composition) -> None:
     assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1"
 
 
-def test_the_recipe_of_what_was_made_comes_back_and_makes_it_again(pair: Registry, begun: Composition) -> None:
+def test_the_recipe_of_what_was_made_comes_back_and_makes_it_again(pair: LocalRegistry, begun: Composition) -> None:
     composition = accepted(begun).metadata("acme.x", 1e300).metadata("acme.x", 2.5).named("local/kept")
     made = composition.plan().register()
     model = pair.model(made.model)

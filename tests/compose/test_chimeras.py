@@ -11,7 +11,7 @@ from organs.registry.catalog.tables import Verdict, now
 from organs.registry.compose.chimeras import Usage, chimera_of_model
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.chimera import Chimera
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import text
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 
@@ -19,21 +19,21 @@ HOSTILE = "</p><script>alert(1)</script>\n# big | `code`\n```\n[a](http://b)\u20
 
 
 @pytest.fixture
-def family(registry: Registry, tmp_path: Path) -> Registry:
+def family(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     stranger = kin_file("Stranger", kin_tensors(seed=7), [text("general.description", HOSTILE)])
     ingest_bytes(registry, tmp_path, "stranger", stranger)
     return registry
 
 
-def chimera_called(registry: Registry, name: str) -> Chimera:
+def chimera_called(registry: LocalRegistry, name: str) -> Chimera:
     with registry.catalog.reading() as session:
         chimera = chimera_of_model(session, model_by_text(session, name))
     assert chimera is not None
     return chimera
 
 
-def test_a_chimera_says_what_its_plan_said_and_what_was_measured_since(family: Registry) -> None:
+def test_a_chimera_says_what_its_plan_said_and_what_was_measured_since(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ", blocks=1).purify("fractal", slot="attn_q")
     made = composition.accept("unrelated-lineage").plan().register()
     chimera = chimera_called(family, made.model)
@@ -51,7 +51,7 @@ def test_a_chimera_says_what_its_plan_said_and_what_was_measured_since(family: R
         assert chimera_of_model(session, model_by_text(session, "base")) is None
 
 
-def test_an_adapter_and_a_graft_that_is_purified_too_are_told_as_such(family: Registry) -> None:
+def test_an_adapter_and_a_graft_that_is_purified_too_are_told_as_such(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
     made = composition.purify("spectral", slot="ffn_up", blocks=1, keep=0.5).accept("likely-degraded").plan().register()
     chimera = chimera_called(family, made.model)
@@ -60,7 +60,7 @@ def test_an_adapter_and_a_graft_that_is_purified_too_are_told_as_such(family: Re
     assert (computed.model, computed.method, computed.keep) == ("local/stranger@1", "spectral", 0.5)
 
 
-def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: Registry) -> None:
+def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: LocalRegistry) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
     assert "It was not run yet." in chimera_called(family, made.model).card
     with family.catalog.writing() as session:
@@ -75,7 +75,7 @@ def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: Re
     assert "An old one" not in chimera.card
 
 
-def test_nothing_from_outside_is_more_than_text_on_the_card(family: Registry) -> None:
+def test_nothing_from_outside_is_more_than_text_on_the_card(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage")
     composition = (
         composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE).accept("licences-conflict")
@@ -103,7 +103,7 @@ def test_a_modelfile_is_three_lines_whatever_the_title_is() -> None:
     assert Usage("local/a@1", "a.gguf", "A", 1 << 40).modelfile().endswith("num_ctx 4096\n")
 
 
-def test_the_lines_of_python_make_the_same_file(family: Registry, tmp_path: Path) -> None:
+def test_the_lines_of_python_make_the_same_file(family: LocalRegistry, tmp_path: Path) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
     chimera = chimera_called(family, made.model)
     with pytest.MonkeyPatch.context() as patch:

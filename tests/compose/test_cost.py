@@ -22,21 +22,21 @@ from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, matches_slot
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import TooCostly
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.homes import Homes, three_models
 
 LIMIT = 2_000_000
 
 
 @pytest.fixture
-def kin(registry: Registry, homes: Homes) -> Registry:
+def kin(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
     """A registry with `base`, its fine-tune `tuned` and a `stranger`."""
     homes.into(registry, three_models)
     return registry
 
 
 @pytest.fixture
-def statements(kin: Registry) -> Iterator[list[str]]:
+def statements(kin: LocalRegistry) -> Iterator[list[str]]:
     """The statements that the registry is asked."""
     asked: list[str] = []
 
@@ -52,13 +52,13 @@ def recipe(*grafts: dict[str, Any], **more: Any) -> Recipe:
     return read_recipe(json.dumps({"base": "base", "grafts": list(grafts), **more}))
 
 
-def plan(kin: Registry, asked: Recipe, budget: Budget) -> Plan:
+def plan(kin: LocalRegistry, asked: Recipe, budget: Budget) -> Plan:
     with kin.catalog.reading() as session:
         check_recipe(session, asked, budget)
         return plan_recipe(asked, RegisteredLibrary(session, kin.blobs, budget), budget)
 
 
-def make_large(kin: Registry, name: str, tensors: int) -> None:
+def make_large(kin: LocalRegistry, name: str, tensors: int) -> None:
     """Let the catalog say that a model has so many tensors."""
     with kin.catalog.writing() as session:
         session.execute(update(Model).where(Model.name == name).values(tensors=tensors))
@@ -66,7 +66,7 @@ def make_large(kin: Registry, name: str, tensors: int) -> None:
 
 @pytest.mark.parametrize("name", ["base", "tuned"])
 def test_line_130_a_recipe_of_large_models_is_refused_before_any_of_their_tensors_is_read(
-    kin: Registry, statements: list[str], name: str
+    kin: LocalRegistry, statements: list[str], name: str
 ) -> None:
     make_large(kin, name, 100_000)
     with pytest.raises(TooCostly, match="more than 2 s of processor time") as raised:
@@ -75,7 +75,7 @@ def test_line_130_a_recipe_of_large_models_is_refused_before_any_of_their_tensor
     assert not [one for one in statements if "placements" in one]
 
 
-def test_line_130_a_header_of_many_bytes_counts(kin: Registry) -> None:
+def test_line_130_a_header_of_many_bytes_counts(kin: LocalRegistry) -> None:
     with kin.catalog.writing() as session:
         session.execute(update(ModelFile).values(header_bytes=1 << 30))
     with pytest.raises(TooCostly):
@@ -94,7 +94,7 @@ def test_line_130_a_header_of_many_bytes_counts(kin: Registry) -> None:
     ids=["models", "missing models", "queries of grafts", "queries to purify", "patterns"],
 )
 def test_line_130_many_steps_are_refused_before_the_first(
-    kin: Registry, statements: list[str], steps: dict[str, Any]
+    kin: LocalRegistry, statements: list[str], steps: dict[str, Any]
 ) -> None:
     make_large(kin, "base", 200)
     asked = read_recipe(json.dumps({"base": "base", **steps}))
@@ -104,7 +104,7 @@ def test_line_130_many_steps_are_refused_before_the_first(
     assert len(statements) < 2 * MODELS_MAX
 
 
-def test_line_130_what_a_query_finds_is_charged_when_it_is_read(kin: Registry) -> None:
+def test_line_130_what_a_query_finds_is_charged_when_it_is_read(kin: LocalRegistry) -> None:
     asked = recipe({"where": "type:organ model:tuned", "blocks": 0})
     budget = Budget(LIMIT)
     with kin.catalog.reading() as session:
@@ -116,19 +116,19 @@ def test_line_130_what_a_query_finds_is_charged_when_it_is_read(kin: Registry) -
         plan(kin, asked, Budget(LIMIT))
 
 
-def test_an_honest_recipe_costs_a_small_part_of_what_is_allowed(kin: Registry) -> None:
+def test_an_honest_recipe_costs_a_small_part_of_what_is_allowed(kin: LocalRegistry) -> None:
     budget = Budget(LIMIT)
     found = plan(kin, recipe({"from": "tuned", "type": "organ"}, {"where": "type:norm"}), budget)
     assert found.can_be_made or found.findings
     assert 0 < budget.spent < LIMIT / 20
 
 
-def test_a_budget_without_a_limit_refuses_nothing(kin: Registry) -> None:
+def test_a_budget_without_a_limit_refuses_nothing(kin: LocalRegistry) -> None:
     make_large(kin, "base", 10**9)
     assert plan(kin, recipe({"from": "tuned", "type": "organ"}), Budget()).parts
 
 
-def test_line_130_two_large_models_are_not_compared_by_type(kin: Registry, statements: list[str]) -> None:
+def test_line_130_two_large_models_are_not_compared_by_type(kin: LocalRegistry, statements: list[str]) -> None:
     with kin.catalog.reading() as session:
         assert 0 < check_pair(session, "base", "tuned", Budget(LIMIT)) < LIMIT / 20
     make_large(kin, "tuned", 100_000)

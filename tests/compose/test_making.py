@@ -27,8 +27,8 @@ from organs.registry.errors import (
     StoreError,
     StoreUnwritable,
 )
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from organs.registry.store.files import Files
 from tests.builders import file_bytes
 from tests.faults.cases import (
@@ -67,7 +67,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
     home = folder / "home"
     home.mkdir()
     shutil.copy(migrated_database, home)
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         for seed, name in enumerate(("base", "donor")):
             (folder / f"{name}.gguf").write_bytes(model_bytes(seed, width=WIDTH))
             take_in(registry, folder / f"{name}.gguf", name=ModelName("local", name))
@@ -75,9 +75,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
 
 
 @pytest.fixture
-def pair(filled: Path, tmp_path: Path) -> Iterator[Registry]:
+def pair(filled: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
     """A copy of it."""
-    with Registry.open(shutil.copytree(filled, tmp_path / "home")) as registry:
+    with LocalRegistry.open(shutil.copytree(filled, tmp_path / "home")) as registry:
         yield registry
 
 
@@ -90,24 +90,24 @@ def out(tmp_path: Path) -> Path:
     return path
 
 
-def plan_of(registry: Registry) -> ChimeraPlan:
+def plan_of(registry: LocalRegistry) -> ChimeraPlan:
     """One organ grafted, one purified."""
     composition = registry.compose("base").graft("donor", slot="ffn_up").purify("fractal", slot="ffn_down")
     return composition.accept("unrelated-lineage", "likely-degraded", "lineage-unknown").named("local/made").plan()
 
 
-def row_of(registry: Registry, name: str, model: str) -> BlobRow:
+def row_of(registry: LocalRegistry, name: str, model: str) -> BlobRow:
     digest = registry.model(model).organ(name).digest
     return next(row for row in rows(registry) if row.digest == digest)
 
 
-def last_ingest(registry: Registry) -> tuple[str, dict[str, object]]:
+def last_ingest(registry: LocalRegistry) -> tuple[str, dict[str, object]]:
     with registry.catalog.reading() as session:
         ingest = session.scalars(select(Ingest).order_by(Ingest.id.desc()).limit(1)).one()
         return ingest.state, json.loads(ingest.report or "{}")
 
 
-def assert_nothing_is_left(registry: Registry, out: Path, before: set[str]) -> None:
+def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str]) -> None:
     """No model, the target as it was and nothing beside it; what is left of blobs goes with the next sweeps."""
     assert models(registry) == ["base", "donor"]
     assert out.read_bytes() == b"as it was"
@@ -122,7 +122,7 @@ def assert_nothing_is_left(registry: Registry, out: Path, before: set[str]) -> N
     assert read_all(registry).faults == []
 
 
-def test_what_is_made_is_told_registered_and_durable(pair: Registry, out: Path) -> None:
+def test_what_is_made_is_told_registered_and_durable(pair: LocalRegistry, out: Path) -> None:
     told: dict[str, int] = {}
     made = plan_of(pair).assemble(out, lambda what, size: told.update({what: told.get(what, 0) + size}))
     data = out.read_bytes()
@@ -136,12 +136,12 @@ def test_what_is_made_is_told_registered_and_durable(pair: Registry, out: Path) 
     assert read_all(pair).faults == []
 
 
-def test_a_chimera_is_registered_without_writing_its_file(pair: Registry, tmp_path: Path) -> None:
+def test_a_chimera_is_registered_without_writing_its_file(pair: LocalRegistry, tmp_path: Path) -> None:
     made = plan_of(pair).register()
     assert pair.assemble("made", tmp_path / "x.gguf") == made.sha256 == digest_of((tmp_path / "x.gguf").read_bytes())
 
 
-def test_the_second_time_nothing_is_computed_and_nothing_is_new(pair: Registry, out: Path) -> None:
+def test_the_second_time_nothing_is_computed_and_nothing_is_new(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair).register()
     before = states(pair)
     again = plan_of(pair).assemble(out)
@@ -151,7 +151,7 @@ def test_the_second_time_nothing_is_computed_and_nothing_is_new(pair: Registry, 
     assert models(pair) == ["base", "donor", "made"]
 
 
-def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: Registry, out: Path) -> None:
+def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair).register()
     plan = pair.compose(replace(plan_of(pair).recipe, name="acme/else")).plan()
     other = plan.assemble(out)
@@ -162,13 +162,13 @@ def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: R
     assert pair.model(f"sha256:{first.lock_id}").name == first.model, "the oldest"
 
 
-def test_a_name_that_stands_for_other_bytes_gets_the_next_version(pair: Registry) -> None:
+def test_a_name_that_stands_for_other_bytes_gets_the_next_version(pair: LocalRegistry) -> None:
     plan_of(pair).register()
     other = pair.compose("base").purify("fractal", slot="attn_q").named("local/made").accept("likely-degraded").plan()
     assert other.register().model == "local/made@2"
 
 
-def test_a_chimera_of_a_chimera_drops_its_lock_and_has_one_of_its_own(pair: Registry, out: Path) -> None:
+def test_a_chimera_of_a_chimera_drops_its_lock_and_has_one_of_its_own(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair).register()
     composition = pair.compose("made").purify("fractal", slot="attn_q").accept("likely-degraded")
     second = composition.plan().assemble(out)
@@ -177,7 +177,7 @@ def test_a_chimera_of_a_chimera_drops_its_lock_and_has_one_of_its_own(pair: Regi
     assert pair.model(second.model).relatives[0].model == first.model
 
 
-def test_a_plan_that_is_refused_leaves_no_trace(pair: Registry, out: Path) -> None:
+def test_a_plan_that_is_refused_leaves_no_trace(pair: LocalRegistry, out: Path) -> None:
     before = set(states(pair))
     begun = last_ingest(pair)
     plan = pair.compose("base").graft("donor", slot="ffn_up").plan()
@@ -191,7 +191,7 @@ def test_a_plan_that_is_refused_leaves_no_trace(pair: Registry, out: Path) -> No
 
 
 @pytest.mark.parametrize("step", ["compute", "write"])
-def test_an_interrupted_make_leaves_only_what_is_leased(pair: Registry, out: Path, step: str) -> None:
+def test_an_interrupted_make_leaves_only_what_is_leased(pair: LocalRegistry, out: Path, step: str) -> None:
     before = set(states(pair))
 
     def interrupt(what: str, _size_bytes: int) -> None:
@@ -207,7 +207,7 @@ def test_an_interrupted_make_leaves_only_what_is_leased(pair: Registry, out: Pat
 
 @pytest.mark.parametrize("session", [4, 13])
 def test_a_catalog_that_fails_at_any_session_leaves_nothing_registered(
-    pair: Registry, tmp_path: Path, session: int
+    pair: LocalRegistry, tmp_path: Path, session: int
 ) -> None:
     before = set(states(pair))
     plan = ChimeraPlan(plan_of(pair).plan, Watched(pair.catalog, at_step(session, crash)), pair.blobs)
@@ -220,16 +220,16 @@ def test_a_catalog_that_fails_at_any_session_leaves_nothing_registered(
     assert before < set(states(pair))
 
 
-def corrupt(registry: Registry, row: BlobRow) -> None:
+def corrupt(registry: LocalRegistry, row: BlobRow) -> None:
     path = registry.settings.blobs / str(row.file)
     overwrite(path, flipped(path.read_bytes(), 8 * (path.stat().st_size - 9)))
 
 
-def remove(registry: Registry, row: BlobRow) -> None:
+def remove(registry: LocalRegistry, row: BlobRow) -> None:
     (registry.settings.blobs / str(row.file)).unlink()
 
 
-def cut(registry: Registry, row: BlobRow) -> None:
+def cut(registry: LocalRegistry, row: BlobRow) -> None:
     path = registry.settings.blobs / str(row.file)
     overwrite(path, path.read_bytes()[:-1])
 
@@ -243,7 +243,7 @@ def cut(registry: Registry, row: BlobRow) -> None:
     ],
 )
 def test_a_blob_that_fails_is_told_by_its_tensors_name(
-    pair: Registry, out: Path, name: str, model: str, damage: Callable[[Registry, BlobRow], None]
+    pair: LocalRegistry, out: Path, name: str, model: str, damage: Callable[[LocalRegistry, BlobRow], None]
 ) -> None:
     plan, row = plan_of(pair), row_of(pair, name, model)
     damage(pair, row)
@@ -258,7 +258,7 @@ def test_a_blob_that_fails_is_told_by_its_tensors_name(
 
 
 @pytest.mark.parametrize("call", [1, 25])
-def test_a_disk_that_is_full_leaves_nothing(pair: Registry, out: Path, call: int) -> None:
+def test_a_disk_that_is_full_leaves_nothing(pair: LocalRegistry, out: Path, call: int) -> None:
     before = set(states(pair))
     store = with_files(pair, failing_from(call, errno.ENOSPC)).blobs
     plan = ChimeraPlan(plan_of(pair).plan, pair.catalog, store)
@@ -267,7 +267,7 @@ def test_a_disk_that_is_full_leaves_nothing(pair: Registry, out: Path, call: int
     assert_nothing_is_left(pair, out, before)
 
 
-def test_every_call_of_the_disk_was_within_those_that_failed(pair: Registry, out: Path) -> None:
+def test_every_call_of_the_disk_was_within_those_that_failed(pair: LocalRegistry, out: Path) -> None:
     # So that the calls of the test above are known to happen.
     counted = SteppedFiles(lambda _number, _name: None)
     ChimeraPlan(plan_of(pair).plan, pair.catalog, with_files(pair, counted).blobs).assemble(out)
@@ -275,7 +275,7 @@ def test_every_call_of_the_disk_was_within_those_that_failed(pair: Registry, out
 
 
 def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
-    pair: Registry, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = set(states(pair))
     monkeypatch.setattr(build, "SPOOLED_MAX_BYTES", 1000)
@@ -287,7 +287,7 @@ def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
 
 
 def test_a_target_that_cannot_be_written_is_told_before_anything_is_computed(
-    pair: Registry, out: Path, monkeypatch: pytest.MonkeyPatch
+    pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, begun = set(states(pair)), last_ingest(pair)
     plan, told = plan_of(pair), list[str]()
@@ -308,7 +308,7 @@ def test_a_target_that_cannot_be_written_is_told_before_anything_is_computed(
 
 
 def test_an_organ_whose_values_cannot_be_computed_with_is_told_by_its_name(
-    registry: Registry, tmp_path: Path, out: Path
+    registry: LocalRegistry, tmp_path: Path, out: Path
 ) -> None:
     tensors = [
         (spec, b"\x00\x7c" * spec.elements if spec.name == COMPUTED else data) for spec, data in block_tensors(1, WIDTH)
@@ -327,7 +327,7 @@ def test_an_organ_whose_values_cannot_be_computed_with_is_told_by_its_name(
     assert out.read_bytes() == b"as it was"
 
 
-def test_what_was_swept_between_plan_and_make_is_missed(pair: Registry, out: Path) -> None:
+def test_what_was_swept_between_plan_and_make_is_missed(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair)
     first.register()
     row = row_of(pair, COMPUTED, "made")

@@ -9,12 +9,12 @@ import pytest
 from organs.registry.compose.plan import planned_recipe
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.plan import ParentModel, PlannedChimera, PlannedRecipe
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 
 
 @pytest.fixture
-def family(registry: Registry, tmp_path: Path) -> Registry:
+def family(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
     ingest_bytes(registry, tmp_path, "stranger", kin_file("Stranger", kin_tensors(seed=7)))
@@ -26,7 +26,7 @@ def chimera_of(planned: PlannedRecipe) -> PlannedChimera:
     return planned.plan
 
 
-def test_a_plan_has_the_organs_that_change_and_all_of_them_on_demand(family: Registry) -> None:
+def test_a_plan_has_the_organs_that_change_and_all_of_them_on_demand(family: LocalRegistry) -> None:
     plan = family.compose("base").graft("tuned", type="organ", blocks=1).plan().plan
     planned = planned_recipe(plan)
     chimera = chimera_of(planned)
@@ -44,7 +44,7 @@ def test_a_plan_has_the_organs_that_change_and_all_of_them_on_demand(family: Reg
     assert decode(encode(planned), PlannedRecipe) == planned
 
 
-def test_the_lock_is_known_before_where_nothing_is_computed_and_nothing_refused(family: Registry) -> None:
+def test_the_lock_is_known_before_where_nothing_is_computed_and_nothing_refused(family: LocalRegistry) -> None:
     grafted = family.compose("base").graft("tuned", type="organ")
     plan = grafted.plan()
     assert plan.chimera.lock_id == plan.register().lock_id
@@ -53,7 +53,7 @@ def test_the_lock_is_known_before_where_nothing_is_computed_and_nothing_refused(
     assert (refused.chimera.lock_id, refused.can_be_made) == (None, False)
 
 
-def test_what_is_still_to_be_computed_has_no_theta(family: Registry) -> None:
+def test_what_is_still_to_be_computed_has_no_theta(family: LocalRegistry) -> None:
     chimera = chimera_of(planned_recipe(family.compose("base").purify("fractal", slot="attn_q", blocks=0).plan().plan))
     (part,) = chimera.parts
     assert (part.acts, part.theta, part.spectral_signal, part.digest) == (("purified",), None, None, None)
@@ -63,7 +63,7 @@ def test_what_is_still_to_be_computed_has_no_theta(family: Registry) -> None:
 
 
 def test_the_size_is_that_of_the_file_and_warnings_that_are_not_accepted_are_told(
-    family: Registry, tmp_path: Path
+    family: LocalRegistry, tmp_path: Path
 ) -> None:
     strange = family.compose("base").graft("stranger", type="organ")
     planned = planned_recipe(strange.plan().plan)

@@ -23,8 +23,8 @@ from organs.registry.compose.planner import (
 )
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.finding import Severity
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.homes import Homes, shipped
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
@@ -35,24 +35,24 @@ A, CODE, STEP_100, B, LORA = (
 
 
 @pytest.fixture(scope="module")
-def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A registry with some of the zoo."""
     with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as opened:
         yield opened
 
 
-def plan(kin: Registry, **steps: Any) -> Plan:
+def plan(kin: LocalRegistry, **steps: Any) -> Plan:
     """The plan of a recipe for A with these steps."""
     with kin.catalog.reading() as session:
         recipe = read_recipe(json.dumps({"base": A, **steps}))
         return plan_recipe(recipe, RegisteredLibrary(session, kin.blobs))
 
 
-def grafted(kin: Registry, donor: str, **more: Any) -> Plan:
+def grafted(kin: LocalRegistry, donor: str, **more: Any) -> Plan:
     return plan(kin, grafts=[{"from": donor, "type": "organ", **more}])
 
 
-def purified(kin: Registry, **how: Any) -> Plan:
+def purified(kin: LocalRegistry, **how: Any) -> Plan:
     return plan(kin, purify={"type": "organ", **how})
 
 
@@ -60,7 +60,7 @@ def warned(found: Plan) -> set[str]:
     return {finding.code for finding in found.findings if finding.severity is Severity.WARN}
 
 
-def kept(kin: Registry, found: Plan) -> dict[str, Any]:
+def kept(kin: LocalRegistry, found: Plan) -> dict[str, Any]:
     """What is stored of the prediction once the plan was made."""
     model = make(kin.catalog, kin.blobs, found).model
     with kin.catalog.reading() as session:
@@ -70,14 +70,14 @@ def kept(kin: Registry, found: Plan) -> dict[str, Any]:
     return stored
 
 
-def test_a_graft_from_a_fine_tune_is_warned_of_nothing(kin: Registry) -> None:
+def test_a_graft_from_a_fine_tune_is_warned_of_nothing(kin: LocalRegistry) -> None:
     found = grafted(kin, CODE)
     assert warned(found) == set()
     assert found.prediction.usable
     assert not found.prediction.provisional
 
 
-def test_kin_that_will_not_work_is_warned_of(kin: Registry) -> None:
+def test_kin_that_will_not_work_is_warned_of(kin: LocalRegistry) -> None:
     found = grafted(kin, STEP_100)
     assert warned(found) == {"likely-degraded"}
     (finding,) = found.unaccepted
@@ -85,12 +85,12 @@ def test_kin_that_will_not_work_is_warned_of(kin: Registry) -> None:
     assert TRIED in finding.sentence
 
 
-def test_strangers_are_warned_of_once(kin: Registry) -> None:
+def test_strangers_are_warned_of_once(kin: LocalRegistry) -> None:
     assert warned(grafted(kin, B)) == {"unrelated-lineage"}
     assert grafted(kin, B, blocks=3).prediction.usable is False
 
 
-def test_what_purifying_costs_is_estimated_before_it_is_done(kin: Registry) -> None:
+def test_what_purifying_costs_is_estimated_before_it_is_done(kin: LocalRegistry) -> None:
     light, deep = purified(kin, method="spectral", keep=0.99), purified(kin, method="spectral", keep=0.5)
     for found in (light, deep):
         assert found.prediction.provisional
@@ -102,7 +102,7 @@ def test_what_purifying_costs_is_estimated_before_it_is_done(kin: Registry) -> N
     assert warned(purified(kin, method="spectral")) == set()
 
 
-def test_norms_lose_little_by_purifying_because_they_are_mostly_their_mean(kin: Registry) -> None:
+def test_norms_lose_little_by_purifying_because_they_are_mostly_their_mean(kin: LocalRegistry) -> None:
     found = plan(kin, purify={"type": "norm", "method": "spectral", "keep": 0.5}).prediction
     assert found.recovered is None
     assert found.loss is not None
@@ -121,7 +121,7 @@ def test_norms_lose_little_by_purifying_because_they_are_mostly_their_mean(kin: 
     ],
     ids=lambda steps: "-".join(steps),
 )
-def test_the_estimate_is_near_what_is_measured_and_only_that_is_kept(kin: Registry, steps: dict[str, Any]) -> None:
+def test_the_estimate_is_near_what_is_measured_and_only_that_is_kept(kin: LocalRegistry, steps: dict[str, Any]) -> None:
     found = plan(kin, **steps)
     stored = kept(kin, found)
     assert (found.prediction.provisional, stored["provisional"]) == (True, False)
@@ -131,13 +131,13 @@ def test_the_estimate_is_near_what_is_measured_and_only_that_is_kept(kin: Regist
     assert "estimate" not in stored["sentence"]
 
 
-def test_what_was_computed_before_is_measured_all_the_same(kin: Registry) -> None:
+def test_what_was_computed_before_is_measured_all_the_same(kin: LocalRegistry) -> None:
     found = plan(kin, adapters=[{"from": LORA, "scale": 0.5}], name="local/first")
     again = replace(found, recipe=replace(found.recipe, name="local/second"))
     assert kept(kin, found) == kept(kin, again)
 
 
-def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: Registry) -> None:
+def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegistry) -> None:
     found = plan(kin, adapters=[{"from": LORA}])
     bare = [
         replace(
@@ -153,7 +153,7 @@ def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: Registry) -
     assert prediction.loss is None
 
 
-def test_what_the_donor_has_just_like_the_base_is_no_change(kin: Registry) -> None:
+def test_what_the_donor_has_just_like_the_base_is_no_change(kin: LocalRegistry) -> None:
     found = plan(kin, grafts=[{"from": CODE, "slot": "ffn_up", "blocks": 1}])
     (change,) = changes_of(found.parts)
     assert change.before.name == "blk.1.ffn_up.weight"

@@ -12,7 +12,7 @@ from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_python
 from organs.registry.compose.steps import read_steps
 from organs.registry.entities.base import encode
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.compose.recipes import recipes
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 
@@ -39,7 +39,7 @@ def test_a_recipe_as_an_entity_is_json_that_reads_back_to_the_recipe(recipe: Rec
 
 
 def test_the_program_makes_the_file_that_the_recipe_makes(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))

@@ -13,8 +13,8 @@ from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.verdict import VerdictReport
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.sandbox.process import Limits
 from organs.registry.validation.command import CommandRuntime
 from organs.registry.validation.comparison import ScoreKey
@@ -42,7 +42,7 @@ BLOCK_3 = ["blk.3.ffn_down.weight", "blk.3.ffn_gate.weight", "blk.3.ffn_up.weigh
 
 
 @pytest.fixture(scope="module")
-def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as opened:
         yield opened
 
@@ -51,12 +51,12 @@ def made(composition: Composition) -> str:
     return composition.accept("unrelated-lineage", "likely-degraded").plan().register().model
 
 
-def tried(kin: Registry, model: str, runtime: Runtime | None = None, tokens: int = 128) -> Tried:
+def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 128) -> Tried:
     return try_chimera(kin.catalog, kin.blobs, model, built_in_texts(), runtime or LlamaCpp(), tokens)
 
 
 @pytest.mark.long
-def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent(kin: Registry) -> None:
+def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent(kin: LocalRegistry) -> None:
     stranger = kin.compose(A).graft(B, type="organ", blocks=3)
     adapted = made(stranger.adapter(LORA, 0.1).named("me/adapted"))
     purified = made(stranger.purify("spectral", type="organ", blocks="0-2", keep=0.999).named("me/purified"))
@@ -66,7 +66,7 @@ def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent
         assert found.verdict.kind in ("inert", "undecided")
 
 
-def test_where_nothing_was_grafted_there_is_no_control_and_the_reason_says_so(kin: Registry) -> None:
+def test_where_nothing_was_grafted_there_is_no_control_and_the_reason_says_so(kin: LocalRegistry) -> None:
     found = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
     report = verdict_report(found)
     assert (report.control, report.zeroed, report.verdict) == (None, (), "gains")
@@ -75,7 +75,7 @@ def test_where_nothing_was_grafted_there_is_no_control_and_the_reason_says_so(ki
 
 
 @pytest.mark.long
-def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_scored(kin: Registry) -> None:
+def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_scored(kin: LocalRegistry) -> None:
     model = made(kin.compose(A).graft(CODE, type="organ").named("me/coder"))
     first, again = (verdict_report(tried(kin, model, tokens=300)) for _ in range(2))
     assert first.texts == again.texts, "what was kept tells the same"
@@ -90,7 +90,7 @@ def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_sc
     assert decode(encode(first), VerdictReport) == first
 
 
-def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_kept(kin: Registry, tmp_path: Path) -> None:
+def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_kept(kin: LocalRegistry, tmp_path: Path) -> None:
     model = made(kin.compose(A).graft(CODE, type="organ", blocks=1).named("me/unlucky"))
     runtime = CommandRuntime(script(tmp_path, "sys.exit(3)"), Limits(wall_seconds=30.0))
     with pytest.raises(NoVerdict, match="the base does not run, so there is no verdict: the runtime ended with 3"):
@@ -100,7 +100,7 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_kept(kin: Re
 
 
 @pytest.mark.parametrize("surprises", [None, (1.25, 0.0, 7.1234)])
-def test_a_score_that_is_kept_is_given_back_as_it_was(kin: Registry, surprises: tuple[float, ...] | None) -> None:
+def test_a_score_that_is_kept_is_given_back_as_it_was(kin: LocalRegistry, surprises: tuple[float, ...] | None) -> None:
     key = ScoreKey(digest_of(repr(surprises).encode()), digest_of(b"text"), 32, "a stand-in, 1")
     score = Score("code", 26.7, 1.5, 32, surprises)
     KeptScores(kin.catalog).put(key, score)

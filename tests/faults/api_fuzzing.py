@@ -34,7 +34,7 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import Contributor, Submission, Token, now
 from organs.registry.errors import Conflict, NotFound
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
 from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
 from organs.web.api.uploads import EXAMPLES as UPLOADS
@@ -96,7 +96,7 @@ class Tally:
 def main() -> int:
     """Fuzz; 0 when nothing was found."""
     options = _options()
-    with TemporaryDirectory() as folder, Registry.open(Path(folder) / "home") as registry:
+    with TemporaryDirectory() as folder, LocalRegistry.open(Path(folder) / "home") as registry:
         token = _prepare(registry)
         (Path(folder) / "schemathesis.toml").write_text(CONFIGURATION, encoding="utf-8")
         app = create_app(registry)
@@ -122,7 +122,7 @@ def main() -> int:
     return done.returncode or int(bool(broken) or still != 200)
 
 
-def _prepare(registry: Registry) -> str:
+def _prepare(registry: LocalRegistry) -> str:
     """Put in all that the examples of the document are about; a token of `local`, whose they are, for everything."""
     ingest_zoo(registry)
     compose_chimeras(registry)
@@ -139,7 +139,7 @@ def _prepare(registry: Registry) -> str:
     return made.text
 
 
-def _make_room(registry: Registry, token: str, stop: Event) -> None:
+def _make_room(registry: LocalRegistry, token: str, stop: Event) -> None:
     """End what waits or is open, again and again until `stop` is set: a full queue answers 503, too much of one's own
     429, and rightly. What the examples name is as it was again, and so are who asks and the token, which may well have
     suspended themselves."""

@@ -33,8 +33,8 @@ from organs.registry.catalog.register.organs import (
     record_blobs,
 )
 from organs.registry.catalog.tables import Blob, Ingest, Model
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from organs.registry.settings import GRACE
 from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.files import Files
@@ -79,7 +79,7 @@ def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
 
 
 def take_in(
-    registry: Registry, path: Path, progress: Callable[[int], None] | None = None, name: ModelName = NAME
+    registry: LocalRegistry, path: Path, progress: Callable[[int], None] | None = None, name: ModelName = NAME
 ) -> IngestReport:
     """Ingest `path`, whatever it is, without looking at it first."""
     return ingest_model(registry, ModelSource((path,), name), name, progress, new_version=always)
@@ -137,38 +137,38 @@ def failing_from(at: int, number: int) -> SteppedFiles:
     return SteppedFiles(before)
 
 
-def with_files(registry: Registry, files: Files) -> Registry:
+def with_files(registry: LocalRegistry, files: Files) -> LocalRegistry:
     """The same registry on a disk of `files`."""
     blobs = BlobStore(registry.settings.blobs, files, partial(take_back, registry.catalog))
-    return Registry(registry.settings, registry.catalog, blobs)
+    return LocalRegistry(registry.settings, registry.catalog, blobs)
 
 
-def rows(registry: Registry) -> list[BlobRow]:
+def rows(registry: LocalRegistry) -> list[BlobRow]:
     """Every blob's row."""
     with registry.catalog.reading() as session:
         return blobs_after(session, "", 1_000_000)
 
 
-def files_below(registry: Registry) -> list[str]:
+def files_below(registry: LocalRegistry) -> list[str]:
     """What lies in the store's folder, its lock left out: physical names and `tmp/...`."""
     root = registry.settings.blobs
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.parent != root)
 
 
-def models(registry: Registry) -> list[str]:
+def models(registry: LocalRegistry) -> list[str]:
     """The names of all models, whatever their state."""
     with registry.catalog.reading() as session:
         return list(session.scalars(select(Model.name).order_by(Model.id)))
 
 
-def assert_no_orphans(registry: Registry) -> None:
+def assert_no_orphans(registry: LocalRegistry) -> None:
     """Every row of a blob has its file, and no other file is there; the running totals are right."""
     assert files_below(registry) == sorted(row.file for row in rows(registry) if row.file is not None)
     with registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session)
 
 
-def let_time_pass(registry: Registry, time: timedelta = timedelta(days=3)) -> None:
+def let_time_pass(registry: LocalRegistry, time: timedelta = timedelta(days=3)) -> None:
     """As if what is recorded and written had been so earlier by `time`; the leases of ingests are left as they are."""
     earlier = datetime.now(UTC) - time
     with registry.catalog.writing() as session:
@@ -178,7 +178,7 @@ def let_time_pass(registry: Registry, time: timedelta = timedelta(days=3)) -> No
         os.utime(registry.settings.blobs / name, (earlier.timestamp(), earlier.timestamp()))
 
 
-def let_leases_expire(registry: Registry) -> None:
+def let_leases_expire(registry: LocalRegistry) -> None:
     """As if every ingest that still runs by its row had died long ago."""
     with registry.catalog.writing() as session:
         session.execute(update(Ingest).values(lease_expires_at=datetime.now(UTC) - timedelta(days=1)))
@@ -194,7 +194,7 @@ class Unsynced(Files):
         """Durable some time later."""
 
 
-def without_syncing(registry: Registry) -> Registry:
+def without_syncing(registry: LocalRegistry) -> LocalRegistry:
     """The same registry, for very many transactions and files whose durability is not what is tested."""
     with closing(registry.catalog.writer.raw_connection()) as connection:
         assert isinstance(connection.driver_connection, sqlite3.Connection)
@@ -256,11 +256,11 @@ def crash() -> None:
     raise Crash
 
 
-def run_sweep(registry: Registry, grace: timedelta = GRACE) -> SweepReport:
+def run_sweep(registry: LocalRegistry, grace: timedelta = GRACE) -> SweepReport:
     return sweep(registry.catalog, registry.blobs, grace=grace, dry_run=False)
 
 
-def read_all(registry: Registry) -> VerifyReport:
+def read_all(registry: LocalRegistry) -> VerifyReport:
     return verify(registry.catalog, registry.blobs, read_data=EVERYTHING)
 
 
@@ -268,7 +268,7 @@ def sample(size: int, seed: int = 0) -> bytes:
     return np.random.default_rng([size, seed]).bytes(size)
 
 
-def leave(registry: Registry, *blobs: StoredBlob) -> None:
+def leave(registry: LocalRegistry, *blobs: StoredBlob) -> None:
     """Record blobs that nothing needs, as an ingest that failed leaves them."""
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a test")
@@ -276,5 +276,5 @@ def leave(registry: Registry, *blobs: StoredBlob) -> None:
         end_ingest(session, ingest_id, "failed")
 
 
-def states(registry: Registry) -> dict[str, str]:
+def states(registry: LocalRegistry) -> dict[str, str]:
     return {row.digest: row.state for row in rows(registry)}

@@ -29,7 +29,7 @@ import psutil
 from bench.generated import SMALL, Architecture, write_model
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
 from tests.web.live import ROOT, Live, free_port, start_server
 
@@ -187,13 +187,13 @@ def run(folder: Path, cuts: int, kills: int, seed: int, shape: Architecture) -> 
         faults.append(f"{twice:,} bytes were sent twice")
     if fetched != hashlib.sha256(model.read_bytes()).hexdigest():
         faults.append("what was fetched is not what was pushed")
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         report = verify(registry.catalog, registry.blobs, read_data=Share(1, 1))
     return faults + [str(fault) for fault in report.faults] + [str(one) for one in report.miscounted.items()]
 
 
 def _account(home: Path) -> str:
-    with Registry.open(home) as registry, registry.catalog.writing() as session:
+    with LocalRegistry.open(home) as registry, registry.catalog.writing() as session:
         add_contributor(session, "ada")
         return create_token(session, contributor_by_name(session, "ada").id, ("read", "upload"), "push").text
 

@@ -31,7 +31,7 @@ from organs.ingest.directory.layout import encode_head
 from organs.registry.errors import ERRORS
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import raw_array, raw_field, raw_file, raw_header, raw_tensor, raw_text
 from tests.trips import little_model
 from tests.web.accounts import new_token
@@ -551,7 +551,7 @@ def main() -> None:
 def by_command_line(folder: Path, chosen: Sequence[Case]) -> Summary:
     """`organ ingest` of each, in a registry that all of them share; two processes at a time."""
     home = folder / "home"
-    Registry.open(home).close()
+    LocalRegistry.open(home).close()
     summary = Summary()
     _in_turns(
         folder,
@@ -566,7 +566,7 @@ def by_command_line(folder: Path, chosen: Sequence[Case]) -> Summary:
 def by_upload(folder: Path, chosen: Sequence[Case]) -> Summary:
     """`organ push` of each to a server, one after another: its processes are watched."""
     home = folder / "home"
-    with Registry.open(home) as registry:  # what has warnings stays open, and counts for its contributor
+    with LocalRegistry.open(home) as registry:  # what has warnings stays open, and counts for its contributor
         owners = range(0, len(chosen), OPEN_MAX)
         tokens = [new_token(registry, f"eve{number}") for number in owners for _ in range(OPEN_MAX)]
     turns = iter(tokens)

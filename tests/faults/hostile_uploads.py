@@ -30,7 +30,7 @@ from sqlalchemy import select, update
 from organs.registry.catalog.tables import BlobLease, Model, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.gguf import MemorySource, read_header
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.faults.cases import files_below, read_all, rows
 from tests.faults.hostile_cases import GOOD, cases, send_files
 from tests.faults.hostile_sender import Answer, Case, Refused, Sender, Values
@@ -87,7 +87,7 @@ def main() -> None:
 def run(folder: Path, wanted: Sequence[Case]) -> list[str]:
     """What did not hold."""
     home, log = folder / "home", folder / "server.log"
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         tokens = {name: new_token(registry, name) for name in ("ada", *(f"eve{number}" for number in range(CLIENTS)))}
     live = start_server(home, log, options=["--accounts"])
     family = {process.pid: process for process in [psutil.Process(live.process.pid)]}
@@ -177,7 +177,7 @@ def _bad_sentence(text: str, folder: Path) -> str | None:
 
 
 def _lying(home: Path) -> Lying:
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         with registry.catalog.reading() as session:
             known = session.execute(select(Model.name, Model.state).order_by(Model.id))
             models = tuple((name, state) for name, state in known)
@@ -228,7 +228,7 @@ def _afterwards(home: Path, before: Lying, live: Live, seen: list[bytes]) -> lis
     for what in ("models", "files", "blobs", "uploads"):
         more = set(getattr(_lying(home), what)) ^ set(getattr(before, what))
         faults += [f"{what} differ after the sweep: {sorted(more)[:3]}"] if more else []
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         with registry.catalog.reading() as session:
             leases = session.scalars(select(BlobLease.blob_id)).all()
         report = read_all(registry)
@@ -237,7 +237,7 @@ def _afterwards(home: Path, before: Lying, live: Live, seen: list[bytes]) -> lis
 
 
 def _let_uploads_expire(home: Path) -> None:
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         with registry.catalog.writing() as session:
             session.execute(update(Upload).values(expires_at=now() - AGE))
         for path in registry.settings.uploads.iterdir():

@@ -19,7 +19,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
 from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Buffer, Files
 from tests.faults.cases import Crash
@@ -293,7 +293,7 @@ class JournalCatalog(Catalog):
             files.catch_up()
 
 
-def on_journal(registry: Registry, files: JournalFiles) -> Registry:
+def on_journal(registry: LocalRegistry, files: JournalFiles) -> LocalRegistry:
     """The same registry, with all that it writes in the journal of `files`."""
     blobs = BlobStore(registry.settings.blobs, files)
-    return Registry(registry.settings, JournalCatalog(registry.catalog, files), blobs)
+    return LocalRegistry(registry.settings, JournalCatalog(registry.catalog, files), blobs)

@@ -32,8 +32,8 @@ from sqlalchemy.orm import Session
 
 from bench.generated import Architecture, write_model
 from organs.registry.catalog.engine import Catalog
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from organs.registry.store import BlobStore
 from organs.registry.upkeep import sweep, verify
 from tests.faults.cases import (
@@ -191,7 +191,7 @@ class Harness:
         shutil.rmtree(self._home, ignore_errors=True)
         self._missing = list(self._sources)
         self._random.shuffle(self._missing)
-        _succeeds(self._fork(lambda: Registry.open(self._home).close()))
+        _succeeds(self._fork(lambda: LocalRegistry.open(self._home).close()))
 
     def _duration(self) -> float:
         """Seconds that an ingest takes when nobody disturbs it, the median of three."""
@@ -212,7 +212,7 @@ class Harness:
         names = self._scratch / "names"
 
         def write() -> None:
-            with Registry.open(self._home) as registry:
+            with LocalRegistry.open(self._home) as registry:
                 names.write_text("\n".join(models(registry)))
 
         _succeeds(self._fork(write))
@@ -239,11 +239,11 @@ class Harness:
 
     # In a child.
 
-    def _opened(self) -> Registry:
-        registry = Registry.open(self._home)
+    def _opened(self) -> LocalRegistry:
+        registry = LocalRegistry.open(self._home)
         files = SteppedFiles(lambda _number, name: self._moment.mark(name))
         catalog = MarkedCatalog(registry.catalog, self._moment)
-        return Registry(registry.settings, catalog, BlobStore(registry.settings.blobs, files))
+        return LocalRegistry(registry.settings, catalog, BlobStore(registry.settings.blobs, files))
 
     def _ingest(self, path: Path) -> None:
         take_in(self._opened(), path, name=ModelName("local", path.stem))
@@ -257,20 +257,20 @@ class Harness:
             sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
 
     def _expire(self) -> None:
-        with Registry.open(self._home) as registry:
+        with LocalRegistry.open(self._home) as registry:
             let_leases_expire(registry)
 
     def _check(self) -> None:
-        with Registry.open(self._home) as registry:
+        with LocalRegistry.open(self._home) as registry:
             assert verify(registry.catalog, registry.blobs).faults == []
 
     def _check_fully(self) -> None:
-        with Registry.open(self._home) as registry:
+        with LocalRegistry.open(self._home) as registry:
             assert read_all(registry).faults == []
             self._assert_models_come_back(registry)
 
     def _complete(self) -> None:
-        with Registry.open(self._home) as registry:
+        with LocalRegistry.open(self._home) as registry:
             for path in self._sources:
                 take_in(registry, path, name=ModelName("local", path.stem))
             assert len(models(registry)) == len(self._sources)
@@ -282,7 +282,7 @@ class Harness:
             assert read_all(registry).faults == []
             self._assert_models_come_back(registry)
 
-    def _assert_models_come_back(self, registry: Registry) -> None:
+    def _assert_models_come_back(self, registry: LocalRegistry) -> None:
         for name in models(registry):
             (back,) = assembled(registry, f"local/{name}", self._scratch / "back")
             assert back.read_bytes() == (self._scratch / f"{name}.gguf").read_bytes()

@@ -25,8 +25,8 @@ from organs.ingest import pipeline
 from organs.registry.assembly import place_file, plan_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.errors import OrganError
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.upkeep import sweep, verify
 from tests.faults.cases import (
     EVERYTHING,
@@ -163,7 +163,7 @@ def make_state(state: CrashState, disk: Disk, journal: Journal, folder: Path) ->
 
 
 def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
-    with Registry.open(folder) as opened:
+    with LocalRegistry.open(folder) as opened:
         registry = without_syncing(opened)
         faulty = {fault.digest for fault in read_all(registry).faults}
         assert faulty <= scenario.spoiled, "verify finds faults"
@@ -182,7 +182,7 @@ def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
         _assert_models_come_back(registry, scenario, scratch)
 
 
-def _assert_models_come_back(registry: Registry, scenario: Scenario, scratch: Path) -> None:
+def _assert_models_come_back(registry: LocalRegistry, scenario: Scenario, scratch: Path) -> None:
     for name in models(registry):
         (back,) = assembled(registry, f"local/{name}", scratch / "back")
         assert back.read_bytes() == scenario.sources[name].read_bytes(), f"{name} differs"
@@ -201,14 +201,14 @@ def a_commit_for_each_blob() -> Iterator[None]:
         pipeline.BATCH_MIN_BYTES = before
 
 
-def begun(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Registry, Registry]:
+def begun(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[LocalRegistry, LocalRegistry]:
     """A registry in `folder`/home, and the same with a journal that begins now."""
-    plain = without_syncing(Registry.open(folder / "home"))
+    plain = without_syncing(LocalRegistry.open(folder / "home"))
     journal = Journal(folder / "home", folder / "home" / "registry.sqlite3")
     return plain, on_journal(plain, make_files(journal))
 
 
-def journal_of(registry: Registry) -> Journal:
+def journal_of(registry: LocalRegistry) -> Journal:
     files = registry.blobs.local.files
     assert isinstance(files, JournalFiles)
     return files.journal
@@ -245,7 +245,7 @@ def killed_and_run_again(folder: Path, dies_at: int) -> Scenario:
 def a_sweep(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
     """Two sweeps of blobs that nothing needs, orphans and temporaries, beside a model."""
     sources = {"first": write_model(folder / "first.gguf")}
-    plain = without_syncing(Registry.open(folder / "home"))
+    plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
         take_in(plain, sources["first"], name=ModelName("local", "first"))
         leave(plain, plain.blobs.put(sample(LARGE)), plain.blobs.put(sample(SMALL)), plain.blobs.put(sample(LARGE + 1)))
@@ -262,7 +262,7 @@ def a_sweep(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
 def a_repair(folder: Path) -> Scenario:
     """Damage in a file and one that is gone; verify sets them aside, the model comes again, a sweep follows."""
     sources = {"first": write_model(folder / "first.gguf")}
-    plain = without_syncing(Registry.open(folder / "home"))
+    plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
         take_in(plain, sources["first"], name=ModelName("local", "first"))
         damaged, gone, *_ = (row for row in rows(plain) if row.file is not None)
@@ -291,7 +291,7 @@ def placed_file(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Jou
     source = write_model(folder / "first.gguf")
     (folder / "out").mkdir()
     (folder / "out" / "first.gguf").write_bytes(b"what was here before")
-    with without_syncing(Registry.open(folder / "home")) as registry:
+    with without_syncing(LocalRegistry.open(folder / "home")) as registry:
         take_in(registry, source, name=ModelName("local", "first"))
         with registry.catalog.reading() as session:
             (plan,) = plan_model(session, model_by_name(session, parse_model_name("local/first")))

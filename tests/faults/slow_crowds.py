@@ -33,7 +33,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from organs.registry.gguf import TensorSpec, dtype_by_name
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes
 from tests.trips import block_metadata, ingest_file, weights
 from tests.web.live import start_server, stop_server
@@ -76,7 +76,7 @@ def fill(home: Path) -> None:
     tensors = [(TensorSpec("blk.0.ffn_up.weight", (LARGE_BYTES,), dtype_by_name("I8")), large)]
     small = [weights(f"blk.{block}.attn_q.weight", (64, 64), seed=block) for block in range(200)]
     small.append(weights("token_embd.weight", (256, SMALL_BYTES // 512)))
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         for name, content in (("large", tensors), ("small", small)):
             path = home.parent / f"{name}.gguf"
             path.write_bytes(file_bytes(block_metadata(name, 200), content))

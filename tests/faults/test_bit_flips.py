@@ -17,7 +17,7 @@ from sqlalchemy import update
 from organs.registry.catalog.tables import InlineBlob
 from organs.registry.digest import digest_of
 from organs.registry.errors import CorruptBlob, StoreError
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.blobs import INLINE_MAX_BYTES, BlobWriter
 from organs.registry.store.codec import Codec, encode_chunk, head_size_bytes
@@ -97,7 +97,7 @@ def test_line_47_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Co
         assert read(store, damaged(store, blob, good)) == plain
 
 
-def test_line_47_no_wrong_file_is_written_whatever_region_is_hit(tmp_path: Path, registry: Registry) -> None:
+def test_line_47_no_wrong_file_is_written_whatever_region_is_hit(tmp_path: Path, registry: LocalRegistry) -> None:
     path = write_model(tmp_path / "little.gguf")
     take_in(registry, path)
     generator = random.Random(47)
@@ -122,7 +122,7 @@ def test_line_47_no_wrong_file_is_written_whatever_region_is_hit(tmp_path: Path,
     assert read_all(registry).faults == []
 
 
-def put(registry: Registry, blob_id: int, path: Path | None, data: bytes) -> None:
+def put(registry: LocalRegistry, blob_id: int, path: Path | None, data: bytes) -> None:
     """Stored bytes in the place of a blob's."""
     if path is not None:
         overwrite(path, data)

@@ -35,7 +35,7 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import Blob, InlineBlob, Model, Placement
 from organs.registry.digest import digest_of, parse_digest
 from organs.registry.errors import BadDigest, DiskFull, StoreError, StoreUnwritable
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store.codec import codec_for
 from organs.registry.upkeep import verify
 from tests.builders import file_bytes
@@ -67,35 +67,35 @@ WRITERS = (4, 4)
 
 
 @pytest.fixture
-def model(tmp_path: Path, registry: Registry) -> Path:
+def model(tmp_path: Path, registry: LocalRegistry) -> Path:
     """A model that has been ingested."""
     path = write_model(tmp_path / "little.gguf")
     take_in(registry, path)
     return path
 
 
-def in_file(registry: Registry, which: int = 0) -> BlobRow:
+def in_file(registry: LocalRegistry, which: int = 0) -> BlobRow:
     """A blob that is a file of the store."""
     return [row for row in rows(registry) if row.file is not None][which]
 
 
-def inline(registry: Registry) -> BlobRow:
+def inline(registry: LocalRegistry) -> BlobRow:
     """A blob that is in the database."""
     return next(row for row in rows(registry) if row.inline is not None and row.size_bytes > 1000)
 
 
-def either(registry: Registry) -> tuple[BlobRow, BlobRow]:
+def either(registry: LocalRegistry) -> tuple[BlobRow, BlobRow]:
     return in_file(registry), inline(registry)
 
 
-def stored_bytes(registry: Registry, row: BlobRow) -> bytes:
+def stored_bytes(registry: LocalRegistry, row: BlobRow) -> bytes:
     if row.inline is not None:
         return row.inline
     assert row.file is not None
     return (registry.settings.blobs / row.file).read_bytes()
 
 
-def damage(registry: Registry, row: BlobRow, stored: bytes) -> None:
+def damage(registry: LocalRegistry, row: BlobRow, stored: bytes) -> None:
     """Put `stored` in the place of the blob's bytes."""
     if row.file is not None:
         overwrite(registry.settings.blobs / row.file, stored)
@@ -104,13 +104,13 @@ def damage(registry: Registry, row: BlobRow, stored: bytes) -> None:
         session.execute(update(InlineBlob).where(InlineBlob.blob_id == row.id).values(stored=stored))
 
 
-def record_size(registry: Registry, row: BlobRow, **values: int) -> None:
+def record_size(registry: LocalRegistry, row: BlobRow, **values: int) -> None:
     """Make the row say something else."""
     with registry.catalog.writing() as session:
         session.execute(update(Blob).where(Blob.id == row.id).values(**values))
 
 
-def assert_found(registry: Registry, row: BlobRow, tmp_path: Path, reason: str = "") -> None:
+def assert_found(registry: LocalRegistry, row: BlobRow, tmp_path: Path, reason: str = "") -> None:
     """Verify names the blob and where it is needed; assembling refuses and writes nothing."""
     (fault,) = read_all(registry).faults
     assert fault.digest == row.digest
@@ -123,7 +123,7 @@ def assert_found(registry: Registry, row: BlobRow, tmp_path: Path, reason: str =
     assert list(folder.iterdir()) == []
 
 
-def assert_sound(registry: Registry, model: Path, tmp_path: Path) -> None:
+def assert_sound(registry: LocalRegistry, model: Path, tmp_path: Path) -> None:
     """No fault anywhere, no file too many, and the model comes back."""
     assert read_all(registry).faults == []
     assert_no_orphans(registry)
@@ -132,7 +132,7 @@ def assert_sound(registry: Registry, model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("model")
-def test_line_42_a_bomb_in_a_stored_file_is_refused(registry: Registry, tmp_path: Path) -> None:
+def test_line_42_a_bomb_in_a_stored_file_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
     compressor = zstandard.ZstdCompressor().compressobj(size=256 * MEBI)
     bomb = b"".join(compressor.compress(bytes(MEBI)) for _ in range(256)) + compressor.flush()
     row, codec = in_file(registry), codec_for("F16")
@@ -152,7 +152,7 @@ def test_line_42_a_bomb_in_a_stored_file_is_refused(registry: Registry, tmp_path
 
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize("column", ["size_bytes", "stored_bytes"])
-def test_line_43_a_row_that_claims_a_terabyte_is_found(column: str, registry: Registry, tmp_path: Path) -> None:
+def test_line_43_a_row_that_claims_a_terabyte_is_found(column: str, registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
         record_size(registry, row, **{column: TEBI})
         assert_found(registry, row, tmp_path)
@@ -161,7 +161,7 @@ def test_line_43_a_row_that_claims_a_terabyte_is_found(column: str, registry: Re
 
 
 @pytest.mark.usefixtures("model")
-def test_line_45_a_stored_blob_that_is_cut_is_found_without_reading_it(registry: Registry, tmp_path: Path) -> None:
+def test_line_45_a_stored_blob_that_is_cut_is_found_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
         stored = stored_bytes(registry, row)
         for length in (0, 10, len(stored) // 2, len(stored) - 1):
@@ -172,7 +172,9 @@ def test_line_45_a_stored_blob_that_is_cut_is_found_without_reading_it(registry:
 
 
 @pytest.mark.usefixtures("model")
-def test_line_46_bytes_behind_a_stored_blob_are_found_without_reading_it(registry: Registry, tmp_path: Path) -> None:
+def test_line_46_bytes_behind_a_stored_blob_are_found_without_reading_it(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     for row in either(registry):
         stored = stored_bytes(registry, row)
         for more in (b"\0", stored):
@@ -185,7 +187,7 @@ def test_line_46_bytes_behind_a_stored_blob_are_found_without_reading_it(registr
 
 
 def test_line_47_a_flipped_bit_is_found_by_verify_and_never_served(
-    model: Path, registry: Registry, tmp_path: Path
+    model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     generator = random.Random(47)
     found = 0
@@ -232,7 +234,7 @@ def test_line_48_only_64_lower_case_hexadecimal_characters_are_a_digest(text: st
 
 
 @pytest.mark.usefixtures("model")
-def test_line_48_a_physical_name_in_a_row_never_leads_out_of_the_store(registry: Registry, tmp_path: Path) -> None:
+def test_line_48_a_physical_name_in_a_row_never_leads_out_of_the_store(registry: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(registry)
     outside = tmp_path / "outside"
     outside.write_bytes(stored_bytes(registry, row))
@@ -243,14 +245,14 @@ def test_line_48_a_physical_name_in_a_row_never_leads_out_of_the_store(registry:
     assert outside.exists()
 
 
-def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Path, registry: Registry) -> None:
+def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Path, registry: LocalRegistry) -> None:
     path = write_model(tmp_path / "little.gguf")
     processes, threads = WRITERS
     script = (
         "import sys; from concurrent.futures import ThreadPoolExecutor; from pathlib import Path\n"
-        "from organs.registry.registry import Registry; from tests.faults.cases import take_in\n"
+        "from organs.registry.local import LocalRegistry; from tests.faults.cases import take_in\n"
         "def write(_):\n"
-        "    with Registry.open(sys.argv[1]) as registry: return take_in(registry, Path(sys.argv[2])).created\n"
+        "    with LocalRegistry.open(sys.argv[1]) as registry: return take_in(registry, Path(sys.argv[2])).created\n"
         f"with ThreadPoolExecutor({threads}) as pool: print(*pool.map(write, range({threads})))"
     )
     command = [sys.executable, "-c", script, str(registry.settings.home), str(path)]
@@ -266,7 +268,7 @@ def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_line_50_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
-    kind: Callable[[Registry], BlobRow], model: Path, registry: Registry, tmp_path: Path, organ: Organ
+    kind: Callable[[LocalRegistry], BlobRow], model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     row = kind(registry)
     stored = stored_bytes(registry, row)
@@ -280,7 +282,7 @@ def test_line_50_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
 
 
 def test_line_50_a_blob_that_was_set_aside_is_replaced_too(
-    model: Path, registry: Registry, tmp_path: Path, organ: Organ
+    model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     for row in either(registry):
         damage(registry, row, flipped(stored_bytes(registry, row), 8 * 40))
@@ -293,7 +295,7 @@ def test_line_50_a_blob_that_was_set_aside_is_replaced_too(
     assert_sound(registry, model, tmp_path)
 
 
-def test_line_50_what_one_model_lost_another_brings_back(model: Path, registry: Registry, tmp_path: Path) -> None:
+def test_line_50_what_one_model_lost_another_brings_back(model: Path, registry: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(registry)
     damage(registry, row, bytes(row.stored_bytes))
     data = bytearray(model.read_bytes())
@@ -308,7 +310,7 @@ def test_line_50_what_one_model_lost_another_brings_back(model: Path, registry: 
 
 
 def test_line_51_missing_bytes_are_named_by_organ_and_healed(
-    model: Path, registry: Registry, tmp_path: Path, organ: Organ
+    model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     matrices = [row for row in rows(registry) if row.file is not None]
     for row in matrices:
@@ -332,7 +334,9 @@ def test_line_51_missing_bytes_are_named_by_organ_and_healed(
 
 
 @pytest.mark.usefixtures("model")
-def test_line_52_a_file_without_a_row_is_told_and_swept_only_after_the_grace(registry: Registry, organ: Organ) -> None:
+def test_line_52_a_file_without_a_row_is_told_and_swept_only_after_the_grace(
+    registry: LocalRegistry, organ: Organ
+) -> None:
     orphan = registry.blobs.put(b"nobody knows me" * 10_000)
     assert orphan.file is not None
     said = organ("verify")
@@ -371,7 +375,7 @@ def by_a_pipe(path: Path) -> None:
     "replaced", [by_a_symlink, by_a_second_name, by_a_folder, by_a_pipe], ids=lambda by: by.__name__
 )
 def test_line_53_a_blob_whose_place_is_taken_is_refused_and_healed(
-    replaced: Callable[[Path], None], model: Path, registry: Registry, tmp_path: Path
+    replaced: Callable[[Path], None], model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     row = in_file(registry)
     path = registry.settings.blobs / (row.file or "")
@@ -405,7 +409,7 @@ def test_line_54_a_home_that_cannot_be_a_folder_is_one_clean_line(
 
 @pytest.mark.parametrize("blobs", ["file", "file/below", "/sys/organ-registry"])
 def test_line_54_a_store_that_cannot_be_written_is_one_clean_line(
-    blobs: str, tmp_path: Path, registry: Registry, organ: Organ, monkeypatch: pytest.MonkeyPatch
+    blobs: str, tmp_path: Path, registry: LocalRegistry, organ: Organ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_model(tmp_path / "little.gguf")
     (tmp_path / "file").write_bytes(b"not a folder")
@@ -420,7 +424,7 @@ def test_line_54_a_store_that_cannot_be_written_is_one_clean_line(
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_line_54_a_store_that_refuses_is_told_whatever_is_asked_of_it(
-    number: int, tmp_path: Path, registry: Registry
+    number: int, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
     with pytest.raises(StoreUnwritable, match="no access to"):
@@ -446,7 +450,7 @@ def write_small(folder: Path) -> Path:
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
 def test_a_disk_that_fails_once_costs_the_ingest_and_leaves_nothing(
-    number: int, kind: type[StoreError], tmp_path: Path, registry: Registry
+    number: int, kind: type[StoreError], tmp_path: Path, registry: LocalRegistry
 ) -> None:
     path = write_small(tmp_path)
     without_syncing(registry)
@@ -466,7 +470,7 @@ def test_a_disk_that_fails_once_costs_the_ingest_and_leaves_nothing(
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
 def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
-    number: int, kind: type[StoreError], tmp_path: Path, registry: Registry
+    number: int, kind: type[StoreError], tmp_path: Path, registry: LocalRegistry
 ) -> None:
     path = write_small(tmp_path)
     without_syncing(registry)
@@ -485,7 +489,7 @@ def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
     assert_sound(registry, path, tmp_path)
 
 
-def test_line_59_what_is_not_visible_is_answered_as_absent(model: Path, registry: Registry) -> None:
+def test_line_59_what_is_not_visible_is_answered_as_absent(model: Path, registry: LocalRegistry) -> None:
     with FileSource(model) as source:
         spans = [dissect(source).tensor_span(tensor) for tensor in dissect(source).header.tensors]
         organs = {digest_of(source.read_at(span.offset, span.size_bytes)) for span in spans}
@@ -502,7 +506,7 @@ def test_line_59_what_is_not_visible_is_answered_as_absent(model: Path, registry
             assert reachable_digests(session, asked) == set()
 
 
-def test_line_59_what_an_ingest_under_way_has_stored_is_answered_as_absent(registry: Registry) -> None:
+def test_line_59_what_an_ingest_under_way_has_stored_is_answered_as_absent(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(b"a secret organ" * 10_000)
     with registry.catalog.writing() as session:
         assert record_blobs(session, begin_ingest(session, "a test"), [blob]) == []

@@ -17,8 +17,8 @@ from sqlalchemy import event, func, select
 from organs.registry.catalog import engine
 from organs.registry.catalog.tables import Blob, Organ, Placement
 from organs.registry.errors import Busy, DiskFull, StoreUnwritable
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from tests.faults.cases import (
     Watched,
     assert_no_orphans,
@@ -46,25 +46,25 @@ input()
 
 
 @pytest.fixture
-def first(tmp_path: Path, registry: Registry) -> Path:
+def first(tmp_path: Path, registry: LocalRegistry) -> Path:
     """A model that is in the registry already."""
     path = write_model(tmp_path / "first.gguf")
     take_in(registry, path, name=ModelName("local", "first"))
     return path
 
 
-def database(registry: Registry) -> Path:
+def database(registry: LocalRegistry) -> Path:
     return registry.settings.home / "registry.sqlite3"
 
 
-def assert_only_first(registry: Registry, first: Path, tmp_path: Path) -> None:
+def assert_only_first(registry: LocalRegistry, first: Path, tmp_path: Path) -> None:
     assert models(registry) == ["first"]
     assert read_all(registry).faults == []
     (back,) = assembled(registry, "local/first", tmp_path / "back")
     assert back.read_bytes() == first.read_bytes()
 
 
-def assert_recovers(registry: Registry, second: Path) -> None:
+def assert_recovers(registry: LocalRegistry, second: Path) -> None:
     assert take_in(registry, second, name=ModelName("local", "second")).created
     let_leases_expire(registry)
     let_time_pass(registry)
@@ -76,7 +76,7 @@ def assert_recovers(registry: Registry, second: Path) -> None:
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_line_120_a_database_that_is_full_at_any_page_loses_nothing(
-    stride: int, first: Path, registry: Registry, tmp_path: Path
+    stride: int, first: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
     with closing(sqlite3.connect(database(registry))) as connection:
@@ -85,7 +85,7 @@ def test_line_120_a_database_that_is_full_at_any_page_loses_nothing(
     full = more = 0
     while full * stride == more:
         more += stride
-        with Registry.open(registry.settings.home) as small:
+        with LocalRegistry.open(registry.settings.home) as small:
             event.listen(small.catalog.writer, "connect", _limited(pages + more - 1))
             try:
                 take_in(small, second, name=ModelName("local", "second"))
@@ -111,13 +111,13 @@ def _limited(pages: int) -> object:
 
 
 def test_line_126_a_database_that_cannot_be_written_is_told_and_still_read(
-    first: Path, registry: Registry, tmp_path: Path
+    first: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
     url = f"sqlite:///file:{database(registry)}?mode=ro&uri=true"
-    with Registry.open(registry.settings.home) as usual:
+    with LocalRegistry.open(registry.settings.home) as usual:
         settings = replace(usual.settings, database_url=url)
-    with Registry.from_settings(settings) as locked:
+    with LocalRegistry.from_settings(settings) as locked:
         assert_only_first(locked, first, tmp_path)
         with pytest.raises(StoreUnwritable, match="database cannot be written"):
             take_in(locked, second)
@@ -126,7 +126,7 @@ def test_line_126_a_database_that_cannot_be_written_is_told_and_still_read(
 
 
 def test_line_69_a_database_that_another_process_holds_is_told_and_nothing_is_lost(
-    first: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", 50)
@@ -135,7 +135,7 @@ def test_line_69_a_database_that_another_process_holds_is_told_and_nothing_is_lo
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "1\n"
-    with Registry.open(registry.settings.home) as hasty:
+    with LocalRegistry.open(registry.settings.home) as hasty:
         with pytest.raises(Busy, match="held by another process"):
             take_in(hasty, second)
         assert_only_first(hasty, first, tmp_path)
@@ -144,7 +144,7 @@ def test_line_69_a_database_that_another_process_holds_is_told_and_nothing_is_lo
 
 
 def test_line_69_a_database_that_is_held_from_any_transaction_on_costs_the_ingest_alone(
-    first: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", 20)
@@ -152,12 +152,12 @@ def test_line_69_a_database_that_is_held_from_any_transaction_on_costs_the_inges
     while held == number:
         number += 1
         with (
-            Registry.open(registry.settings.home) as hasty,
+            LocalRegistry.open(registry.settings.home) as hasty,
             closing(sqlite3.connect(database(registry), isolation_level=None)) as holder,
         ):
             stepped = Watched(hasty.catalog, at_step(number, lambda holder=holder: holder.execute("BEGIN IMMEDIATE")))
             try:
-                take_in(Registry(hasty.settings, stepped, hasty.blobs), second, name=ModelName("local", "second"))
+                take_in(LocalRegistry(hasty.settings, stepped, hasty.blobs), second, name=ModelName("local", "second"))
             except Busy:
                 held += 1
                 holder.rollback()
@@ -178,7 +178,7 @@ def limited_to(size_bytes: int) -> None:
     "size_bytes", [90_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (20_000, 200_000))]
 )
 def test_line_120_a_limit_on_the_size_of_files_is_told_and_loses_nothing(
-    size_bytes: int, first: Path, registry: Registry, tmp_path: Path
+    size_bytes: int, first: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
     command = [
@@ -208,14 +208,14 @@ import sys
 from pathlib import Path
 from organs.registry import store
 from organs.registry.errors import OrganError
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.faults.cases import *
 from tests.trips import assembled
 
 store.local.FREE_MARGIN_BYTES = 0
 folder, first, second = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 ballast = folder / "ballast"
-with Registry.open(folder / "home") as registry:
+with LocalRegistry.open(folder / "home") as registry:
     take_in(registry, first, name=ModelName("local", "first"))
     refused = 0
     for number in range(1, 40, 6):
@@ -287,7 +287,7 @@ def test_line_120_a_disk_that_fills_up_at_any_call_loses_nothing(tmp_path: Path)
 EIGHT = """
 import os, sys
 from pathlib import Path
-from tests.faults.cases import ModelName, Registry, take_in
+from tests.faults.cases import ModelName, LocalRegistry, take_in
 
 children = []
 for name in sys.argv[2:]:
@@ -295,7 +295,7 @@ for name in sys.argv[2:]:
     if not child:
         status = 1
         try:
-            with Registry.open(sys.argv[1]) as registry:
+            with LocalRegistry.open(sys.argv[1]) as registry:
                 status = int(not take_in(registry, Path(name), name=ModelName("local", Path(name).stem)).created)
         finally:
             os._exit(status)
@@ -304,7 +304,9 @@ sys.exit(max(os.waitpid(child, 0)[1] for child in children) != 0)
 """
 
 
-def test_line_49_eight_processes_with_models_that_share_organs_count_right(tmp_path: Path, registry: Registry) -> None:
+def test_line_49_eight_processes_with_models_that_share_organs_count_right(
+    tmp_path: Path, registry: LocalRegistry
+) -> None:
     paths = []
     for number in range(WRITERS):
         path = write_model(tmp_path / f"model-{number}.gguf", seed=number)

@@ -18,8 +18,8 @@ import pytest
 from organs.registry.assembly import place_file, plan_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.errors import DiskFull, OrganError, StoreError, StoreUnwritable
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.store import BlobStore
 from organs.registry.upkeep import sweep, verify
 from tests.faults.cases import (
@@ -70,30 +70,30 @@ class Place:
     first: Path
     second: Path
 
-    def opened(self) -> Registry:
-        return without_syncing(Registry.open(self.folder / "home"))
+    def opened(self) -> LocalRegistry:
+        return without_syncing(LocalRegistry.open(self.folder / "home"))
 
     def sources(self) -> dict[str, Path]:
         return {"first": self.first, "second": self.second}
 
 
-def take_second(registry: Registry, place: Place) -> None:
+def take_second(registry: LocalRegistry, place: Place) -> None:
     take_in(registry, place.second, name=ModelName("local", "second"))
 
 
-def take_first_again(registry: Registry, place: Place) -> None:
+def take_first_again(registry: LocalRegistry, place: Place) -> None:
     take_in(registry, place.first, name=ModelName("local", "first"))
 
 
-def sweep_it(registry: Registry, place: Place) -> None:
+def sweep_it(registry: LocalRegistry, place: Place) -> None:
     sweep(registry.catalog, registry.blobs, dry_run=False)
 
 
-def repair(registry: Registry, place: Place) -> None:
+def repair(registry: LocalRegistry, place: Place) -> None:
     verify(registry.catalog, registry.blobs, read_data=EVERYTHING, repair=True)
 
 
-def assemble(registry: Registry, place: Place) -> None:
+def assemble(registry: LocalRegistry, place: Place) -> None:
     with registry.catalog.reading() as session:
         (plan,) = plan_model(session, model_by_name(session, parse_model_name("local/first")))
     target = place.folder / "out" / "first.gguf"
@@ -109,7 +109,7 @@ def assemble(registry: Registry, place: Place) -> None:
     assert target.read_bytes() == place.first.read_bytes()
 
 
-def damage(registry: Registry) -> set[str]:
+def damage(registry: LocalRegistry) -> set[str]:
     """Spoil a blob in a file, remove another; their digests."""
     spoiled, gone, *_ = (row for row in rows(registry) if row.file is not None)
     path = registry.settings.blobs / (spoiled.file or "")
@@ -118,7 +118,7 @@ def damage(registry: Registry) -> set[str]:
     return {spoiled.digest, gone.digest}
 
 
-def litter(registry: Registry) -> set[str]:
+def litter(registry: LocalRegistry) -> set[str]:
     """What two sweeps remove."""
     leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
     let_time_pass(registry)
@@ -129,12 +129,12 @@ def litter(registry: Registry) -> set[str]:
     return set()
 
 
-def nothing(_registry: Registry) -> set[str]:
+def nothing(_registry: LocalRegistry) -> set[str]:
     return set()
 
 
-Work = Callable[[Registry, Place], None]
-Prepare = Callable[[Registry], set[str]]
+Work = Callable[[LocalRegistry, Place], None]
+Prepare = Callable[[LocalRegistry], set[str]]
 WORKS: dict[str, tuple[Prepare, Work]] = {
     "ingest": (nothing, take_second),
     "heal": (damage, take_first_again),
@@ -158,7 +158,7 @@ def place(tmp_path: Path, migrated_database: Path) -> Place:
     return made
 
 
-def attempts(place: Place, prepare: Prepare, first: int, stride: int) -> Iterator[tuple[int, Registry, set[str]]]:
+def attempts(place: Place, prepare: Prepare, first: int, stride: int) -> Iterator[tuple[int, LocalRegistry, set[str]]]:
     """Again and again a registry as at the beginning: the number of the attempt, what was damaged on purpose."""
     home, kept = place.folder / "home", place.folder / "kept"
     with place.opened() as registry:
@@ -171,7 +171,7 @@ def attempts(place: Place, prepare: Prepare, first: int, stride: int) -> Iterato
             yield at, registry, planted
 
 
-def assert_whole(registry: Registry, place: Place, planted: set[str]) -> None:
+def assert_whole(registry: LocalRegistry, place: Place, planted: set[str]) -> None:
     """Nothing that was acknowledged is lost: all models are there, and nothing but `planted` is faulty."""
     assert {fault.digest for fault in read_all(registry).faults} <= planted
     assert {digest for digest, state in states(registry).items() if state == "corrupt"} <= planted
@@ -180,7 +180,7 @@ def assert_whole(registry: Registry, place: Place, planted: set[str]) -> None:
         assert back.read_bytes() == place.sources()[name].read_bytes()
 
 
-def assert_recovers(registry: Registry, place: Place, work: Work) -> None:
+def assert_recovers(registry: LocalRegistry, place: Place, work: Work) -> None:
     """On a sound disk the same succeeds, what was damaged can be healed, and a sweep leaves nothing over."""
     work(registry, place)
     take_first_again(registry, place)
@@ -198,7 +198,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
-def failed(work: Work, registry: Registry, place: Place, files: SteppedFiles, kind: type[OrganError]) -> bool:
+def failed(work: Work, registry: LocalRegistry, place: Place, files: SteppedFiles, kind: type[OrganError]) -> bool:
     """Whether the work, on a disk of `files`, fails: as it may, with one clean error of ours, and nothing left open."""
     before = descriptors()
     try:
@@ -211,7 +211,7 @@ def failed(work: Work, registry: Registry, place: Place, files: SteppedFiles, ki
     return False
 
 
-def temporaries(registry: Registry, place: Place) -> list[str]:
+def temporaries(registry: LocalRegistry, place: Place) -> list[str]:
     """What is half written, in the store or beside an assembled file."""
     half = [path.name for path in (place.folder / "out").glob("*.part")]
     return half + [name for name in files_below(registry) if name.startswith("tmp/")]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.generated import Architecture, write_model
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.faults.cases import (
     assert_no_orphans,
     let_leases_expire,
@@ -49,7 +49,7 @@ class Home:
     def made(cls, folder: Path) -> Home:
         folder.mkdir()
         home = cls(folder, write_small_model(folder / "small.gguf"))
-        with Registry.open(folder) as registry:
+        with LocalRegistry.open(folder) as registry:
             take_in(registry, home.small)
         return home
 
@@ -78,7 +78,7 @@ class Home:
 
     def assert_sound(self, path: Path, scratch: Path) -> bool:
         """Every registered model comes back; whether that of `path` is among them."""
-        with Registry.open(self.folder) as registry:
+        with LocalRegistry.open(self.folder) as registry:
             names = models(registry)
             report = read_all(registry)
             assert report.faults == []
@@ -91,7 +91,7 @@ class Home:
 
     def digests(self) -> frozenset[str]:
         """Of all blobs that have a row."""
-        with Registry.open(self.folder) as registry:
+        with LocalRegistry.open(self.folder) as registry:
             return frozenset(row.digest for row in rows(registry))
 
     def _files(self) -> list[tuple[str, int]]:
@@ -165,7 +165,7 @@ def test_a_kill_at_any_moment_loses_no_model_and_leaves_nothing_that_stays(
             home, homes = Home.made(tmp_path / f"home-{homes}"), homes + 1
     finished(home.start(middle))
     assert home.assert_sound(middle, tmp_path / "scratch")
-    with Registry.open(home.folder) as registry:
+    with LocalRegistry.open(home.folder) as registry:
         let_leases_expire(registry)
         let_time_pass(registry)
         for _ in range(2):
@@ -189,7 +189,7 @@ def test_an_ingest_that_is_interrupted_cleans_up_and_goes_on_when_it_is_run_agai
     if not known:  # else it was faster
         assert process.returncode == 130
         assert "run the same command again" in said
-    with Registry.open(home.folder) as registry:
+    with LocalRegistry.open(home.folder) as registry:
         assert_no_orphans(registry)
         found = sum(row.size_bytes for row in rows(registry))
     report = finished(home.start(middle))
@@ -198,7 +198,9 @@ def test_an_ingest_that_is_interrupted_cleans_up_and_goes_on_when_it_is_run_agai
     assert home.assert_sound(middle, tmp_path / "scratch")
 
 
-def test_an_interrupt_while_a_large_tensor_is_written_leaves_no_temporary(middle: Path, registry: Registry) -> None:
+def test_an_interrupt_while_a_large_tensor_is_written_leaves_no_temporary(
+    middle: Path, registry: LocalRegistry
+) -> None:
     def press_once(_size_bytes: int) -> None:
         if not pressed:
             pressed.append(True)
@@ -237,5 +239,5 @@ def test_a_kill_at_nine_tenths_costs_less_than_15_percent_of_the_bytes(tmp_path:
 
 
 def sum_of_stored(home: Home) -> int:
-    with Registry.open(home.folder) as registry:
+    with LocalRegistry.open(home.folder) as registry:
         return sum(row.stored_bytes for row in rows(registry) if row.file is not None)

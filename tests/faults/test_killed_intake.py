@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.faults.cases import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep
 from tests.submitting import asked_for, attended, found, whole
 from tests.trips import assembled, little_model
@@ -47,12 +47,12 @@ def test_a_submission_whose_job_is_killed_at_any_commit_is_published_by_the_next
     killed = 0
     for steps in range(1, STEPS_MAX):
         home = tmp_path / f"home{steps}"
-        with Registry.open(home) as registry:
+        with LocalRegistry.open(home) as registry:
             submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)])
         if not _killed(home, submission_id, steps):
             break
         killed += 1
-        with Registry.open(home) as registry:
+        with LocalRegistry.open(home) as registry:
             after = attended(registry, submission_id)
             assert (after.row.state, after.row.reason) == ("published", None), steps
             let_leases_expire(registry)
@@ -64,7 +64,7 @@ def test_a_submission_whose_job_is_killed_at_any_commit_is_published_by_the_next
             assert_no_orphans(registry)
             read_all(registry)
     assert killed >= 10, "as many commits as an intake has, before and behind each"
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         assert found(registry, submission_id).row.state == "published"
 
 
@@ -72,8 +72,8 @@ def _killed(home: Path, submission_id: int, steps: int) -> bool:
     """Whether a process that works at the submission was killed after so many steps."""
     pid = os.fork()
     if not pid:
-        with Registry.open(home) as registry:
-            killing = Registry(registry.settings, KillingCatalog(registry.catalog, steps), registry.blobs)
+        with LocalRegistry.open(home) as registry:
+            killing = LocalRegistry(registry.settings, KillingCatalog(registry.catalog, steps), registry.blobs)
             attended(killing, submission_id)
             os._exit(0)
     status = os.waitpid(pid, 0)[1]

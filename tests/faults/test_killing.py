@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from organs.registry.catalog.tables import Ingest
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.faults.cases import Crash, SteppedFiles, models, read_all, take_in, with_files, write_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ def test_line_122_kills_at_random_moments_lose_nothing() -> None:
     assert re.match(r"8 kills \(.*\), \d+ more came too late; \d+ models .* nothing lost; \d+ s\n", said.stdout)
 
 
-def test_line_122_an_ingest_that_was_killed_does_not_hinder_the_next(registry: Registry, tmp_path: Path) -> None:
+def test_line_122_an_ingest_that_was_killed_does_not_hinder_the_next(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
 
     def die(_number: int, name: str) -> None:

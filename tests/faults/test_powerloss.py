@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from tests.faults.crash_states import Disk
 from tests.faults.journal import Journal, JournalFiles, RowsFirst, WithoutFileSync, WithoutFolderSync
@@ -70,7 +70,7 @@ def test_line_123_a_placed_file_that_is_not_synced_is_caught(
     assert check_placed(*placed_file(tmp_path, mutant)).violations
 
 
-def test_every_writing_connection_waits_for_the_disk(registry: Registry) -> None:
+def test_every_writing_connection_waits_for_the_disk(registry: LocalRegistry) -> None:
     engine = registry.catalog.writer
     with closing(engine.raw_connection()) as one, closing(engine.raw_connection()) as other:
         for connection in (one, other):
@@ -87,9 +87,9 @@ def test_a_new_home_is_on_the_disk_before_its_database_is_made(tmp_path: Path, m
         synced.append((path, home.exists()))
 
     monkeypatch.setattr(Files, "sync_folder", sync_folder)
-    Registry.open(home).close()
+    LocalRegistry.open(home).close()
     assert synced == [(tmp_path.parent, False), (tmp_path, False), (tmp_path / "new", True)]
-    Registry.open(home).close()
+    LocalRegistry.open(home).close()
     assert len(synced) == 3
 
 

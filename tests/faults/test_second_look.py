@@ -30,7 +30,7 @@ from organs.registry.compose.lock import Lock, LockedTensor
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, NotAssemblable
 from organs.registry.gguf import TensorSpec, dtype_by_name
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
 from organs.registry.store.blobs import LOOK_AGAIN_SECONDS, SecondLooks
 from organs.registry.store.files import Files
@@ -39,7 +39,7 @@ from tests.faults.cases import EVERYTHING, flipped, read_all
 from tests.faults.conftest import Organ
 from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes
 
-Kind = Callable[[Registry], BlobRow]
+Kind = Callable[[LocalRegistry], BlobRow]
 MODEL = "local/little"
 HEAD_MAX_BYTES = 4096
 """Of these blobs. What is read at once and is longer is a chunk."""
@@ -51,19 +51,19 @@ def data(filled_home: Path) -> bytes:
     return (filled_home.parent / "little.gguf").read_bytes()
 
 
-def flip(registry: Registry, row: BlobRow) -> bytes:
+def flip(registry: LocalRegistry, row: BlobRow) -> bytes:
     """Flip one bit of the last stored byte; the stored bytes as they were."""
     stored = stored_bytes(registry, row)
     damage(registry, row, flipped(stored, 8 * (len(stored) - 1)))
     return stored
 
 
-def current(registry: Registry, row: BlobRow) -> BlobRow:
+def current(registry: LocalRegistry, row: BlobRow) -> BlobRow:
     with registry.catalog.reading() as session:
         return blobs_by_digest(session, [row.digest])[row.digest]
 
 
-def flipped_and_set_aside(registry: Registry, kind: Kind = in_file) -> tuple[BlobRow, bytes]:
+def flipped_and_set_aside(registry: LocalRegistry, kind: Kind = in_file) -> tuple[BlobRow, bytes]:
     """A blob that was set aside because one bit of it is flipped, and its stored bytes as they were."""
     row = kind(registry)
     stored = flip(registry, row)
@@ -72,14 +72,14 @@ def flipped_and_set_aside(registry: Registry, kind: Kind = in_file) -> tuple[Blo
     return current(registry, row), stored
 
 
-def flipped_and_back(registry: Registry, kind: Kind = in_file) -> BlobRow:
+def flipped_and_back(registry: LocalRegistry, kind: Kind = in_file) -> BlobRow:
     """A blob that was set aside because one bit of it was flipped, and that has its bytes again."""
     row, stored = flipped_and_set_aside(registry, kind)
     damage(registry, row, stored)
     return current(registry, row)
 
 
-def events(registry: Registry) -> list[str]:
+def events(registry: LocalRegistry) -> list[str]:
     """The events about stored bytes, oldest first, each with the first word of its text."""
     with registry.catalog.reading() as session:
         found = select(Event.action, Event.text).where(Event.action.like("%blob")).order_by(Event.id)
@@ -95,7 +95,7 @@ def taken_back(row: BlobRow) -> list[str]:
     "words", [["assemble", MODEL, "-o", "back.gguf"], ["extract", MODEL, "-o", "folder"]], ids=["assemble", "extract"]
 )
 def test_line_133_a_command_that_reads_a_blob_whose_bytes_are_right_again_takes_it_back(
-    words: list[str], kind: Kind, filled: Registry, organ: Organ, data: bytes, tmp_path: Path
+    words: list[str], kind: Kind, filled: LocalRegistry, organ: Organ, data: bytes, tmp_path: Path
 ) -> None:
     row = flipped_and_back(filled, kind)
     done = organ(*words[:-1], tmp_path / words[-1])
@@ -108,7 +108,7 @@ def test_line_133_a_command_that_reads_a_blob_whose_bytes_are_right_again_takes_
 
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_line_133_a_blob_whose_bytes_are_still_wrong_stays_refused(
-    kind: Kind, filled: Registry, organ: Organ, tmp_path: Path
+    kind: Kind, filled: LocalRegistry, organ: Organ, tmp_path: Path
 ) -> None:
     row, _ = flipped_and_set_aside(filled, kind)
     refused = organ("assemble", MODEL, "-o", tmp_path / "back.gguf")
@@ -121,7 +121,7 @@ def test_line_133_a_blob_whose_bytes_are_still_wrong_stays_refused(
 
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_line_133_verify_reports_a_blob_that_is_right_again_and_with_repair_takes_it_back(
-    kind: Kind, filled: Registry, organ: Organ
+    kind: Kind, filled: LocalRegistry, organ: Organ
 ) -> None:
     row = flipped_and_back(filled, kind)
     looked = organ("verify")
@@ -135,7 +135,7 @@ def test_line_133_verify_reports_a_blob_that_is_right_again_and_with_repair_take
     assert "set aside" not in organ("verify").out
 
 
-def test_line_133_a_plan_takes_a_blob_back_and_the_lock_of_a_damaged_one_is_refused(filled: Registry) -> None:
+def test_line_133_a_plan_takes_a_blob_back_and_the_lock_of_a_damaged_one_is_refused(filled: LocalRegistry) -> None:
     row, stored = flipped_and_set_aside(filled)
     elements = row.size_bytes // 2
     with filled.catalog.reading() as session:
@@ -150,7 +150,7 @@ def test_line_133_a_plan_takes_a_blob_back_and_the_lock_of_a_damaged_one_is_refu
     assert current(filled, row).state == "present"
 
 
-def test_line_133_a_backup_takes_a_blob_back_and_copies_it_anew(filled: Registry, tmp_path: Path) -> None:
+def test_line_133_a_backup_takes_a_blob_back_and_copies_it_anew(filled: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(filled)
     stored = flip(filled, row)
     folder = tmp_path / "copy"
@@ -161,7 +161,7 @@ def test_line_133_a_backup_takes_a_blob_back_and_copies_it_anew(filled: Registry
     damage(filled, row, stored)
     assert back_up(filled.catalog, filled.blobs, filled.settings, folder).faults == []
     assert current(filled, row).state == "present"
-    with Registry.open(folder) as copy:
+    with LocalRegistry.open(folder) as copy:
         assert read_all(copy).faults == []
 
 
@@ -194,7 +194,7 @@ class Clock:
 class Unsteady:
     """A registry's blobs on an unsteady disk, with the clock of their second looks."""
 
-    registry: Registry
+    registry: LocalRegistry
     row: BlobRow
     files: UnsteadyFiles
     clock: Clock
@@ -210,7 +210,7 @@ class Unsteady:
 
 
 @pytest.fixture
-def unsteady(filled: Registry) -> Unsteady:
+def unsteady(filled: LocalRegistry) -> Unsteady:
     row, files, clock = in_file(filled), UnsteadyFiles(), Clock()
     store = BlobStore(filled.settings.blobs, files, partial(take_back, filled.catalog), SecondLooks(clock))
     set_aside(filled.catalog, [row])

@@ -19,7 +19,7 @@ from organs.registry.catalog.tables import Ingest, Model
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadSource
 from organs.registry.gguf import TensorSpec, dtype_by_name, encode_header
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.faults.cases import (
     Watched,
     assert_no_orphans,
@@ -101,7 +101,7 @@ def removed(path: Path) -> None:
     ids=lambda change: change.__name__,
 )
 def test_line_37_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kept(
-    change: Callable[[Path], None], registry: Registry, tmp_path: Path
+    change: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
     once = Once(lambda: change(path))
@@ -118,7 +118,9 @@ def test_line_37_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kep
     assert read_all(registry).faults == []
 
 
-def test_line_37_a_change_that_hides_its_time_is_refused_or_taken_whole(registry: Registry, tmp_path: Path) -> None:
+def test_line_37_a_change_that_hides_its_time_is_refused_or_taken_whole(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     outcomes = set()
     for step in range(1, 11):
         path = write_model(tmp_path / "little.gguf", seed=step)
@@ -128,7 +130,7 @@ def test_line_37_a_change_that_hides_its_time_is_refused_or_taken_whole(registry
             path.write_bytes(model_bytes(seed=100 + step))
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-        watched = Registry(registry.settings, Watched(registry.catalog, at_step(step, rewrite)), registry.blobs)
+        watched = LocalRegistry(registry.settings, Watched(registry.catalog, at_step(step, rewrite)), registry.blobs)
         known = len(models(registry))
         try:
             report = take_in(watched, path)
@@ -178,7 +180,7 @@ IRREGULAR = [a_pipe, a_socket, a_folder, a_link_to_zeros, a_link_to_itself, a_li
 
 @pytest.mark.parametrize("make", IRREGULAR, ids=lambda make: make.__name__)
 def test_line_38_what_is_no_file_is_refused_before_it_is_opened(
-    make: Callable[[Path], None], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, organ: Organ
+    make: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, organ: Organ
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the address of a socket must be short
     path = tmp_path / "bad.gguf"
@@ -202,7 +204,7 @@ def test_line_38_what_is_no_file_is_refused_before_it_is_opened(
         assert models(registry) == ["good"]
 
 
-def test_line_38_a_device_is_refused_before_it_is_opened(registry: Registry, organ: Organ) -> None:
+def test_line_38_a_device_is_refused_before_it_is_opened(registry: LocalRegistry, organ: Organ) -> None:
     for device in ("/dev/zero", "/dev/null", "/dev/tty"):
         with pytest.raises(BadSource, match="not a regular file"):
             take_in(registry, Path(device))
@@ -210,7 +212,7 @@ def test_line_38_a_device_is_refused_before_it_is_opened(registry: Registry, org
     assert row_counts(registry)["ingests"] == 0
 
 
-def test_a_link_to_a_file_is_followed(registry: Registry, tmp_path: Path) -> None:
+def test_a_link_to_a_file_is_followed(registry: LocalRegistry, tmp_path: Path) -> None:
     write_model(tmp_path / "blob-of-a-cache")
     (tmp_path / "little.gguf").symlink_to("blob-of-a-cache")
     assert take_in(registry, tmp_path / "little.gguf").created
@@ -252,7 +254,7 @@ REFUSED: list[tuple[str, Callable[[bytes], bytes]]] = [
 
 @pytest.mark.parametrize(("why", "spoil"), REFUSED, ids=[why for why, _ in REFUSED])
 def test_a_file_that_is_refused_leaves_no_row_and_no_file(
-    why: str, spoil: Callable[[bytes], bytes], registry: Registry, tmp_path: Path, organ: Organ
+    why: str, spoil: Callable[[bytes], bytes], registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     path = tmp_path / f"{why}.gguf"
     path.write_bytes(spoil(model_bytes()))
@@ -265,7 +267,7 @@ def test_a_file_that_is_refused_leaves_no_row_and_no_file(
     assert files_below(registry) == []
 
 
-def test_what_is_refused_does_not_stop_the_others(registry: Registry, tmp_path: Path, organ: Organ) -> None:
+def test_what_is_refused_does_not_stop_the_others(registry: LocalRegistry, tmp_path: Path, organ: Organ) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     write_model(tmp_path / "b.gguf", seed=1)
     (tmp_path / "c.gguf").write_bytes(model_bytes()[:-1])

@@ -36,8 +36,8 @@ from organs.registry.catalog.search import MODELS, ORGANS, Kind, parse_query
 from organs.registry.catalog.tables import Base, BlobLease, Contributor, Event, Lineage, Model, Organ, Placement
 from organs.registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadValue, NotFound
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import array, file_bytes
 from tests.builders import text as text_entry
 from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
@@ -66,7 +66,7 @@ def heard_by(engine: Engine) -> Iterator[Heard]:
     event.remove(engine, "before_cursor_execute", hear)
 
 
-def one(registry: Registry, question: Any) -> Any:
+def one(registry: LocalRegistry, question: Any) -> Any:
     with registry.catalog.reading() as session:
         return session.scalar(question)
 
@@ -91,7 +91,7 @@ def hostile_model() -> bytes:
 
 
 def test_lines_60_and_61_no_text_in_any_table_has_a_nul_or_is_longer_than_its_column(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "hostile.gguf").write_bytes(hostile_model())
     take_in(registry, tmp_path / "hostile.gguf")
@@ -113,7 +113,7 @@ def _limit(column: Column[Any]) -> int | None:
 
 
 @pytest.mark.parametrize("asked", ["a\0b", "slot:a\0b", "model:acme/tiny\0", 'by:"\0"', "-license:\0", "\0", "sort:\0"])
-def test_line_60_a_nul_in_a_question_is_refused_or_parts_words(asked: str, registry: Registry) -> None:
+def test_line_60_a_nul_in_a_question_is_refused_or_parts_words(asked: str, registry: LocalRegistry) -> None:
     place(registry, [ModelRow((Row(),), name="a-b")])
     if asked == "a\0b":
         assert len(registry.search(asked)) == 1
@@ -124,7 +124,7 @@ def test_line_60_a_nul_in_a_question_is_refused_or_parts_words(asked: str, regis
 
 @pytest.mark.parametrize("asked", ["x" * 1001, "slot:" + "x" * 200, "model:" + "x" * 97, "model:" + "x" * 96 + "*"])
 def test_line_61_a_question_about_something_longer_than_can_be_there_finds_nothing(
-    asked: str, registry: Registry
+    asked: str, registry: LocalRegistry
 ) -> None:
     place(registry, [ModelRow((Row(),))])
     assert registry.search(asked).items == ()
@@ -135,7 +135,7 @@ def test_line_61_a_question_about_something_longer_than_can_be_there_finds_nothi
 
 @pytest.mark.parametrize("number", [2**63, 2**63 + 1, 2**64, 10**30])
 def test_line_64_a_number_beyond_63_bits_never_reaches_the_database(
-    number: int, registry: Registry, organ: Command
+    number: int, registry: LocalRegistry, organ: Command
 ) -> None:
     place(registry, [ModelRow((Row(),))])
     for field in ORGANS.fields.values():
@@ -155,7 +155,7 @@ def test_line_64_a_number_beyond_63_bits_never_reaches_the_database(
     assert organ("show", f"acme/tiny@{number}").status == 1
 
 
-def test_line_64_the_largest_numbers_that_fit_are_asked_and_found(registry: Registry) -> None:
+def test_line_64_the_largest_numbers_that_fit_are_asked_and_found(registry: LocalRegistry) -> None:
     largest = 2**63 - 1
     place(registry, [ModelRow((Row(size_bytes=largest, block=largest),))])
     assert len(registry.search("size>=9223372036854774784 block>9223372036854774783")) == 1
@@ -199,7 +199,7 @@ def not_json(token: str) -> NoReturn:
 
 
 def test_line_65_what_is_no_number_is_null_in_every_table_and_in_every_json(
-    registry: Registry, tmp_path: Path, organ: Command
+    registry: LocalRegistry, tmp_path: Path, organ: Command
 ) -> None:
     (tmp_path / "odd.gguf").write_bytes(odd_model())
     said = organ("ingest", "--json", tmp_path / "odd.gguf")
@@ -230,7 +230,9 @@ def test_line_65_what_is_no_number_is_null_in_every_table_and_in_every_json(
 
 
 @pytest.mark.parametrize("kind", ["reader", "writer"])
-def test_line_67_foreign_keys_are_on_also_in_connections_that_are_made_later(kind: str, registry: Registry) -> None:
+def test_line_67_foreign_keys_are_on_also_in_connections_that_are_made_later(
+    kind: str, registry: LocalRegistry
+) -> None:
     engine: Engine = getattr(registry.catalog, kind)
 
     def is_on() -> bool:
@@ -254,7 +256,7 @@ def test_line_67_foreign_keys_are_on_also_in_connections_that_are_made_later(kin
 
 
 def test_line_68_a_registry_of_models_without_a_tensor_or_a_measure_divides_by_nothing(
-    registry: Registry, tmp_path: Path, organ: Command
+    registry: LocalRegistry, tmp_path: Path, organ: Command
 ) -> None:
     for name, data in {
         "words": file_bytes([text_entry("general.name", "Words")]),
@@ -286,9 +288,9 @@ import sys, time
 from pathlib import Path
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 gate, path = map(Path, sys.argv[2:4])
-with Registry.open(sys.argv[1]) as registry:
+with LocalRegistry.open(sys.argv[1]) as registry:
     (source,) = find_sources([str(path)])
     print("ready", flush=True)
     while not gate.exists():
@@ -297,7 +299,7 @@ with Registry.open(sys.argv[1]) as registry:
 """
 
 
-def run_together(registry: Registry, tmp_path: Path, script: str, paths: list[Path]) -> list[str]:
+def run_together(registry: LocalRegistry, tmp_path: Path, script: str, paths: list[Path]) -> list[str]:
     """The last line of each of the processes that `script` makes of `paths`, all begun at one moment."""
     gate = tmp_path / "gate"
     gate.unlink(missing_ok=True)
@@ -322,7 +324,9 @@ def run_together(registry: Registry, tmp_path: Path, script: str, paths: list[Pa
     return [said[0].strip() for said in ends]
 
 
-def test_lines_69_and_70_the_counts_are_right_after_eight_ingests_at_once(registry: Registry, tmp_path: Path) -> None:
+def test_lines_69_and_70_the_counts_are_right_after_eight_ingests_at_once(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     paths = []
     for number in range(8):
         paths.append(tmp_path / f"m{number}.gguf")
@@ -336,7 +340,7 @@ def test_lines_69_and_70_the_counts_are_right_after_eight_ingests_at_once(regist
     assert read_all(registry).faults == []
 
 
-def test_line_71_of_four_who_bring_the_same_file_one_registers_it(registry: Registry, tmp_path: Path) -> None:
+def test_line_71_of_four_who_bring_the_same_file_one_registers_it(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "same.gguf"
     path.write_bytes(little_model())
     assert sorted(run_together(registry, tmp_path, INGEST, [path] * 4)) == ["False", "False", "False", "True"]
@@ -353,10 +357,10 @@ import sys, time
 from datetime import timedelta
 from pathlib import Path
 from organs.registry.errors import Busy
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import sweep
 gate = Path(sys.argv[2])
-with Registry.open(sys.argv[1]) as registry:
+with LocalRegistry.open(sys.argv[1]) as registry:
     print("ready", flush=True)
     while not gate.exists():
         time.sleep(0.001)
@@ -367,7 +371,9 @@ with Registry.open(sys.argv[1]) as registry:
 """
 
 
-def test_line_71_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(registry: Registry, tmp_path: Path) -> None:
+def test_line_71_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a test")
         record_blobs(session, ingest_id, [registry.blobs.put(sample(SMALL, seed)) for seed in range(20)])
@@ -381,7 +387,7 @@ def test_line_71_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(regi
     assert rows(registry) == []
 
 
-def test_line_71_a_blob_is_leased_once_by_each_of_two_who_need_it(registry: Registry) -> None:
+def test_line_71_a_blob_is_leased_once_by_each_of_two_who_need_it(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(sample(SMALL))
     for _ in range(2):
         with registry.catalog.writing() as session:
@@ -396,7 +402,7 @@ ORDERED = {"blobs": ("digest",), "blob_leases": ("blob_id",), "organs": ("blob_i
 FACETS = ("type", "tower", "slot", "dtype", "architecture", "license")
 
 
-def test_line_72_everybody_locks_rows_in_the_order_of_their_keys(registry: Registry, tmp_path: Path) -> None:
+def test_line_72_everybody_locks_rows_in_the_order_of_their_keys(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, data in (("a", little_model(blocks=4)), ("b", little_model(blocks=5, seed=1))):
         (tmp_path / f"{name}.gguf").write_bytes(data)
     stored = [registry.blobs.put(sample(SMALL, seed)) for seed in range(12)]
@@ -443,7 +449,7 @@ def bad(asking: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_line_77_no_statement_has_a_part_that_somebody_typed(payload: str, registry: Registry) -> None:
+def test_line_77_no_statement_has_a_part_that_somebody_typed(payload: str, registry: LocalRegistry) -> None:
     place(registry, drawn(5, seed=1))
     before = row_counts(registry)
     quoted = f'"{payload}"' if '"' not in payload else payload
@@ -470,7 +476,7 @@ def test_line_77_no_statement_has_a_part_that_somebody_typed(payload: str, regis
     assert row_counts(registry) == before
 
 
-def test_line_77_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: Registry) -> None:
+def test_line_77_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: LocalRegistry) -> None:
     place(registry, drawn(5, seed=1))
     text_ = str(parse_query(""))
     for value in ("1 OR 1=1", "' --"):
@@ -479,7 +485,9 @@ def test_line_77_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: Regis
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_line_60_a_name_that_no_database_takes_is_refused_before_it_is_asked(name: str, registry: Registry) -> None:
+def test_line_60_a_name_that_no_database_takes_is_refused_before_it_is_asked(
+    name: str, registry: LocalRegistry
+) -> None:
     with pytest.raises(BadValue), registry.catalog.writing() as session:
         contributor_id(session, name)
     with pytest.raises(BadQuery):

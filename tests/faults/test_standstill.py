@@ -10,7 +10,7 @@ import pytest
 
 from organs.ingest import hashing, pipeline, tasks
 from organs.ingest.hashing import FilePass
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes
 from tests.faults.cases import assert_no_orphans, models, read_all, take_in, without_syncing, write_model
 from tests.trips import Tensors, assembled, block_metadata, weights
@@ -46,7 +46,7 @@ def large_and_small() -> Tensors:
 
 
 def test_an_ingest_with_the_least_room_comes_to_its_end(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Narrow(tasks.Tasks):
         def __init__(self, *arguments: object) -> None:
@@ -69,7 +69,7 @@ def test_an_ingest_with_the_least_room_comes_to_its_end(
 
 @pytest.mark.parametrize("name", ["reader", "feeder", "file-hash", "ingest_0", "sync_0"])
 def test_an_ingest_whose_thread_is_not_started_fails_and_succeeds_later(
-    name: str, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = threading.Thread.start
 
@@ -89,7 +89,7 @@ def test_an_ingest_whose_thread_is_not_started_fails_and_succeeds_later(
 
 
 def test_an_ingest_whose_file_cannot_be_hashed_fails_instead_of_recording_a_wrong_digest(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_pass: FilePass, _offset: int, _data: memoryview) -> None:
         raise MemoryError

@@ -34,7 +34,7 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import Blob, Ingest, Organ
 from organs.registry.digest import digest_of
 from organs.registry.errors import Busy, MissingBlob, StoreError
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.settings import GRACE
 from organs.registry.store import StoredBlob
 from organs.registry.upkeep import SweepReport, sweep
@@ -69,7 +69,7 @@ AT_ONCE = timedelta(0)
 
 
 @pytest.fixture
-def quick(registry: Registry) -> Registry:
+def quick(registry: LocalRegistry) -> LocalRegistry:
     """The registry, for tests of very many transactions."""
     return without_syncing(registry)
 
@@ -81,7 +81,7 @@ def quick(registry: Registry) -> Registry:
 class Race:
     """One sweeper and one writer of the same bytes, step by step."""
 
-    registry: Registry
+    registry: LocalRegistry
     plain: bytes
     doomed: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -183,7 +183,7 @@ def interleavings(first: Sequence[Step], second: Sequence[Step]) -> Iterator[lis
         yield order
 
 
-def prepared(registry: Registry, state: str, plain: bytes) -> None:
+def prepared(registry: LocalRegistry, state: str, plain: bytes) -> None:
     """Bring a blob of `plain`, which nothing needs, into `state`."""
     if state == "absent":
         return
@@ -202,7 +202,9 @@ def prepared(registry: Registry, state: str, plain: bytes) -> None:
 
 
 @pytest.mark.parametrize("state", ["absent", "unneeded", "doomed", "corrupt", "corrupt and doomed"])
-def test_line_55_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(state: str, quick: Registry) -> None:
+def test_line_55_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(
+    state: str, quick: LocalRegistry
+) -> None:
     orders = list(interleavings(SWEEPER, WRITER))
     assert len(orders) == 126
     for number, order in enumerate(orders):
@@ -219,7 +221,7 @@ def test_line_55_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(s
     assert_no_orphans(quick)
 
 
-def test_line_55_the_same_orders_find_the_loss_when_files_are_removed_before_rows(quick: Registry) -> None:
+def test_line_55_the_same_orders_find_the_loss_when_files_are_removed_before_rows(quick: LocalRegistry) -> None:
     def unlink_doomed(race: Race) -> None:
         with race.registry.catalog.reading() as session:
             found = list(session.scalars(select(Blob.file).where(Blob.id.in_(race.doomed))))
@@ -237,7 +239,7 @@ def test_line_55_the_same_orders_find_the_loss_when_files_are_removed_before_row
     assert any(loses(number, order) for number, order in enumerate(interleavings(wrong, WRITER)))
 
 
-def leave_all_blobs(registry: Registry, path: Path) -> None:
+def leave_all_blobs(registry: LocalRegistry, path: Path) -> None:
     """Everything of the model in `path` but the model: an ingest that ends right before its last transaction."""
     at_least = len(rows(registry))
 
@@ -248,12 +250,12 @@ def leave_all_blobs(registry: Registry, path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        take_in(Registry(registry.settings, Watched(registry.catalog, interrupt_once), registry.blobs), path)
+        take_in(LocalRegistry(registry.settings, Watched(registry.catalog, interrupt_once), registry.blobs), path)
 
 
 @pytest.mark.parametrize("state", ["unneeded", "doomed"])
 def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
-    state: str, quick: Registry, tmp_path: Path
+    state: str, quick: LocalRegistry, tmp_path: Path
 ) -> None:
     reached = number = 0
     while reached == number:
@@ -269,7 +271,7 @@ def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
             for _ in range(2):
                 run_sweep(quick, AT_ONCE)
 
-        take_in(Registry(quick.settings, Watched(quick.catalog, at_step(number, sweep_twice)), quick.blobs), path)
+        take_in(LocalRegistry(quick.settings, Watched(quick.catalog, at_step(number, sweep_twice)), quick.blobs), path)
         assert read_all(quick).faults == []
         (back,) = assembled(quick, f"local/little@{number}", tmp_path / "back")
         assert back.read_bytes() == path.read_bytes()
@@ -277,7 +279,7 @@ def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
 
 
 def test_line_55_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothing(
-    quick: Registry, tmp_path: Path
+    quick: LocalRegistry, tmp_path: Path
 ) -> None:
     for number in range(1, 28, 2):
         path = write_model(tmp_path / "little.gguf", seed=number)
@@ -295,7 +297,7 @@ def test_line_55_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothi
 # Line 56: a sweep that dies.
 
 
-def litter(registry: Registry, seed: int) -> None:
+def litter(registry: LocalRegistry, seed: int) -> None:
     """Two doomed blobs, two that will be doomed, an orphan and a temporary; all long untouched."""
     leave(registry, registry.blobs.put(sample(LARGE, seed)), registry.blobs.put(sample(SMALL, seed)))
     let_time_pass(registry)
@@ -306,7 +308,7 @@ def litter(registry: Registry, seed: int) -> None:
     let_time_pass(registry)
 
 
-def finish_sweeping(registry: Registry, keep: set[str]) -> None:
+def finish_sweeping(registry: LocalRegistry, keep: set[str]) -> None:
     """The next sweeps remove all that is left, and nothing else."""
     for _ in range(2):
         run_sweep(registry)
@@ -315,7 +317,9 @@ def finish_sweeping(registry: Registry, keep: set[str]) -> None:
     assert read_all(registry).faults == []
 
 
-def test_line_56_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(quick: Registry, tmp_path: Path) -> None:
+def test_line_56_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(
+    quick: LocalRegistry, tmp_path: Path
+) -> None:
     take_in(quick, write_model(tmp_path / "little.gguf"))
     keep = {row.digest for row in rows(quick)}
     died = number = 0
@@ -332,7 +336,7 @@ def test_line_56_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(qu
 
 @pytest.mark.parametrize("after", [False, True])
 def test_line_56_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
-    after: bool, quick: Registry, tmp_path: Path
+    after: bool, quick: LocalRegistry, tmp_path: Path
 ) -> None:
     take_in(quick, write_model(tmp_path / "little.gguf"))
     keep = {row.digest for row in rows(quick)}
@@ -359,13 +363,13 @@ def test_line_56_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
     assert died == 3, "the doomed file, the orphan, the temporary"
 
 
-def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: Registry, organ: Command) -> None:
+def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: LocalRegistry, organ: Command) -> None:
     leave(registry, registry.blobs.put(sample(LARGE)))
     let_time_pass(registry)
     said = []
 
     def sweep_too() -> None:
-        with Registry.open(registry.settings.home) as other, pytest.raises(Busy, match="another sweep"):
+        with LocalRegistry.open(registry.settings.home) as other, pytest.raises(Busy, match="another sweep"):
             run_sweep(other)
         said.extend([organ("sweep", "-y"), organ("sweep")])
 
@@ -379,7 +383,7 @@ def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: Registry, 
 # Line 58: an ingest that is slower than the grace.
 
 
-def test_line_58_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: Registry) -> None:
+def test_line_58_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(sample(LARGE))
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
@@ -397,7 +401,9 @@ def test_line_58_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: 
     assert files_below(registry) == []
 
 
-def test_line_58_what_an_ingest_will_find_known_is_protected_while_it_runs(registry: Registry, tmp_path: Path) -> None:
+def test_line_58_what_an_ingest_will_find_known_is_protected_while_it_runs(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     path = write_model(tmp_path / "little.gguf")
     leave_all_blobs(registry, path)
     let_time_pass(registry)
@@ -411,7 +417,7 @@ def test_line_58_what_an_ingest_will_find_known_is_protected_while_it_runs(regis
             swept.extend(run_sweep(registry) for _ in range(2))
             assert {row.digest for row in leased} == set(states(registry))
 
-    report = take_in(Registry(registry.settings, Watched(registry.catalog, step), registry.blobs), path)
+    report = take_in(LocalRegistry(registry.settings, Watched(registry.catalog, step), registry.blobs), path)
     assert len(swept) == 2
     assert report.created
     assert read_all(registry).faults == []
@@ -419,7 +425,7 @@ def test_line_58_what_an_ingest_will_find_known_is_protected_while_it_runs(regis
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_line_58_files_without_a_row_are_protected_while_their_ingest_lives(registry: Registry) -> None:
+def test_line_58_files_without_a_row_are_protected_while_their_ingest_lives(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
     blob = registry.blobs.put(sample(LARGE))
@@ -436,7 +442,7 @@ def test_line_58_files_without_a_row_are_protected_while_their_ingest_lives(regi
 
 
 def test_line_58_an_ingest_that_slept_beyond_its_lease_and_lost_its_blobs_fails_and_can_be_run_again(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
     swept: list[SweepReport] = []
@@ -448,7 +454,7 @@ def test_line_58_an_ingest_that_slept_beyond_its_lease_and_lost_its_blobs_fails_
             swept.extend(run_sweep(registry) for _ in range(2))
 
     with pytest.raises(MissingBlob, match="run it again"):
-        take_in(Registry(registry.settings, Watched(registry.catalog, sleep), registry.blobs), path)
+        take_in(LocalRegistry(registry.settings, Watched(registry.catalog, sleep), registry.blobs), path)
     assert (rows(registry), files_below(registry)) == ([], [])
     assert take_in(registry, path).created
     assert read_all(registry).faults == []

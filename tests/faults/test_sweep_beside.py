@@ -22,7 +22,7 @@ from organs.registry.catalog.register.organs import mark_corrupt
 from organs.registry.catalog.tables import Blob, BlobLease, InlineBlob
 from organs.registry.digest import digest_of
 from organs.registry.errors import CatalogError, MissingBlob, StoreError
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobReader
 from tests.faults.cases import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep, sample
 from tests.faults.test_sweep import SWEEPER, WRITER, Race, Step, interleavings, prepared, quick
@@ -56,7 +56,7 @@ SIZES = [SAMPLE, pytest.param(MANY, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("number", SIZES)
 @pytest.mark.parametrize("state", STATES)
 def test_line_55_no_order_of_a_sweep_and_two_writers_of_the_same_bytes_loses_them(
-    state: str, number: int, quick: Registry
+    state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
         plain = sample(66_000, attempt)
@@ -74,7 +74,7 @@ def test_line_55_no_order_of_a_sweep_and_two_writers_of_the_same_bytes_loses_the
 @pytest.mark.parametrize("number", SIZES)
 @pytest.mark.parametrize("state", STATES)
 def test_line_56_no_order_of_a_sweep_that_died_its_successor_and_a_writer_loses_bytes(
-    state: str, number: int, quick: Registry
+    state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
         plain = sample(66_000, attempt)
@@ -87,7 +87,7 @@ def test_line_56_no_order_of_a_sweep_that_died_its_successor_and_a_writer_loses_
     finish(quick, number)
 
 
-def finish(registry: Registry, number: int) -> None:
+def finish(registry: LocalRegistry, number: int) -> None:
     """All are there, and what sweeps leave behind is gone after the next ones."""
     let_leases_expire(registry)
     let_time_pass(registry)
@@ -104,7 +104,7 @@ def finish(registry: Registry, number: int) -> None:
 class Looker:
     """A verify with repair of one blob, or a reader that has planned to read it, step by step."""
 
-    registry: Registry
+    registry: LocalRegistry
     plain: bytes
     row: BlobRow | None = None
     reader: BlobReader | None = None
@@ -155,7 +155,7 @@ READER = (Looker.look, Looker.open, Looker.read)
 @pytest.mark.parametrize("number", SIZES)
 @pytest.mark.parametrize("state", STATES)
 def test_line_55_no_order_of_a_sweep_a_repair_and_a_writer_loses_bytes(
-    state: str, number: int, quick: Registry
+    state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
         plain = sample(66_000, attempt)
@@ -170,7 +170,7 @@ def test_line_55_no_order_of_a_sweep_a_repair_and_a_writer_loses_bytes(
 
 @pytest.mark.parametrize("state", ["unneeded", "doomed"])
 def test_line_55_a_reader_of_what_a_sweep_removes_gets_the_right_bytes_or_a_clean_error(
-    state: str, quick: Registry
+    state: str, quick: LocalRegistry
 ) -> None:
     read = refused = 0
     for number, places in enumerate(combinations(range(7), 3)):
@@ -192,7 +192,9 @@ def test_line_55_a_reader_of_what_a_sweep_removes_gets_the_right_bytes_or_a_clea
 
 
 @pytest.mark.parametrize("number", SIZES)
-def test_line_55_a_reader_gets_the_right_bytes_also_when_they_are_stored_anew(number: int, quick: Registry) -> None:
+def test_line_55_a_reader_gets_the_right_bytes_also_when_they_are_stored_anew(
+    number: int, quick: LocalRegistry
+) -> None:
     for attempt in range(number):
         plain = sample(66_000, attempt)
         sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
@@ -207,7 +209,7 @@ def test_line_55_a_reader_gets_the_right_bytes_also_when_they_are_stored_anew(nu
 # Mutants, each of which some order must catch.
 
 
-def some_order_loses(registry: Registry, sweeper: Sequence[Step], state: str) -> bool:
+def some_order_loses(registry: LocalRegistry, sweeper: Sequence[Step], state: str) -> bool:
     """Whether a writer loses its bytes, or fails although it holds a lease, in one of all orders."""
     for number, order in enumerate(interleavings(sweeper, WRITER)):
         race = Race(registry, sample(66_000, number))
@@ -222,7 +224,7 @@ def some_order_loses(registry: Registry, sweeper: Sequence[Step], state: str) ->
     return False
 
 
-def test_line_55_deleting_rows_without_asking_again_is_caught(quick: Registry) -> None:
+def test_line_55_deleting_rows_without_asking_again_is_caught(quick: LocalRegistry) -> None:
     def reclaim_at_once(race: Race) -> None:
         for blob_id in race.doomed:
             with race.registry.catalog.writing() as session:
@@ -237,6 +239,6 @@ def test_line_55_deleting_rows_without_asking_again_is_caught(quick: Registry) -
     assert some_order_loses(quick, (Race.doom, Race.find, reclaim_at_once, Race.unlink), "doomed")
 
 
-def test_line_55_using_names_again_is_caught(quick: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_55_using_names_again_is_caught(quick: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "token_hex", lambda _size: "0" * 16)
     assert some_order_loses(quick, SWEEPER, "doomed")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.faults.worst_shapes import Scale, build, counting, is_over, steps_of_pages, steps_of_services
 from tests.homes import Homes
@@ -25,24 +25,24 @@ PAGES = (
 """The long form asks for every page."""
 
 
-def little_shapes(registry: Registry, folder: Path) -> None:
+def little_shapes(registry: LocalRegistry, folder: Path) -> None:
     """The worst shapes, small."""
     build(registry, folder, LITTLE)
 
 
-def _steps(registry: Registry) -> Iterator[tuple[str, Callable[[], int]]]:
+def _steps(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[], int]]]:
     pages = (step for step in steps_of_pages(registry) if step[0] in PAGES)
     services = (step for step in steps_of_services(registry) if ": job " not in step[0])
     return chain(pages, services)
 
 
 @pytest.fixture
-def shapes(registry: Registry, homes: Homes) -> Registry:
+def shapes(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
     homes.into(registry, little_shapes)
     return registry
 
 
-def test_line_127_no_step_costs_the_product_of_an_organ_s_places(shapes: Registry) -> None:
+def test_line_127_no_step_costs_the_product_of_an_organ_s_places(shapes: LocalRegistry) -> None:
     with counting(shapes) as costs:
         for name, call in _steps(shapes):
             with costs.of(name) as sizes:

@@ -63,8 +63,8 @@ from organs.registry.catalog.tables import Blob, Job, Lineage, Model, Organ, Pla
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.relatives import find_relatives, record_relatives, resolve_declared
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.settings import Settings
@@ -153,7 +153,7 @@ class Costs:
 
 
 @contextmanager
-def counting(registry: Registry) -> Iterator[Costs]:
+def counting(registry: LocalRegistry) -> Iterator[Costs]:
     """Count statements and the steps of the virtual machine on every connection of `registry` inside the block."""
     engines = (registry.catalog.reader, registry.catalog.writer)
     with ExitStack() as undone:
@@ -170,7 +170,7 @@ def _count_statement(*_: Any) -> None:
     Counting.statements += 1
 
 
-def build(registry: Registry, folder: Path, scale: Scale) -> None:
+def build(registry: LocalRegistry, folder: Path, scale: Scale) -> None:
     """Fill an empty `registry` with the shapes; `folder` takes files meanwhile.
 
     `many/model` and `many/twin` have `scale.tensors` different organs, `repeats/model` and `repeats/twin` have one
@@ -180,7 +180,7 @@ def build(registry: Registry, folder: Path, scale: Scale) -> None:
         _build(registry, folder, scale)
 
 
-def _build(registry: Registry, folder: Path, scale: Scale) -> None:
+def _build(registry: LocalRegistry, folder: Path, scale: Scale) -> None:
     organ = _matrix(0)
     for owner, tensors in (
         ("many", [(_spec(number), _matrix(number + 1)) for number in range(scale.tensors)]),
@@ -211,7 +211,7 @@ def _matrix(seed: int) -> bytes:
     return (0.05 * np.random.default_rng(seed).standard_normal(MATRIX)).astype(np.float16).tobytes()
 
 
-def _ingested(registry: Registry, folder: Path, name: ModelName, data: bytes) -> ModelRecord:
+def _ingested(registry: LocalRegistry, folder: Path, name: ModelName, data: bytes) -> ModelRecord:
     """Ingest a file; the record that it was registered by."""
     records: list[ModelRecord] = []
 
@@ -227,14 +227,14 @@ def _ingested(registry: Registry, folder: Path, name: ModelName, data: bytes) ->
     return records[0]
 
 
-def _register_copy(registry: Registry, record: ModelRecord, name: ModelName) -> None:
+def _register_copy(registry: LocalRegistry, record: ModelRecord, name: ModelName) -> None:
     """Register the same organs once more as another model, without looking for its relatives."""
     with registry.catalog.writing() as session:
         copied = replace(record, name=name, digest=digest_of(str(name).encode()), contributor=name.namespace)
         register_model(session, copied, keep_name=True)
 
 
-def _relate(registry: Registry) -> None:
+def _relate(registry: LocalRegistry) -> None:
     """Let the many models be measured relatives of the oldest of them."""
     with registry.catalog.writing() as session:
         ids = session.scalars(select(Model.id).where(Model.namespace == "common").order_by(Model.id)).all()
@@ -289,7 +289,7 @@ STOPPED_SECONDS = 600.0
 """A search or a plan may take so long here: the suite measures what it costs, not what a time limit leaves of it."""
 
 
-def steps_of_pages(registry: Registry) -> Iterator[tuple[str, Callable[[], int]]]:
+def steps_of_pages(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[], int]]]:
     """Every GET route, asked for each shape: its address, and a call that returns the size of the body in bytes."""
     client = create_app(registry, WebSettings(personal=True, search_seconds=STOPPED_SECONDS)).test_client()
     seen = set()
@@ -314,7 +314,7 @@ def _size_of(client: FlaskClient, address: str) -> int:
     return size
 
 
-def _arguments(registry: Registry, client: FlaskClient) -> Iterator[dict[str, str]]:
+def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[str, str]]:
     """For each shape, what stands for the names in the rules and in QUERIES."""
     chimera = registry.compose("plain/base").graft("plain/donor", type="organ")
     chimera = chimera.accept(*{found.code for found in chimera.plan().findings if found.severity == "warn"})
@@ -390,7 +390,7 @@ WRITES: dict[str, Work] = {
 JOBS = ("measure", "report", "extract")
 
 
-def steps_of_services(registry: Registry) -> Iterator[tuple[str, Callable[[], int]]]:
+def steps_of_services(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[], int]]]:
     """What intake, jobs and administration do: the name of each step, and a call that returns 0."""
     for name, tensors in (
         ("different", kin_tensors(seed=3)),
@@ -414,20 +414,20 @@ def steps_of_services(registry: Registry) -> Iterator[tuple[str, Callable[[], in
         yield f"{name}: remove", remove
 
 
-def _submit(registry: Registry, name: str, data: bytes) -> int:
+def _submit(registry: LocalRegistry, name: str, data: bytes) -> int:
     owner = "".join(name.split())
     after = attended(registry, asked_for(registry, f"{owner}/small", [whole(registry, owner, data)]))
     assert after.row.state == "published", after.row.reason
     return 0
 
 
-def _read(registry: Registry, name: str, query: Work) -> int:
+def _read(registry: LocalRegistry, name: str, query: Work) -> int:
     with registry.catalog.reading() as session:
         query(session, model_by_name(session, parse_model_name(name)))
     return 0
 
 
-def _write(registry: Registry, name: str, change: Work) -> int:
+def _write(registry: LocalRegistry, name: str, change: Work) -> int:
     with registry.catalog.writing() as session:
         change(session, model_by_name(session, parse_model_name(name)))
     return 0
@@ -445,7 +445,7 @@ def _blob_of(session: Session, model: Model) -> int:
     return session.scalars(organs.where(Placement.model_id == model.id).limit(1)).one()
 
 
-def _run_job(registry: Registry, kind: str, model: str) -> int:
+def _run_job(registry: LocalRegistry, kind: str, model: str) -> int:
     job = ask_for(registry, kind, {"model": model})
     Runner(registry, Event()).run(once=True)
     with registry.catalog.reading() as session:
@@ -458,7 +458,7 @@ def _discard(call: Callable[[], Any]) -> int:
     return 0
 
 
-def take_all(registry: Registry, only: str = "") -> Costs:
+def take_all(registry: LocalRegistry, only: str = "") -> Costs:
     """Take every step whose name contains `only`, and count what each costs."""
     with counting(registry) as costs, patch.object(plans, "PLAN_SECONDS", STOPPED_SECONDS):
         for name, call in chain(steps_of_pages(registry), steps_of_services(registry)):
@@ -491,7 +491,7 @@ def main() -> None:
         folder = Path(name)
         settings = Settings.in_folder(folder / "home")
         url = os.environ.get(URL_VARIABLE)
-        with Registry.from_settings(replace(settings, database_url=url) if url else settings) as registry:
+        with LocalRegistry.from_settings(replace(settings, database_url=url) if url else settings) as registry:
             build(registry, folder, scale)
         runs = [False] if url else [False, True]
         over = [cost for analyze in runs for cost in _run(folder / "home", url, given.only, analyze=analyze)]
@@ -504,7 +504,7 @@ def _run(home: Path, url: str | None, only: str, *, analyze: bool) -> list[Cost]
     if url is None:
         shutil.copytree(home, kept)
     settings = Settings.in_folder(home if url else kept)
-    with Registry.from_settings(replace(settings, database_url=url) if url else settings) as registry:
+    with LocalRegistry.from_settings(replace(settings, database_url=url) if url else settings) as registry:
         if analyze:
             with registry.catalog.writing() as session:
                 session.execute(text("ANALYZE"))

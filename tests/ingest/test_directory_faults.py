@@ -21,7 +21,7 @@ from organs.ingest.service import ingest_model
 from organs.ingest.sources import directory_source, open_files
 from organs.registry.errors import BadDirectory, BadInput
 from organs.registry.gguf import TensorSpec, dtype_by_name
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.cli.running import Organ
 from tests.ingest.directory_cases import (
     UP,
@@ -274,7 +274,7 @@ CASES: dict[str, tuple[Meddle, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_lines_33_and_38_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
-    case: str, folder: Path, registry: Registry, tmp_path: Path
+    case: str, folder: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     meddle, said = CASES[case]
     meddle(folder)

@@ -13,8 +13,8 @@ from organs.ingest.files import FileSource
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.errors import BadSource
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.trips import little_model, row_counts
 
 DATA = bytes(range(256)) * 40
@@ -79,7 +79,7 @@ def link_to_zero(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [make_fifo, make_socket, make_loop, make_dangling, link_to_zero, Path.mkdir])
 def test_line_38_what_is_no_regular_file_is_refused_before_it_is_opened(
-    make: Callable[[Path], None], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = tmp_path / "odd.gguf"
     monkeypatch.chdir(tmp_path)  # the name of a socket has at most 107 bytes
@@ -142,7 +142,7 @@ def test_line_37_a_file_that_changes_while_it_is_open_is_noticed(change: Callabl
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_line_37_a_file_that_changes_while_it_is_ingested_registers_nothing(
-    change: Callable[[Path], None], registry: Registry, tmp_path: Path
+    change: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(little_model(blocks=8))

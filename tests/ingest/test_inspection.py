@@ -56,8 +56,8 @@ from organs.registry.catalog.tables import Measurement as MeasurementRow
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import MemorySource, ValueType, dtype_by_name
 from organs.registry.gguf.types import SIZE_MAX
+from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure, required_reads
-from organs.registry.registry import Registry
 from organs.registry.sandbox.process import Limits
 from tests.builders import array, file_bytes, raw_file, text, unsigned
 from tests.faults.cases import rows
@@ -115,7 +115,7 @@ def memory_file(data: bytes) -> ComposedFile:
 
 
 def test_neither_path_nor_address_nor_descriptor_of_a_database_reaches_the_inspector(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
     monkeypatch.setenv("ORGAN_DATABASE_URL", registry.settings.database_url)
@@ -131,7 +131,7 @@ def test_neither_path_nor_address_nor_descriptor_of_a_database_reaches_the_inspe
 
 
 def test_the_inspector_is_asked_about_names_sizes_shapes_and_types_and_nothing_else(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Values] = []
     send = Channel.send
@@ -387,7 +387,7 @@ LIES: dict[str, tuple[list[Values], Callable[[Values], Any], str, str]] = {
 
 
 def test_whatever_an_inspector_answers_ends_in_one_clear_refusal_and_leaves_nothing(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "READS_BASE_BYTES", 0)
     for number, (name, (front, measured, code, words)) in enumerate(LIES.items()):
@@ -406,7 +406,7 @@ def test_whatever_an_inspector_answers_ends_in_one_clear_refusal_and_leaves_noth
 
 
 def test_more_names_than_a_submission_may_have_are_refused_as_that(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "FRONTS_MAX_BYTES", 100)
     after = attended(registry, asked_for(registry, "eve/large", [whole(registry, "eve", MODEL)]))
@@ -415,14 +415,16 @@ def test_more_names_than_a_submission_may_have_are_refused_as_that(
     assert_nothing_is_left(registry)
 
 
-def test_a_header_that_is_too_long_for_memory_is_refused(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_that_is_too_long_for_memory_is_refused(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(intake, "LITERALS_MAX_BYTES", 100)
     after = attended(registry, asked_for(registry, "eve/long", [whole(registry, "eve", MODEL)]))
     assert after.row.reason == "model.gguf: its header has more than 100 bytes of short values."
     assert_nothing_is_left(registry)
 
 
-def test_a_lying_inspector_changes_no_organ_that_exists_and_no_byte(registry: Registry) -> None:
+def test_a_lying_inspector_changes_no_organ_that_exists_and_no_byte(registry: LocalRegistry) -> None:
     honest = asked_for(registry, "ann/tiny", [whole(registry, "ann", MODEL)])
     assert attended(registry, honest).row.state == "published"
 
@@ -460,7 +462,7 @@ def test_an_inspector_that_is_too_slow_dies_or_breaks_is_told_of() -> None:
 
 
 def test_an_inspector_that_says_nothing_more_holds_nobody_up(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "ANSWER_SECONDS", 0.05)
     for number, front in enumerate(([], GOOD)):
@@ -563,7 +565,7 @@ def test_an_inspector_that_does_not_read_is_killed_and_holds_up_no_thread(monkey
             measure_large()
 
 
-def test_many_slow_answers_are_stopped_together(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_slow_answers_are_stopped_together(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "FRONTS_SECONDS", 0.1)
     monkeypatch.setattr(inspection, "MEASURED_SECONDS_LEAST", 0.03)
     monkeypatch.setattr(inspection, "MEASURED_SECONDS_EACH", 0.001)
@@ -595,7 +597,7 @@ def test_what_a_terminal_would_obey_is_taken_out_of_sentences() -> None:
     assert read_refusal({"code": "bad-gguf", "sentence": "a\x1b[31m\nb"}) == ("bad-gguf", "a [31m b")
 
 
-def test_what_the_reader_refuses_is_refused_in_its_words(registry: Registry) -> None:
+def test_what_the_reader_refuses_is_refused_in_its_words(registry: LocalRegistry) -> None:
     with pytest.raises(BadGguf) as caught:
         read_front(MemorySource(MODEL[:-5], "model.gguf"))
     after = attended(registry, asked_for(registry, "eve/cut", [whole(registry, "eve", MODEL[:-5])]))

@@ -41,8 +41,8 @@ from organs.registry.catalog.tables import Placement
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.homes import Homes, three_models
 from tests.trips import row_counts
 from tests.web.api.zoo import ingest_zoo
@@ -54,13 +54,13 @@ SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") e
 
 
 @pytest.fixture
-def kin(registry: Registry, homes: Homes) -> Registry:
+def kin(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
     """A base, a fine-tune of it and a stranger."""
     homes.into(registry, three_models)
     return registry
 
 
-def done(registry: Registry, kind: str, arguments: Values) -> Job:
+def done(registry: LocalRegistry, kind: str, arguments: Values) -> Job:
     """What became of a job of that kind."""
     job_id = ask_for(registry, kind, arguments)
     Runner(registry, Event()).run(once=True)
@@ -68,7 +68,7 @@ def done(registry: Registry, kind: str, arguments: Values) -> Job:
         return job_by_id(session, job_id)
 
 
-def result(registry: Registry, kind: str, arguments: Values) -> Values:
+def result(registry: LocalRegistry, kind: str, arguments: Values) -> Values:
     job = done(registry, kind, arguments)
     assert job.state == "finished", job.note
     assert job.result is not None
@@ -77,7 +77,7 @@ def result(registry: Registry, kind: str, arguments: Values) -> Values:
     return job.result if file is None else job.result | {"pack": file.pack}
 
 
-def test_a_recipe_becomes_a_chimera_with_its_lock_and_its_address(kin: Registry) -> None:
+def test_a_recipe_becomes_a_chimera_with_its_lock_and_its_address(kin: LocalRegistry) -> None:
     made = result(kin, "compose", {"recipe_text": RECIPE_YAML})
     assert made["model"] == "local/mixed@1"
     assert made["created"] is True
@@ -87,13 +87,13 @@ def test_a_recipe_becomes_a_chimera_with_its_lock_and_its_address(kin: Registry)
     assert made["size_bytes"] == plan.size_bytes
 
 
-def test_the_same_recipe_in_both_forms_is_kept_as_one(kin: Registry) -> None:
+def test_the_same_recipe_in_both_forms_is_kept_as_one(kin: LocalRegistry) -> None:
     as_object = {"base": "local/base", "name": "local/mixed", "grafts": [{"from": "local/tuned", "type": "organ"}]}
     as_text = "base: local/base\nname: local/mixed\ngrafts: [{from: local/tuned, type: organ}]\n"
     assert COMPOSE.check({"recipe": as_object}) == COMPOSE.check({"recipe_text": as_text})
 
 
-def test_a_job_that_was_done_before_makes_nothing_new(kin: Registry) -> None:
+def test_a_job_that_was_done_before_makes_nothing_new(kin: LocalRegistry) -> None:
     first = result(kin, "compose", {"recipe_text": RECIPE_YAML})
     before = row_counts(kin)
     second = result(kin, "compose", {"recipe_text": RECIPE_YAML})
@@ -102,7 +102,7 @@ def test_a_job_that_was_done_before_makes_nothing_new(kin: Registry) -> None:
     assert {table for table in before if before[table] != after[table]} <= {"jobs", "ingests"}
 
 
-def test_graft_and_purify_are_recipes_of_one_step(kin: Registry) -> None:
+def test_graft_and_purify_are_recipes_of_one_step(kin: LocalRegistry) -> None:
     graft = {"base": "local/base", "donor": "local/tuned", "type": "organ", "blocks": 0, "name": "local/mixed"}
     assert result(kin, "graft", graft)["lock_id"] == result(kin, "compose", {"recipe_text": RECIPE_YAML})["lock_id"]
     purify = {"model": "local/base", "method": "spectral", "keep": 0.9, "type": ["organ"], "blocks": "0-1"}
@@ -160,7 +160,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
 
 @pytest.mark.parametrize(("kind", "arguments", "error", "says"), REFUSED)
 def test_what_cannot_be_done_is_refused_before_it_waits(
-    kind: str, arguments: Values, error: type[OrganError], says: str, kin: Registry
+    kind: str, arguments: Values, error: type[OrganError], says: str, kin: LocalRegistry
 ) -> None:
     with pytest.raises(error, match=says):
         ask_for(kin, kind, arguments)
@@ -178,7 +178,7 @@ def test_what_is_kept_of_the_arguments_can_be_asked_again() -> None:
         assert KINDS[name].check(kept) == kept
 
 
-def test_a_model_that_is_measured_anew_reads_as_it_did(kin: Registry) -> None:
+def test_a_model_that_is_measured_anew_reads_as_it_did(kin: LocalRegistry) -> None:
     found = result(kin, "measure", {"model": "base"})
     assert found["model"] == "local/base@1"
     assert found["measured"] == len(found["tensors"]) == 10
@@ -188,7 +188,7 @@ def test_a_model_that_is_measured_anew_reads_as_it_did(kin: Registry) -> None:
     assert found["tensors_left_out"] == 0
 
 
-def test_a_difference_to_what_is_recorded_is_told_with_its_tensor(kin: Registry) -> None:
+def test_a_difference_to_what_is_recorded_is_told_with_its_tensor(kin: LocalRegistry) -> None:
     with kin.catalog.writing() as session:
         placement = next(iter(_placements(session, "local/base")))
         placement.theta = (placement.theta or 0.0) + 3.0
@@ -198,7 +198,9 @@ def test_a_difference_to_what_is_recorded_is_told_with_its_tensor(kin: Registry)
     assert largest["difference"] == pytest.approx(3.0, abs=1e-6)
 
 
-def test_an_extraction_is_a_tar_of_an_organ_directory_that_gives_the_model_back(kin: Registry, tmp_path: Path) -> None:
+def test_an_extraction_is_a_tar_of_an_organ_directory_that_gives_the_model_back(
+    kin: LocalRegistry, tmp_path: Path
+) -> None:
     found = result(kin, "extract", {"model": "base"})
     path = pack_file(kin.settings.home, found["pack"], found["file"])
     assert path is not None
@@ -213,14 +215,14 @@ def test_an_extraction_is_a_tar_of_an_organ_directory_that_gives_the_model_back(
     assert not ingest_directory(kin, directory), "the same bytes are registered already"
 
 
-def test_the_same_model_is_always_the_same_tar(kin: Registry) -> None:
+def test_the_same_model_is_always_the_same_tar(kin: LocalRegistry) -> None:
     first, second = (result(kin, "extract", {"model": "base"}) for _ in range(2))
     assert first["sha256"] == second["sha256"]
     assert first["pack"] != second["pack"]
 
 
 @pytest.mark.parametrize("run", [EXTRACT.run, MEASURE.run, COMPOSE.run])
-def test_a_job_that_is_cancelled_on_its_way_leaves_nothing(run: Callable[..., Values], kin: Registry) -> None:
+def test_a_job_that_is_cancelled_on_its_way_leaves_nothing(run: Callable[..., Values], kin: LocalRegistry) -> None:
     arguments = COMPOSE.check({"recipe_text": RECIPE_YAML}) if run is COMPOSE.run else {"model": "local/base@1"}
     before = row_counts(kin)
     cancelled = 0
@@ -306,7 +308,7 @@ def test_a_home_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
     remove_old_packs(tmp_path)
 
 
-def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: Registry) -> None:
+def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: LocalRegistry) -> None:
     ingest_zoo(registry, "Zoo-A-2M*F16.gguf")
     graft = {"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}
     made = result(registry, "graft", graft)
@@ -320,7 +322,7 @@ def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: Registry) -> N
     assert verdict.verdict == found["verdict"]
 
 
-def ingest_directory(registry: Registry, directory: Path) -> bool:
+def ingest_directory(registry: LocalRegistry, directory: Path) -> bool:
     """Whether what the organ directory holds was new."""
     (source,) = find_sources([str(directory)])
     before = row_counts(registry)["models"]

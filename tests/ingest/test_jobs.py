@@ -31,7 +31,7 @@ from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_
 from organs.registry.catalog.tables import now
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, NotFound
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests.trips import ingest_file, little_model
 
@@ -39,17 +39,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60.0
 """Far longer than anything here takes, on any machine."""
 
-Run = Callable[[Registry, Values, Tell], Values]
+Run = Callable[[LocalRegistry, Values, Tell], Values]
 
 
 def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]:
-    def run_for(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+    def run_for(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
         return run(registry, arguments, tell)
 
     return {name: JobKind(name, lane, lambda arguments: arguments, run_for)}
 
 
-def job_of(registry: Registry, job_id: int) -> Job:
+def job_of(registry: LocalRegistry, job_id: int) -> Job:
     with registry.catalog.reading() as session:
         return job_by_id(session, job_id)
 
@@ -62,7 +62,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def run_once(registry: Registry, run: Run, arguments: Values | None = None) -> Values:
+def run_once(registry: LocalRegistry, run: Run, arguments: Values | None = None) -> Values:
     """What became of the one job of a kind that does `run`."""
     kinds = kind_of(run)
     job_id = ask_for(registry, "odd", arguments or {}, kinds=kinds)
@@ -71,7 +71,7 @@ def run_once(registry: Registry, run: Run, arguments: Values | None = None) -> V
 
 
 @contextmanager
-def running(registry: Registry, kinds: dict[str, JobKind], **more: float) -> Iterator[threading.Event]:
+def running(registry: LocalRegistry, kinds: dict[str, JobKind], **more: float) -> Iterator[threading.Event]:
     """A runner at work in a thread; it is stopped at the end."""
     stop = threading.Event()
     thread = threading.Thread(target=Runner(registry, stop, kinds=kinds, **more).run)
@@ -84,8 +84,8 @@ def running(registry: Registry, kinds: dict[str, JobKind], **more: float) -> Ite
     assert not thread.is_alive()
 
 
-def test_a_job_is_done_and_its_result_is_kept(registry: Registry) -> None:
-    def run(_registry: Registry, arguments: Values, tell: Tell) -> Values:
+def test_a_job_is_done_and_its_result_is_kept(registry: LocalRegistry) -> None:
+    def run(_registry: LocalRegistry, arguments: Values, tell: Tell) -> Values:
         tell(0.5, "half of it")
         return {"twice": 2 * arguments["number"]}
 
@@ -94,7 +94,7 @@ def test_a_job_is_done_and_its_result_is_kept(registry: Registry) -> None:
     assert job.created_at <= job.started_at <= job.finished_at
 
 
-def test_a_report_is_a_job(registry: Registry, tmp_path: Path) -> None:
+def test_a_report_is_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "little.gguf")
     whole = ask_for(registry, "report", {"limit": 3})
@@ -128,7 +128,7 @@ def test_a_report_is_a_job(registry: Registry, tmp_path: Path) -> None:
     ],
 )
 def test_what_a_kind_does_not_take_is_refused_before_it_is_queued(
-    kind: str, arguments: Values, error: type[BadInput], says: str, registry: Registry
+    kind: str, arguments: Values, error: type[BadInput], says: str, registry: LocalRegistry
 ) -> None:
     with pytest.raises(error, match=says):
         ask_for(registry, kind, arguments)
@@ -140,8 +140,8 @@ def test_kinds_are_known_by_their_own_names_and_lanes() -> None:
     assert all(name == kind.name and len(name) <= 32 and kind.lane in LANES for name, kind in KINDS.items())
 
 
-def test_a_job_that_is_refused_says_why(registry: Registry) -> None:
-    def run(_registry: Registry, _arguments: Values, _tell: Tell) -> Values:
+def test_a_job_that_is_refused_says_why(registry: LocalRegistry) -> None:
+    def run(_registry: LocalRegistry, _arguments: Values, _tell: Tell) -> Values:
         raise NotFound("there is nothing of the kind")
 
     job = run_once(registry, run)
@@ -150,9 +150,9 @@ def test_a_job_that_is_refused_says_why(registry: Registry) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("odd"), MemoryError("odd"), SystemExit("odd"), RecursionError("odd")])
 def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
-    error: BaseException, registry: Registry, caplog: pytest.LogCaptureFixture
+    error: BaseException, registry: LocalRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def run(_registry: Registry, arguments: Values, _tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, arguments: Values, _tell: Tell) -> Values:
         if arguments["bad"]:
             raise error
         return {}
@@ -170,16 +170,16 @@ def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
 
 
 @pytest.mark.parametrize("result", [{"a": float("nan")}, {"a": b"x"}, {"a": "x" * 2_000_000}])
-def test_a_result_that_cannot_be_kept_is_told_in_words(result: Values, registry: Registry) -> None:
+def test_a_result_that_cannot_be_kept_is_told_in_words(result: Values, registry: LocalRegistry) -> None:
     job = run_once(registry, lambda *_: result)
     assert job.state == "failed"
     assert "the result of a job" in job.note
 
 
-def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: Registry) -> None:
+def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: LocalRegistry) -> None:
     begun = threading.Event()
 
-    def run(_registry: Registry, _arguments: Values, tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, tell: Tell) -> Values:
         while True:
             tell(0.25, "round and round")
             begun.set()
@@ -196,15 +196,15 @@ def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: Registry) -> Non
         assert job_of(registry, job_id).state == "cancelled"
 
 
-def _lease(registry: Registry, job_id: int) -> object:
+def _lease(registry: LocalRegistry, job_id: int) -> object:
     with registry.catalog.reading() as session:
         return session.get_one(tables.Job, job_id).lease_expires_at
 
 
-def test_a_runner_that_ends_puts_its_job_back(registry: Registry) -> None:
+def test_a_runner_that_ends_puts_its_job_back(registry: LocalRegistry) -> None:
     begun = threading.Event()
 
-    def run(_registry: Registry, _arguments: Values, tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, tell: Tell) -> Values:
         while True:
             tell(0.25, "round and round")
             begun.set()
@@ -218,10 +218,12 @@ def test_a_runner_that_ends_puts_its_job_back(registry: Registry) -> None:
     assert (job.state, job.progress) == ("queued", 0.0)
 
 
-def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_nothing_then(registry: Registry) -> None:
+def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_nothing_then(
+    registry: LocalRegistry,
+) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def run(_registry: Registry, _arguments: Values, _tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, _tell: Tell) -> Values:
         begun.set()
         go_on.wait(PATIENCE_SECONDS)
         return {"late": True}
@@ -243,13 +245,13 @@ def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_n
     assert job_of(registry, job_id).state == "queued"
 
 
-def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: Registry) -> None:
+def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: LocalRegistry) -> None:
     most: dict[str, int] = {"slow": 0, "check": 0}
     at_work: dict[str, int] = {"slow": 0, "check": 0}
     lock, both = threading.Lock(), threading.Barrier(2)
 
     def runs(name: str) -> Run:
-        def run(_registry: Registry, arguments: Values, _tell: Tell) -> Values:
+        def run(_registry: LocalRegistry, arguments: Values, _tell: Tell) -> Values:
             with lock:
                 at_work[name] += 1
                 most[name] = max(most[name], at_work[name])
@@ -269,7 +271,7 @@ def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: Regis
     assert most["check"] == 1
 
 
-def test_progress_is_written_once_a_second_at_most_and_cancelling_is_still_heard(registry: Registry) -> None:
+def test_progress_is_written_once_a_second_at_most_and_cancelling_is_still_heard(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
@@ -291,7 +293,7 @@ def test_progress_is_written_once_a_second_at_most_and_cancelling_is_still_heard
             held.tell(7.0, "beyond the end")
 
 
-def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(registry: Registry) -> None:
+def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
@@ -307,8 +309,8 @@ def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(regi
             held.tell(0.5)
 
 
-def test_two_runners_at_once_never_do_a_job_twice(registry: Registry, tmp_path: Path) -> None:
-    def run(_registry: Registry, arguments: Values, _tell: Tell) -> Values:
+def test_two_runners_at_once_never_do_a_job_twice(registry: LocalRegistry, tmp_path: Path) -> None:
+    def run(_registry: LocalRegistry, arguments: Values, _tell: Tell) -> Values:
         with (tmp_path / str(arguments["number"])).open("x"):  # fails where somebody was here before
             return {"thread": threading.get_ident()}
 
@@ -330,18 +332,18 @@ HANGING = """
 import threading, time
 from organs.ingest.jobs.kind import WORK, JobKind
 from organs.ingest.jobs.runner import Runner
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 def run(registry, arguments, tell, contributor):
     tell(0.5, "at it")
     time.sleep(600)
-with Registry.open() as registry:
+with LocalRegistry.open() as registry:
     Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict, run)}).run()
 """
 
 
 @pytest.mark.long
 def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_after_the_second(
-    registry: Registry,
+    registry: LocalRegistry,
 ) -> None:
     kinds = kind_of(lambda *_: {"done": True})
     first, second = (ask_for(registry, "odd", {}, kinds=kinds) for _ in range(2))
@@ -365,7 +367,7 @@ def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_afte
     assert job_of(registry, second).state == "finished"
 
 
-def test_a_job_that_was_left_once_is_finished_by_the_next_runner(registry: Registry) -> None:
+def test_a_job_that_was_left_once_is_finished_by_the_next_runner(registry: LocalRegistry) -> None:
     kinds = kind_of(lambda *_: {"by": os.getpid()})
     job_id = ask_for(registry, "odd", {}, kinds=kinds)
     with registry.catalog.writing() as session:

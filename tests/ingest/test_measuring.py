@@ -13,7 +13,7 @@ from organs.registry.anatomy import OrganType, Place
 from organs.registry.catalog.tables import Measurement, Placement
 from organs.registry.errors import BadGguf, BadSplit
 from organs.registry.gguf import TensorSpec, dtype_by_name, padded
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, raw_header, raw_tensor
 from tests.trips import ingest_file, little_model, weights
 
@@ -31,7 +31,7 @@ def written(folder: Path, data: bytes, name: str = "a.gguf") -> Path:
 
 
 @pytest.mark.parametrize("name", ["Zoo-C-1M-v1.0-Q8_0.gguf", "Zoo-A-2M-Code-LoRA-v1.0-F32.gguf"])
-def test_the_numbers_are_those_that_an_ingest_records(name: str, registry: Registry) -> None:
+def test_the_numbers_are_those_that_an_ingest_records(name: str, registry: LocalRegistry) -> None:
     model = measure_model(source_of(ZOO / name))
     ingest_file(registry, ZOO / name)
     with registry.catalog.reading() as session:

@@ -21,7 +21,7 @@ from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
 from organs.registry.gguf.read import Span
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, text, unsigned
 from tests.client.scripted import as_problem
 from tests.ingest.directory_cases import UP, little_directory, opened_bytes
@@ -44,7 +44,9 @@ def test_pieces_cover_a_file_but_for_zeros_and_never_overlap(tmp_path: Path) -> 
     assert not data[position:].strip(b"\0")
 
 
-def test_pieces_are_the_blobs_of_an_ingest_but_for_the_runs_of_the_header(registry: Registry, tmp_path: Path) -> None:
+def test_pieces_are_the_blobs_of_an_ingest_but_for_the_runs_of_the_header(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     path = write(tmp_path, large_model())
     ingest_file(registry, path)
     with FileSource(path) as source:

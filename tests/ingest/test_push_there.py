@@ -26,7 +26,7 @@ from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.client.connection import Connection
 from organs.registry.errors import NotAllowed, OverQuota
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes
 from tests.client.elsewhere import Elsewhere, elsewhere
 from tests.ingest.pushing import CHUNK_BYTES, Shown, large_model, write
@@ -35,7 +35,7 @@ from tests.web.accounts import new_token
 
 
 @pytest.fixture
-def there(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
+def there(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
     monkeypatch.setattr(submitting, "POLL_MAX_SECONDS", 0.2)
     with elsewhere(registry) as served:
         yield served

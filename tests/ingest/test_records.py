@@ -12,13 +12,13 @@ from sqlalchemy import select
 from organs.registry.catalog.tables import FilePart, Lineage, Model, ModelFile, ModelMetadata, Placement
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, ValueType
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.relatives.resolve import PARENTS_MAX
 from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
 
 
-def registered(registry: Registry, folder: Path, data: bytes, name: str = "a.gguf") -> Model:
+def registered(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> Model:
     (folder / name).write_bytes(data)
     ingest_file(registry, folder / name)
     with registry.catalog.reading() as session:
@@ -27,13 +27,13 @@ def registered(registry: Registry, folder: Path, data: bytes, name: str = "a.ggu
     return model
 
 
-def parents(registry: Registry) -> list[tuple[str | None, str, str]]:
+def parents(registry: LocalRegistry) -> list[tuple[str | None, str, str]]:
     with registry.catalog.reading() as session:
         rows = session.scalars(select(Lineage).where(Lineage.child_model_id.is_not(None)).order_by(Lineage.id))
         return [(row.parent_text, row.relation, row.evidence) for row in rows]
 
 
-def test_a_model_takes_its_card_from_the_header(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_takes_its_card_from_the_header(registry: LocalRegistry, tmp_path: Path) -> None:
     more = [text("general.description", "A little one"), text("general.size_label", "30K")]
     model = registered(registry, tmp_path, little_model("Little", more=more))
     assert (model.kind, model.state, model.complete, model.version) == ("model", "visible", True, 1)
@@ -42,13 +42,13 @@ def test_a_model_takes_its_card_from_the_header(registry: Registry, tmp_path: Pa
     assert model.digest == digest_of(little_model("Little", more=more))
 
 
-def test_a_model_without_a_header_to_speak_of_is_taken_all_the_same(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_without_a_header_to_speak_of_is_taken_all_the_same(registry: LocalRegistry, tmp_path: Path) -> None:
     model = registered(registry, tmp_path, file_bytes([], [tensor("what.is.this")]))
     assert (model.title, model.architecture, model.license, model.kind) == (None, None, None, "model")
     assert len(json.loads(model.flags)) == 1
 
 
-def test_an_adapter_is_an_adapter(registry: Registry, tmp_path: Path) -> None:
+def test_an_adapter_is_an_adapter(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [
         text("general.architecture", "llama"),
         text("general.type", "adapter"),
@@ -66,7 +66,7 @@ def test_an_adapter_is_an_adapter(registry: Registry, tmp_path: Path) -> None:
         assert {row.type for row in session.scalars(select(Placement))} == {"adapter"}
 
 
-def test_a_file_without_tensors_is_a_vocabulary(registry: Registry, tmp_path: Path) -> None:
+def test_a_file_without_tensors_is_a_vocabulary(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(100))
     model = registered(registry, tmp_path, file_bytes([text("general.architecture", "llama"), tokens]))
     assert (model.kind, model.complete, model.tensors, model.parameters) == ("vocabulary", True, 0, 0)
@@ -78,7 +78,7 @@ def test_a_file_without_tensors_is_a_vocabulary(registry: Registry, tmp_path: Pa
     [(2, 2, True), (2, 3, False), (2, None, True), (2, 1, True), (2, 2**32 - 1, False), (0, 2, False)],
 )
 def test_a_model_is_complete_when_every_announced_block_is_there(
-    present: int, announced: int | None, complete: bool, registry: Registry, tmp_path: Path
+    present: int, announced: int | None, complete: bool, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     entries = block_metadata(blocks=announced or 0)[: 3 if announced is None else 4]
     model = registered(registry, tmp_path, file_bytes(entries, block_tensors(present)))
@@ -87,7 +87,7 @@ def test_a_model_is_complete_when_every_announced_block_is_there(
 
 @pytest.mark.parametrize("kind", ["token_embd", "attn"])
 def test_a_model_without_an_embedding_or_without_attention_is_not_complete(
-    kind: str, registry: Registry, tmp_path: Path
+    kind: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     tensors = [(spec, data) for spec, data in block_tensors(2) if kind not in spec.name or "norm" in spec.name]
     model = registered(registry, tmp_path, file_bytes(block_metadata(), tensors))
@@ -111,14 +111,14 @@ def base_model(number: int, **values: str) -> list[KeyValue]:
     ],
 )
 def test_a_declared_parent_is_kept_by_what_is_said_of_it(
-    values: dict[str, str], expected: list[str], registry: Registry, tmp_path: Path
+    values: dict[str, str], expected: list[str], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     more = [unsigned("general.base_model.count", 1), *base_model(0, **values)]
     registered(registry, tmp_path, little_model(more=more))
     assert [name for name, _, _ in parents(registry)] == expected
 
 
-def test_every_declared_parent_is_kept_in_order(registry: Registry, tmp_path: Path) -> None:
+def test_every_declared_parent_is_kept_in_order(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [entry for number in range(3) for entry in base_model(number, name=f"Parent {number}")]
     registered(registry, tmp_path, little_model(more=[unsigned("general.base_model.count", 3), *entries]))
     assert parents(registry) == [(f"Parent {number}", "finetune", "declared") for number in range(3)]
@@ -134,7 +134,7 @@ def test_every_declared_parent_is_kept_in_order(registry: Registry, tmp_path: Pa
     ],
 )
 def test_a_count_of_parents_that_lies_costs_nothing(
-    count: KeyValue, kept: int, registry: Registry, tmp_path: Path
+    count: KeyValue, kept: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     entries = [entry for number in range(100) for entry in base_model(number, name=f"Parent {number}")]
     registered(registry, tmp_path, little_model(more=[count, *entries]))
@@ -142,21 +142,21 @@ def test_a_count_of_parents_that_lies_costs_nothing(
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True])
-def test_a_card_of_the_wrong_type_is_left_empty(value: Any, registry: Registry, tmp_path: Path) -> None:
+def test_a_card_of_the_wrong_type_is_left_empty(value: Any, registry: LocalRegistry, tmp_path: Path) -> None:
     kind = {int: ValueType.UINT32, float: ValueType.FLOAT32, bool: ValueType.BOOL}[type(value)]
     keys = ("general.name", "general.license", "general.description", "general.architecture", "general.type")
     model = registered(registry, tmp_path, file_bytes([KeyValue(key, kind, value) for key in keys], [tensor("a")]))
     assert (model.title, model.license, model.description, model.architecture) == (None, None, None, None)
 
 
-def test_line_60_a_card_with_nul_and_five_thousand_letters_is_made_fit(registry: Registry, tmp_path: Path) -> None:
+def test_line_60_a_card_with_nul_and_five_thousand_letters_is_made_fit(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [text("general.name", "a\0b" + "x" * 5_000), text("general.license", "l\0" * 100)]
     model = registered(registry, tmp_path, file_bytes(entries, [tensor("a")]))
     assert (model.title or "").startswith("a␀b")
     assert (len(model.title or ""), len(model.license or "")) == (4096, 96)
 
 
-def test_line_40_metadata_stands_in_the_catalog_in_order_as_text(registry: Registry, tmp_path: Path) -> None:
+def test_line_40_metadata_stands_in_the_catalog_in_order_as_text(registry: LocalRegistry, tmp_path: Path) -> None:
     odd = [
         KeyValue("odd.nan", ValueType.FLOAT32, float("nan")),
         KeyValue("odd.inf", ValueType.FLOAT64, float("inf")),
@@ -177,7 +177,7 @@ def test_line_40_metadata_stands_in_the_catalog_in_order_as_text(registry: Regis
     assert shown["tokenizer.ggml.tokens"] == "[2000 × string]"
 
 
-def test_placements_say_where_each_tensor_sits_and_where_it_begins(registry: Registry, tmp_path: Path) -> None:
+def test_placements_say_where_each_tensor_sits_and_where_it_begins(registry: LocalRegistry, tmp_path: Path) -> None:
     data = little_model()
     registered(registry, tmp_path, data)
     with registry.catalog.reading() as session:
@@ -189,7 +189,9 @@ def test_placements_say_where_each_tensor_sits_and_where_it_begins(registry: Reg
     assert {(row.type, row.block) for row in placements if row.slot == "ffn_up"} == {("organ", 0), ("organ", 1)}
 
 
-def test_the_parts_of_a_file_are_its_header_its_arrays_and_its_odd_padding(registry: Registry, tmp_path: Path) -> None:
+def test_the_parts_of_a_file_are_its_header_its_arrays_and_its_odd_padding(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(2_000))
     data = bytearray(file_bytes([tokens, text("general.architecture", "llama")], [tensor("a", (5,))]))
     data[-1] = 9
@@ -209,7 +211,7 @@ def test_the_parts_of_a_file_are_its_header_its_arrays_and_its_odd_padding(regis
     assert (before.blob_offset_bytes, after.blob_offset_bytes) == (0, before.size_bytes)
 
 
-def test_the_digest_of_a_split_model_covers_its_files_in_order(registry: Registry, tmp_path: Path) -> None:
+def test_the_digest_of_a_split_model_covers_its_files_in_order(registry: LocalRegistry, tmp_path: Path) -> None:
     digests = []
     for number in (1, 2):
         entries = [

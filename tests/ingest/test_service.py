@@ -20,8 +20,8 @@ from organs.registry.catalog.tables import Blob, BlobLease, Fingerprint, Ingest,
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadName, NameTaken
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from organs.registry.registry import Registry
 from organs.registry.upkeep import Share, verify
 from tests.builders import array, file_bytes, tensor, text, unsigned, vocabulary
 from tests.trips import assembled, ingest_file, little_model, row_counts, weights
@@ -36,7 +36,7 @@ def write(folder: Path, data: bytes, name: str = "a.gguf") -> Path:
     return path
 
 
-def measurements(registry: Registry, method: str = "z1") -> dict[str, Measurement]:
+def measurements(registry: LocalRegistry, method: str = "z1") -> dict[str, Measurement]:
     """By the name of the tensor."""
     with registry.catalog.reading() as session:
         rows = session.execute(
@@ -47,18 +47,18 @@ def measurements(registry: Registry, method: str = "z1") -> dict[str, Measuremen
     return {row[0]: row[1] for row in rows}
 
 
-def sound(registry: Registry) -> bool:
+def sound(registry: LocalRegistry) -> bool:
     report = verify(registry.catalog, registry.blobs, read_data=Share(1, 1))
     return not report.faults and not report.orphans
 
 
-def stored_files(registry: Registry) -> list[Path]:
+def stored_files(registry: LocalRegistry) -> list[Path]:
     root = registry.settings.blobs
     return sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else []
 
 
 def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_goes_on(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (first,) = find_sources([str(write(tmp_path, little_model(), "x.gguf"))])
     (second,) = find_sources([str(write(tmp_path, little_model(seed=1), "My model – chat.gguf"))])
@@ -76,7 +76,9 @@ def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_g
 # What is added.
 
 
-def test_the_same_file_again_adds_nothing_but_the_record_of_the_attempt(registry: Registry, tmp_path: Path) -> None:
+def test_the_same_file_again_adds_nothing_but_the_record_of_the_attempt(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     path = write(tmp_path, little_model())
     first = ingest_file(registry, path)
     before, files = row_counts(registry), stored_files(registry)
@@ -91,14 +93,14 @@ def test_the_same_file_again_adds_nothing_but_the_record_of_the_attempt(registry
     assert again.known_bytes == first.new_bytes
 
 
-def test_the_same_bytes_in_another_file_are_the_model_that_is_there(registry: Registry, tmp_path: Path) -> None:
+def test_the_same_bytes_in_another_file_are_the_model_that_is_there(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, little_model()))
     report = ingest_file(registry, write(tmp_path, little_model(), "copy of a.gguf"))
     assert (report.model, report.created) == ("local/a@1", False)
     assert row_counts(registry)["models"] == 1
 
 
-def test_the_same_bytes_get_a_second_name_when_one_is_asked_for(registry: Registry, tmp_path: Path) -> None:
+def test_the_same_bytes_get_a_second_name_when_one_is_asked_for(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, little_model())
     ingest_file(registry, path)
     before = row_counts(registry)
@@ -112,7 +114,7 @@ def test_the_same_bytes_get_a_second_name_when_one_is_asked_for(registry: Regist
     assert not ingest_file(registry, path, "mine/other").created
 
 
-def test_other_bytes_under_the_same_name_are_the_next_version(registry: Registry, tmp_path: Path) -> None:
+def test_other_bytes_under_the_same_name_are_the_next_version(registry: LocalRegistry, tmp_path: Path) -> None:
     reports = [ingest_file(registry, write(tmp_path, little_model(seed=seed))) for seed in range(3)]
     assert [report.model for report in reports] == ["local/a@1", "local/a@2", "local/a@3"]
     for seed in range(3):
@@ -120,7 +122,7 @@ def test_other_bytes_under_the_same_name_are_the_next_version(registry: Registry
         assert back.read_bytes() == little_model(seed=seed)
 
 
-def test_an_organ_of_two_models_is_stored_once(registry: Registry, tmp_path: Path) -> None:
+def test_an_organ_of_two_models_is_stored_once(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, little_model("A")))
     before = row_counts(registry)
     report = ingest_file(registry, write(tmp_path, little_model("B", blocks=3), "b.gguf"))
@@ -131,7 +133,7 @@ def test_an_organ_of_two_models_is_stored_once(registry: Registry, tmp_path: Pat
     assert after["measurements"] - before["measurements"] == 4 + 3, "a vector has no spectrum"
 
 
-def test_a_vocabulary_of_two_models_is_stored_once(registry: Registry, tmp_path: Path) -> None:
+def test_a_vocabulary_of_two_models_is_stored_once(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(3_000))
     ingest_file(registry, write(tmp_path, little_model("A", more=[tokens])))
     report = ingest_file(registry, write(tmp_path, little_model("B", seed=1, more=[tokens]), "b.gguf"))
@@ -139,7 +141,7 @@ def test_a_vocabulary_of_two_models_is_stored_once(registry: Registry, tmp_path:
     assert report.known_bytes < 60_000
 
 
-def test_equal_tensors_within_a_file_are_stored_and_measured_once(registry: Registry, tmp_path: Path) -> None:
+def test_equal_tensors_within_a_file_are_stored_and_measured_once(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = weights("blk.0.attn_q.weight", (64, 64))
     twins = [(TensorSpec(f"blk.{block}.attn_q.weight", spec.shape, spec.dtype), data) for block in range(5)]
     report = ingest_file(registry, write(tmp_path, file_bytes([], twins)))
@@ -150,7 +152,7 @@ def test_equal_tensors_within_a_file_are_stored_and_measured_once(registry: Regi
 
 
 def test_the_same_bytes_with_another_shape_or_type_are_another_organ_of_one_blob(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     _, data = weights("x", (1024,), dtype="F32")
     tensors = [
@@ -178,7 +180,7 @@ def test_the_same_bytes_with_another_shape_or_type_are_another_organ_of_one_blob
 
 @pytest.mark.parametrize("name", ["Q8_K", "Q8_1"])
 def test_a_tensor_without_a_kernel_is_stored_and_not_measured_and_says_why(
-    name: str, registry: Registry, tmp_path: Path
+    name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     dtype = dtype_by_name(name)
     data = np.random.default_rng(0).bytes(4 * dtype.block_bytes)
@@ -200,7 +202,9 @@ def test_a_tensor_without_a_kernel_is_stored_and_not_measured_and_says_why(
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_weights_that_are_no_numbers_are_counted_and_stored_as_they_are(registry: Registry, tmp_path: Path) -> None:
+def test_weights_that_are_no_numbers_are_counted_and_stored_as_they_are(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     values[:3], values[3], values[4:6] = np.nan, np.inf, -np.inf
     spec = TensorSpec("blk.0.attn_q.weight", (64, 64), F32)
@@ -223,7 +227,7 @@ def test_weights_that_are_no_numbers_are_counted_and_stored_as_they_are(registry
 
 
 def test_what_was_measured_is_copied_to_every_placement_and_averaged_in_the_model(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_file(registry, write(tmp_path, little_model()))
     z_measures, spectra = measurements(registry), measurements(registry, "mp1")
@@ -241,7 +245,7 @@ def test_what_was_measured_is_copied_to_every_placement_and_averaged_in_the_mode
     assert spectra.keys() == {name for name in z_measures if "norm" not in name}
 
 
-def test_an_organ_of_256_values_or_more_has_a_fingerprint(registry: Registry, tmp_path: Path) -> None:
+def test_an_organ_of_256_values_or_more_has_a_fingerprint(registry: LocalRegistry, tmp_path: Path) -> None:
     sizes = (255, 256, 4096)
     ingest_file(registry, write(tmp_path, file_bytes([], [weights(f"blk.{size}.a", (size,)) for size in sizes])))
     with registry.catalog.reading() as session:
@@ -255,7 +259,7 @@ def test_an_organ_of_256_values_or_more_has_a_fingerprint(registry: Registry, tm
 # What is reported.
 
 
-def test_the_report_adds_up(registry: Registry, tmp_path: Path) -> None:
+def test_the_report_adds_up(registry: LocalRegistry, tmp_path: Path) -> None:
     data = little_model()
     seen: list[int] = []
     (source,) = find_sources([str(write(tmp_path, data))])
@@ -275,7 +279,7 @@ def test_the_report_adds_up(registry: Registry, tmp_path: Path) -> None:
     assert report.stages["encode"]["bytes"] == report.new_bytes
 
 
-def test_the_record_of_an_ingest_holds_its_report(registry: Registry, tmp_path: Path) -> None:
+def test_the_record_of_an_ingest_holds_its_report(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, little_model())
     report = ingest_file(registry, path)
     with registry.catalog.reading() as session:
@@ -288,7 +292,7 @@ def test_the_record_of_an_ingest_holds_its_report(registry: Registry, tmp_path: 
     assert IngestReport(**parsed) == report
 
 
-def test_what_the_catalog_says_is_stored_is_what_lies_there(registry: Registry, tmp_path: Path) -> None:
+def test_what_the_catalog_says_is_stored_is_what_lies_there(registry: LocalRegistry, tmp_path: Path) -> None:
     large = [weights(f"blk.{block}.ffn_up.weight", (256, 512)) for block in range(3)]
     report = ingest_file(registry, write(tmp_path, file_bytes([], [*large, weights("output_norm.weight", (64,))])))
     with registry.catalog.reading() as session:
@@ -304,7 +308,7 @@ def test_what_the_catalog_says_is_stored_is_what_lies_there(registry: Registry, 
     assert sound(registry)
 
 
-def test_many_sources_have_one_outcome_each_and_a_bad_one_stops_nobody(registry: Registry, tmp_path: Path) -> None:
+def test_many_sources_have_one_outcome_each_and_a_bad_one_stops_nobody(registry: LocalRegistry, tmp_path: Path) -> None:
     write(tmp_path, little_model("A"), "1.gguf")
     write(tmp_path, b"GGUFrubbish" * 9, "2.gguf")
     write(tmp_path, b"", "3.gguf")
@@ -347,7 +351,7 @@ def big_model(count: int = 24) -> bytes:
 
 @pytest.mark.parametrize("after", [1, 6, 18])
 def test_an_interrupted_ingest_shows_nothing_keeps_what_was_stored_and_goes_on(
-    after: int, registry: Registry, tmp_path: Path
+    after: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write(tmp_path, big_model())
     (source,) = find_sources([str(path)])
@@ -368,14 +372,14 @@ def test_an_interrupted_ingest_shows_nothing_keeps_what_was_stored_and_goes_on(
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_most_of_an_ingest_that_is_interrupted_late_is_kept(registry: Registry, tmp_path: Path) -> None:
+def test_most_of_an_ingest_that_is_interrupted_late_is_kept(registry: LocalRegistry, tmp_path: Path) -> None:
     (source,) = find_sources([str(write(tmp_path, big_model(100)))])
     with pytest.raises(KeyboardInterrupt):
         ingest_model(registry, source, None, Interrupt(95))
     assert row_counts(registry)["blobs"] >= 50, "all but those that were on their way, of which there are few"
 
 
-def test_an_ingest_that_fails_leaves_no_file_and_no_blob(registry: Registry, tmp_path: Path) -> None:
+def test_an_ingest_that_fails_leaves_no_file_and_no_blob(registry: LocalRegistry, tmp_path: Path) -> None:
     def fail(_size: int) -> None:
         raise MemoryError("no more")
 
@@ -406,7 +410,7 @@ def truncate_file(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [corrupt_file, truncate_file, Path.unlink])
 def test_line_50_an_ingest_of_the_same_bytes_heals_a_blob_that_has_rotted(
-    damage: Callable[[Path], None], registry: Registry, tmp_path: Path
+    damage: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write(tmp_path, big_model(3))
     ingest_file(registry, path)
@@ -419,7 +423,7 @@ def test_line_50_an_ingest_of_the_same_bytes_heals_a_blob_that_has_rotted(
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_nothing_is_leased_once_an_ingest_has_ended(registry: Registry, tmp_path: Path) -> None:
+def test_nothing_is_leased_once_an_ingest_has_ended(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, little_model()))
     with registry.catalog.reading() as session:
         assert session.scalars(select(BlobLease)).all() == []
@@ -428,7 +432,7 @@ def test_nothing_is_leased_once_an_ingest_has_ended(registry: Registry, tmp_path
 # Odd sizes.
 
 
-def test_a_header_and_nothing_else_is_a_vocabulary_without_words(registry: Registry, tmp_path: Path) -> None:
+def test_a_header_and_nothing_else_is_a_vocabulary_without_words(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, file_bytes())
     report = ingest_file(registry, path)
     assert (report.organs, report.new_blobs) == (0, 1)
@@ -437,7 +441,7 @@ def test_a_header_and_nothing_else_is_a_vocabulary_without_words(registry: Regis
 
 
 @pytest.mark.parametrize("elements", [1, 2, 63, 64, 65])
-def test_a_tensor_of_a_few_values_is_kept(elements: int, registry: Registry, tmp_path: Path) -> None:
+def test_a_tensor_of_a_few_values_is_kept(elements: int, registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, file_bytes([], [weights("blk.0.a", (elements,))]))
     ingest_file(registry, path)
     assert (measurements(registry)["blk.0.a"].theta is None) == (elements < 64)
@@ -446,7 +450,7 @@ def test_a_tensor_of_a_few_values_is_kept(elements: int, registry: Registry, tmp
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
-def test_tensors_around_the_size_of_a_chunk_are_kept(extra: int, registry: Registry, tmp_path: Path) -> None:
+def test_tensors_around_the_size_of_a_chunk_are_kept(extra: int, registry: LocalRegistry, tmp_path: Path) -> None:
     elements = (4 << 20) + extra
     values = np.random.default_rng(0).integers(-20, 20, elements, dtype=np.int8).tobytes()
     tensors = [(TensorSpec("blk.0.a", (elements,), dtype_by_name("I8")), values), tensor("blk.0.b", (16,))]
@@ -456,7 +460,7 @@ def test_tensors_around_the_size_of_a_chunk_are_kept(extra: int, registry: Regis
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_a_file_of_the_reference_writer_is_taken(registry: Registry, tmp_path: Path) -> None:
+def test_a_file_of_the_reference_writer_is_taken(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "reference.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("By the reference")
@@ -475,7 +479,7 @@ def test_a_file_of_the_reference_writer_is_taken(registry: Registry, tmp_path: P
 
 
 def test_another_file_under_a_taken_name_is_refused_before_anything_is_stored(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_file(registry, write(tmp_path, little_model()))
     before = row_counts(registry)
@@ -487,7 +491,7 @@ def test_another_file_under_a_taken_name_is_refused_before_anything_is_stored(
 
 
 def test_another_file_of_the_same_size_is_told_by_its_digest_and_registered_under_no_name(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_file(registry, write(tmp_path, little_model()))
     (source,) = find_sources([str(write(tmp_path, little_model(seed=1)))])
@@ -500,7 +504,7 @@ def test_another_file_of_the_same_size_is_told_by_its_digest_and_registered_unde
     assert not ingest_model(registry, source).created, "the same file again is no question"
 
 
-def test_the_question_about_a_name_is_asked_once(registry: Registry, tmp_path: Path) -> None:
+def test_the_question_about_a_name_is_asked_once(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, little_model()))
     (source,) = find_sources([str(write(tmp_path, little_model(blocks=3)))])
     asked: list[NameTaken] = []
@@ -508,7 +512,7 @@ def test_the_question_about_a_name_is_asked_once(registry: Registry, tmp_path: P
     assert len(asked) == 1
 
 
-def test_a_file_that_is_known_under_another_name_takes_no_name(registry: Registry, tmp_path: Path) -> None:
+def test_a_file_that_is_known_under_another_name_takes_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, little_model()))
     ingest_file(registry, write(tmp_path, little_model(blocks=3), "b.gguf"))
     (source,) = find_sources([str(write(tmp_path, little_model(blocks=3)))])
@@ -516,7 +520,7 @@ def test_a_file_that_is_known_under_another_name_takes_no_name(registry: Registr
     assert (report.model, report.created) == ("local/b@1", False)
 
 
-def test_a_name_that_was_taken_while_the_file_was_read_is_refused(registry: Registry, tmp_path: Path) -> None:
+def test_a_name_that_was_taken_while_the_file_was_read_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
     (source,) = find_sources([str(write(tmp_path, little_model()))])
     other = tmp_path / "other"
     other.mkdir()

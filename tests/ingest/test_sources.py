@@ -11,8 +11,8 @@ from organs.ingest.service import ingest_model
 from organs.ingest.sources import ModelSource, find_hub_sources, find_sources, skipped_files
 from organs.registry.errors import BadSource, BadSplit
 from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import file_bytes, tensor, text
 from tests.trips import row_counts
 
@@ -87,7 +87,7 @@ def test_files_of_a_folder_that_are_not_taken_are_counted(tmp_path: Path) -> Non
     assert skipped_files([]) == skipped_files(["", str(tmp_path / "gone")]) == (0, 0)
 
 
-def test_safetensors_are_refused_with_what_to_do(registry: Registry, tmp_path: Path) -> None:
+def test_safetensors_are_refused_with_what_to_do(registry: LocalRegistry, tmp_path: Path) -> None:
     touch(tmp_path / "model.safetensors")
     (source,) = find_sources([str(tmp_path / "model.safetensors")])
     with pytest.raises(BadSource, match=r"convert_hf_to_gguf\.py FOLDER"):
@@ -176,7 +176,7 @@ def test_a_stem_with_the_signs_of_patterns_finds_its_own_siblings_alone(tmp_path
 
 @pytest.mark.parametrize("absent", [1, 2, 3])
 def test_line_36_an_incomplete_set_is_refused_with_the_list_of_what_is_missing(
-    absent: int, registry: Registry, tmp_path: Path
+    absent: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for index in (1, 2, 3):
         if index != absent:
@@ -188,7 +188,7 @@ def test_line_36_an_incomplete_set_is_refused_with_the_list_of_what_is_missing(
 
 
 def test_line_36_a_repeated_shard_a_lying_count_and_a_stranger_are_all_named(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for index in (1, 2, 3):
         shard(tmp_path, index, 3)
@@ -203,7 +203,9 @@ def test_line_36_a_repeated_shard_a_lying_count_and_a_stranger_are_all_named(
     assert "blk.2.attn_q.weight" in said, "the tensor that stands in two shards"
 
 
-def test_files_that_are_named_like_shards_and_say_nothing_of_it_are_refused(registry: Registry, tmp_path: Path) -> None:
+def test_files_that_are_named_like_shards_and_say_nothing_of_it_are_refused(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     for index in (1, 2):
         (tmp_path / f"m-{index:05d}-of-00002.gguf").write_bytes(file_bytes([], [tensor(f"blk.{index}.a", (8,))]))
     (source,) = find_sources([str(tmp_path)])
@@ -211,14 +213,16 @@ def test_files_that_are_named_like_shards_and_say_nothing_of_it_are_refused(regi
         ingest_model(registry, source)
 
 
-def test_a_single_file_that_is_named_like_a_shard_is_a_model_all_the_same(registry: Registry, tmp_path: Path) -> None:
+def test_a_single_file_that_is_named_like_a_shard_is_a_model_all_the_same(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     path = tmp_path / "m-00001-of-00001.gguf"
     path.write_bytes(file_bytes([text("general.name", "M")], [tensor("blk.0.a", (8,))]))
     (source,) = find_sources([str(path)])
     assert ingest_model(registry, source).model == "local/m@1"
 
 
-def test_line_36_a_name_that_claims_99999_shards_is_only_a_name(registry: Registry, tmp_path: Path) -> None:
+def test_line_36_a_name_that_claims_99999_shards_is_only_a_name(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "m-00001-of-99999.gguf"
     path.write_bytes(file_bytes([], [tensor("blk.0.a", (8,))]))
     (source,) = find_sources([str(path)])
@@ -227,7 +231,7 @@ def test_line_36_a_name_that_claims_99999_shards_is_only_a_name(registry: Regist
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_line_33_a_hostile_file_name_becomes_a_harmless_model_name(
-    name: bytes, registry: Registry, tmp_path: Path
+    name: bytes, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))
     path.parent.mkdir()
@@ -284,7 +288,7 @@ def test_a_cache_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert find_hub_sources(tmp_path / "nowhere") == []
 
 
-def test_a_model_out_of_the_hub_cache_is_ingested_through_its_links(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_out_of_the_hub_cache_is_ingested_through_its_links(registry: LocalRegistry, tmp_path: Path) -> None:
     folder = hub(tmp_path, "Qwen", "Qwen3-GGUF", {"Qwen3-Q8_0.gguf": "d1"})
     (folder / "blobs" / "d1").write_bytes(file_bytes([text("general.name", "Qwen3")], [tensor("blk.0.a", (8,))]))
     (source,) = find_hub_sources(tmp_path)

@@ -38,7 +38,7 @@ from organs.registry.catalog.tables import Contributor, Submission, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.errors import OverQuota
 from organs.registry.gguf import MemorySource, read_header
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes
 from tests.homes import Homes, three_models
 from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole
@@ -47,13 +47,13 @@ from tests.trips import block_metadata, little_model, weights
 LITTLE = little_model()
 
 
-def ann(registry: Registry, quota_bytes: int) -> int:
+def ann(registry: LocalRegistry, quota_bytes: int) -> int:
     with registry.catalog.writing() as session:
         add_contributor(session, "ann")
         return set_quota(session, "ann", quota_bytes).id
 
 
-def test_bytes_that_a_file_has_often_count_each_time(registry: Registry) -> None:
+def test_bytes_that_a_file_has_often_count_each_time(registry: LocalRegistry) -> None:
     spec, data = weights("blk.0.ffn_up.weight", (64, 64))
     tensors = [(replace(spec, name=f"blk.{block}.ffn_up.weight"), data) for block in range(20)]
     file = file_bytes(block_metadata("Often", 20), tensors)
@@ -65,7 +65,7 @@ def test_bytes_that_a_file_has_often_count_each_time(registry: Registry) -> None
         asked_for(registry, "ann/often", [of_pieces(file, spans)])
 
 
-def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry: Registry) -> None:
+def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry: LocalRegistry) -> None:
     ann(registry, 2 * len(LITTLE))
     sent = whole(registry, "ann", LITTLE)
     first = asked_for(registry, "ann/one", [sent])
@@ -77,7 +77,7 @@ def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry:
 
 
 def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one_is_withdrawn(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.ingest.contributions.submissions.OPEN_MAX", 1)
     first = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)], publish=False)
@@ -88,7 +88,7 @@ def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one
     asked_for(registry, "ann/two", [other])
 
 
-def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registry: Registry) -> None:
+def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registry: LocalRegistry) -> None:
     sent = whole(registry, "ann", LITTLE)
     looked_at = asked_for(registry, "ann/tiny", [sent], publish=False)
     assert attended(registry, looked_at, publish=False).row.state == "ready"
@@ -101,7 +101,7 @@ def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registr
     assert attended(registry, looked_at).row.state == "published"
 
 
-def test_a_submission_that_has_ended_keeps_no_manifest(registry: Registry) -> None:
+def test_a_submission_that_has_ended_keeps_no_manifest(registry: LocalRegistry) -> None:
     published = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)])
     assert attended(registry, published).row.state == "published"
     refused = asked_for(registry, "ann/two", [whole(registry, "ann", b"no model at all")])
@@ -113,7 +113,7 @@ def test_a_submission_that_has_ended_keeps_no_manifest(registry: Registry) -> No
             assert session.get_one(Submission, number).manifest == "{}"
 
 
-def test_what_a_suspended_contributor_has_submitted_waits_for_an_administrator(registry: Registry) -> None:
+def test_what_a_suspended_contributor_has_submitted_waits_for_an_administrator(registry: LocalRegistry) -> None:
     ann(registry, 10 * len(LITTLE))
     waiting = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
     with registry.catalog.writing() as session:
@@ -134,7 +134,7 @@ def test_a_description_has_lines_and_any_script() -> None:
     assert read_edits({"description": text}) == (Edits(description=text.replace("\r", "")), [])
 
 
-def test_an_upload_that_is_renewed_while_it_is_tidied_away_stays(registry: Registry) -> None:
+def test_an_upload_that_is_renewed_while_it_is_tidied_away_stays(registry: LocalRegistry) -> None:
     name = put_upload(registry, "ann", [b"piece"], "piece")
     with registry.catalog.writing() as session:
         session.execute(update(Upload).values(expires_at=now()))
@@ -145,7 +145,7 @@ def test_an_upload_that_is_renewed_while_it_is_tidied_away_stays(registry: Regis
     assert look_up(registry, owner, name).state == "complete"
 
 
-def test_who_has_no_room_composes_nothing(registry: Registry, homes: Homes) -> None:
+def test_who_has_no_room_composes_nothing(registry: LocalRegistry, homes: Homes) -> None:
     homes.into(registry, three_models)
     recipe = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ", "blocks": [0]}]}
     arguments = COMPOSE.check({"recipe": recipe})
@@ -157,14 +157,16 @@ def test_who_has_no_room_composes_nothing(registry: Registry, homes: Homes) -> N
     assert COMPOSE.settle(registry, arguments, "local")["plan"]
 
 
-def test_who_works_at_the_machine_has_its_disk_and_no_quota(registry: Registry) -> None:
+def test_who_works_at_the_machine_has_its_disk_and_no_quota(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         owner_id = contributor_id(session, LOCAL)
         session.get_one(Contributor, owner_id).quota_bytes = 10
     assert open_upload(registry, owner_id, Declared("piece", 11, digest_of(b"x"))).size_bytes == 11
 
 
-def test_a_pack_counts_with_what_is_noted_of_its_pieces(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_counts_with_what_is_noted_of_its_pieces(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner_id = ann(registry, 1000)
     digests = [digest_of(bytes([number])) for number in range(4)]
     pack = [Declared("pack", many, pieces=[(1, digest) for digest in digests[:many]]) for many in range(1, 5)]

@@ -26,33 +26,35 @@ from organs.registry.catalog.register.models import (
     remove_model,
 )
 from organs.registry.catalog.tables import Model
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole
 from tests.trips import little_model
 
 LITTLE = little_model()
 
 
-def sent(registry: Registry, data: bytes = LITTLE) -> int:
+def sent(registry: LocalRegistry, data: bytes = LITTLE) -> int:
     """A submission of ann's, after its job."""
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)])
     attended(registry, submission_id)
     return submission_id
 
 
-def ended(registry: Registry, submission_id: int) -> tuple[str, set[str]]:
+def ended(registry: LocalRegistry, submission_id: int) -> tuple[str, set[str]]:
     """Its state, and the codes of its findings."""
     row = found(registry, submission_id).row
     return row.state, {one["code"] for one in json.loads(row.findings)}
 
 
-def states(registry: Registry) -> list[str]:
+def states(registry: LocalRegistry) -> list[str]:
     with registry.catalog.reading() as session:
         return list(session.scalars(select(Model.state).order_by(Model.id)))
 
 
 @pytest.mark.parametrize(("yanker", "state"), [("local", "quarantined"), ("ann", "published")])
-def test_what_an_administrator_yanked_waits_when_it_is_sent_again(yanker: str, state: str, registry: Registry) -> None:
+def test_what_an_administrator_yanked_waits_when_it_is_sent_again(
+    yanker: str, state: str, registry: LocalRegistry
+) -> None:
     first = sent(registry)
     with registry.catalog.writing() as session:
         hide_model(session, session.get_one(Model, found(registry, first).row.model_id), "yanked", "bad", yanker)
@@ -60,7 +62,7 @@ def test_what_an_administrator_yanked_waits_when_it_is_sent_again(yanker: str, s
     assert (again, "yanked-before" in codes) == (state, yanker == "local")
 
 
-def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(registry: Registry) -> None:
+def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         add_contributor(session, "ann")
         set_contributor_state(session, "ann", "suspended")
@@ -77,8 +79,8 @@ def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(regis
     assert (state, "removed-before" in codes) == ("quarantined", True)
 
 
-def test_of_bytes_that_were_refused_unseen_only_who_sent_them_is_told_and_waits(registry: Registry) -> None:
-    manual = Registry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
+def test_of_bytes_that_were_refused_unseen_only_who_sent_them_is_told_and_waits(registry: LocalRegistry) -> None:
+    manual = LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
     refuse_submission(manual, sent(manual), "No thanks.", "local")
     others = asked_for(registry, "eve/tiny", [whole(registry, "eve", LITTLE)], publish=False)
     attended(registry, others, publish=False)
@@ -91,7 +93,7 @@ def test_of_bytes_that_were_refused_unseen_only_who_sent_them_is_told_and_waits(
     assert [(one["severity"], one["sentence"][-12:]) for one in told] == [("note", ": No thanks.")]
 
 
-def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: Registry) -> None:
+def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: LocalRegistry) -> None:
     """But not one that an administrator has hidden, nor one that another submission waits for."""
     with registry.catalog.writing() as session:
         add_contributor(session, "ann")
@@ -116,7 +118,7 @@ def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: Registry) -
     assert (found(registry, left).row.state, found(registry, waits).row.state) == ("withdrawn", "quarantined")
 
 
-def test_a_model_that_was_registered_after_its_submission_was_settled_goes(registry: Registry) -> None:
+def test_a_model_that_was_registered_after_its_submission_was_settled_goes(registry: LocalRegistry) -> None:
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
 
     def is_left(_share: float, note: str) -> None:
@@ -136,7 +138,7 @@ def test_a_model_that_was_registered_after_its_submission_was_settled_goes(regis
     assert (found(registry, submission_id).row.state, states(registry)) == ("withdrawn", ["removed"])
 
 
-def withdrawn_in_pieces(registry: Registry) -> tuple[int, dict[str, Any], Manifest]:
+def withdrawn_in_pieces(registry: LocalRegistry) -> tuple[int, dict[str, Any], Manifest]:
     """A model that ann sent in two pieces and withdrew: her id, the file as she gave it, what was kept of it."""
     half = len(LITTLE) // 2
     put_upload(registry, "ann", [LITTLE[:half], LITTLE[half:]])
@@ -150,7 +152,7 @@ def withdrawn_in_pieces(registry: Registry) -> tuple[int, dict[str, Any], Manife
 
 
 def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, file, manifest = withdrawn_in_pieces(registry)
     later: list[int] = []
@@ -166,7 +168,7 @@ def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
 
 
 def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, file, manifest = withdrawn_in_pieces(registry)
     locate, located = submissions.locate, list[object]()

@@ -49,8 +49,8 @@ from organs.registry.compose.models import partial_recipe
 from organs.registry.digest import digest_of
 from organs.registry.errors import Conflict, DiskFull, NotAssemblable, NotFound
 from organs.registry.gguf import MemorySource, ValueType, read_header
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.store import BlobWriter
 from tests.builders import array, file_bytes, raw_file, text, unsigned
 from tests.faults.cases import assert_no_orphans, flipped, let_time_pass, rows, run_sweep
@@ -76,7 +76,7 @@ def spans_of(data: bytes) -> list[tuple[int, int]]:
     return [(0, header.data_offset), *tensors]
 
 
-def test_a_submission_that_is_published_is_read_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_that_is_published_is_read_once(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     data = file_bytes(block_metadata(), [weights(f"blk.0.ffn_{one}.weight", (512, 512)) for one in ("up", "down")])
     read_bytes, read_into = [0], Sources.read_into
 
@@ -91,7 +91,7 @@ def test_a_submission_that_is_published_is_read_once(registry: Registry, monkeyp
 
 
 def test_looking_for_weights_that_are_no_numbers_reports_progress_and_can_be_cancelled(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissect, "BUFFER_BYTES", 1024)
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)], publish=False)
@@ -115,11 +115,11 @@ def test_looking_for_weights_that_are_no_numbers_reports_progress_and_can_be_can
     assert shares[-1] > 0.9
 
 
-def codes(registry: Registry, submission_id: int) -> set[str]:
+def codes(registry: LocalRegistry, submission_id: int) -> set[str]:
     return {one["code"] for one in json.loads(found(registry, submission_id).row.findings)}
 
 
-def published(registry: Registry, name: str, files: list[dict[str, Any]], **metadata: Any) -> str:
+def published(registry: LocalRegistry, name: str, files: list[dict[str, Any]], **metadata: Any) -> str:
     """The model that came of it."""
     after = attended(registry, asked_for(registry, name, files, **metadata))
     assert (after.row.state, after.row.reason) == ("published", None)
@@ -127,13 +127,13 @@ def published(registry: Registry, name: str, files: list[dict[str, Any]], **meta
     return after.model.full_name
 
 
-def ingested(registry: Registry, folder: Path, name: str, data: bytes) -> None:
+def ingested(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> None:
     path = folder / "in.gguf"
     path.write_bytes(data)
     ingest_file(registry, path, name)
 
 
-def test_a_whole_file_is_taken_apart_in_a_child_and_published(registry: Registry, tmp_path: Path) -> None:
+def test_a_whole_file_is_taken_apart_in_a_child_and_published(registry: LocalRegistry, tmp_path: Path) -> None:
     sent = whole(registry, "ann", BASE)
     submission_id = asked_for(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"])
     assert asked_for(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"]) == submission_id
@@ -148,7 +148,7 @@ def test_a_whole_file_is_taken_apart_in_a_child_and_published(registry: Registry
 
 
 def test_what_is_known_need_not_be_sent_and_the_same_again_is_the_same_model(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     tuned = bytearray(little_model("Tuned"))
@@ -168,7 +168,7 @@ def test_what_is_known_need_not_be_sent_and_the_same_again_is_the_same_model(
     assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
 
 
-def test_reading_a_file_of_pieces_anywhere_gives_its_bytes(registry: Registry, tmp_path: Path) -> None:
+def test_reading_a_file_of_pieces_anywhere_gives_its_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     spans = spans_of(BASE)
     put_upload(registry, "ann", [BASE[: spans[0][1]]])
@@ -198,7 +198,7 @@ def shards() -> list[dict[str, bytes]]:
 
 
 def test_a_split_set_an_adapter_and_a_chimera_are_submissions_like_any_other(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     files = [whole(registry, "ann", data, name) for one in shards() for name, data in one.items()]
     assert published(registry, "ann/split", files) == "ann/split@1"
@@ -220,7 +220,7 @@ def test_a_split_set_an_adapter_and_a_chimera_are_submissions_like_any_other(
 
 
 def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     trained = [one for one in block_tensors(seed=9) if "ffn" in one[0].name]
     partial = file_bytes([*block_metadata("Partial"), *parent_entries("Base")], trained)
@@ -241,7 +241,7 @@ def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
 
 
 def test_some_organs_that_their_base_has_no_place_for_are_refused_before_they_are_published(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     up, gate = "blk.0.ffn_up.weight", "blk.7.ffn_gate.weight"
@@ -269,14 +269,14 @@ MISFIT = file_bytes(
 """It names its base by the title of BASE, which has another shape at that place."""
 
 
-def sentences(registry: Registry, submission_id: int) -> dict[tuple[str, str], str]:
+def sentences(registry: LocalRegistry, submission_id: int) -> dict[tuple[str, str], str]:
     """What the findings say, by severity and code."""
     findings = json.loads(found(registry, submission_id).row.findings)
     return {(one["severity"], one["code"]): one["sentence"] for one in findings}
 
 
 def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_published(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     manual = kept_back(registry)
     waits = asked_for(manual, "ann/waits", [whole(manual, "ann", MISFIT)], base="acme/base")
@@ -302,7 +302,7 @@ def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_pub
 
 
 def test_a_base_that_is_found_by_the_name_in_the_header_is_named_and_refuses_nothing(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/loom", BASE)
     submission_id = asked_for(registry, "ann/part", [whole(registry, "ann", MISFIT)])
@@ -316,7 +316,7 @@ def test_a_base_that_is_found_by_the_name_in_the_header_is_named_and_refuses_not
 
 
 def test_organs_are_said_to_be_those_of_whom_they_came_from_and_not_of_a_chimera(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     ingested(registry, tmp_path, "acme/other", little_model("Other", seed=5))
@@ -342,7 +342,7 @@ HOSTILE: dict[str, bytes] = {
 }
 
 
-def test_line_45_hostile_files_are_refused_with_findings_and_leave_nothing(registry: Registry) -> None:
+def test_line_45_hostile_files_are_refused_with_findings_and_leave_nothing(registry: LocalRegistry) -> None:
     for name, data in HOSTILE.items():
         submission_id = asked_for(registry, "eve/bad", [whole(registry, "eve", data)])
         after = attended(registry, submission_id)
@@ -357,7 +357,7 @@ def test_line_45_hostile_files_are_refused_with_findings_and_leave_nothing(regis
         assert running_totals(session) == counted_totals(session)
 
 
-def test_what_looks_dangerous_is_told_and_never_handed_out(registry: Registry, tmp_path: Path) -> None:
+def test_what_looks_dangerous_is_told_and_never_handed_out(registry: LocalRegistry, tmp_path: Path) -> None:
     types = array("tokenizer.ggml.token_type", ValueType.INT8, [1, 1])
     data = little_model(more=[token_array([b"a", b"b"]), types, text("tokenizer.chat_template", "{% for %}")])
     data = data.replace(b"apache-2.0", b"my own one")
@@ -378,7 +378,7 @@ def test_what_looks_dangerous_is_told_and_never_handed_out(registry: Registry, t
         publish(registry, "ann", submission_id, StatedMetadata())
 
 
-def test_bytes_that_are_not_what_was_promised_are_refused(registry: Registry) -> None:
+def test_bytes_that_are_not_what_was_promised_are_refused(registry: LocalRegistry) -> None:
     put_upload(registry, "ann", [BASE])
     file = of_pieces(BASE, [(0, len(BASE))]) | {"sha256": digest_of(b"another")}
     submission_id = asked_for(registry, "ann/wrong", [file])
@@ -392,12 +392,14 @@ def test_bytes_that_are_not_what_was_promised_are_refused(registry: Registry) ->
     assert rows(registry) == []
 
 
-def kept_back(registry: Registry) -> Registry:
+def kept_back(registry: LocalRegistry) -> LocalRegistry:
     """The same registry, where an administrator looks at everything first."""
-    return Registry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
+    return LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
 
 
-def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     manual = kept_back(registry)
     submission_id = asked_for(manual, "ann/tiny", [whole(manual, "ann", BASE)])
     assert attended(manual, submission_id).row.state == "quarantined"
@@ -424,7 +426,7 @@ def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(registry
         approve_submission(manual, again, "local")
 
 
-def test_what_an_administrator_refuses_is_gone_with_the_next_sweeps(registry: Registry) -> None:
+def test_what_an_administrator_refuses_is_gone_with_the_next_sweeps(registry: LocalRegistry) -> None:
     manual = kept_back(registry)
     refused, withdrawn = (
         asked_for(manual, f"ann/{name}", [whole(manual, "ann", little_model(name, seed=seed))])
@@ -446,7 +448,7 @@ def test_what_an_administrator_refuses_is_gone_with_the_next_sweeps(registry: Re
 
 @pytest.mark.parametrize(("is_limit", "code"), [(True, "limit"), (False, "crashed")])
 def test_an_inspector_that_is_stopped_or_crashes_while_it_measures_refuses_the_submission_and_leaves_no_lease(
-    is_limit: bool, code: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    is_limit: bool, code: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(self: Inspection, *_tensor: object) -> None:
         raise Stopped("It was stopped.", is_limit=is_limit)
@@ -459,7 +461,7 @@ def test_an_inspector_that_is_stopped_or_crashes_while_it_measures_refuses_the_s
 
 
 def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = whole(registry, "ann", BASE)
     submission_id = asked_for(registry, "ann/tiny", [sent])
@@ -482,7 +484,7 @@ def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(
     assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
 
 
-def test_one_that_is_withdrawn_while_it_is_inspected_comes_to_nothing(registry: Registry) -> None:
+def test_one_that_is_withdrawn_while_it_is_inspected_comes_to_nothing(registry: LocalRegistry) -> None:
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
 
     def withdraws(_share: float, note: str) -> None:
@@ -493,7 +495,7 @@ def test_one_that_is_withdrawn_while_it_is_inspected_comes_to_nothing(registry: 
     assert rows(registry) == []
 
 
-def test_one_that_ends_after_its_model_was_registered_leaves_no_model(registry: Registry) -> None:
+def test_one_that_ends_after_its_model_was_registered_leaves_no_model(registry: LocalRegistry) -> None:
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
 
     def cancels(_share: float, note: str) -> None:
@@ -567,7 +569,7 @@ def test_every_reason_is_told_at_once_and_a_manifest_reads_back() -> None:
 
 @pytest.mark.parametrize(("child", "parent", "relation"), [("Q8_0", "F16", "quantized"), ("F16", "Q8_0", "relative")])
 def test_a_base_that_is_stated_is_recorded_as_what_was_measured(
-    registry: Registry, tmp_path: Path, child: str, parent: str, relation: str
+    registry: LocalRegistry, tmp_path: Path, child: str, parent: str, relation: str
 ) -> None:
     ingested(registry, tmp_path, "acme/base", kin_file("Some", kin_tensors(dtype=parent)))
     sent = whole(registry, "ann", kin_file("Other", kin_tensors(dtype=child)))
@@ -576,7 +578,7 @@ def test_a_base_that_is_stated_is_recorded_as_what_was_measured(
     assert {(one.evidence, one.relation) for one in edges} == {("declared", relation), ("measured", "quantized")}
 
 
-def test_a_fine_tune_stays_one(registry: Registry, tmp_path: Path) -> None:
+def test_a_fine_tune_stays_one(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", kin_file("Some", kin_tensors()))
     sent = whole(registry, "ann", kin_file("Other", kin_tensors(alike=0.995, dtype="Q8_0")))
     name = published(registry, "ann/other", [sent], base="acme/base")
@@ -585,7 +587,7 @@ def test_a_fine_tune_stays_one(registry: Registry, tmp_path: Path) -> None:
 
 
 def test_a_licence_that_is_not_the_headers_is_a_finding_when_it_is_inspected_and_when_it_is_published(
-    registry: Registry,
+    registry: LocalRegistry,
 ) -> None:
     """The header says apache-2.0."""
     sent = whole(registry, "ann", BASE)
@@ -600,7 +602,9 @@ def test_a_licence_that_is_not_the_headers_is_a_finding_when_it_is_inspected_and
     assert "'apache-2.0'" in sentence
 
 
-def test_a_new_version_of_a_name_is_a_finding_and_the_same_file_is_none(registry: Registry, tmp_path: Path) -> None:
+def test_a_new_version_of_a_name_is_a_finding_and_the_same_file_is_none(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     ingested(registry, tmp_path, "ann/tiny", BASE)
     for data, is_new in ((BASE, False), (little_model("Base", seed=3), True)):
         submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)], publish=False)

@@ -8,7 +8,7 @@ import pytest
 
 from organs.ingest import dissect
 from organs.registry.gguf import TensorSpec, ValueType
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import F32, file_bytes, unsigned
 from tests.submitting import asked_for, assert_nothing_is_left, attended, found, of_pieces, put_upload, whole
 from tests.trips import Tensors, block_metadata, weights
@@ -30,7 +30,7 @@ def repeated(count: int) -> Tensors:
     return [(TensorSpec(f"t{number}", LARGE, F32), data) for number in range(count)]
 
 
-def refused_with(registry: Registry, submission_id: int) -> tuple[str, str]:
+def refused_with(registry: LocalRegistry, submission_id: int) -> tuple[str, str]:
     """Code and sentence of the finding that refused a submission."""
     after = attended(registry, submission_id)
     assert (after.row.state, after.model) == ("refused", None)
@@ -39,7 +39,7 @@ def refused_with(registry: Registry, submission_id: int) -> tuple[str, str]:
     return first["code"], first["sentence"]
 
 
-def test_line_127_thousands_of_one_element_tensors_are_refused_by_their_header(registry: Registry) -> None:
+def test_line_127_thousands_of_one_element_tensors_are_refused_by_their_header(registry: LocalRegistry) -> None:
     tensors = [(TensorSpec(f"t{number}", (1,), F32), bytes(4)) for number in range(dissect.FREE_TENSORS + 1)]
     code, sentence = refused_with(registry, asked_for(registry, "eve/many", [whole(registry, "eve", model(tensors))]))
     assert code == "too-many-tensors"
@@ -51,7 +51,7 @@ def test_line_127_thousands_of_one_element_tensors_are_refused_by_their_header(r
 
 
 def test_no_model_has_more_tensors_than_the_largest_that_is_accepted(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissect, "TENSORS_MAX", 8)
     largest = asked_for(registry, "ann/most", [whole(registry, "ann", model(different(8)))])
@@ -64,7 +64,7 @@ def test_no_model_has_more_tensors_than_the_largest_that_is_accepted(
 
 
 def test_a_push_that_names_one_tensor_many_times_is_refused_although_few_bytes_are_sent(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissect, "FREE_TENSORS", 5)
     for count, state in ((7, "refused"), (6, "published")):
@@ -79,7 +79,7 @@ def test_a_push_that_names_one_tensor_many_times_is_refused_although_few_bytes_a
 
 
 def test_a_push_of_many_known_tensors_that_are_different_passes(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissect, "FREE_TENSORS", 2)
     base = asked_for(registry, "acme/base", [whole(registry, "acme", model(different(12)))])
@@ -91,7 +91,9 @@ def test_a_push_of_many_known_tensors_that_are_different_passes(
     assert attended(registry, asked_for(registry, "ann/tuned", [of_pieces(tuned, spans)])).row.state == "published"
 
 
-def test_the_tensors_of_all_shards_are_counted_together(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tensors_of_all_shards_are_counted_together(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = different(6)
     count = [
         unsigned("split.count", 2, ValueType.UINT16),

@@ -58,8 +58,8 @@ from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, U
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.submission import PACK_PIECES_MAX
 from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.settings import Settings
 from organs.registry.store.files import Files
 from tests.faults.cases import SteppedFiles, failing_once, with_files
@@ -75,17 +75,17 @@ HOLDER = (
 
 
 @pytest.fixture
-def ada(registry: Registry) -> int:
+def ada(registry: LocalRegistry) -> int:
     """A contributor."""
     return new_contributor(registry, "ada")
 
 
-def new_contributor(registry: Registry, name: str) -> int:
+def new_contributor(registry: LocalRegistry, name: str) -> int:
     with registry.catalog.writing() as session:
         return add_contributor(session, name).id
 
 
-def begun(registry: Registry, asker: int, data: bytes = DATA, kind: str = "file", name: str | None = None) -> str:
+def begun(registry: LocalRegistry, asker: int, data: bytes = DATA, kind: str = "file", name: str | None = None) -> str:
     """The name of an upload that is open for `data`."""
     digest = digest_of(data) if kind == "piece" else None
     return open_upload(registry, asker, Declared(kind, len(data), digest, name)).public_id
@@ -95,20 +95,20 @@ def chunk_of(data: bytes, begin: int, end: int, *, wrong: bool = False) -> Chunk
     return Chunk(begin, end, len(data), hashlib.sha256(data[begin:end] + b"x" * wrong).digest())
 
 
-def send(registry: Registry, asker: int, upload: str, data: bytes, begin: int, end: int) -> int:
+def send(registry: LocalRegistry, asker: int, upload: str, data: bytes, begin: int, end: int) -> int:
     """Send these bytes, in portions of 700; how many have come then."""
     portions = (data[at : min(at + 700, end)] for at in range(begin, end, 700))
     return receive(registry, asker, upload, chunk_of(data, begin, end), portions).received_bytes
 
 
-def sent(registry: Registry, asker: int, data: bytes, kind: str = "piece") -> str:
+def sent(registry: LocalRegistry, asker: int, data: bytes, kind: str = "piece") -> str:
     """The name of a finished upload of `data`."""
     upload = begun(registry, asker, data, kind)
     send(registry, asker, upload, data, 0, len(data))
     return finish(registry, asker, upload).public_id
 
 
-def sent_pack(registry: Registry, asker: int, pieces: Sequence[bytes]) -> str:
+def sent_pack(registry: LocalRegistry, asker: int, pieces: Sequence[bytes]) -> str:
     data = b"".join(pieces)
     declared = Declared("pack", len(data), pieces=tuple((len(piece), digest_of(piece)) for piece in pieces))
     upload = open_upload(registry, asker, declared).public_id
@@ -116,21 +116,21 @@ def sent_pack(registry: Registry, asker: int, pieces: Sequence[bytes]) -> str:
     return finish(registry, asker, upload).public_id
 
 
-def lying(registry: Registry, upload: str) -> bytes:
+def lying(registry: LocalRegistry, upload: str) -> bytes:
     """What the file of the upload has, all of it."""
     return (registry.settings.uploads / upload).read_bytes()
 
 
-def received(registry: Registry, asker: int, upload: str) -> int:
+def received(registry: LocalRegistry, asker: int, upload: str) -> int:
     return look_up(registry, asker, upload).received_bytes
 
 
-def let_expire(registry: Registry) -> None:
+def let_expire(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         session.execute(update(Upload).values(expires_at=now() - timedelta(seconds=1)))
 
 
-def test_what_comes_in_chunks_is_finished_as_what_was_declared(registry: Registry, ada: int) -> None:
+def test_what_comes_in_chunks_is_finished_as_what_was_declared(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada, kind="piece")
     assert [send(registry, ada, upload, DATA, at, min(at + 3000, len(DATA))) for at in range(0, len(DATA), 3000)] == [
         *(3000, 6000, 9000, 10240)
@@ -151,7 +151,7 @@ STEPS = st.tuples(
 @settings(BESIDE_FIXTURES, max_examples=25)
 @given(size=st.integers(1, 2500), steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 255))
 def test_line_80_any_cuts_repeats_and_accidents_end_in_the_same_bytes(
-    registry: Registry, size: int, steps: list[tuple[str, int]], seed: int
+    registry: LocalRegistry, size: int, steps: list[tuple[str, int]], seed: int
 ) -> None:
     with registry.catalog.writing() as session:
         asker = session.scalars(select(Contributor.id).where(Contributor.name == "ada")).one_or_none()
@@ -171,7 +171,7 @@ def test_line_80_any_cuts_repeats_and_accidents_end_in_the_same_bytes(
         cancel(registry, asker, upload)
 
 
-def take(registry: Registry, asker: int, upload: str, data: bytes, step: str, length: int, at: int) -> int:
+def take(registry: LocalRegistry, asker: int, upload: str, data: bytes, step: str, length: int, at: int) -> int:
     """One step of a client whose upload is at `at`; where it is then."""
     end = min(at + length, len(data))
     if step == "again" and at:
@@ -195,7 +195,7 @@ def take(registry: Registry, asker: int, upload: str, data: bytes, step: str, le
     return at
 
 
-def test_line_79_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(registry: Registry, ada: int) -> None:
+def test_line_79_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 1000)
     for begin, end in ((1001, 2000), (999, 1001), (0, 1001), (5000, len(DATA))):
@@ -207,7 +207,7 @@ def test_line_79_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(reg
         is_received(look_up(registry, ada, upload), Chunk(1000, 1001, len(DATA) + 1))
 
 
-def test_line_81_two_clients_at_one_upload_exclude_each_other(registry: Registry, ada: int) -> None:
+def test_line_81_two_clients_at_one_upload_exclude_each_other(registry: LocalRegistry, ada: int) -> None:
     upload, seen = begun(registry, ada), []
 
     def meanwhile() -> Sequence[bytes]:
@@ -226,7 +226,7 @@ def test_line_81_two_clients_at_one_upload_exclude_each_other(registry: Registry
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
-def test_line_81_a_process_that_is_killed_lets_go_of_the_upload(registry: Registry, ada: int) -> None:
+def test_line_81_a_process_that_is_killed_lets_go_of_the_upload(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     command = [sys.executable, "-c", HOLDER, str(registry.settings.uploads), upload]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -241,7 +241,7 @@ def test_line_81_a_process_that_is_killed_lets_go_of_the_upload(registry: Regist
     assert tidy_uploads(registry).expired_uploads == 1
 
 
-def test_line_82_a_damaged_chunk_leaves_the_upload_as_it_was(registry: Registry, ada: int) -> None:
+def test_line_82_a_damaged_chunk_leaves_the_upload_as_it_was(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 500)
     for portions in ([DATA[500:999] + b"x"], [DATA[500:999]], [DATA[500:1000], b"x"], []):
@@ -253,7 +253,7 @@ def test_line_82_a_damaged_chunk_leaves_the_upload_as_it_was(registry: Registry,
 
 
 def test_line_139_a_repeated_chunk_with_other_bytes_conflicts_and_the_same_bytes_do_not(
-    registry: Registry, ada: int
+    registry: LocalRegistry, ada: int
 ) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 2000)
@@ -272,7 +272,7 @@ def test_line_139_a_repeated_chunk_with_other_bytes_conflicts_and_the_same_bytes
     assert send(registry, ada, upload, DATA, 0, 2000) == len(DATA), "a finished upload answers too"
 
 
-def test_line_83_other_bytes_than_declared_stay_to_be_looked_at_and_expire(registry: Registry, ada: int) -> None:
+def test_line_83_other_bytes_than_declared_stay_to_be_looked_at_and_expire(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada, kind="piece")
     wrong = b"x" + DATA[1:]
     send(registry, ada, upload, wrong, 0, 100)
@@ -290,7 +290,7 @@ def test_line_83_other_bytes_than_declared_stay_to_be_looked_at_and_expire(regis
     assert list(registry.settings.uploads.iterdir()) == []
 
 
-def test_every_piece_of_a_pack_is_checked_and_lies_at_its_offset(registry: Registry, ada: int) -> None:
+def test_every_piece_of_a_pack_is_checked_and_lies_at_its_offset(registry: LocalRegistry, ada: int) -> None:
     pieces = [b"first", b"second" * 9, b"third" * 100]
     upload = sent_pack(registry, ada, pieces)
     with registry.catalog.reading() as session:
@@ -325,7 +325,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_made(values: dict[str
         Declared(**values)  # type: ignore[arg-type]
 
 
-def test_who_begins_again_goes_on_where_it_was(registry: Registry, ada: int) -> None:
+def test_who_begins_again_goes_on_where_it_was(registry: LocalRegistry, ada: int) -> None:
     first = begun(registry, ada, name="a.gguf")
     send(registry, ada, first, DATA, 0, 100)
     again = open_upload(registry, ada, Declared("file", len(DATA), None, "a.gguf"))
@@ -349,7 +349,7 @@ def test_who_begins_again_goes_on_where_it_was(registry: Registry, ada: int) -> 
     assert cancel(registry, ada, first).public_id == first
 
 
-def test_an_upload_is_its_senders_alone(registry: Registry, ada: int) -> None:
+def test_an_upload_is_its_senders_alone(registry: LocalRegistry, ada: int) -> None:
     bob = new_contributor(registry, "bob")
     upload = sent(registry, ada, DATA)
     for act in (
@@ -368,7 +368,7 @@ def test_an_upload_is_its_senders_alone(registry: Registry, ada: int) -> None:
 
 
 def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
-    registry: Registry, ada: int, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 4)
     with registry.catalog.writing() as session:
@@ -377,7 +377,7 @@ def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
     begun(registry, ada, name="b")
     with pytest.raises(OverQuota, match="10,240 are left"):
         begun(registry, ada, DATA + b"x")
-    small = Registry(replace(registry.settings, upload_max_bytes=1000), registry.catalog)
+    small = LocalRegistry(replace(registry.settings, upload_max_bytes=1000), registry.catalog)
     with pytest.raises(OverQuota, match="1,000 are the most"):
         begun(small, ada, b"x" * 1001)
     for number in range(2):
@@ -392,7 +392,7 @@ def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
 
 
 def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
-    registry: Registry, ada: int, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.KEPT_MAX", 2)
     sent(registry, ada, b"a")
@@ -401,7 +401,7 @@ def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
         begun(registry, ada, b"c")
 
 
-def test_bytes_are_on_the_disk_before_the_row_counts_them(registry: Registry, ada: int) -> None:
+def test_bytes_are_on_the_disk_before_the_row_counts_them(registry: LocalRegistry, ada: int) -> None:
     seen = []
 
     class Watched(Files):
@@ -416,7 +416,7 @@ def test_bytes_are_on_the_disk_before_the_row_counts_them(registry: Registry, ad
     assert seen == [(0, 1000), (1000, 2500)]
 
 
-def test_a_full_or_failing_disk_leaves_the_upload_as_it_was(registry: Registry, ada: int) -> None:
+def test_a_full_or_failing_disk_leaves_the_upload_as_it_was(registry: LocalRegistry, ada: int) -> None:
     counted = SteppedFiles(lambda _call, _name: None)
     upload = begun(registry, ada)
     send(with_files(registry, counted), ada, upload, DATA, 0, 2100)
@@ -432,7 +432,7 @@ def test_a_full_or_failing_disk_leaves_the_upload_as_it_was(registry: Registry, 
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
-def test_a_disk_without_room_opens_no_upload(registry: Registry, ada: int) -> None:
+def test_a_disk_without_room_opens_no_upload(registry: LocalRegistry, ada: int) -> None:
     class Tight(Files):
         def free_bytes(self, path: Path) -> int:
             return 70_000_000
@@ -454,7 +454,7 @@ def test_a_disk_without_room_opens_no_upload(registry: Registry, ada: int) -> No
         pytest.fail("there are more calls than were tried")
 
 
-def test_files_are_for_the_server_alone_and_no_name_is_a_path(registry: Registry, ada: int) -> None:
+def test_files_are_for_the_server_alone_and_no_name_is_a_path(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     assert registry.settings.uploads.stat().st_mode & 0o777 == 0o700
     assert (registry.settings.uploads / upload).stat().st_mode & 0o777 == 0o600
@@ -478,7 +478,7 @@ def test_files_are_for_the_server_alone_and_no_name_is_a_path(registry: Registry
         pass
 
 
-def test_a_file_without_a_row_goes_when_it_is_old(registry: Registry, ada: int) -> None:
+def test_a_file_without_a_row_goes_when_it_is_old(registry: LocalRegistry, ada: int) -> None:
     spool = spool_of(registry)
     upload, stray, fresh = begun(registry, ada), spool.make(1), spool.make(1)
     (registry.settings.uploads / stray).write_bytes(b"12345")
@@ -488,11 +488,14 @@ def test_a_file_without_a_row_goes_when_it_is_old(registry: Registry, ada: int) 
         os.utime(registry.settings.uploads / name, (old, old))
     assert tidy_uploads(registry, dry_run=True) == tidy_uploads(registry) == TidyReport(0, 1, 5)
     assert {path.name for path in registry.settings.uploads.iterdir()} == {upload, fresh, "README"}
-    assert tidy_uploads(Registry(Settings.in_folder(registry.settings.home / "none"), registry.catalog)) == TidyReport()
+    assert (
+        tidy_uploads(LocalRegistry(Settings.in_folder(registry.settings.home / "none"), registry.catalog))
+        == TidyReport()
+    )
 
 
 def test_a_runner_of_jobs_tidies_up_and_a_sweep_tells_of_it(
-    registry: Registry, ada: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, ada: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
     one, two = begun(registry, ada, name="one"), begun(registry, ada, name="two")
@@ -509,7 +512,7 @@ def test_a_runner_of_jobs_tidies_up_and_a_sweep_tells_of_it(
     assert not (registry.settings.uploads / two).exists()
 
 
-def test_finished_uploads_go_with_their_model_and_those_of_others_stay(registry: Registry, ada: int) -> None:
+def test_finished_uploads_go_with_their_model_and_those_of_others_stay(registry: LocalRegistry, ada: int) -> None:
     bob = new_contributor(registry, "bob")
     one, two = sent(registry, ada, b"one"), sent(registry, ada, b"two")
     pack, mixed = sent_pack(registry, ada, [b"a", b"b"]), sent_pack(registry, ada, [b"c", b"needed elsewhere"])
@@ -524,7 +527,7 @@ def test_finished_uploads_go_with_their_model_and_those_of_others_stay(registry:
         assert {row.public_id for row in session.scalars(select(Upload))} == left
 
 
-def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: Registry, ada: int) -> None:
+def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: LocalRegistry, ada: int) -> None:
     piece, other, whole = (
         sent(registry, ada, b"piece"),
         sent(registry, ada, b"other"),
@@ -540,7 +543,7 @@ def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: Registry, ada
         assert look_up(registry, ada, name).expires_at > now() + KEPT - timedelta(minutes=1)
 
 
-def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: Registry, ada: int, tmp_path: Path) -> None:
+def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: LocalRegistry, ada: int, tmp_path: Path) -> None:
     bob = new_contributor(registry, "bob")
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
@@ -572,7 +575,7 @@ def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: Registry,
     assert known(bob, "visible", ada) == everything - {lost}, "whoever brings it heals it"
 
 
-def test_a_lookup_tells_of_finished_pieces_to_their_sender_alone(registry: Registry, ada: int) -> None:
+def test_a_lookup_tells_of_finished_pieces_to_their_sender_alone(registry: LocalRegistry, ada: int) -> None:
     bob = new_contributor(registry, "bob")
     sent(registry, ada, b"piece")
     sent_pack(registry, ada, [b"x", b"y"])
@@ -583,7 +586,7 @@ def test_a_lookup_tells_of_finished_pieces_to_their_sender_alone(registry: Regis
         assert known_digests(session, bob, asked, now()) == set()
 
 
-def test_finishing_a_large_upload_takes_little_memory(registry: Registry, ada: int) -> None:
+def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, ada: int) -> None:
     size = 48 * 1024 * 1024
     upload = open_upload(registry, ada, Declared("file", size)).public_id
     os.truncate(registry.settings.uploads / upload, size)

@@ -22,7 +22,7 @@ from organs.registry.entities.finding import Severity
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     Tried,
@@ -43,12 +43,12 @@ FILES = {path.stem: path for path in ZOO_FILES}
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 
-def tried(registry: Registry, plan: ChimeraPlan) -> Tried:
+def tried(registry: LocalRegistry, plan: ChimeraPlan) -> Tried:
     made = plan.register()
     return try_chimera(registry.catalog, registry.blobs, made.model, built_in_texts(), LlamaCpp())
 
@@ -64,7 +64,7 @@ def warnings(plan: ChimeraPlan) -> list[str]:
     return [finding.code for finding in plan.findings if finding.severity is not Severity.INFO]
 
 
-def test_a_fine_tunes_feed_forward_in_its_base_is_warned_of_nothing_and_gains(zoo: Registry) -> None:
+def test_a_fine_tunes_feed_forward_in_its_base_is_warned_of_nothing_and_gains(zoo: LocalRegistry) -> None:
     plan = zoo.compose(A).graft(CODE, type="organ").named("me/coder").plan()
     assert warnings(plan) == []
     found = tried(zoo, plan).validation
@@ -73,7 +73,7 @@ def test_a_fine_tunes_feed_forward_in_its_base_is_warned_of_nothing_and_gains(zo
 
 
 def test_a_strangers_feed_forward_is_warned_of_before_anything_is_read_and_breaks_the_model(
-    zoo: Registry, monkeypatch: pytest.MonkeyPatch
+    zoo: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composition = zoo.compose(A).graft(B, type="organ").named("me/stranger")
     opened: list[int] = []
@@ -88,13 +88,13 @@ def test_a_strangers_feed_forward_is_warned_of_before_anything_is_read_and_break
     assert found.verdict.kind == "broken"
 
 
-def test_one_weak_block_of_a_stranger_passes_for_nothing(zoo: Registry) -> None:
+def test_one_weak_block_of_a_stranger_passes_for_nothing(zoo: LocalRegistry) -> None:
     plan = zoo.compose(A).graft(B, type="organ", blocks=3).accept("unrelated-lineage").named("me/block").plan()
     assert tried(zoo, plan).validation.verdict.kind in ("inert", "undecided")
 
 
 def test_merging_an_adapter_is_the_sum_in_float64_within_the_rounding_of_the_dtype(
-    zoo: Registry, tmp_path: Path
+    zoo: LocalRegistry, tmp_path: Path
 ) -> None:
     zoo.compose(A).adapter(LORA, 0.7).named("me/merged").plan().assemble(tmp_path / "merged.gguf")
     base, lora, merged = (values_of(path) for path in (FILES[A], FILES[LORA], tmp_path / "merged.gguf"))
@@ -109,7 +109,7 @@ def test_merging_an_adapter_is_the_sum_in_float64_within_the_rounding_of_the_dty
         assert np.array_equal(base[name], merged[name])
 
 
-def test_a_merged_adapter_scores_as_it_does_when_it_is_applied_at_run_time(zoo: Registry, tmp_path: Path) -> None:
+def test_a_merged_adapter_scores_as_it_does_when_it_is_applied_at_run_time(zoo: LocalRegistry, tmp_path: Path) -> None:
     zoo.compose(A).adapter(LORA).named("me/adapted").plan().assemble(tmp_path / "adapted.gguf")
     merged = LlamaCpp().read(Request(tmp_path / "adapted.gguf", built_in_texts()), lambda _: None)
     applied = Request(FILES[A], built_in_texts(), adapters=(Adapter(FILES[LORA]),))
@@ -119,7 +119,7 @@ def test_a_merged_adapter_scores_as_it_does_when_it_is_applied_at_run_time(zoo: 
 
 
 def test_a_transplant_of_two_files_and_the_registrys_chimera_have_one_lock_and_the_same_bytes(
-    zoo: Registry, tmp_path: Path
+    zoo: LocalRegistry, tmp_path: Path
 ) -> None:
     made = zoo.compose(A).graft(CODE, type="organ", blocks="1-2").named("me/middle").plan().assemble(tmp_path / "one")
     recipe = Recipe("base", (Graft(Selection(types=("organ",), blocks=((1, 2),)), donor="donor"),))
@@ -134,7 +134,7 @@ def test_a_transplant_of_two_files_and_the_registrys_chimera_have_one_lock_and_t
 
 @pytest.mark.parametrize("method", ["spectral", "fractal"])
 def test_purified_organs_keep_mean_and_deviation_name_their_source_and_show_both_angles(
-    zoo: Registry, method: str, tmp_path: Path
+    zoo: LocalRegistry, method: str, tmp_path: Path
 ) -> None:
     steps: Composition = zoo.compose(A).purify(method, type="organ", blocks="0-1").accept("likely-degraded")
     made = steps.named(f"me/{method}").plan().assemble(tmp_path / "pure.gguf")

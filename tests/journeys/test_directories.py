@@ -16,7 +16,7 @@ from organs.ingest.dissect import FREE_TENSORS
 from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.types import DTYPES
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import array, every_value_type, file_bytes, raw_file, tensor, text, vocabulary
 from tests.cli.running import Organ
 from tests.ingest.directory_cases import UP, UP_NAME, change_manifest, manifest_of, write_manifest, write_organ
@@ -25,7 +25,7 @@ from tests.trips import block_metadata, block_tensors, little_model, row_counts,
 
 
 @pytest.fixture
-def organ(registry: Registry) -> Organ:
+def organ(registry: LocalRegistry) -> Organ:
     return Organ(registry.settings.home)
 
 
@@ -169,7 +169,7 @@ def taken(organ: Organ, tmp_path: Path) -> Path:
 
 
 def test_an_organ_that_was_trained_makes_another_model_and_it_is_told_which(
-    taken: Organ, organ: Organ, tmp_path: Path, registry: Registry
+    taken: Organ, organ: Organ, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     before = row_counts(registry)
     spec, data = weights(UP_NAME, (64, 128), seed=7)
@@ -412,7 +412,9 @@ def test_a_tree_of_folders_and_files_is_taken_in_whole(taken: Path, organ: Organ
     assert "this program reads version 1" in ended.err
 
 
-def test_a_registered_organ_that_is_corrupt_is_not_extracted(organ: Organ, registry: Registry, tmp_path: Path) -> None:
+def test_a_registered_organ_that_is_corrupt_is_not_extracted(
+    organ: Organ, registry: LocalRegistry, tmp_path: Path
+) -> None:
     data = file_bytes([ARCHITECTURE], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
     (tmp_path / "large.gguf").write_bytes(data)
     organ.done("ingest", tmp_path / "large.gguf")

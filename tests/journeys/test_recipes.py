@@ -14,7 +14,7 @@ from organs.registry.compose.recipe_io import (
 )
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, text
 from tests.homes import Homes, shipped
 from tests.trips import ingest_file, weights
@@ -43,7 +43,7 @@ RECIPES = [
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     folder = tmp_path_factory.mktemp("zoo")
     with homes.opened(shipped, folder / "home") as registry:
         narrow = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
@@ -58,7 +58,7 @@ def test_the_documentation_has_recipes() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_of_the_documentation_is_made(recipe: str, zoo: Registry) -> None:
+def test_a_recipe_of_the_documentation_is_made(recipe: str, zoo: LocalRegistry) -> None:
     plan = zoo.compose(read_recipe(recipe)).plan()
     made = plan.register()
     assert made.size_bytes == plan.size_bytes
@@ -99,7 +99,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=list(REFUSED))
-def test_a_bad_recipe_gives_all_that_is_wrong_at_once(case: str, zoo: Registry, tmp_path: Path) -> None:
+def test_a_bad_recipe_gives_all_that_is_wrong_at_once(case: str, zoo: LocalRegistry, tmp_path: Path) -> None:
     steps, codes = REFUSED[case]
     plan = zoo.compose(read_recipe(f"base: {BASE}\n{steps}\n")).plan()
     found = [finding for finding in plan.findings if finding.severity is Severity.REFUSE]
@@ -111,7 +111,7 @@ def test_a_bad_recipe_gives_all_that_is_wrong_at_once(case: str, zoo: Registry, 
     assert not (tmp_path / "never.gguf").exists()
 
 
-def test_an_unknown_base_is_told_with_the_nearest_name(zoo: Registry) -> None:
+def test_an_unknown_base_is_told_with_the_nearest_name(zoo: LocalRegistry) -> None:
     with pytest.raises(NotFound, match=r"did you mean local/Zoo-A-2M-v1\.0-F16"):
         zoo.compose(read_recipe("base: Zoo-A-2M-v1.0-F61\nadapters: [{from: narrow-lora}]")).plan()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.gguf import KeyValue, ValueType
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import array
 from tests.cli.running import Organ
 from tests.trips import little_model, token_array
@@ -44,7 +44,7 @@ REFUSED = {
 
 
 @pytest.fixture
-def organ(registry: Registry) -> Organ:
+def organ(registry: LocalRegistry) -> Organ:
     return Organ(registry.settings.home)
 
 

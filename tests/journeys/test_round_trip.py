@@ -16,7 +16,7 @@ from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_id, padded
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ALIGNMENT_MAX, DTYPES
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import (
     array,
     every_value_type,
@@ -37,7 +37,7 @@ ZOO_FILES = sorted(ZOO.glob("*.gguf"))
 ARCHITECTURE = text("general.architecture", "llama")
 
 
-def round_trip(registry: Registry, folder: Path, data: bytes, name: str = "a.gguf") -> None:
+def round_trip(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> None:
     (folder / name).write_bytes(data)
     assert_round_trip(registry, folder / name, folder / "back")
 
@@ -47,7 +47,7 @@ def test_the_zoo_is_there() -> None:
 
 
 @pytest.mark.parametrize("path", ZOO_FILES, ids=lambda path: path.stem)
-def test_every_model_of_the_zoo_comes_back_identical(path: Path, registry: Registry, tmp_path: Path) -> None:
+def test_every_model_of_the_zoo_comes_back_identical(path: Path, registry: LocalRegistry, tmp_path: Path) -> None:
     report = assert_round_trip(registry, path, tmp_path / "back")
     assert report.digest == digest_of(path.read_bytes())
     assert report.flags == ()
@@ -68,7 +68,7 @@ def block_bytes(dtype_id: int, elements: int, seed: int) -> bytes:
 
 @pytest.mark.parametrize("kind", list(gguf.GGML_QUANT_SIZES), ids=lambda kind: kind.name)
 def test_a_file_of_every_type_that_the_gguf_package_can_write_comes_back_identical(
-    kind: gguf.GGMLQuantizationType, registry: Registry, tmp_path: Path
+    kind: gguf.GGMLQuantizationType, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     block_elements, block_size = gguf.GGML_QUANT_SIZES[kind]
     dtype = DTYPES[int(kind)]
@@ -96,7 +96,7 @@ def test_a_file_of_every_type_that_the_gguf_package_can_write_comes_back_identic
     assert (reasons == {unread}) == (unread in reasons) == (not can_dequantize(dtype))
 
 
-def test_one_file_of_all_types_together_comes_back_identical(registry: Registry, tmp_path: Path) -> None:
+def test_one_file_of_all_types_together_comes_back_identical(registry: LocalRegistry, tmp_path: Path) -> None:
     tensors = []
     for dtype in DTYPES.values():
         spec = TensorSpec(f"blk.{dtype.id}.ffn_down.weight", (2 * dtype.block_elements, 3), dtype)
@@ -106,24 +106,24 @@ def test_one_file_of_all_types_together_comes_back_identical(registry: Registry,
 
 
 @pytest.mark.parametrize("alignment", [1, 2, 4, 8, 16, 64, 128, 4096, ALIGNMENT_MAX])
-def test_every_alignment_comes_back(alignment: int, registry: Registry, tmp_path: Path) -> None:
+def test_every_alignment_comes_back(alignment: int, registry: LocalRegistry, tmp_path: Path) -> None:
     tensors = [tensor("a", (5,)), tensor("b", (31,)), tensor("c", (1,))]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], tensors, alignment))
 
 
 @pytest.mark.parametrize("alignment", [8, 32, 4096])
-def test_a_last_tensor_without_its_padding_comes_back(alignment: int, registry: Registry, tmp_path: Path) -> None:
+def test_a_last_tensor_without_its_padding_comes_back(alignment: int, registry: LocalRegistry, tmp_path: Path) -> None:
     whole = file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (3,))], alignment)
     round_trip(registry, tmp_path, whole[: len(whole) - padded(12, alignment) + 12])
 
 
 @pytest.mark.parametrize("kept", [1, 7, 19])
-def test_a_last_tensor_with_some_of_its_padding_comes_back(kept: int, registry: Registry, tmp_path: Path) -> None:
+def test_a_last_tensor_with_some_of_its_padding_comes_back(kept: int, registry: LocalRegistry, tmp_path: Path) -> None:
     whole = file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (3,))])
     round_trip(registry, tmp_path, whole[: len(whole) - 20 + kept])
 
 
-def test_padding_that_is_not_zero_comes_back_wherever_it_is(registry: Registry, tmp_path: Path) -> None:
+def test_padding_that_is_not_zero_comes_back_wherever_it_is(registry: LocalRegistry, tmp_path: Path) -> None:
     tensors = [tensor("a", (5,)), tensor("b", (8,)), tensor("c", (3,))]
     data = bytearray(file_bytes([ARCHITECTURE], tensors, 64))
     begin = len(data) - 3 * 64
@@ -133,7 +133,7 @@ def test_padding_that_is_not_zero_comes_back_wherever_it_is(registry: Registry, 
     round_trip(registry, tmp_path, bytes(data))
 
 
-def test_a_whole_mebibyte_of_padding_that_is_noise_comes_back(registry: Registry, tmp_path: Path) -> None:
+def test_a_whole_mebibyte_of_padding_that_is_noise_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
     data = bytearray(file_bytes([ARCHITECTURE], [tensor("a", (5,))], ALIGNMENT_MAX))
     data[-(ALIGNMENT_MAX - 20) :] = random.Random(0).randbytes(ALIGNMENT_MAX - 20)
     round_trip(registry, tmp_path, bytes(data))
@@ -141,7 +141,7 @@ def test_a_whole_mebibyte_of_padding_that_is_noise_comes_back(registry: Registry
 
 @pytest.mark.parametrize("alignment", [8, 32, 4096])
 @pytest.mark.parametrize("tail", ["whole", "none", "half", "noise"])
-def test_a_file_without_tensors_comes_back(tail: str, alignment: int, registry: Registry, tmp_path: Path) -> None:
+def test_a_file_without_tensors_comes_back(tail: str, alignment: int, registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [ARCHITECTURE, unsigned("general.alignment", alignment), text("odd", "length")]
     whole = raw_file([entry.encode() for entry in entries], alignment=alignment)
     end = len(raw_file([entry.encode() for entry in entries], alignment=1))
@@ -151,11 +151,11 @@ def test_a_file_without_tensors_comes_back(tail: str, alignment: int, registry: 
     round_trip(registry, tmp_path, data)
 
 
-def test_a_header_of_24_bytes_comes_back(registry: Registry, tmp_path: Path) -> None:
+def test_a_header_of_24_bytes_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
     round_trip(registry, tmp_path, b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
 
 
-def test_a_vocabulary_of_152_thousand_tokens_and_its_merges_come_back(registry: Registry, tmp_path: Path) -> None:
+def test_a_vocabulary_of_152_thousand_tokens_and_its_merges_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = vocabulary(152_000)
     assert any(not _is_utf_8(token) for token in tokens)
     merges = [b"%b %b" % (tokens[index], tokens[-index]) for index in range(1, 151_001)]
@@ -183,7 +183,7 @@ def _is_utf_8(token: bytes) -> bool:
     return True
 
 
-def test_keys_with_hyphens_and_every_other_sign_come_back(registry: Registry, tmp_path: Path) -> None:
+def test_keys_with_hyphens_and_every_other_sign_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     keys = ["command-r.context_length", "UPPER.case", "spaces in it", "~!@#$%^&*()", "x" * 65_535]
     entries = [text("general.architecture", "command-r"), *(unsigned(key, 1) for key in keys)]
     round_trip(registry, tmp_path, file_bytes(entries, [tensor("a")]))
@@ -192,14 +192,14 @@ def test_keys_with_hyphens_and_every_other_sign_come_back(registry: Registry, tm
     assert list(shown[1:-1]) == keys[:-1]
 
 
-def test_line_33_tensor_names_that_would_be_trouble_as_paths_come_back(registry: Registry, tmp_path: Path) -> None:
+def test_line_33_tensor_names_that_would_be_trouble_as_paths_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     names = ["../../x", "/etc/passwd", "C:\\x", "CON", ".", "..", "a", "A", " ", "%s", "'; DROP TABLE organs; --"]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], [tensor(name) for name in names]))
     outside = {path.name for path in tmp_path.iterdir()}
     assert outside == {"home", "a.gguf", "back"}
 
 
-def test_line_40_every_value_type_and_numbers_that_are_none_come_back(registry: Registry, tmp_path: Path) -> None:
+def test_line_40_every_value_type_and_numbers_that_are_none_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     payload_nan = raw_field(b"odd.nan", ValueType.FLOAT32, b"\x01\x00\xa0\x7f")
     truth = raw_field(b"odd.bool", ValueType.BOOL, b"\x17")
     entries = [entry.encode() for entry in every_value_type()]
@@ -209,31 +209,31 @@ def test_line_40_every_value_type_and_numbers_that_are_none_come_back(registry: 
     round_trip(registry, tmp_path, raw_file(fields, [raw_tensor(b"a", (8,))], bytes(range(32))))
 
 
-def test_a_file_of_version_2_comes_back_as_version_2(registry: Registry, tmp_path: Path) -> None:
+def test_a_file_of_version_2_comes_back_as_version_2(registry: LocalRegistry, tmp_path: Path) -> None:
     data = little_model()
     round_trip(registry, tmp_path, data[:4] + struct.pack("<I", 2) + data[8:])
 
 
 @pytest.mark.long
-def test_four_thousand_tensors_come_back(registry: Registry, tmp_path: Path) -> None:
+def test_four_thousand_tensors_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     tensors = [weights(f"blk.{index // 10}.ffn_up.{index % 10}.weight", (8, 4)) for index in range(4_000)]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], tensors))
     assert row_counts(registry)["placements"] == 4_000
 
 
-def test_a_tensor_of_several_chunks_comes_back(registry: Registry, tmp_path: Path) -> None:
+def test_a_tensor_of_several_chunks_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
     values = (0.02 * np.random.default_rng(0).standard_normal(5_000_000)).astype(np.float16)
     large = TensorSpec("output.weight", (1_000, 5_000), dtype_by_id(1))
     tensors = [tensor("blk.0.attn_norm.weight", (7,)), (large, values.tobytes()), tensor("output_norm.weight", (3,))]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], tensors))
 
 
-def test_tensors_of_nothing_but_zeros_come_back(registry: Registry, tmp_path: Path) -> None:
+def test_tensors_of_nothing_but_zeros_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     specs = [TensorSpec(f"blk.{dtype.id}.a", (2 * dtype.block_elements,), dtype) for dtype in DTYPES.values()]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], [(spec, bytes(spec.size_bytes)) for spec in specs]))
 
 
-def test_a_model_of_which_all_is_known_already_comes_back(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_of_which_all_is_known_already_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
     round_trip(registry, tmp_path, little_model("A"))
     before = row_counts(registry)
     reordered = little_model("A", more=[unsigned("llama.context_length", 512)])

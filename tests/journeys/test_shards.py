@@ -10,7 +10,7 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import array, every_value_type, file_bytes, text, unsigned
 from tests.cli.running import Organ
 from tests.trips import block_tensors, row_counts, token_array
@@ -50,7 +50,7 @@ def tensors(reader: gguf.GGUFReader) -> dict[str, tuple[str, list[int], bytes]]:
 
 
 @pytest.fixture
-def organ(registry: Registry) -> Organ:
+def organ(registry: LocalRegistry) -> Organ:
     return Organ(registry.settings.home)
 
 
@@ -124,7 +124,7 @@ def test_a_merged_file_is_read_by_the_reference_and_equals_the_original(
 
 
 def test_what_is_merged_is_the_same_model_and_adds_nothing(
-    organ: Organ, source: Path, tmp_path: Path, registry: Registry
+    organ: Organ, source: Path, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     shards(organ, tmp_path / "out")
     organ.done("ingest", tmp_path / "out")
@@ -138,7 +138,7 @@ def test_what_is_merged_is_the_same_model_and_adds_nothing(
 
 
 def test_a_merged_model_under_its_own_name_shares_all_organs(
-    organ: Organ, source: Path, tmp_path: Path, registry: Registry
+    organ: Organ, source: Path, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     shards(organ, tmp_path / "out")
     organ.done("ingest", tmp_path / "out")

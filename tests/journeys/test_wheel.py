@@ -85,12 +85,12 @@ def test_the_wheel_has_every_module_of_the_tree_below_one_name(wheel: Path) -> N
 
 
 STRANGER = """
-from organs.registry import Registry
+from organs.registry import LocalRegistry
 from organs.registry.errors import NotFound
 
 
 def thetas(folder: str) -> list[float]:
-    with Registry.open(folder) as registry:
+    with LocalRegistry.open(folder) as registry:
         try:
             page = registry.search("type:organ theta>=40 sort:-theta", limit=10)
         except NotFound:

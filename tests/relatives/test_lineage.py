@@ -12,8 +12,8 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Lineage, Model, now
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.lineage import LineageEdge, ModelLineage
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.relatives import lineage as relatives_lineage
 from organs.registry.relatives.lineage import lineage_of
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
@@ -21,7 +21,7 @@ from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 BASE = kin_file("Base", kin_tensors())
 
 
-def lineage(registry: Registry, name: str) -> ModelLineage:
+def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
     """The lineage of a model, after a journey through JSON."""
     with registry.catalog.reading() as session:
         found = lineage_of(session, model_by_name(session, parse_model_name(name)))
@@ -29,18 +29,18 @@ def lineage(registry: Registry, name: str) -> ModelLineage:
     return found
 
 
-def codes(registry: Registry, name: str) -> list[str]:
+def codes(registry: LocalRegistry, name: str) -> list[str]:
     return [finding.code for finding in lineage(registry, name).findings]
 
 
-def test_a_model_alone_has_no_lineage(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_alone_has_no_lineage(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     found = lineage(registry, "base")
     assert (found.model, found.edges, found.left_out) == ("local/base@1", (), 0)
     assert codes(registry, "base") == ["no-known-relatives"]
 
 
-def test_an_edge_is_shown_from_both_ends(registry: Registry, tmp_path: Path) -> None:
+def test_an_edge_is_shown_from_both_ends(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")))
     above, measured = lineage(registry, "tuned").edges
@@ -60,7 +60,7 @@ def test_an_edge_is_shown_from_both_ends(registry: Registry, tmp_path: Path) -> 
     assert codes(registry, "tuned") == codes(registry, "base") == []
 
 
-def test_a_parent_that_is_not_what_is_said_is_found_out(registry: Registry, tmp_path: Path) -> None:
+def test_a_parent_that_is_not_what_is_said_is_found_out(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     ingest_bytes(registry, tmp_path, "liar", kin_file("Liar", kin_tensors(seed=7), parent_entries("Base")))
     assert codes(registry, "liar") == ["parent-unrelated"]
@@ -70,7 +70,7 @@ def test_a_parent_that_is_not_what_is_said_is_found_out(registry: Registry, tmp_
     assert codes(registry, "base") == ["no-known-relatives"], "what others say of it is theirs to answer for"
 
 
-def test_a_quantisation_of_two_bits_is_as_near_as_two_bits_allow(registry: Registry, tmp_path: Path) -> None:
+def test_a_quantisation_of_two_bits_is_as_near_as_two_bits_allow(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     coarse = kin_file("Base", kin_tensors(dtype="Q4_0"), parent_entries("Base"))
     ingest_bytes(registry, tmp_path, "coarse", coarse)
@@ -78,14 +78,14 @@ def test_a_quantisation_of_two_bits_is_as_near_as_two_bits_allow(registry: Regis
     assert {edge.relation for edge in lineage(registry, "coarse").edges} == {"quantized"}
 
 
-def test_a_parent_of_other_shapes_cannot_be_compared(registry: Registry, tmp_path: Path) -> None:
+def test_a_parent_of_other_shapes_cannot_be_compared(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     only_norms = [(spec, data) for spec, data in kin_tensors() if len(spec.shape) == 1]
     ingest_bytes(registry, tmp_path, "odd", kin_file("Odd", only_norms, parent_entries("Base")))
     assert codes(registry, "odd") == ["parent-not-comparable"]
 
 
-def test_what_is_hidden_has_no_name(registry: Registry, tmp_path: Path) -> None:
+def test_what_is_hidden_has_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")))
     with registry.catalog.writing() as session:
@@ -93,7 +93,7 @@ def test_what_is_hidden_has_no_name(registry: Registry, tmp_path: Path) -> None:
     assert lineage(registry, "tuned").edges == ()
 
 
-def test_recorded_edges_are_shown_and_organs_are_not(registry: Registry, tmp_path: Path) -> None:
+def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     ingest_bytes(registry, tmp_path, "other", kin_file("Other", kin_tensors(seed=4)))
     edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
@@ -104,7 +104,7 @@ def test_recorded_edges_are_shown_and_organs_are_not(registry: Registry, tmp_pat
 
 
 def test_more_edges_than_are_shown_are_counted(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest_bytes(registry, tmp_path, "merged", kin_file("Merged", kin_tensors(), parent_entries("X", "Y", "Z")))
     monkeypatch.setattr(relatives_lineage, "EDGES_SHOWN", 2)

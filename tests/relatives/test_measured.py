@@ -14,8 +14,8 @@ from organs.registry.catalog.tables import Lineage, Model, Placement
 from organs.registry.errors import OrganError
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.lineage import NOISE
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.relatives import (
     find_relatives,
     resolve,
@@ -35,14 +35,14 @@ TOLERANCE = 4 * NOISE / 7**0.5
 """Of the mean of seven matrices."""
 
 
-def found(registry: Registry, name: str) -> list[tuple[str, str]]:
+def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
     with registry.catalog.reading() as session:
         model = model_by_name(session, parse_model_name(name))
         relatives = find_relatives(session, model)
         return [(session.get_one(Model, one.model_id).name, one.relation) for one in relatives]
 
 
-def test_relatives_are_found_and_strangers_are_not(registry: Registry, tmp_path: Path) -> None:
+def test_relatives_are_found_and_strangers_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, data in FAMILY.items():
         ingest_bytes(registry, tmp_path, name, data)
     pairs = measured_pairs(registry)
@@ -60,7 +60,9 @@ def test_relatives_are_found_and_strangers_are_not(registry: Registry, tmp_path:
 
 
 @pytest.mark.parametrize("order", list(permutations(FAMILY))[::29])
-def test_every_order_of_ingest_finds_the_same_pairs(order: tuple[str, ...], registry: Registry, tmp_path: Path) -> None:
+def test_every_order_of_ingest_finds_the_same_pairs(
+    order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
+) -> None:
     for name in order:
         ingest_bytes(registry, tmp_path, name, FAMILY[name])
     pairs = measured_pairs(registry)
@@ -71,13 +73,13 @@ def test_every_order_of_ingest_finds_the_same_pairs(order: tuple[str, ...], regi
         assert score == pytest.approx(0.6 if "far" in pair else 1.0, abs=TOLERANCE)
 
 
-def test_the_same_weights_with_other_metadata_are_fully_alike(registry: Registry, tmp_path: Path) -> None:
+def test_the_same_weights_with_other_metadata_are_fully_alike(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "one", kin_file("One", kin_tensors()))
     ingest_bytes(registry, tmp_path, "two", kin_file("Two", kin_tensors()))
     assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
 
 
-def test_the_parent_of_a_measured_edge_is_the_one_that_was_there_first(registry: Registry, tmp_path: Path) -> None:
+def test_the_parent_of_a_measured_edge_is_the_one_that_was_there_first(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "tuned", FAMILY["tuned"])
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     assert found(registry, "base") == [("tuned", "relative")]
@@ -87,13 +89,13 @@ def test_the_parent_of_a_measured_edge_is_the_one_that_was_there_first(registry:
     assert (edge.parent_model_id, edge.child_model_id) == (older, newer)
 
 
-def test_the_same_file_again_adds_no_edge(registry: Registry, tmp_path: Path) -> None:
+def test_the_same_file_again_adds_no_edge(registry: LocalRegistry, tmp_path: Path) -> None:
     for name in ("base", "tuned", "tuned"):
         ingest_bytes(registry, tmp_path, name, FAMILY[name])
     assert len(measured_pairs(registry)) == 1
 
 
-def test_a_longer_vocabulary_leaves_the_rest_to_compare(registry: Registry, tmp_path: Path) -> None:
+def test_a_longer_vocabulary_leaves_the_rest_to_compare(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     longer = [weights("token_embd.weight", (64, 128), seed=9), *kin_tensors(alike=0.99)[1:]]
     ingest_bytes(registry, tmp_path, "longer", kin_file("Longer", longer))
@@ -104,7 +106,7 @@ def test_a_longer_vocabulary_leaves_the_rest_to_compare(registry: Registry, tmp_
     assert (one.similarity.organ_count, one.similarity.first_count) == (6, 7)
 
 
-def test_other_shapes_are_not_compared(registry: Registry, tmp_path: Path) -> None:
+def test_other_shapes_are_not_compared(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     turned = [(TensorSpec(spec.name, spec.shape[::-1], spec.dtype), data) for spec, data in kin_tensors()]
     turned = [(spec, data) for spec, data in turned if len(set(spec.shape)) == 2]
@@ -112,7 +114,7 @@ def test_other_shapes_are_not_compared(registry: Registry, tmp_path: Path) -> No
     assert measured_pairs(registry) == {}
 
 
-def test_a_model_of_which_organs_were_taken_is_related_by_those(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_of_which_organs_were_taken_is_related_by_those(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     strange = dict(kin_tensors(seed=5))
     grafted = [(spec, data if "ffn" in spec.name else strange[spec]) for spec, data in kin_tensors()]
@@ -121,14 +123,16 @@ def test_a_model_of_which_organs_were_taken_is_related_by_those(registry: Regist
     assert (relation, score) == ("relative", pytest.approx(4 / 7, abs=TOLERANCE))
 
 
-def test_weights_that_cannot_be_read_are_related_where_they_are_the_same(registry: Registry, tmp_path: Path) -> None:
+def test_weights_that_cannot_be_read_are_related_where_they_are_the_same(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     opaque = [(TensorSpec("blk.0.ffn_up.weight", (128, 64), dtype_by_name("Q1_0")), bytes(range(18)) * 64)]
     for name in ("one", "two"):
         ingest_bytes(registry, tmp_path, name, kin_file(name, opaque))
     assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
 
 
-def test_adapters_and_vocabularies_have_no_measured_relatives(registry: Registry, tmp_path: Path) -> None:
+def test_adapters_and_vocabularies_have_no_measured_relatives(registry: LocalRegistry, tmp_path: Path) -> None:
     halves = [weights(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))]
     for name in ("one", "two"):
         entries = [text("general.type", "adapter"), text("general.name", name)]
@@ -137,7 +141,7 @@ def test_adapters_and_vocabularies_have_no_measured_relatives(registry: Registry
     assert measured_pairs(registry) == {}
 
 
-def test_what_is_hidden_is_not_found(registry: Registry, tmp_path: Path) -> None:
+def test_what_is_hidden_is_not_found(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     with registry.catalog.writing() as session:
         session.execute(update(Model).values(state="quarantined"))
@@ -147,7 +151,7 @@ def test_what_is_hidden_is_not_found(registry: Registry, tmp_path: Path) -> None
 
 
 def test_a_newcomer_with_many_relatives_keeps_the_most_alike(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, alike in enumerate((0.5, 0.95, 0.7, 0.99, 0.6)):
         ingest_bytes(registry, tmp_path, f"kin{number}", kin_file("Kin", kin_tensors(alike=alike, other=10 + number)))
@@ -160,7 +164,7 @@ def test_a_newcomer_with_many_relatives_keeps_the_most_alike(
     }
 
 
-def test_two_relatives_that_are_ingested_at_once_find_each_other(registry: Registry, tmp_path: Path) -> None:
+def test_two_relatives_that_are_ingested_at_once_find_each_other(registry: LocalRegistry, tmp_path: Path) -> None:
     names = ("base", "tuned", "far")
     for name in names:
         (tmp_path / f"{name}.gguf").write_bytes(FAMILY[name])
@@ -187,7 +191,7 @@ def test_two_relatives_that_are_ingested_at_once_find_each_other(registry: Regis
     }
 
 
-def test_a_model_without_matrices_has_none(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_without_matrices_has_none(registry: LocalRegistry, tmp_path: Path) -> None:
     norm = weights("output_norm.weight", (512,), dtype="F32")
     for name in ("one", "two"):
         ingest_bytes(registry, tmp_path, name, file_bytes(block_metadata(name), [norm]))

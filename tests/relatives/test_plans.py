@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import event
 
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.relatives import record_relatives, resolve_declared
 from organs.registry.relatives.lineage import lineage_of
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
@@ -20,7 +20,7 @@ LARGE = re.compile(
 )
 
 
-def test_every_question_is_answered_by_an_index(registry: Registry, tmp_path: Path) -> None:
+def test_every_question_is_answered_by_an_index(registry: LocalRegistry, tmp_path: Path) -> None:
     for number in range(3):
         file = kin_file("Base", kin_tensors(alike=0.9, other=number + 3))
         ingest_bytes(registry, tmp_path, f"base{number}", file)

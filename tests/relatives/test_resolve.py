@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from organs.registry.catalog.tables import Lineage
 from organs.registry.gguf import KeyValue, ValueType
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.relatives import resolve
 from tests.builders import file_bytes, text
 from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, parent_entries
@@ -22,17 +22,17 @@ OTHER_COPY = kin_file("base", kin_tensors(dtype="Q8_0", alike=0.9999), parent_en
 TUNED = kin_file("Tuned", kin_tensors(alike=0.99), parent_entries("base"))
 
 
-def ingest_all(registry: Registry, folder: Path, **files: bytes) -> None:
+def ingest_all(registry: LocalRegistry, folder: Path, **files: bytes) -> None:
     for name, data in files.items():
         ingest_bytes(registry, folder, name, data)
 
 
-def test_a_parent_that_is_registered_is_found_at_once(registry: Registry, tmp_path: Path) -> None:
+def test_a_parent_that_is_registered_is_found_at_once(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(registry, tmp_path, base=BASE, tuned=TUNED)
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
-def test_a_parent_that_comes_later_is_found_then(registry: Registry, tmp_path: Path) -> None:
+def test_a_parent_that_comes_later_is_found_then(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(registry, tmp_path, tuned=TUNED)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
     ingest_all(registry, tmp_path, stranger=kin_file("Stranger", kin_tensors(seed=5)), base=BASE)
@@ -40,7 +40,9 @@ def test_a_parent_that_comes_later_is_found_then(registry: Registry, tmp_path: P
 
 
 @pytest.mark.parametrize("order", list(permutations(("base", "copy", "other", "tuned")))[::5])
-def test_every_order_of_ingest_gives_the_same_edges(order: tuple[str, ...], registry: Registry, tmp_path: Path) -> None:
+def test_every_order_of_ingest_gives_the_same_edges(
+    order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
+) -> None:
     files = {"base": BASE, "copy": COPY, "other": OTHER_COPY, "tuned": TUNED}
     ingest_all(registry, tmp_path, **{name: files[name] for name in order})
     assert declared_pairs(registry) == {
@@ -51,7 +53,7 @@ def test_every_order_of_ingest_gives_the_same_edges(order: tuple[str, ...], regi
 
 
 def test_a_copy_that_names_itself_does_not_descend_from_itself_or_from_another_copy(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_all(registry, tmp_path, copy=COPY, other=OTHER_COPY, tuned=TUNED)
     pairs = declared_pairs(registry)
@@ -59,7 +61,7 @@ def test_a_copy_that_names_itself_does_not_descend_from_itself_or_from_another_c
     assert ("tuned", "other", "finetune") in pairs, "the most alike of the copies that are there"
 
 
-def test_the_version_that_is_named_is_meant(registry: Registry, tmp_path: Path) -> None:
+def test_the_version_that_is_named_is_meant(registry: LocalRegistry, tmp_path: Path) -> None:
     versions = {
         f"v{number}": kin_file("Base", kin_tensors(seed=number), [text("general.version", f"v{number}")])
         for number in (1, 2)
@@ -71,7 +73,7 @@ def test_the_version_that_is_named_is_meant(registry: Registry, tmp_path: Path) 
 
 @pytest.mark.parametrize("first", ["mine", "theirs"])
 def test_a_namesake_that_comes_later_takes_no_adapter_from_who_was_there_first(
-    first: str, registry: Registry, tmp_path: Path
+    first: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     files = {"mine": BASE, "theirs": kin_file("Base", kin_tensors(seed=4))}
     second = "theirs" if first == "mine" else "mine"
@@ -82,33 +84,33 @@ def test_a_namesake_that_comes_later_takes_no_adapter_from_who_was_there_first(
     assert ("lora", first) in {(child, parent) for child, parent, _ in declared_pairs(registry)}
 
 
-def test_of_equally_good_namesakes_the_most_alike_is_meant(registry: Registry, tmp_path: Path) -> None:
+def test_of_equally_good_namesakes_the_most_alike_is_meant(registry: LocalRegistry, tmp_path: Path) -> None:
     versions = {f"v{number}": kin_file("Base", kin_tensors(seed=number)) for number in (1, 2, 3)}
     child = kin_file("Tuned", kin_tensors(seed=2, alike=0.9, other=9), parent_entries("Base"))
     ingest_all(registry, tmp_path, **versions, tuned=child)
     assert declared_pairs(registry) == {("tuned", "v2", "finetune")}
 
 
-def test_a_whole_model_is_preferred_to_a_part_of_it(registry: Registry, tmp_path: Path) -> None:
+def test_a_whole_model_is_preferred_to_a_part_of_it(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(registry, tmp_path, part=kin_file("Base", kin_tensors()[:5]), tuned=TUNED, base=BASE)
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
-def test_an_adapter_is_led_to_its_base(registry: Registry, tmp_path: Path) -> None:
+def test_an_adapter_is_led_to_its_base(registry: LocalRegistry, tmp_path: Path) -> None:
     halves = [weights(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))]
     entries = [text("general.architecture", "llama"), text("general.type", "adapter"), *parent_entries("Base")]
     ingest_all(registry, tmp_path, adapter=file_bytes(entries, halves), base=BASE)
     assert declared_pairs(registry) == {("adapter", "base", "adapter")}
 
 
-def test_a_namesake_of_another_architecture_is_not_meant(registry: Registry, tmp_path: Path) -> None:
+def test_a_namesake_of_another_architecture_is_not_meant(registry: LocalRegistry, tmp_path: Path) -> None:
     tower = file_bytes([text("general.architecture", "clip"), text("general.name", "Base")], kin_tensors())
     words = file_bytes(block_metadata("Base"))
     ingest_all(registry, tmp_path, tower=tower, words=words, tuned=TUNED)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
 
 
-def test_a_parent_without_a_name_is_found_by_its_address(registry: Registry, tmp_path: Path) -> None:
+def test_a_parent_without_a_name_is_found_by_its_address(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [
         KeyValue("general.base_model.count", ValueType.UINT32, 1),
         text("general.base_model.0.repo_url", "https://hub.example/local/Some-Base"),
@@ -118,7 +120,7 @@ def test_a_parent_without_a_name_is_found_by_its_address(registry: Registry, tmp
     assert declared_pairs(registry) == {("tuned", "Some-Base", "finetune")}
 
 
-def test_models_that_name_each_other_are_both_led_to_the_other(registry: Registry, tmp_path: Path) -> None:
+def test_models_that_name_each_other_are_both_led_to_the_other(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(
         registry,
         tmp_path,
@@ -129,20 +131,20 @@ def test_models_that_name_each_other_are_both_led_to_the_other(registry: Registr
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5_000, "'; DROP TABLE models; --", "%", "\N{ZERO WIDTH SPACE}"])
-def test_line_60_a_hostile_name_of_a_parent_leads_nowhere(name: str, registry: Registry, tmp_path: Path) -> None:
+def test_line_60_a_hostile_name_of_a_parent_leads_nowhere(name: str, registry: LocalRegistry, tmp_path: Path) -> None:
     child = kin_file("Tuned", kin_tensors(), parent_entries(name))
     ingest_all(registry, tmp_path, tuned=child, base=BASE)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
 
 
-def test_a_parent_that_is_named_twice_is_one(registry: Registry, tmp_path: Path) -> None:
+def test_a_parent_that_is_named_twice_is_one(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(registry, tmp_path, base=BASE, tuned=kin_file("Tuned", kin_tensors(), parent_entries("Base", "Base")))
     with registry.catalog.reading() as session:
         assert session.scalars(select(Lineage.parent_text).where(Lineage.evidence == "declared")).all() == ["Base"]
 
 
 def test_what_one_ingest_does_not_lead_the_next_of_that_name_does(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "EDGES_MAX", 2)
     children = {f"t{number}": kin_file(f"T{number}", kin_tensors(), parent_entries("Base")) for number in range(3)}
@@ -157,7 +159,7 @@ def test_what_one_ingest_does_not_lead_the_next_of_that_name_does(
 
 
 def test_the_nearest_texts_are_looked_at_first(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "TEXTS_MAX", 1)
     more = kin_file("More", kin_tensors(), parent_entries("Base with many more words"))
@@ -167,14 +169,14 @@ def test_the_nearest_texts_are_looked_at_first(
 
 @pytest.mark.parametrize(("declared", "title"), [("BÄSE", "Base"), ("ＢＡＳＥ", "base"), ("Bäse", "BÄSE")])
 def test_a_name_is_found_whatever_its_case_and_accents(
-    declared: str, title: str, registry: Registry, tmp_path: Path
+    declared: str, title: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     child = kin_file("Tuned", kin_tensors(), parent_entries(declared))
     ingest_all(registry, tmp_path, tuned=child, base=kin_file(title, kin_tensors()))
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
-def test_several_parents_are_led_each_to_its_own(registry: Registry, tmp_path: Path) -> None:
+def test_several_parents_are_led_each_to_its_own(registry: LocalRegistry, tmp_path: Path) -> None:
     child = kin_file("Merged", kin_tensors(seed=3), parent_entries("Base", "Absent", "Stranger"))
     ingest_all(registry, tmp_path, base=BASE, merged=child, stranger=kin_file("Stranger", kin_tensors(seed=5)))
     assert declared_pairs(registry) == {

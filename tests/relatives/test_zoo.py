@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from organs.registry.anatomy import place_of
+from organs.registry.anatomy import Slot, place_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
-from organs.registry.lineage import FINGERPRINT_ROUNDING, NOISE, Slot
+from organs.registry.lineage import FINGERPRINT_ROUNDING, NOISE
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import model_page
-from organs.registry.registry import Registry
 from tests.homes import Homes, shipped
 from tests.kin import declared_pairs, measured_pairs
 
@@ -33,13 +33,13 @@ MATRICES = 29
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A registry with the whole zoo in it."""
     with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 
-def page(zoo: Registry, name: str) -> dict[str, Any]:
+def page(zoo: LocalRegistry, name: str) -> dict[str, Any]:
     with zoo.catalog.reading() as session:
         return model_page(session, model_by_name(session, parse_model_name(name)))
 
@@ -57,17 +57,17 @@ def values_of(name: str) -> dict[Slot, np.ndarray[Any, np.dtype[np.float32]]]:
     return found
 
 
-def test_exactly_the_kin_of_a_are_found_to_be_related(zoo: Registry) -> None:
+def test_exactly_the_kin_of_a_are_found_to_be_related(zoo: LocalRegistry) -> None:
     expected = {frozenset((first, second)) for first in KIN for second in KIN if first != second}
     assert set(measured_pairs(zoo)) == expected
 
 
-def test_only_a_and_its_quantisation_are_one_set_of_weights(zoo: Registry) -> None:
+def test_only_a_and_its_quantisation_are_one_set_of_weights(zoo: LocalRegistry) -> None:
     quantised = {pair for pair, (relation, _) in measured_pairs(zoo).items() if relation == "quantized"}
     assert quantised == {frozenset((A, QUANTISED))}
 
 
-def test_similarities_are_those_of_the_whole_tensors_within_the_noise(zoo: Registry) -> None:
+def test_similarities_are_those_of_the_whole_tensors_within_the_noise(zoo: LocalRegistry) -> None:
     base = values_of(A)
     for name in (QUANTISED, CODE, PROSE, EARLY, MIDDLE, BRANCH, B):
         other = values_of(name)
@@ -79,7 +79,7 @@ def test_similarities_are_those_of_the_whole_tensors_within_the_noise(zoo: Regis
         assert found.likeness == pytest.approx(whole, abs=tolerance), name
 
 
-def test_the_order_of_kinship_is_the_true_one(zoo: Registry) -> None:
+def test_the_order_of_kinship_is_the_true_one(zoo: LocalRegistry) -> None:
     scores = {name: zoo.compare(A, name).likeness for name in (QUANTISED, CODE, PROSE, MIDDLE, BRANCH, EARLY, B)}
     assert scores[QUANTISED] > 0.999
     assert min(scores[CODE], scores[PROSE]) > 0.98
@@ -88,7 +88,7 @@ def test_the_order_of_kinship_is_the_true_one(zoo: Registry) -> None:
     assert abs(scores[B]) < 0.1
 
 
-def test_what_is_declared_leads_to_the_file_that_is_meant(zoo: Registry) -> None:
+def test_what_is_declared_leads_to_the_file_that_is_meant(zoo: LocalRegistry) -> None:
     assert declared_pairs(zoo) == {
         (QUANTISED, A, "quantized"),
         (CODE, A, "finetune"),
@@ -98,7 +98,7 @@ def test_what_is_declared_leads_to_the_file_that_is_meant(zoo: Registry) -> None
     }
 
 
-def test_findings_say_where_declared_and_measured_disagree(zoo: Registry) -> None:
+def test_findings_say_where_declared_and_measured_disagree(zoo: LocalRegistry) -> None:
     found = {name: [finding["code"] for finding in page(zoo, name)["findings"]] for name in (*KIN, B, C, ADAPTER)}
     assert {name: codes for name, codes in found.items() if codes} == {
         BRANCH: ["parent-loosely-related"],
@@ -107,14 +107,14 @@ def test_findings_say_where_declared_and_measured_disagree(zoo: Registry) -> Non
     }
 
 
-def test_other_shapes_cannot_be_compared(zoo: Registry) -> None:
+def test_other_shapes_cannot_be_compared(zoo: LocalRegistry) -> None:
     found = zoo.compare(A, C)
     assert (found.likeness, found.kinship) == (None, "incomparable")
     assert len(found.shapes_differ) == 38
     assert found.only_second == ("output.weight",)
 
 
-def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: Registry) -> None:
+def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: LocalRegistry) -> None:
     assert page(zoo, A)["facts"] == {
         "kind": "model",
         "architecture": "llama",
@@ -132,7 +132,7 @@ def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: Registry) -> Non
     assert "licence" not in differs
 
 
-def test_a_model_lists_its_parents_children_and_relatives(zoo: Registry) -> None:
+def test_a_model_lists_its_parents_children_and_relatives(zoo: LocalRegistry) -> None:
     edges = page(zoo, A)["lineage"]
     children = [edge for edge in edges if edge["direction"] == "child"]
     relatives = [edge for edge in edges if edge["direction"] == "relative"]

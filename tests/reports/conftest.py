@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, text
 from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
 
@@ -31,7 +31,7 @@ def filled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "part": file_bytes(block_metadata("Part", blocks=7), block_tensors(2, seed=5)),
     }
     folder = tmp_path_factory.mktemp("filled")
-    with Registry.open(folder / "home") as registry:
+    with LocalRegistry.open(folder / "home") as registry:
         for name, data in files.items():
             path = folder / f"{name}.gguf"
             path.write_bytes(data)
@@ -40,8 +40,8 @@ def filled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def filled(filled_home: Path, tmp_path: Path) -> Iterator[Registry]:
+def filled(filled_home: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
     """A copy of that registry, for one test."""
     shutil.copytree(filled_home, tmp_path / "filled")
-    with Registry.open(tmp_path / "filled") as registry:
+    with LocalRegistry.open(tmp_path / "filled") as registry:
         yield registry

@@ -15,8 +15,8 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Placement
 from organs.registry.entities.report import Report, ReportFigures
 from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.formats import section_sheet
@@ -29,12 +29,12 @@ TABLES = (
 )
 
 
-def report_on(registry: Registry, name: str, limit: int = 10) -> Report:
+def report_on(registry: LocalRegistry, name: str, limit: int = 10) -> Report:
     with registry.catalog.reading() as session:
         return model_report(session, model_by_name(session, parse_model_name(name)), limit)
 
 
-def sections(registry: Registry, name: str) -> dict[str, Any]:
+def sections(registry: LocalRegistry, name: str) -> dict[str, Any]:
     return dict(report_on(registry, name).sections)
 
 
@@ -42,13 +42,13 @@ def figures_of(section: ReportFigures) -> dict[str, Any]:
     return {key: figure.value for key, figure in section.figures.items()}
 
 
-def ingested(registry: Registry, folder: Path, data: bytes) -> dict[str, Any]:
+def ingested(registry: LocalRegistry, folder: Path, data: bytes) -> dict[str, Any]:
     (folder / "one.gguf").write_bytes(data)
     ingest_file(registry, folder / "one.gguf")
     return sections(registry, "one")
 
 
-def test_a_whole_model_has_every_table(filled: Registry) -> None:
+def test_a_whole_model_has_every_table(filled: LocalRegistry) -> None:
     report = report_on(filled, "little")
     assert tuple(report.sections) == TABLES
     assert report.title == "Dissection of local/little@1"
@@ -57,7 +57,7 @@ def test_a_whole_model_has_every_table(filled: Registry) -> None:
     assert (figures["blocks_count"], figures["tensors_count"]) == (2, 10)
 
 
-def test_what_is_shared_is_counted_once_for_each_organ(filled: Registry) -> None:
+def test_what_is_shared_is_counted_once_for_each_organ(filled: LocalRegistry) -> None:
     section = sections(filled, "little")["model"]
     little, tall = figures_of(section), figures_of(sections(filled, "tall")["model"])
     assert little["shared_organs_count"] == 9, "all but the last norm, which the relative has changed"
@@ -67,7 +67,7 @@ def test_what_is_shared_is_counted_once_for_each_organ(filled: Registry) -> None
     assert 0 < tall["stored_bytes"] < tall["size_bytes"]
 
 
-def test_the_formats_have_their_shares(filled: Registry) -> None:
+def test_the_formats_have_their_shares(filled: LocalRegistry) -> None:
     items = sections(filled, "little")["dtypes"].items
     assert [item["dtype"] for item in items] == ["F16", "F32"]
     assert sum(item["size_share"] for item in items) == pytest.approx(1.0)
@@ -80,7 +80,7 @@ def test_the_formats_have_their_shares(filled: Registry) -> None:
     assert items[1]["matrix_mean_theta_degrees"] is None, "norms are no matrices"
 
 
-def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: Registry, tmp_path: Path) -> None:
+def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: LocalRegistry, tmp_path: Path) -> None:
     coarse, fine = (dtype_by_name(name) for name in ("Q4_0", "Q8_0"))
     random = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     tensors = [
@@ -99,7 +99,7 @@ def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: R
     assert "that is rounding, not the model" in " ".join(values["dtypes"].after)
 
 
-def test_relatives_and_findings_are_those_of_the_models_page(filled: Registry) -> None:
+def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegistry) -> None:
     values = sections(filled, "tuned")
     (relative,) = values["relatives"].items
     assert (relative["direction"], relative["model"]) == ("relative", "local/little@1")
@@ -115,7 +115,7 @@ def test_relatives_and_findings_are_those_of_the_models_page(filled: Registry) -
     assert [item["code"] for item in alone["findings"].items] == ["no-known-relatives"]
 
 
-def test_the_blocks_are_means_of_their_organs(filled: Registry) -> None:
+def test_the_blocks_are_means_of_their_organs(filled: LocalRegistry) -> None:
     items = sections(filled, "tall")["blocks"].items
     assert [(item["tower"], item["block"], item["tensors_count"]) for item in items] == [
         ("text", block, 4) for block in range(5)
@@ -127,7 +127,7 @@ def test_the_blocks_are_means_of_their_organs(filled: Registry) -> None:
     assert items[3]["organ_mean_spectral_signal"] == pytest.approx(np.mean([row.spectral_signal for row in organs]))
 
 
-def test_highest_and_lowest_are_in_order_and_cut(filled: Registry) -> None:
+def test_highest_and_lowest_are_in_order_and_cut(filled: LocalRegistry) -> None:
     values = report_on(filled, "tall", limit=4).sections
     highest = [item["theta_degrees"] for item in values["highest"].items]
     lowest = [item["theta_degrees"] for item in values["wells"].items]
@@ -138,13 +138,13 @@ def test_highest_and_lowest_are_in_order_and_cut(filled: Registry) -> None:
     assert "at most 4 of 22 tensors" in values["wells"].before[0]
 
 
-def test_a_clean_model_has_no_anomalies_and_says_so(filled: Registry) -> None:
+def test_a_clean_model_has_no_anomalies_and_says_so(filled: LocalRegistry) -> None:
     anomalies = sections(filled, "little")["anomalies"]
     assert anomalies.items == ()
     assert anomalies.before[0].startswith("None:")
 
 
-def test_anomalies_are_named_one_by_one(registry: Registry, tmp_path: Path) -> None:
+def test_anomalies_are_named_one_by_one(registry: LocalRegistry, tmp_path: Path) -> None:
     broken = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     broken[:3], broken[7] = np.nan, np.inf
     opaque = dtype_by_name("Q8_K")
@@ -166,7 +166,7 @@ def test_anomalies_are_named_one_by_one(registry: Registry, tmp_path: Path) -> N
     assert "quantised" in values["notes"].items[0]["note"]
 
 
-def test_a_model_that_nobody_can_read_has_dashes_and_no_order(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_that_nobody_can_read_has_dashes_and_no_order(registry: LocalRegistry, tmp_path: Path) -> None:
     opaque = dtype_by_name("Q8_K")
     tensors = [(TensorSpec(f"blk.{n}.attn_q.weight", (256,), opaque), bytes(opaque.block_bytes)) for n in range(2)]
     values = ingested(registry, tmp_path, file_bytes(block_metadata(), tensors))
@@ -178,7 +178,7 @@ def test_a_model_that_nobody_can_read_has_dashes_and_no_order(registry: Registry
     assert len(values["anomalies"].items) == 2
 
 
-def test_a_vocabulary_is_told_for_what_it_is(filled: Registry) -> None:
+def test_a_vocabulary_is_told_for_what_it_is(filled: LocalRegistry) -> None:
     report = report_on(filled, "words")
     assert tuple(report.sections) == ("model", "notes")
     assert "no tensors" in report.opening[-1]
@@ -188,7 +188,7 @@ def test_a_vocabulary_is_told_for_what_it_is(filled: Registry) -> None:
     assert section_sheet(report.sections[report.main])[1][0][:2] == ("title", "Words")
 
 
-def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: Registry) -> None:
+def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: LocalRegistry) -> None:
     adapter, part = sections(filled, "adapter"), sections(filled, "part")
     assert "not comparable" in adapter["model"].figures["kind"].meaning
     assert "blocks" not in adapter
@@ -198,7 +198,7 @@ def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: Registry) -> N
     assert part["model"].figures["kind"].value == "model, only a part"
 
 
-def test_the_methods_say_how_much_was_looked_at(registry: Registry, tmp_path: Path) -> None:
+def test_the_methods_say_how_much_was_looked_at(registry: LocalRegistry, tmp_path: Path) -> None:
     values = ingested(registry, tmp_path, file_bytes([], [weights("blk.0.ffn_up.weight", (1024, 1024))]))
     z1, mp1 = values["methods"].items
     assert (z1["method"], z1["sample_maximum_count"]) == ("z1", 98_304)

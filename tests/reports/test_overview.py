@@ -13,7 +13,7 @@ from sqlalchemy import event, select, update
 from organs.registry.catalog.register.facets import repair_totals
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.entities.report import Report
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
 from tests.builders import file_bytes
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
@@ -21,17 +21,17 @@ from tests.trips import block_metadata, block_tensors, ingest_file, weights
 TABLES = ("figures", "ranking", "types", "scale", "families", "wells")
 
 
-def report_on(registry: Registry, limit: int = 50) -> Report:
+def report_on(registry: LocalRegistry, limit: int = 50) -> Report:
     with registry.catalog.reading() as session:
         return registry_report(session, limit)
 
 
-def placements(registry: Registry) -> list[Placement]:
+def placements(registry: LocalRegistry) -> list[Placement]:
     with registry.catalog.reading() as session:
         return list(session.scalars(select(Placement).where(Placement.visible)))
 
 
-def test_an_empty_registry_has_a_report_that_says_what_to_do(registry: Registry) -> None:
+def test_an_empty_registry_has_a_report_that_says_what_to_do(registry: LocalRegistry) -> None:
     report = report_on(registry)
     assert tuple(report.sections) == TABLES
     values = report.sections
@@ -42,7 +42,7 @@ def test_an_empty_registry_has_a_report_that_says_what_to_do(registry: Registry)
         assert values[name].before[0].startswith(("There", "No"))
 
 
-def test_the_figures_count_what_is_there(filled: Registry) -> None:
+def test_the_figures_count_what_is_there(filled: LocalRegistry) -> None:
     figures = report_on(filled).sections["figures"].figures
     values = {key: figure.value for key, figure in figures.items()}
     all_placements = placements(filled)
@@ -57,7 +57,7 @@ def test_the_figures_count_what_is_there(filled: Registry) -> None:
         assert words in meaning
 
 
-def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: Registry) -> None:
+def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: LocalRegistry) -> None:
     before = report_on(filled).sections["figures"].figures
     with filled.catalog.writing() as session:
         tall = session.scalars(select(Model).where(Model.name == "tall")).one()
@@ -72,7 +72,7 @@ def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: Registry) -> 
     assert "tall" not in str(after)
 
 
-def test_the_ranking_is_of_complete_models_by_falling_theta(filled: Registry) -> None:
+def test_the_ranking_is_of_complete_models_by_falling_theta(filled: LocalRegistry) -> None:
     items = report_on(filled).sections["ranking"].items
     assert {item["model"] for item in items} == {"local/little@1", "local/tall@1", "local/tuned@1"}
     assert [item["rank"] for item in items] == [1, 2, 3]
@@ -86,7 +86,7 @@ def test_the_ranking_is_of_complete_models_by_falling_theta(filled: Registry) ->
     assert little["mean_signal"] == pytest.approx(math.sin(math.radians(little["mean_theta_degrees"])), abs=0.05)
 
 
-def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_order(filled: Registry) -> None:
+def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_order(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         for name, theta in (("little", 41.0), ("tall", 40.0), ("tuned", 39.0)):
             session.execute(update(Model).where(Model.name == name).values(mean_theta=theta))
@@ -99,7 +99,7 @@ def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_o
     assert "local/tuned@1, number 3 here, would be the first, and local/little@1, number 1, the last" in words
 
 
-def test_the_ranking_says_when_both_means_give_one_order(filled: Registry) -> None:
+def test_the_ranking_says_when_both_means_give_one_order(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         for model_id, theta in ((1, 33.0), (2, 32.0), (3, 31.0)):
             session.execute(update(Model).where(Model.id == model_id).values(mean_theta=theta))
@@ -108,7 +108,9 @@ def test_the_ranking_says_when_both_means_give_one_order(filled: Registry) -> No
     assert "Matrix θ puts these models into the same order." in words
 
 
-def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     for name, tensors in (("lists", [weights("output_norm.weight", (4096,))]), ("whole", block_tensors(1))):
         (tmp_path / f"{name}.gguf").write_bytes(file_bytes(block_metadata(name, blocks=0), tensors))
         ingest_file(registry, tmp_path / f"{name}.gguf")
@@ -120,20 +122,20 @@ def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(registry
     assert "local/lists@1, number 1, the last" in " ".join(ranking.after)
 
 
-def test_equal_models_are_ranked_by_their_age(filled: Registry) -> None:
+def test_equal_models_are_ranked_by_their_age(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         session.execute(update(Model).values(mean_theta=40.0))
     items = report_on(filled).sections["ranking"].items
     assert [item["model"] for item in items] == ["local/little@1", "local/tall@1", "local/tuned@1"]
 
 
-def test_a_list_that_is_cut_says_how_much_there_is(filled: Registry) -> None:
+def test_a_list_that_is_cut_says_how_much_there_is(filled: LocalRegistry) -> None:
     ranking = report_on(filled, limit=2).sections["ranking"]
     assert len(ranking.items) == 2
     assert ranking.before[0].startswith("The first 2 of 3 complete models")
 
 
-def test_the_types_are_spread_as_numpy_says(filled: Registry) -> None:
+def test_the_types_are_spread_as_numpy_says(filled: LocalRegistry) -> None:
     items = report_on(filled).sections["types"].items
     rows = placements(filled)
     assert [item["type"] for item in items] == sorted({row.type for row in rows})
@@ -151,7 +153,7 @@ def test_the_types_are_spread_as_numpy_says(filled: Registry) -> None:
         assert item["mean_spectral_signal"] == expected
 
 
-def test_the_wells_are_the_lowest_organ_of_each_model(filled: Registry) -> None:
+def test_the_wells_are_the_lowest_organ_of_each_model(filled: LocalRegistry) -> None:
     items = report_on(filled).sections["wells"].items
     assert len(items) == 5, "words have no organs"
     rows = placements(filled)
@@ -160,7 +162,7 @@ def test_the_wells_are_the_lowest_organ_of_each_model(filled: Registry) -> None:
     assert [item["theta_degrees"] for item in items] == pytest.approx(lowest)
 
 
-def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: Registry) -> None:
+def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: LocalRegistry) -> None:
     report = report_on(filled)
     for item in report.sections["wells"].items:
         assert item["caution"] == ("few" if item["elements_count"] < 1000 else "")
@@ -169,7 +171,7 @@ def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: R
     assert "A dash means that there is no number: it was not measured, or it cannot be worked out" in words
 
 
-def test_where_there_is_one_type_nothing_is_said_of_several(registry: Registry, tmp_path: Path) -> None:
+def test_where_there_is_one_type_nothing_is_said_of_several(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "one.gguf").write_bytes(file_bytes([], [weights("blk.0.ffn_up.weight", (64, 64))]))
     ingest_file(registry, tmp_path / "one.gguf")
     words = " ".join(report_on(registry).sections["types"].after)
@@ -177,7 +179,7 @@ def test_where_there_is_one_type_nothing_is_said_of_several(registry: Registry, 
     assert "Plain lists of numbers" not in words
 
 
-def test_no_question_about_all_placements_reads_their_rows(filled: Registry) -> None:
+def test_no_question_about_all_placements_reads_their_rows(filled: LocalRegistry) -> None:
     asked: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -199,7 +201,7 @@ def test_no_question_about_all_placements_reads_their_rows(filled: Registry) -> 
     assert [step for step in scans if "COVERING INDEX" not in step] == []
 
 
-def test_every_table_says_what_it_is_and_what_it_is_not(filled: Registry) -> None:
+def test_every_table_says_what_it_is_and_what_it_is_not(filled: LocalRegistry) -> None:
     report = report_on(filled)
     for name, section in report.sections.items():
         if name == "figures":

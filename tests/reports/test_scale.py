@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.reports import matrix_figures
 from organs.registry.entities.report import ReportTable
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.reports.sections import (
     Point,
     scale_tables,
@@ -79,7 +79,7 @@ def test_a_family_without_matrices_is_no_point() -> None:
     assert scale_verdict(families, 3).startswith("There are 2 families only.")
 
 
-def test_relatives_are_one_family_and_two_families_draw_no_line(filled: Registry) -> None:
+def test_relatives_are_one_family_and_two_families_draw_no_line(filled: LocalRegistry) -> None:
     with filled.catalog.reading() as session:
         scale, families = tables(session)
         matrices = matrix_figures(session)
@@ -94,7 +94,7 @@ def test_relatives_are_one_family_and_two_families_draw_no_line(filled: Registry
     assert {type(row["mean_parameters_count"]) for row in values.values()} == {int}, "a count is a whole number"
 
 
-def test_the_lines_go_through_families_and_through_models_by_both_means(filled: Registry, tmp_path: Path) -> None:
+def test_the_lines_go_through_families_and_through_models_by_both_means(filled: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "third.gguf").write_bytes(little_model("Third", blocks=9, seed=2))
     ingest_file(filled, tmp_path / "third.gguf")
     with filled.catalog.reading() as session:
@@ -116,7 +116,7 @@ def test_the_lines_go_through_families_and_through_models_by_both_means(filled: 
         assert type(item["parameters_minimum_count"]) is int
 
 
-def test_a_list_of_families_that_is_cut_says_so(filled: Registry) -> None:
+def test_a_list_of_families_that_is_cut_says_so(filled: LocalRegistry) -> None:
     with filled.catalog.reading() as session:
         _, families = tables(session, 1)
     assert len(families.items) == 1

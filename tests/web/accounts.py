@@ -12,12 +12,12 @@ from werkzeug.test import TestResponse
 from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
 from organs.registry.catalog.register.accounts import add_contributor, create_child_token, create_token
 from organs.registry.errors import NotFound
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 _FORM_TOKEN = re.compile(r'name="form_token" value="([^"]+)"')
 
 
-def new_token(registry: Registry, name: str, *scopes: str, days: int | None = 30) -> str:
+def new_token(registry: LocalRegistry, name: str, *scopes: str, days: int | None = 30) -> str:
     """A token of the contributor `name`, who is added if need be; for `upload` unless told otherwise."""
     with registry.catalog.writing() as session:
         try:
@@ -27,7 +27,7 @@ def new_token(registry: Registry, name: str, *scopes: str, days: int | None = 30
         return create_token(session, owner.id, scopes or ("upload",), "a label", days).text
 
 
-def child_token(registry: Registry, parent: str, *scopes: str, days: int | None = 30) -> str:
+def child_token(registry: LocalRegistry, parent: str, *scopes: str, days: int | None = 30) -> str:
     """A token that the token `parent` creates."""
     with registry.catalog.writing() as session:
         row = token_by_public_id(session, parent[5:14])

@@ -9,7 +9,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from organs.registry.gguf import MemorySource, read_header
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.kin import kin_file, kin_tensors
 from tests.web import belongings as ada
 from tests.web.belongings import ASKERS, Askers
@@ -96,7 +96,7 @@ def header_digest(file: bytes) -> str:
     return sha256(file[: read_header(MemorySource(file)).end]).hexdigest()
 
 
-def arguments(client: FlaskClient, registry: Registry, askers: Askers) -> dict[str, str]:
+def arguments(client: FlaskClient, registry: LocalRegistry, askers: Askers) -> dict[str, str]:
     """A value for each name that rules have in angle brackets."""
     values = client.get(f"/models/{ada.VISIBLE}.json").get_json()
     return {

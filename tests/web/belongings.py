@@ -23,8 +23,8 @@ from organs.registry.catalog.register.models import (
 from organs.registry.catalog.register.submissions import add_submission, add_upload
 from organs.registry.catalog.tables import Job, Model, now
 from organs.registry.digest import digest_of
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
 from organs.web.auth import COOKIE
 from organs.web.forms import COOKIE as FORM_COOKIE
@@ -56,7 +56,7 @@ OPEN, FULL = "belongingsOpen-0000001", "belongingsFull-0000001"
 PACK_FILE, PACK_KEY = "open.zip", "0" * 32
 
 
-def belongings(registry: Registry, folder: Path) -> None:
+def belongings(registry: LocalRegistry, folder: Path) -> None:
     """Ada's models, submissions, jobs and uploads, and a base that is nobody's."""
     for name, alike in ((VISIBLE, 1.0), (BASE, 0.995), (GONE, 0.9)):
         path = folder / f"{name.replace('/', '-')}.gguf"
@@ -71,7 +71,7 @@ def belongings(registry: Registry, folder: Path) -> None:
     _put_jobs(registry)
 
 
-def _put_submissions(registry: Registry) -> None:
+def _put_submissions(registry: LocalRegistry) -> None:
     said = {"title": None, "description": None, "license": "mit", "base": None, "tags": None}
     texts = json.dumps({"given": said, "publish": False, "proposed": None})
     with registry.catalog.writing() as session:
@@ -87,7 +87,7 @@ def _put_submissions(registry: Registry) -> None:
         remove_model(session, model_by_name(session, parse_model_name(GONE)), "It was not theirs.", LOCAL)
 
 
-def _put_uploads(registry: Registry) -> None:
+def _put_uploads(registry: LocalRegistry) -> None:
     registry.settings.uploads.mkdir(exist_ok=True)
     with registry.catalog.writing() as session:
         ada = contributor_by_name(session, "ada").id
@@ -98,7 +98,7 @@ def _put_uploads(registry: Registry) -> None:
             (registry.settings.uploads / public_id).write_bytes(sent)
 
 
-def _put_jobs(registry: Registry) -> None:
+def _put_jobs(registry: LocalRegistry) -> None:
     pack = packs_folder(registry.settings.home) / PACK_KEY
     pack.mkdir(parents=True)
     (pack / PACK_FILE).write_bytes(SENT)
@@ -117,7 +117,7 @@ class Askers:
     `nobody` is among them, and has neither token nor session.
     """
 
-    def __init__(self, registry: Registry, app: Flask) -> None:
+    def __init__(self, registry: LocalRegistry, app: Flask) -> None:
         self.app = app
         self.tokens = {asker: new_token(registry, owner, *scopes) for asker, (owner, scopes) in ASKERS.items()}
         self.spare = child_token(registry, self.tokens["manager"], "upload")
@@ -143,14 +143,14 @@ class Askers:
         return client
 
 
-def _session(registry: Registry, token: str) -> str:
+def _session(registry: LocalRegistry, token: str) -> str:
     with registry.catalog.writing() as session:
         account = account_by_token(session, parse_token(token), now())
         assert account is not None
         return open_session(session, account)
 
 
-def lock_ids(registry: Registry) -> dict[str, str]:
+def lock_ids(registry: LocalRegistry) -> dict[str, str]:
     """The digests of the locks of both chimeras, by their names."""
     found: dict[str, Any] = {}
     with registry.catalog.reading() as session:

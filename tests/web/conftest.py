@@ -19,8 +19,8 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.catalog.register.jobs import claim_job, enqueue_job, fail_job, finish_job, job_json
 from organs.registry.gguf import ValueType
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.builders import array, file_bytes, text
@@ -50,7 +50,7 @@ FORMULA = '=HYPERLINK("http://elsewhere.example","x")'
 LOOP_BOMB = "{% for _ in range(10**9) %}{% endfor %}"
 
 
-def little_models(registry: Registry, folder: Path) -> None:
+def little_models(registry: LocalRegistry, folder: Path) -> None:
     """A base, a fine-tune of it and a stranger."""
     for name, tensors, more in (
         ("base", kin_tensors(), []),
@@ -63,14 +63,14 @@ def little_models(registry: Registry, folder: Path) -> None:
 
 
 @pytest.fixture
-def little(registry: Registry, homes: Homes) -> Iterator[FlaskClient]:
+def little(registry: LocalRegistry, homes: Homes) -> Iterator[FlaskClient]:
     """A client of a catalog with a base, a fine-tune of it and a stranger."""
     homes.into(registry, little_models)
     with create_app(registry).test_client() as client:
         yield client
 
 
-def put_hostile_chimera(registry: Registry) -> str:
+def put_hostile_chimera(registry: LocalRegistry) -> str:
     """A chimera of the hostile models that says and is said as bad things as it can; the digest of its lock.
 
     Its extraction is the third job.
@@ -110,7 +110,7 @@ def hostile_report() -> dict[str, Any]:
     }
 
 
-def hostile_models(registry: Registry, folder: Path) -> None:
+def hostile_models(registry: LocalRegistry, folder: Path) -> None:
     """Models, jobs and a chimera in which whatever a contributor may write is an attack."""
     odd_names = ('"><script>alert(1)</script>', f"blk.0.{FORMULA}"[:60], "blk.1.'onmouseover='alert(1)")
     tensors = [*block_tensors(2), *(weights(name, (64, 64)) for name in odd_names)]
@@ -147,7 +147,7 @@ def hostile_models(registry: Registry, folder: Path) -> None:
 
 
 @pytest.fixture
-def hostile(registry: Registry, homes: Homes) -> Iterator[FlaskClient]:
+def hostile(registry: LocalRegistry, homes: Homes) -> Iterator[FlaskClient]:
     """A client of a catalog in which whatever a contributor may write is an attack; it writes, so jobs are shown."""
     homes.into(registry, hostile_models)
     with create_app(registry, WebSettings(personal=True)).test_client() as client:

@@ -25,8 +25,9 @@ PATIENCE_SECONDS = 60.0
 PORTS = range(10_000, 32_000)
 """None of them is given to a client, on Linux: what is free stays free until the server listens."""
 HURRIED = (
-    "import sys; from organs.registry import Registry; from organs.web.server import ServerSettings, serve_forever\n"
-    "registry = Registry.open(sys.argv[1]); registry.catalog.close()\n"
+    "import sys; from organs.registry import LocalRegistry\n"
+    "from organs.web.server import ServerSettings, serve_forever\n"
+    "registry = LocalRegistry.open(sys.argv[1]); registry.catalog.close()\n"
     "serve_forever(registry, ServerSettings(port=int(sys.argv[2]), workers=1, threads=8, "
     "head_seconds=1, body_seconds=1, send_seconds=1, idle_seconds=2))"
 )

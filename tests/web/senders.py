@@ -13,13 +13,15 @@ from werkzeug.test import TestResponse
 
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 
 UPLOADS = "/api/v1/uploads"
 OCTETS = "application/octet-stream"
 
 
-def token_of(registry: Registry, name: str, scopes: Collection[str] = ("upload",), quota: int | None = None) -> str:
+def token_of(
+    registry: LocalRegistry, name: str, scopes: Collection[str] = ("upload",), quota: int | None = None
+) -> str:
     """The token of a new contributor."""
     with registry.catalog.writing() as session:
         made = add_contributor(session, name, quota_bytes=quota)

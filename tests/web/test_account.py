@@ -12,7 +12,7 @@ from flask import Flask
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.tables import Model, Submission, Upload, now
 from organs.registry.catalog.vocabulary import SCOPES
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.trips import ingest_file, little_model
@@ -24,17 +24,17 @@ TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}")
 
 
 @pytest.fixture
-def app(registry: Registry) -> Flask:
+def app(registry: LocalRegistry) -> Flask:
     return create_app(registry)
 
 
 @pytest.fixture
-def token(registry: Registry) -> str:
+def token(registry: LocalRegistry) -> str:
     return new_token(registry, "ada", "upload", "read", "tokens")
 
 
 @pytest.fixture
-def busy(registry: Registry, token: str, tmp_path: Path) -> None:
+def busy(registry: LocalRegistry, token: str, tmp_path: Path) -> None:
     """Ada has a model that is visible, a submission that waits, and an upload on its way."""
     (tmp_path / "little.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "little.gguf", "ada/little")
@@ -51,7 +51,7 @@ def busy(registry: Registry, token: str, tmp_path: Path) -> None:
         session.add_all([upload, sent])
 
 
-def set_state(registry: Registry, state: str, reason: str | None = None) -> None:
+def set_state(registry: LocalRegistry, state: str, reason: str | None = None) -> None:
     with registry.catalog.writing() as session:
         model = session.query(Model).one()
         model.state, model.state_reason = state, reason
@@ -59,7 +59,7 @@ def set_state(registry: Registry, state: str, reason: str | None = None) -> None
 
 @pytest.mark.usefixtures("busy")
 def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
-    app: Flask, registry: Registry, token: str
+    app: Flask, registry: LocalRegistry, token: str
 ) -> None:
     client = logged_in(app, token)
     page = parsed(client.get("/account").text)
@@ -94,7 +94,7 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
 
 
 @pytest.mark.usefixtures("busy")
-def test_another_account_sees_nothing_of_it(app: Flask, registry: Registry, token: str) -> None:
+def test_another_account_sees_nothing_of_it(app: Flask, registry: LocalRegistry, token: str) -> None:
     other = logged_in(app, new_token(registry, "bob"))
     values = other.get("/account.json").get_json()
     assert [values[key] for key in ("models", "uploads", "submissions")] == [[], [], []]
@@ -151,7 +151,7 @@ def test_line_98_the_api_makes_no_token_of_more_than_its_maker_has(app: Flask, t
     assert len(client.get(TOKENS, headers=bearing(token)).get_json()["items"]) == 1
 
 
-def test_line_98_every_scope_stands_for_itself(app: Flask, registry: Registry) -> None:
+def test_line_98_every_scope_stands_for_itself(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     for scope in SCOPES:
         own = new_token(registry, "ada", scope)
@@ -165,7 +165,7 @@ def test_line_98_every_scope_stands_for_itself(app: Flask, registry: Registry) -
 
 
 def test_line_98_somebody_elses_token_is_as_absent_as_one_that_never_was(
-    app: Flask, registry: Registry, token: str
+    app: Flask, registry: LocalRegistry, token: str
 ) -> None:
     client, other = app.test_client(), new_token(registry, "bob", "tokens")
     answers = [
@@ -211,7 +211,9 @@ def test_a_page_gets_a_narrow_token_that_ends_with_its_session(app: Flask, token
     assert program.get(ACCOUNT, headers=headers).status_code == 401
 
 
-def test_a_page_token_is_for_who_may_upload_and_a_server_of_ones_own_needs_none(app: Flask, registry: Registry) -> None:
+def test_a_page_token_is_for_who_may_upload_and_a_server_of_ones_own_needs_none(
+    app: Flask, registry: LocalRegistry
+) -> None:
     reader = logged_in(app, new_token(registry, "ada", "read"))
     assert send_form(reader, "/account/page-token").status_code == 403
     own = create_app(registry, WebSettings(personal=True)).test_client()
@@ -222,7 +224,9 @@ def test_a_page_token_is_for_who_may_upload_and_a_server_of_ones_own_needs_none(
 
 
 @pytest.mark.usefixtures("busy")
-def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(app: Flask, registry: Registry) -> None:
+def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(
+    app: Flask, registry: LocalRegistry
+) -> None:
     client = app.test_client()
     expected = {"name": "ada", "models": 1, "chimeras": 0, "downloads": 7, "grafts": 2}
     found = client.get("/api/v1/contributors/ADA").get_json()
@@ -237,7 +241,7 @@ def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(
 
 
 @pytest.mark.usefixtures("busy")
-def test_line_98_who_has_nothing_visible_counts_as_absent(app: Flask, registry: Registry) -> None:
+def test_line_98_who_has_nothing_visible_counts_as_absent(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     set_state(registry, "quarantined")
     for path in ("/contributors/{}.json", "/api/v1/contributors/{}"):

@@ -24,8 +24,8 @@ from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.models import hide_model
 from organs.registry.catalog.tables import Event, Lineage, Model, Placement, Submission, now
 from organs.registry.catalog.vocabulary import Action
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.web.api.document import document as make_document
 from organs.web.api.operation import operations
 from organs.web.app import create_app
@@ -53,7 +53,7 @@ WRITES: tuple[tuple[str, str, Any], ...] = (
 class Site:
     """A registry in which two models of ann wait, with clients of each kind."""
 
-    registry: Registry
+    registry: LocalRegistry
     app: Flask
     admin: FlaskClient
     token: str
@@ -74,7 +74,7 @@ class Site:
             )
 
 
-def put_waiting(registry: Registry, folder: Path, number: int, finding: dict[str, str]) -> None:
+def put_waiting(registry: LocalRegistry, folder: Path, number: int, finding: dict[str, str]) -> None:
     """A model of ann's that waits, with a submission."""
     path = folder / f"m{number}.gguf"
     path.write_bytes(little_model(HOSTILE, seed=number))
@@ -104,14 +104,14 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -
     home = tmp_path_factory.mktemp("waiting") / "home"
     home.mkdir()
     shutil.copy(migrated_database, home)
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         uploader, token = new_token(registry, "ann", "upload"), new_token(registry, "root", "admin")
         for number in range(2):
             put_waiting(registry, home.parent, number, {"severity": "warn", "code": "odd", "sentence": HOSTILE})
     return home, uploader, token
 
 
-def opened(registry: Registry, uploader: str, token: str) -> Site:
+def opened(registry: LocalRegistry, uploader: str, token: str) -> Site:
     app = create_app(registry)
     return Site(registry, app, logged_in(app, token), token, uploader)
 
@@ -120,7 +120,7 @@ def opened(registry: Registry, uploader: str, token: str) -> Site:
 def site(waiting: tuple[Path, str, str], tmp_path: Path) -> Iterator[Site]:
     home, uploader, token = waiting
     shutil.copytree(home, tmp_path / "home")
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         yield opened(registry, uploader, token)
 
 
@@ -130,7 +130,7 @@ def still(waiting: tuple[Path, str, str], tmp_path_factory: pytest.TempPathFacto
     home, uploader, token = waiting
     folder = tmp_path_factory.mktemp("still") / "home"
     shutil.copytree(home, folder)
-    with Registry.open(folder) as registry:
+    with LocalRegistry.open(folder) as registry:
         yield opened(registry, uploader, token)
 
 

@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.rates import SharedCounts
 from organs.web.responses import API_PREFIX
@@ -58,7 +58,7 @@ COUNTS = SharedCounts()
 class Place:
     """The furnished registry with its askers, which can be made what it was at first."""
 
-    def __init__(self, registry: Registry, kept: Path) -> None:
+    def __init__(self, registry: LocalRegistry, kept: Path) -> None:
         self.registry = registry
         self.app = _application(registry, WebSettings())
         self.rules = {(how, rule.rule): rule for rule in self.app.url_map.iter_rules() for how in rule.methods or ()}
@@ -126,7 +126,7 @@ class Place:
         return answer
 
 
-def _application(registry: Registry, settings: WebSettings) -> Flask:
+def _application(registry: LocalRegistry, settings: WebSettings) -> Flask:
     """One that counts no downloads: a thread writes what was counted, whatever is asked just then."""
     app = create_app(registry, settings, COUNTS)
     del app.extensions[COUNTING_KEY]

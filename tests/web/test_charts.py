@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.measure.sample import read_values, sample_runs
-from organs.registry.registry import Registry
 from organs.registry.store import BlobReader
 from organs.web.app import create_app
 from organs.web.charts import weights as sampling
@@ -56,7 +56,7 @@ LARGE = weights("blk.0.ffn_up.weight", (1024, 5000), dtype="F32")
 """Twenty megabytes: five chunks."""
 
 
-def odd_model(registry: Registry, folder: Path) -> None:
+def odd_model(registry: LocalRegistry, folder: Path) -> None:
     """A model of odd organs: small ones, constant ones, one that nobody can read."""
     unreadable = TensorSpec("blk.0.ffn_gate.weight", (256, 4), dtype_by_name("Q8_K"))
     constant = TensorSpec("blk.0.attn_k.weight", (64, 64), dtype_by_name("F32"))
@@ -75,7 +75,7 @@ def odd_model(registry: Registry, folder: Path) -> None:
 
 
 @pytest.fixture
-def filled(registry: Registry, homes: Homes) -> Iterator[FlaskClient]:
+def filled(registry: LocalRegistry, homes: Homes) -> Iterator[FlaskClient]:
     """A client of a catalog with that model."""
     homes.into(registry, odd_model)
     with create_app(registry).test_client() as client:
@@ -210,7 +210,7 @@ def test_marks_of_an_axis_are_written_as_people_write_them() -> None:
     assert thousands == ["0", "2,000", "4,000", "6,000", "8,000", "10,000"]
 
 
-def test_the_sample_of_a_stored_organ_is_that_of_its_bytes(registry: Registry, tmp_path: Path) -> None:
+def test_the_sample_of_a_stored_organ_is_that_of_its_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = LARGE
     with reader_of(registry, tmp_path) as reader:
         assert len(reader.chunks) > 3
@@ -221,7 +221,7 @@ def test_the_sample_of_a_stored_organ_is_that_of_its_bytes(registry: Registry, t
 
 @pytest.mark.long
 def test_of_a_large_organ_some_chunks_are_decoded_each_once(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, data = LARGE
     monkeypatch.setattr(sampling, "CHUNKS_MAX", 2)
@@ -237,7 +237,7 @@ def test_of_a_large_organ_some_chunks_are_decoded_each_once(
     assert set(found[:1000].tolist()) <= set(np.frombuffer(data, np.float32).tolist())
 
 
-def reader_of(registry: Registry, folder: Path) -> BlobReader:
+def reader_of(registry: LocalRegistry, folder: Path) -> BlobReader:
     """The stored form of LARGE."""
     path = folder / "large.gguf"
     path.write_bytes(file_bytes(block_metadata("Large"), [LARGE]))
@@ -298,7 +298,7 @@ def test_an_organ_that_cannot_be_drawn_has_a_sentence_in_place_of_the_picture(
     assert filled.get(f"/organs/{digest}/weights.json").status_code == 404
 
 
-def test_faulty_bytes_are_not_drawn_and_the_page_says_so(registry: Registry, filled: FlaskClient) -> None:
+def test_faulty_bytes_are_not_drawn_and_the_page_says_so(registry: LocalRegistry, filled: FlaskClient) -> None:
     flip_last(largest_file(registry))
     said = [filled.get(f"/organs/{digest_of(filled, f'blk.{block}.attn_q.weight')}").text for block in (0, 1)]
     assert sum("faulty in the store" in page for page in said) == 1
@@ -317,7 +317,7 @@ def test_the_depth_of_a_model_is_drawn_and_told_in_a_table(little: FlaskClient) 
     assert again.status_code == 304
 
 
-def test_a_model_without_two_blocks_has_no_depth(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_without_two_blocks_has_no_depth(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "flat.gguf"
     path.write_bytes(file_bytes(block_metadata("Flat"), [weights("blk.0.attn_q.weight", (64, 64))]))
     ingest_file(registry, path)

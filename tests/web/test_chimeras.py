@@ -23,7 +23,7 @@ from organs.registry.entities.base import decode
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.plan import PlanPart
 from organs.registry.entities.verdict import VerdictReport
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.anatomy import (
     changes,
@@ -43,7 +43,7 @@ TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 
 
 @pytest.fixture
-def composed(registry: Registry, tmp_path: Path) -> dict[str, str]:
+def composed(registry: LocalRegistry, tmp_path: Path) -> dict[str, str]:
     """The locks of two chimeras: `graft`, of the base and its fine-tune, purified in part, and `child`, made of it."""
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
@@ -56,19 +56,19 @@ def composed(registry: Registry, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def client(registry: Registry, composed: dict[str, str]) -> Iterator[FlaskClient]:
+def client(registry: LocalRegistry, composed: dict[str, str]) -> Iterator[FlaskClient]:
     """A client of a server that only reads."""
     with create_app(registry).test_client() as client:
         yield client
 
 
 @pytest.fixture
-def writer(registry: Registry, composed: dict[str, str]) -> Iterator[FlaskClient]:
+def writer(registry: LocalRegistry, composed: dict[str, str]) -> Iterator[FlaskClient]:
     with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client
 
 
-def put_verdict(registry: Registry, lock: str, verdict: str = "gains") -> None:
+def put_verdict(registry: LocalRegistry, lock: str, verdict: str = "gains") -> None:
     """A verdict as `organ validate` keeps one."""
     scores = {"base": (33.3, 40.8), "chimera": (31.3, 43.1), "control": (64032.0, 2441.0), "donor": (27.8, 66.5)}
 
@@ -102,7 +102,7 @@ def words(html: str) -> str:
 
 
 def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
-    client: FlaskClient, registry: Registry, composed: dict[str, str]
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     put_verdict(registry, composed["graft"])
     values = client.get("/chimeras.json", follow_redirects=True).get_json()
@@ -120,7 +120,7 @@ def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
 
 
 def test_a_registry_without_chimeras_says_how_to_make_one_and_home_leads_there_when_there_are_any(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     with create_app(registry).test_client() as client:
@@ -147,7 +147,7 @@ def test_the_page_marks_every_cell_that_is_not_the_bases_own(client: FlaskClient
 
 
 def test_the_page_says_all_that_is_known_of_it(
-    client: FlaskClient, registry: Registry, composed: dict[str, str]
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     address = f"/chimeras/{composed['graft']}"
     assert "not run yet" in words(client.get(address).text)
@@ -188,7 +188,7 @@ def test_the_file_has_one_name_wherever_it_is_spoken_of(client: FlaskClient, com
 
 
 def test_the_page_of_the_model_says_first_what_matters_of_a_chimera(
-    client: FlaskClient, registry: Registry, composed: dict[str, str]
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     prediction = client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["prediction"]
     before = words(client.get("/models/local/mixed").text)
@@ -246,7 +246,7 @@ def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> N
     assert "grafted, recorded" in words(html)
 
 
-def test_a_purified_model_hangs_on_its_source_by_that_word(registry: Registry, tmp_path: Path) -> None:
+def test_a_purified_model_hangs_on_its_source_by_that_word(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
     with create_app(registry).test_client() as client:
@@ -287,7 +287,7 @@ def test_every_text_is_a_file_to_be_saved_and_never_a_page(client: FlaskClient, 
 
 
 def test_the_lock_is_the_one_that_its_address_names_and_the_recipe_makes_it_again(
-    client: FlaskClient, registry: Registry, composed: dict[str, str]
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     lock = composed["graft"]
     assert parse_lock(client.get(f"/chimeras/{lock}/lock.json", follow_redirects=True).text).id == lock
@@ -314,7 +314,9 @@ def test_what_is_no_lock_is_404_everywhere(client: FlaskClient) -> None:
     assert client.get("/chimeras/01234567/passwd").status_code == 404
 
 
-def test_two_names_of_one_lock_are_one_page(client: FlaskClient, registry: Registry, composed: dict[str, str]) -> None:
+def test_two_names_of_one_lock_are_one_page(
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
+) -> None:
     text = client.get(f"/chimeras/{composed['graft']}/recipe.yaml").text
     other = registry.compose(read_recipe(text.replace("local/mixed", "local/other"))).plan().register()
     assert other.lock_id == composed["graft"]
@@ -338,7 +340,7 @@ def token_of(html: str) -> str:
 
 
 def test_the_button_queues_one_validation_and_the_page_shows_it(
-    writer: FlaskClient, registry: Registry, composed: dict[str, str]
+    writer: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     address = f"/chimeras/{composed['graft']}"
     token = token_of(writer.get(address).text)
@@ -359,7 +361,7 @@ def test_the_button_queues_one_validation_and_the_page_shows_it(
 
 
 def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
-    writer: FlaskClient, registry: Registry
+    writer: FlaskClient, registry: LocalRegistry
 ) -> None:
     ask_for(registry, "extract", {"model": "local/mixed"})
     made = ask_for(registry, "graft", {"base": "local/base", "donor": "local/tuned", "type": "organ"})

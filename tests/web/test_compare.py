@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from organs.registry.entities.base import decode
 from organs.registry.entities.comparison import Comparison
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages import compare
 from tests.builders import file_bytes
@@ -31,7 +31,7 @@ KIN = "/compare?first=local/base&second=local/tuned"
 
 
 @pytest.fixture
-def many(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
+def many(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
     """A client of a catalog with a model, one of more organs, and one that shares no shape with either."""
     more = [weights(f"blk.{block}.attn_k.weight", (16, 16)) for block in range(compare.NAMES_SHOWN + 5)]
     wide = [weights("blk.0.attn_q.weight", (32, 64)), weights("blk.0.ffn_up.weight", (64, 32))]
@@ -129,6 +129,6 @@ def test_an_unknown_name_stays_on_the_page_with_the_form(little: FlaskClient, na
     assert sheet.status_code == 404
 
 
-def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> None:
+def test_an_empty_registry_says_the_one_command_to_run(registry: LocalRegistry) -> None:
     with create_app(registry).test_client() as client:
         assert "organ ingest FILE.gguf" in client.get("/compare").text

@@ -19,7 +19,7 @@ from organs.registry.catalog.tables import Job
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.compose.steps import PARAMETERS, read_steps
 from organs.registry.entities.plan import CellTotals
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.anatomy import (
     cell_grid,
@@ -66,7 +66,7 @@ def links_with(page: Parsed, *steps: tuple[str, str]) -> list[str]:
 
 
 @pytest.fixture
-def writing(little: FlaskClient, registry: Registry) -> Iterator[FlaskClient]:
+def writing(little: FlaskClient, registry: LocalRegistry) -> Iterator[FlaskClient]:
     """A client of the same catalog behind a server that writes."""
     with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client
@@ -78,7 +78,7 @@ def token_of(client: FlaskClient, *steps: tuple[str, str]) -> str:
     return found[1]
 
 
-def jobs(registry: Registry) -> list[tuple[str, dict[str, Any]]]:
+def jobs(registry: LocalRegistry) -> list[tuple[str, dict[str, Any]]]:
     with registry.catalog.reading() as session:
         return [(job.kind, json.loads(job.arguments)) for job in session.query(Job).order_by(Job.id)]
 
@@ -125,7 +125,7 @@ def test_a_candidate_is_one_link_away_from_being_grafted(little: FlaskClient) ->
 
 
 def test_candidates_stand_by_likeness_unless_another_order_is_asked_for(
-    little: FlaskClient, registry: Registry, tmp_path: Path
+    little: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for name, tensors in (("nearer", kin_tensors(alike=0.999)), ("further", kin_tensors(alike=0.9))):
         ingest_bytes(registry, tmp_path, name, kin_file(name.capitalize(), tensors))
@@ -306,7 +306,7 @@ def test_a_form_keeps_what_the_address_has(little: FlaskClient) -> None:
     assert hidden.count(GRAFT) == len([one for one in hidden if one == ("cell", "organ:0")]) > 2
 
 
-def test_creating_queues_the_recipe_and_shows_its_job(writing: FlaskClient, registry: Registry) -> None:
+def test_creating_queues_the_recipe_and_shows_its_job(writing: FlaskClient, registry: LocalRegistry) -> None:
     token = token_of(writing, GRAFT)
     fields = [("form_token", token), ("base", BASE), GRAFT, ("meta", 'general.description="two\\nlines"')]
     answer = writing.post("/compose", data={**dict(fields), "name": "local/mine"})
@@ -333,7 +333,7 @@ def test_creating_queues_the_recipe_and_shows_its_job(writing: FlaskClient, regi
     ids=lambda one: str(one)[:50],
 )
 def test_what_cannot_be_made_is_not_queued_and_the_page_says_why(
-    writing: FlaskClient, registry: Registry, steps: list[tuple[str, str]], status: int, told: str
+    writing: FlaskClient, registry: LocalRegistry, steps: list[tuple[str, str]], status: int, told: str
 ) -> None:
     token = token_of(writing, GRAFT)
     answer = writing.post("/compose", data={"form_token": token, **dict(steps)})
@@ -344,7 +344,7 @@ def test_what_cannot_be_made_is_not_queued_and_the_page_says_why(
 
 @pytest.mark.parametrize("token", [None, "", "A" * 43])
 def test_line_106_a_form_without_its_token_is_refused(
-    writing: FlaskClient, registry: Registry, token: str | None
+    writing: FlaskClient, registry: LocalRegistry, token: str | None
 ) -> None:
     token_of(writing, GRAFT)
     data = {"base": BASE, GRAFT[0]: GRAFT[1], **({} if token is None else {"form_token": token})}
@@ -352,7 +352,7 @@ def test_line_106_a_form_without_its_token_is_refused(
     assert jobs(registry) == []
 
 
-def test_who_has_no_account_gets_no_form_and_is_told_how_else(little: FlaskClient, registry: Registry) -> None:
+def test_who_has_no_account_gets_no_form_and_is_told_how_else(little: FlaskClient, registry: LocalRegistry) -> None:
     answer = little.get(address(GRAFT))
     page = parsed(answer.text)
     assert [one for one in page.named("form") if one.attributes.get("method") == "post"] == []
@@ -445,7 +445,7 @@ def test_parents_have_letters_and_the_base_none() -> None:
     assert [given_letters[f"donor {number}"] for number in (0, 1, 25, 26)] == ["A", "B", "Z", "A2"]
 
 
-def test_a_block_of_several_towers_is_grafted_by_its_own_tower(registry: Registry, tmp_path: Path) -> None:
+def test_a_block_of_several_towers_is_grafted_by_its_own_tower(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, seed in (("two", 0), ("other", 1)):
         text, vision = block_tensors(1, seed=seed), block_tensors(1, seed=seed + 5)
         own = [(replace(spec, name=f"v.{spec.name}"), plain) for spec, plain in vision if "blk" in spec.name]

@@ -12,7 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from organs.registry.errors import Busy
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.concurrency import (
     PARKED_SECONDS,
@@ -66,13 +66,13 @@ def test_a_request_that_waits_too_long_for_its_turn_is_refused() -> None:
     turns.take().release()
 
 
-def test_every_turn_is_released_whatever_becomes_of_the_request(registry: Registry) -> None:
+def test_every_turn_is_released_whatever_becomes_of_the_request(registry: LocalRegistry) -> None:
     with create_app(registry, WebSettings(turn_seconds=0.0, remembered_bytes=0)).test_client() as client:
         for address in ["/organs", "/organs?q=thta:1", "/organs/zz", "/models/a/b", "/api/v1/organs", "/nowhere"] * 4:
             assert client.get(address).status_code != 503, address
 
 
-def test_a_page_without_a_turn_says_when_to_try_again(registry: Registry) -> None:
+def test_a_page_without_a_turn_says_when_to_try_again(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(turn_seconds=0.0))
     taken = [app.extensions[TURNS_KEY].take() for _ in range(1 + SECOND_TURNS)]
     client = app.test_client()
@@ -110,7 +110,7 @@ class WatchedBody(BytesIO):
         return super().readinto(buffer)
 
 
-def test_line_128_a_submission_takes_its_turn_when_its_body_has_come(registry: Registry) -> None:
+def test_line_128_a_submission_takes_its_turn_when_its_body_has_come(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(personal=True, turn_seconds=0.0))
     turns, streams = app.extensions[TURNS_KEY], app.extensions[STREAMS_KEY]
     seen: list[int] = []

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from organs.registry.catalog.register.models import add_downloads
 from organs.registry.catalog.tables import DailyDownloads, Model, now
 from organs.registry.errors import Busy
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from organs.web.streams import (
@@ -31,19 +31,19 @@ SEED = [text("general.type", "model"), unsigned("acme.number", 1)]
 
 
 @pytest.fixture
-def filled(registry: Registry, tmp_path: Path) -> Registry:
+def filled(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     (tmp_path / "little.gguf").write_bytes(little_model(more=SEED))
     ingest_file(registry, tmp_path / "little.gguf")
     return registry
 
 
 @pytest.fixture
-def client(filled: Registry) -> Iterator[FlaskClient]:
+def client(filled: LocalRegistry) -> Iterator[FlaskClient]:
     with create_app(filled).test_client() as client:
         yield client
 
 
-def counted(registry: Registry) -> int:
+def counted(registry: LocalRegistry) -> int:
     """The sum that the model has, which is that of its days."""
     with registry.catalog.reading() as session:
         days = session.execute(select(DailyDownloads.day, DailyDownloads.downloads)).all()
@@ -53,7 +53,7 @@ def counted(registry: Registry) -> int:
     return total
 
 
-def flushed(client: FlaskClient, registry: Registry) -> int:
+def flushed(client: FlaskClient, registry: LocalRegistry) -> int:
     client.application.extensions[COUNTING_KEY].flush()
     return counted(registry)
 
@@ -61,7 +61,9 @@ def flushed(client: FlaskClient, registry: Registry) -> int:
 @pytest.mark.parametrize(
     "address", [WHOLE, "/models/local/little@1.gguf", "/models/local/little/files/little.gguf", HUB]
 )
-def test_a_file_that_was_taken_to_its_end_is_one_download(address: str, client: FlaskClient, filled: Registry) -> None:
+def test_a_file_that_was_taken_to_its_end_is_one_download(
+    address: str, client: FlaskClient, filled: LocalRegistry
+) -> None:
     with client.get(address) as answer:
         size = len(answer.data)
     assert counted(filled) == 0, "nothing is written by the request"
@@ -74,7 +76,7 @@ def test_a_file_that_was_taken_to_its_end_is_one_download(address: str, client: 
 
 
 def test_what_is_only_looked_at_kept_already_cut_off_or_in_part_is_no_download(
-    client: FlaskClient, filled: Registry
+    client: FlaskClient, filled: LocalRegistry
 ) -> None:
     with client.get(WHOLE) as answer:
         tag = answer.headers["ETag"]  # and not a byte is taken
@@ -91,13 +93,13 @@ def test_what_is_only_looked_at_kept_already_cut_off_or_in_part_is_no_download(
     assert flushed(client, filled) == 0
 
 
-def test_where_the_server_only_reads_nothing_is_counted(filled: Registry) -> None:
+def test_where_the_server_only_reads_nothing_is_counted(filled: LocalRegistry) -> None:
     with create_app(filled, WebSettings(read_only=True)).test_client() as client:
         assert client.get(WHOLE).data
         assert flushed(client, filled) == 0
 
 
-def test_what_was_counted_is_written_once_after_a_while(filled: Registry) -> None:
+def test_what_was_counted_is_written_once_after_a_while(filled: LocalRegistry) -> None:
     writes: list[int] = []
     watched = Watched(filled.catalog, lambda: writes.append(1))
     downloads = Downloads(watched, create_app(filled).logger, seconds=0.05)
@@ -111,7 +113,9 @@ def test_what_was_counted_is_written_once_after_a_while(filled: Registry) -> Non
     assert len(writes) < 10
 
 
-def test_what_cannot_be_written_is_kept_for_the_next_time(filled: Registry, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_written_is_kept_for_the_next_time(
+    filled: LocalRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
     class Held:
         def writing(self) -> None:
             raise Busy("the database is held by another process")
@@ -127,7 +131,7 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(filled: Registry, capl
     assert counted(filled) == 2
 
 
-def test_days_add_up_and_models_that_are_gone_are_left_out(filled: Registry) -> None:
+def test_days_add_up_and_models_that_are_gone_are_left_out(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         add_downloads(session, {(1, "2026-01-01"): 2, (1, "2026-01-02"): 3, (77, "2026-01-01"): 9})
         add_downloads(session, {(1, "2026-01-02"): 4})
@@ -138,7 +142,7 @@ def test_days_add_up_and_models_that_are_gone_are_left_out(filled: Registry) -> 
         assert session.scalars(select(Model.downloads)).one() == 9
 
 
-def test_clients_of_the_hub_and_prometheus_are_told(client: FlaskClient, filled: Registry) -> None:
+def test_clients_of_the_hub_and_prometheus_are_told(client: FlaskClient, filled: LocalRegistry) -> None:
     assert client.get(HUB).data
     flushed(client, filled)
     assert client.get("/api/models/local/little").get_json()["downloads"] == 1
@@ -146,7 +150,7 @@ def test_clients_of_the_hub_and_prometheus_are_told(client: FlaskClient, filled:
 
 
 @pytest.mark.slow
-def test_a_worker_that_ends_leaves_nothing_uncounted(filled: Registry, tmp_path: Path) -> None:
+def test_a_worker_that_ends_leaves_nothing_uncounted(filled: LocalRegistry, tmp_path: Path) -> None:
     with serving(filled.settings.home, tmp_path / "log") as live:
         assert live.get(WHOLE) == little_model(more=SEED)
         assert b"\norgan_downloads_total 1.0\n" in live.get("/metrics")

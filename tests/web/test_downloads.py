@@ -21,8 +21,8 @@ from organs.registry.catalog.queries.models import model_by_name, placements_of
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.web.app import create_app
 from organs.web.gateway import MAY_DOWNLOAD, Request, call
 from tests.builders import file_bytes
@@ -43,7 +43,7 @@ LARGE_FROM, LARGE_SHAPE = "blk.1.ffn_up.weight", "8400953"
 class Served:
     """A catalog with one model, and the model's bytes."""
 
-    registry: Registry
+    registry: LocalRegistry
     client: FlaskClient
     data: bytes
 
@@ -67,13 +67,13 @@ class Served:
         ]
 
 
-def mixed(registry: Registry, folder: Path) -> None:
+def mixed(registry: LocalRegistry, folder: Path) -> None:
     (folder / "a.gguf").write_bytes(mixed_model())
     ingest_file(registry, folder / "a.gguf")
 
 
 @pytest.fixture
-def served(registry: Registry, homes: Homes) -> Iterator[Served]:
+def served(registry: LocalRegistry, homes: Homes) -> Iterator[Served]:
     homes.into(registry, mixed)
     with create_app(registry).test_client() as client:
         yield Served(registry, client, mixed_model())
@@ -183,7 +183,7 @@ def test_a_prefix_of_the_digest_is_enough_and_ranges_of_each_form_are_slices(ser
         assert served.client.get(f"/organs/{digest}.{form}", headers={"Range": "bytes=-3"}).data == whole[-3:], form
 
 
-def put_all_models_into(state: str, registry: Registry) -> None:
+def put_all_models_into(state: str, registry: LocalRegistry) -> None:
     """As whoever administers a registry will: out of sight of searches."""
     with registry.catalog.writing() as session:
         session.execute(update(Placement).values(visible=False))
@@ -214,7 +214,7 @@ def test_line_48_a_digest_that_is_none_is_404(text: str, served: Served) -> None
     assert served.client.get(f"/organs/{text}.raw").status_code == 404
 
 
-def test_bytes_that_stand_as_several_organs_are_told_apart(registry: Registry, tmp_path: Path) -> None:
+def test_bytes_that_stand_as_several_organs_are_told_apart(registry: LocalRegistry, tmp_path: Path) -> None:
     data = bytes(range(64))
     specs = [("a.weight", (64,), "I8"), ("b.weight", (16, 2), "F16"), ("c.weight", (32,), "F16")]
     tensors = [(TensorSpec(name, shape, dtype_by_name(dtype)), data) for name, shape, dtype in specs]
@@ -234,7 +234,7 @@ def test_bytes_that_stand_as_several_organs_are_told_apart(registry: Registry, t
         assert "F16 of 16x2" in answer.text
 
 
-def test_values_that_no_kernel_reads_are_refused_in_words(registry: Registry, tmp_path: Path) -> None:
+def test_values_that_no_kernel_reads_are_refused_in_words(registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec("a.weight", (256,), dtype_by_name("Q8_K"))
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [(spec, bytes(range(256)) + bytes(36))]))
     ingest_file(registry, tmp_path / "a.gguf")
@@ -270,7 +270,7 @@ def test_a_split_set_comes_as_its_files_and_as_one(served: Served, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ['"><img src=x>.gguf', "a%2fb.gguf", "..gguf", "Bär.gguf"])
 def test_line_89_a_file_with_an_odd_name_is_handed_out_under_a_plain_one(
-    name: str, registry: Registry, tmp_path: Path
+    name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     data = file_bytes(block_metadata(), [weights("output.weight", (64, 3))])
     (tmp_path / name).write_bytes(data)

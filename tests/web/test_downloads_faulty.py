@@ -11,7 +11,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from organs.registry.catalog.queries.organs import blobs_by_digest
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
 from organs.registry.store.files import Files
 from organs.registry.upkeep import verify
@@ -138,7 +138,7 @@ class FailingFiles(Files):
 @pytest.mark.parametrize("good", range(0, 9, 2))
 def test_line_121_a_read_error_of_the_disk_ends_the_answer_and_marks_nothing(good: int, served: Served) -> None:
     failing = BlobStore(served.registry.settings.blobs, FailingFiles(good))
-    broken = Registry(served.registry.settings, served.registry.catalog, failing)
+    broken = LocalRegistry(served.registry.settings, served.registry.catalog, failing)
     with create_app(broken).test_client() as client:
         answer = client.get(WHOLE[0])
         if answer.status_code == 200:

@@ -29,8 +29,8 @@ from organs.registry.catalog.register.submissions import add_submission, add_upl
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.entities.problem import MEDIA_TYPE
 from organs.registry.gguf import ValueType
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.reports.formats import FORMULA_STARTS
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
@@ -119,7 +119,7 @@ SHOWN = (
 """Pages that must show a hostile text: otherwise the registry of this test is not hostile enough."""
 
 
-def put_hostile_texts(registry: Registry, folder: Path) -> None:
+def put_hostile_texts(registry: LocalRegistry, folder: Path) -> None:
     """Models, accounts, submissions, events and jobs in which every text that a stranger can store is an attack."""
     hostile_models(registry, folder)
     names = (
@@ -183,13 +183,13 @@ def put_hostile_texts(registry: Registry, folder: Path) -> None:
 
 
 @pytest.fixture
-def registry_of_texts(registry: Registry, homes: Homes) -> Registry:
+def registry_of_texts(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
     homes.into(registry, put_hostile_texts)
     return registry
 
 
 @pytest.fixture
-def client(registry_of_texts: Registry) -> Iterator[FlaskClient]:
+def client(registry_of_texts: LocalRegistry) -> Iterator[FlaskClient]:
     """A client that sees everything: it works at the server's own machine."""
     with create_app(registry_of_texts, WebSettings(personal=True)).test_client() as client:
         yield client
@@ -225,7 +225,7 @@ def known_values(client: FlaskClient, name: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def answers(client: FlaskClient, registry_of_texts: Registry) -> Iterator[list[tuple[str, str, TestResponse]]]:
+def answers(client: FlaskClient, registry_of_texts: LocalRegistry) -> Iterator[list[tuple[str, str, TestResponse]]]:
     """The rule, the address and the answer of every page, for each of the hostile models where it is about one."""
     got = []
     admin = logged_in(create_app(registry_of_texts), new_token(registry_of_texts, "root", "admin"))
@@ -324,7 +324,7 @@ LISTS = (
 )
 
 
-def test_hostile_texts_are_inert_in_every_list_of_the_command_line(registry_of_texts: Registry) -> None:
+def test_hostile_texts_are_inert_in_every_list_of_the_command_line(registry_of_texts: LocalRegistry) -> None:
     organ = Organ(registry_of_texts.settings.home)
     shown = []
     for arguments in LISTS:

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import select
 
 from organs.registry.catalog.tables import Model
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.hub import commit_of
 from tests.builders import file_bytes, text
@@ -238,7 +238,7 @@ def test_llama_is_told_which_file_to_take(served: Served, tmp_path: Path) -> Non
     assert served.client.get("/v2/local/b/manifests/q8_0").get_json()["ggufFile"]["rfilename"] == "B-Q8_0.gguf"
 
 
-def test_line_104_hostile_metadata_is_text_in_a_readme(registry: Registry, tmp_path: Path) -> None:
+def test_line_104_hostile_metadata_is_text_in_a_readme(registry: LocalRegistry, tmp_path: Path) -> None:
     name = f"{HOSTILE}\n---\nlicense: mit\n---\n[x]({HOSTILE_LINK})"
     entries = [
         text("general.architecture", "x\n- y"),
@@ -257,7 +257,7 @@ def test_line_104_hostile_metadata_is_text_in_a_readme(registry: Registry, tmp_p
     assert "&lt;script&gt;alert(1)" in rest
 
 
-def test_a_readme_has_what_is_known_of_the_model(registry: Registry, tmp_path: Path) -> None:
+def test_a_readme_has_what_is_known_of_the_model(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
     with create_app(registry).test_client() as client:

@@ -17,8 +17,8 @@ import pytest
 from organs.registry.assembly import place_file, plan_shards
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import block_metadata, ingest_file, little_model
 from tests.web.cutting import cutting
@@ -85,7 +85,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A registry with a model of two versions and one in shards; the files beside it."""
     folder = tmp_path_factory.mktemp("hub")
     (folder / "shards").mkdir()
-    with Registry.open(folder / "home") as registry:
+    with LocalRegistry.open(folder / "home") as registry:
         for name, data in (("old.gguf", little_model()), ("one.gguf", large_model())):
             (folder / name).write_bytes(data)
             ingest_file(registry, folder / name, "one")

@@ -28,7 +28,7 @@ from organs.registry.catalog.register.jobs import (
     tell_progress,
 )
 from organs.registry.errors import QueueFull
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
 from organs.web import server
 from organs.web.api.operation import queued
@@ -52,12 +52,12 @@ PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
-def client(registry: Registry) -> Iterator[FlaskClient]:
+def client(registry: LocalRegistry) -> Iterator[FlaskClient]:
     with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client
 
 
-def put(registry: Registry, state: str, **result: Any) -> int:
+def put(registry: LocalRegistry, state: str, **result: Any) -> int:
     """A job of that state."""
     with registry.catalog.writing() as session:
         job_id = enqueue_job(session, "report", {"limit": 3})
@@ -74,7 +74,7 @@ def put(registry: Registry, state: str, **result: Any) -> int:
 
 
 def test_a_job_that_runs_has_a_bar_and_is_followed_with_and_without_a_script(
-    client: FlaskClient, registry: Registry
+    client: FlaskClient, registry: LocalRegistry
 ) -> None:
     job_id = put(registry, "running")
     text = client.get(f"/jobs/{job_id}").text
@@ -89,7 +89,7 @@ def test_a_job_that_runs_has_a_bar_and_is_followed_with_and_without_a_script(
     assert page.named("form")
 
 
-def test_a_page_of_a_job_that_has_ended_stands_still(client: FlaskClient, registry: Registry) -> None:
+def test_a_page_of_a_job_that_has_ended_stands_still(client: FlaskClient, registry: LocalRegistry) -> None:
     for state in ("finished", "failed"):
         text = client.get(f"/jobs/{put(registry, state)}").text
         assert "http-equiv" not in text
@@ -99,7 +99,7 @@ def test_a_page_of_a_job_that_has_ended_stands_still(client: FlaskClient, regist
     assert "data-follow" not in client.get("/jobs").text
 
 
-def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClient, registry: Registry) -> None:
+def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClient, registry: LocalRegistry) -> None:
     put(registry, "finished")
     assert "data-follow" not in client.get("/jobs").text
     put(registry, "queued")
@@ -108,7 +108,7 @@ def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClien
     assert "http-equiv" in text
 
 
-def test_a_result_leads_to_the_models_and_organs_that_it_names(client: FlaskClient, registry: Registry) -> None:
+def test_a_result_leads_to_the_models_and_organs_that_it_names(client: FlaskClient, registry: LocalRegistry) -> None:
     job_id = put(registry, "finished", model="local/a@1", models=["local/b"], organ="ab" * 32, organs=["cd" * 32, 7])
     links = parsed(client.get(f"/jobs/{job_id}").text).links()
     assert {"/models/local/a@1", "/models/local/b", f"/organs/{'ab' * 32}", f"/organs/{'cd' * 32}"} <= links
@@ -189,7 +189,7 @@ def test_a_result_of_any_form_has_an_outcome(kind: str, thing: object) -> None:
     assert all(len(one.text) <= 3000 for one in found.facts)
 
 
-def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskClient, registry: Registry) -> None:
+def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskClient, registry: LocalRegistry) -> None:
     job_id = put(registry, "finished", text="x" * 500_000)
     page = client.get(f"/jobs/{job_id}").text
     assert len(page) < 30_000
@@ -197,7 +197,7 @@ def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskCli
     assert len(client.get(f"/jobs/{job_id}.json").get_json()["result"]["text"]) == 500_000
 
 
-def test_page_twin_and_api_say_the_same(client: FlaskClient, registry: Registry) -> None:
+def test_page_twin_and_api_say_the_same(client: FlaskClient, registry: LocalRegistry) -> None:
     for state in ("finished", "failed", "running", "queued"):
         put(registry, state)
     listed = client.get("/api/v1/jobs?limit=3")
@@ -210,7 +210,7 @@ def test_page_twin_and_api_say_the_same(client: FlaskClient, registry: Registry)
 
 
 @pytest.mark.parametrize("number", ["0", "x", "-1", "1.5", "٣", "9223372036854775808", "9" * 100, "77", "%00", "1'"])
-def test_what_is_no_job_is_404_everywhere(number: str, client: FlaskClient, registry: Registry) -> None:
+def test_what_is_no_job_is_404_everywhere(number: str, client: FlaskClient, registry: LocalRegistry) -> None:
     put(registry, "queued")
     for address in (f"/jobs/{number}", f"/jobs/{number}.json", f"/api/v1/jobs/{number}"):
         assert client.get(address).status_code == 404, address
@@ -219,7 +219,7 @@ def test_what_is_no_job_is_404_everywhere(number: str, client: FlaskClient, regi
     assert len(answer.get_json()["detail"]) < 200
 
 
-def test_cancelling_over_the_api_answers_the_job_as_it_is_then(client: FlaskClient, registry: Registry) -> None:
+def test_cancelling_over_the_api_answers_the_job_as_it_is_then(client: FlaskClient, registry: LocalRegistry) -> None:
     waiting, done = put(registry, "queued"), None
     assert client.delete(f"/api/v1/jobs/{waiting}").get_json()["state"] == "cancelled"
     assert client.delete(f"/api/v1/jobs/{waiting}").get_json()["state"] == "cancelled"
@@ -227,7 +227,7 @@ def test_cancelling_over_the_api_answers_the_job_as_it_is_then(client: FlaskClie
     assert client.delete(f"/api/v1/jobs/{done}").get_json()["state"] == "finished"
 
 
-def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClient, registry: Registry) -> None:
+def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClient, registry: LocalRegistry) -> None:
     @client.application.get("/api/v1/fill")
     def fill() -> Response:
         return json_answer(queued("report", {}))
@@ -240,7 +240,7 @@ def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClien
     assert str(QueueFull(QUEUED_MAX)) == answer.get_json()["detail"]
 
 
-def test_home_leads_to_the_jobs_when_there_are_any(client: FlaskClient, registry: Registry) -> None:
+def test_home_leads_to_the_jobs_when_there_are_any(client: FlaskClient, registry: LocalRegistry) -> None:
     assert "/jobs" not in parsed(client.get("/").text).links()
     put(registry, "queued")
     assert "/jobs" in parsed(client.get("/").text).links()
@@ -277,7 +277,7 @@ def state_of(live: Live, job_id: int) -> str:
 @pytest.mark.long
 def test_a_server_works_at_jobs_replaces_its_runner_and_takes_it_along(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         first = put(registry, "queued")
         with serving(home, tmp_path / "log") as live:
             until(lambda: state_of(live, first) != "other", (tmp_path / "log").read_text())

@@ -29,8 +29,8 @@ from organs.registry.catalog.register.models import (
 from organs.registry.catalog.tables import Contributor, Model, now
 from organs.registry.entities.job import Job
 from organs.registry.errors import NotFound
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
@@ -46,7 +46,7 @@ ABSENT = 4711
 class Shelf:
     """A server with accounts: three models, one of them quarantined, and a chimera of it and of another base."""
 
-    def __init__(self, registry: Registry, tokens: dict[str, str]) -> None:
+    def __init__(self, registry: LocalRegistry, tokens: dict[str, str]) -> None:
         self.registry = registry
         self.tokens = tokens
         self.app = create_app(registry)
@@ -81,7 +81,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path)
     home, tokens = folder / "home", {}
     home.mkdir()
     shutil.copy(migrated_database, home)
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         for name, alike in (("base", 1.0), ("tuned", 0.995)):
             ingest_bytes(registry, folder, name, kin_file(name, kin_tensors(alike=alike)))
         registry.compose("local/base").graft("local/tuned", blocks=1).named("bob/hidden").plan().register()
@@ -99,7 +99,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path)
 def shelf(furnished: tuple[Path, dict[str, str]], tmp_path: Path) -> Iterator[Shelf]:
     home, tokens = furnished
     shutil.copytree(home, tmp_path / "home")
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         yield Shelf(registry, dict(tokens))
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from organs.registry.catalog.tables import Lineage, Model, now
 from organs.registry.entities.base import decode
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.relatives import families as relatives_families
 from organs.web.app import create_app
 from organs.web.charts.families import (
@@ -40,7 +40,7 @@ def families(client: FlaskClient, address: str = "/lineage.json") -> tuple[Famil
     return decode(client.get(address, follow_redirects=True).data, FamilyPage).items
 
 
-def joined(registry: Registry, folder: Path, names: list[str]) -> dict[str, int]:
+def joined(registry: LocalRegistry, folder: Path, names: list[str]) -> dict[str, int]:
     """Models without relatives of these names, by name with their ids."""
     for seed, name in enumerate(names):
         ingest_bytes(registry, folder, name, kin_file(name.capitalize(), block_tensors(1, seed=100 + seed)))
@@ -48,7 +48,7 @@ def joined(registry: Registry, folder: Path, names: list[str]) -> dict[str, int]
         return {model.name: model.id for model in session.scalars(select(Model))}
 
 
-def add_edges(registry: Registry, *edges: tuple[int, int | None, str, str, float | None]) -> None:
+def add_edges(registry: LocalRegistry, *edges: tuple[int, int | None, str, str, float | None]) -> None:
     """Edges: child, parent, text, evidence, score."""
     with registry.catalog.writing() as session:
         for child, parent, text, evidence, score in edges:
@@ -98,7 +98,7 @@ def test_a_model_without_relatives_has_a_page_that_says_so(little: FlaskClient) 
     assert [one.name for one in family.models] == ["local/stranger@1"]
 
 
-def test_a_models_page_lists_its_relatives_and_findings(registry: Registry, tmp_path: Path) -> None:
+def test_a_models_page_lists_its_relatives_and_findings(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     tuned = kin_file("Tuned", kin_tensors(alike=0.995), parent_entries(HOSTILE))
     ingest_bytes(registry, tmp_path, "tuned", tuned)
@@ -114,7 +114,9 @@ def test_a_models_page_lists_its_relatives_and_findings(registry: Registry, tmp_
         assert "/lineage?model=local/tuned@1" in page.links()
 
 
-def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(registry: Registry, tmp_path: Path) -> None:
+def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     for name, seed in (("one", 1), ("two", 2)):
         ingest_bytes(registry, tmp_path, name, kin_file(name, kin_tensors(seed), parent_entries(HOSTILE)))
     with create_app(registry).test_client() as client:
@@ -130,7 +132,7 @@ def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(regi
         assert "(named, not registered)" in page.text
 
 
-def test_hidden_models_are_in_no_family(registry: Registry, tmp_path: Path, little: FlaskClient) -> None:
+def test_hidden_models_are_in_no_family(registry: LocalRegistry, tmp_path: Path, little: FlaskClient) -> None:
     with registry.catalog.writing() as session:
         model = session.scalars(select(Model).where(Model.name == "tuned")).one()
         model.state = "quarantined"
@@ -140,7 +142,7 @@ def test_hidden_models_are_in_no_family(registry: Registry, tmp_path: Path, litt
 
 
 def test_families_come_by_size_a_page_at_a_time(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lineage, "FAMILIES_DEFAULT", 2)
     ids = joined(registry, tmp_path, ["a", "b", "c", "d", "e", "f", "g", "h"])
@@ -158,7 +160,7 @@ def test_families_come_by_size_a_page_at_a_time(
 
 
 def test_of_a_large_family_those_with_most_ties_are_told_and_the_others_counted(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relatives_families, "MEMBERS_MAX", 3)
     ids = joined(registry, tmp_path, ["hub", "a", "b", "c", "d", "e"])
@@ -189,7 +191,7 @@ def test_an_unknown_name_stays_on_the_page_with_the_form(little: FlaskClient, na
     assert little.get("/lineage.csv", query_string={"model": name}).status_code == 404
 
 
-def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> None:
+def test_an_empty_registry_says_the_one_command_to_run(registry: LocalRegistry) -> None:
     with create_app(registry).test_client() as client:
         assert "organ ingest FILE.gguf" in client.get("/lineage").text
         assert families(client) == ()
@@ -263,7 +265,7 @@ def test_the_strongest_likenesses_are_drawn() -> None:
     assert tree.measured_undrawn == 1
 
 
-def test_parents_in_a_circle_are_drawn_and_end(registry: Registry, tmp_path: Path) -> None:
+def test_parents_in_a_circle_are_drawn_and_end(registry: LocalRegistry, tmp_path: Path) -> None:
     ids = joined(registry, tmp_path, ["a", "b", "c"])
     circle = [("a", "b"), ("b", "c"), ("c", "a")]
     add_edges(registry, *((ids[child], ids[parent], "", "declared", None) for child, parent in circle))

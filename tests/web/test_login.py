@@ -10,7 +10,7 @@ from flask import Flask
 from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.register.accounts import open_page_token, open_session, revoke_token, set_contributor_state
 from organs.registry.catalog.tables import now
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import (
@@ -24,13 +24,13 @@ from tests.web.pages import parsed
 
 
 @pytest.fixture
-def app(registry: Registry) -> Iterator[Flask]:
+def app(registry: LocalRegistry) -> Iterator[Flask]:
     """The catalog as others reach it."""
     return create_app(registry)
 
 
 @pytest.fixture
-def token(registry: Registry) -> str:
+def token(registry: LocalRegistry) -> str:
     return new_token(registry, "ada")
 
 
@@ -106,7 +106,9 @@ def test_line_102_log_out_ends_the_session_on_the_server(app: Flask, token: str)
     assert client.get("/account").status_code == 303
 
 
-def test_line_97_a_browser_is_logged_out_by_what_ends_its_token(app: Flask, registry: Registry, token: str) -> None:
+def test_line_97_a_browser_is_logged_out_by_what_ends_its_token(
+    app: Flask, registry: LocalRegistry, token: str
+) -> None:
     client = logged_in(app, token)
     for state, status in (("suspended", 303), ("active", 200)):
         with registry.catalog.writing() as session:
@@ -163,7 +165,7 @@ def test_what_led_to_the_page_from_elsewhere_or_from_itself_is_no_way_back(app: 
         assert 'name="next"' not in app.test_client().get("/login", headers={"Referer": came}).text, came
 
 
-def test_the_token_of_a_page_logs_nobody_in(app: Flask, registry: Registry, token: str) -> None:
+def test_the_token_of_a_page_logs_nobody_in(app: Flask, registry: LocalRegistry, token: str) -> None:
     with registry.catalog.writing() as session:
         account = account_by_token(session, parse_token(token), now())
         assert account is not None
@@ -174,7 +176,7 @@ def test_the_token_of_a_page_logs_nobody_in(app: Flask, registry: Registry, toke
     assert "token of a page" in parsed(answer.text).text
 
 
-def test_a_server_that_only_reads_lets_nobody_in(registry: Registry, token: str) -> None:
+def test_a_server_that_only_reads_lets_nobody_in(registry: LocalRegistry, token: str) -> None:
     client = create_app(registry, WebSettings(read_only=True)).test_client()
     assert client.get("/login").status_code == 404
     assert client.post("/login", data={"token": token}).status_code == 403
@@ -188,7 +190,7 @@ def test_a_page_that_needs_an_account_leads_to_the_page_for_logging_in(app: Flas
     assert client.get("/account.json").status_code == 401
 
 
-def test_line_103_tls_in_front_is_believed_of_as_many_proxies_as_there_are(registry: Registry, token: str) -> None:
+def test_line_103_tls_in_front_is_believed_of_as_many_proxies_as_there_are(registry: LocalRegistry, token: str) -> None:
     told = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
     for proxies, name in ((0, COOKIE), (1, SECURE_COOKIE)):
         client = create_app(registry, WebSettings(proxies=proxies)).test_client()

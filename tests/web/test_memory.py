@@ -8,7 +8,7 @@ import pytest
 from flask import Flask, request
 from flask.testing import FlaskClient
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.memory import ROW_BYTES, TOLD_HEADER, AnswerMemory, _Kept, reveal_headers
 from organs.web.responses import REGISTRY_KEY
@@ -50,14 +50,14 @@ def test_the_second_answer_comes_from_memory_and_is_the_same(little: FlaskClient
             assert second.headers[name] == first.headers[name], (address, name)
 
 
-def test_nothing_is_answered_from_before_a_commit(registry: Registry, tmp_path: Path) -> None:
+def test_nothing_is_answered_from_before_a_commit(registry: LocalRegistry, tmp_path: Path) -> None:
     with create_app(registry).test_client() as client:
         for number in range(3):
             before = client.get("/api/v1/models").get_json()["items"]
             assert len(before) == number
             path = tmp_path / f"model-{number}.gguf"
             path.write_bytes(little_model(f"Model {number}", seed=number))
-            with Registry.open(registry.settings.home) as another:
+            with LocalRegistry.open(registry.settings.home) as another:
                 ingest_file(another, path)
 
 
@@ -125,7 +125,7 @@ def test_an_answer_of_an_older_version_is_not_kept() -> None:
     assert memory.get(2, "a") is None
 
 
-def test_memory_can_be_turned_off(registry: Registry) -> None:
+def test_memory_can_be_turned_off(registry: LocalRegistry) -> None:
     with create_app(registry, WebSettings(remembered_bytes=0)).test_client() as client:
         client.get("/")
         assert "X-Answered" not in client.get("/").headers
@@ -147,7 +147,7 @@ def test_line_135_no_header_that_one_client_sends_is_in_the_answer_of_another(ho
     assert kept > len(asked) // 2
 
 
-def test_line_135_the_page_for_logging_in_leads_nobody_where_another_came_from(registry: Registry) -> None:
+def test_line_135_the_page_for_logging_in_leads_nobody_where_another_came_from(registry: LocalRegistry) -> None:
     client = create_app(registry).test_client()
     for referrer, following in (("http://localhost/organs?q=secret", "/organs?q=secret"), (None, None)):
         headers = {} if referrer is None else {"Referer": referrer}
@@ -166,7 +166,7 @@ def test_line_135_an_answer_to_a_part_or_to_somebody_is_neither_kept_nor_given_f
     assert TOLD_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
 
 
-def test_line_135_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_kept(registry: Registry) -> None:
+def test_line_135_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_kept(registry: LocalRegistry) -> None:
     app = create_app(registry)
     seen_by_view: list[object] = []
 
@@ -187,7 +187,7 @@ def test_line_135_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_
     assert seen_by_view[-1] == {"other": "hostile", "organ_form": "h" * 43}
 
 
-def test_a_page_that_a_proxy_asks_for_is_not_that_of_who_works_at_this_machine(registry: Registry) -> None:
+def test_a_page_that_a_proxy_asks_for_is_not_that_of_who_works_at_this_machine(registry: LocalRegistry) -> None:
     with create_app(registry, WebSettings(personal=True)).test_client() as client:
         assert client.get("/api/v1/account").status_code == 200
         for _ in range(2):

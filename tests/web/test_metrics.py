@@ -13,7 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.metrics import BUCKETS_SECONDS
 from organs.web.settings import WebSettings
@@ -27,14 +27,14 @@ from types import SimpleNamespace
 from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
 assert "prometheus_client" not in sys.modules, "it looks at the environment when it is imported"
 folder = prepare_metrics()
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 
 def child(requests, stream):
     pid = os.fork()
     if pid:
         return pid
-    with Registry.open(sys.argv[1]) as registry:
+    with LocalRegistry.open(sys.argv[1]) as registry:
         client = create_app(registry).test_client()
         for _ in range(requests):
             assert client.get("/healthz").status_code == 200
@@ -47,7 +47,7 @@ first, second = child(3, stream=True), child(4, stream=False)
 for pid in (first, second):
     assert os.waitpid(pid, 0)[1] == 0
 def shown():
-    with Registry.open(sys.argv[1]) as registry:
+    with LocalRegistry.open(sys.argv[1]) as registry:
         return create_app(registry).test_client().get("/metrics").text
 print([line for line in shown().splitlines() if line.startswith("organ_streams_in_flight")][0])
 for pid in (first, second):
@@ -58,7 +58,7 @@ print("folder", folder, os.path.isdir(folder))
 
 
 @pytest.fixture
-def client(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
+def client(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
     """A client of a catalog with one little model."""
     path = tmp_path / "little.gguf"
     path.write_bytes(little_model())
@@ -87,7 +87,7 @@ def count(found: dict[tuple[str, tuple[tuple[str, str], ...]], float], name: str
     return found.get((name, tuple(sorted(labels.items()))), 0.0)
 
 
-def status(registry: Registry, settings: WebSettings, peer: str, **headers: str) -> int:
+def status(registry: LocalRegistry, settings: WebSettings, peer: str, **headers: str) -> int:
     """Of `/metrics`, asked from `peer`."""
     client = create_app(registry, settings).test_client()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -107,17 +107,17 @@ def status(registry: Registry, settings: WebSettings, peer: str, **headers: str)
     ],
 )
 def test_metrics_are_for_this_machine_and_not_for_pages_of_other_sites(
-    peer: str, host: str, expected: int, registry: Registry
+    peer: str, host: str, expected: int, registry: LocalRegistry
 ) -> None:
     assert status(registry, WebSettings(), peer, Host=host) == expected
 
 
-def test_metrics_are_not_for_clients_of_a_proxy_that_was_not_configured(registry: Registry) -> None:
+def test_metrics_are_not_for_clients_of_a_proxy_that_was_not_configured(registry: LocalRegistry) -> None:
     for header in ("X_Forwarded_For", "X_Forwarded_Proto", "Forwarded", "Via"):
         assert status(registry, WebSettings(), "127.0.0.1", Host="localhost", **{header: "9.9.9.9"}) == 403, header
 
 
-def test_metrics_behind_a_proxy_are_for_nobody_who_is_not_named(registry: Registry) -> None:
+def test_metrics_behind_a_proxy_are_for_nobody_who_is_not_named(registry: LocalRegistry) -> None:
     hosts = frozenset({"atlas.example"})
     behind = WebSettings(hosts, proxies=1)
     assert status(registry, behind, "127.0.0.1", Host="atlas.example", X_Forwarded_For="9.9.9.9") == 403

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from organs.registry.catalog import engine
 from organs.registry.catalog.tables import Token
 from organs.registry.errors import Busy
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import THREADS
 from tests.homes import DATABASE
@@ -26,23 +26,23 @@ PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
-def patient(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+def patient(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRegistry]:
     """A registry in which who writes waits for an hour."""
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", HOUR_MS)
     home = tmp_path / "home"
     home.mkdir()
     (home / DATABASE).write_bytes(migrated_database.read_bytes())
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         yield registry
 
 
-def uses(registry: Registry) -> list[bool]:
+def uses(registry: LocalRegistry) -> list[bool]:
     """Of each token, whether it is noted that it was used."""
     with registry.catalog.reading() as session:
         return [moment is not None for moment in session.scalars(select(Token.last_used_at))]
 
 
-def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_used(patient: Registry) -> None:
+def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_used(patient: LocalRegistry) -> None:
     sent = bearing(new_token(patient, "ada"))
     client = create_app(patient).test_client()
     with closing(sqlite3.connect(patient.settings.home / DATABASE, isolation_level=None)) as other:
@@ -58,7 +58,7 @@ def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_use
     assert uses(patient) == [True], "the next request notes it"
 
 
-def test_only_who_says_so_does_not_wait(patient: Registry) -> None:
+def test_only_who_says_so_does_not_wait(patient: LocalRegistry) -> None:
     with closing(sqlite3.connect(patient.settings.home / DATABASE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Busy), patient.catalog.writing(waits=False) as session:
@@ -70,7 +70,7 @@ def test_only_who_says_so_does_not_wait(patient: Registry) -> None:
 
 
 def test_whoever_asks_for_too_many_connections_is_told_that_it_is_busy(
-    patient: Registry, monkeypatch: pytest.MonkeyPatch
+    patient: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patient.catalog.reader.pool, "_timeout", 0.01)
     with ExitStack() as opened:

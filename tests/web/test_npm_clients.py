@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.api.document import document as make_document
 from tests.trips import ingest_file, little_model
 from tests.web.live import Live, serving
@@ -72,7 +72,7 @@ def node(tmp_path: Path) -> str:
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
     """A server of two models, one of them with two versions."""
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         for name, seed in (("a", 0), ("a", 1), ("b", 2)):
             (tmp_path / f"{name}.gguf").write_bytes(little_model(seed=seed))
             ingest_file(registry, tmp_path / f"{name}.gguf", name)

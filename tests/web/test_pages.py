@@ -6,7 +6,7 @@ import re
 
 from flask.testing import FlaskClient
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.web.conftest import LOOP_BOMB
 from tests.web.pages import parsed
@@ -28,7 +28,7 @@ def test_home_counts_and_lists_the_newest_models(little: FlaskClient) -> None:
     assert "Anatomy of local/stranger@1" in re.sub(r"\s+", " ", page.text)
 
 
-def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> None:
+def test_an_empty_registry_says_the_one_command_to_run(registry: LocalRegistry) -> None:
     with create_app(registry).test_client() as client:
         for address in ("/", "/organs", "/models"):
             answer = client.get(address)

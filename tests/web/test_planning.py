@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import Compatibility, TypeCompatibility
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web import planning
 from organs.web.app import create_app
 from organs.web.planning import ANONYMOUS_PLANNING, NAMES_MAX, PLANNING, cut_pair
@@ -39,19 +39,19 @@ Ask = Callable[[FlaskClient], TestResponse]
 
 
 @pytest.fixture
-def app(registry: Registry, homes: Homes) -> Flask:
+def app(registry: LocalRegistry, homes: Homes) -> Flask:
     homes.into(registry, little_models)
     return create_app(registry)
 
 
-def make_large(registry: Registry, tensors: int) -> None:
+def make_large(registry: LocalRegistry, tensors: int) -> None:
     """Let the catalog say that the models have so many tensors."""
     with registry.catalog.writing() as session:
         session.execute(update(Model).values(tensors=tensors))
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_line_130_too_much_work_is_refused_on_every_face(app: Flask, registry: Registry, face: str) -> None:
+def test_line_130_too_much_work_is_refused_on_every_face(app: Flask, registry: LocalRegistry, face: str) -> None:
     client, ask = app.test_client(), FACES[face]
     assert ask(client).status_code == 200
     make_large(registry, 65_536)
@@ -63,7 +63,7 @@ def test_line_130_too_much_work_is_refused_on_every_face(app: Flask, registry: R
         assert answer.get_json()["code"] == "too-costly"
 
 
-def test_line_130_an_account_may_plan_more_and_not_everything(app: Flask, registry: Registry) -> None:
+def test_line_130_an_account_may_plan_more_and_not_everything(app: Flask, registry: LocalRegistry) -> None:
     token = bearing(new_token(registry, "ada"))
     client = app.test_client()
     make_large(registry, 15_000)
@@ -91,7 +91,7 @@ def test_line_130_planning_of_one_address_is_counted_on_every_face(app: Flask, f
     assert ask(client).status_code == 200
 
 
-def test_planning_with_an_account_is_counted_by_contributor(app: Flask, registry: Registry) -> None:
+def test_planning_with_an_account_is_counted_by_contributor(app: Flask, registry: LocalRegistry) -> None:
     ada, bob = (bearing(new_token(registry, name)) for name in ("ada", "bob"))
     client = app.test_client()
     with app.app_context():

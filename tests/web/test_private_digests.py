@@ -28,7 +28,7 @@ from organs.registry.catalog.queries.models import placements_of
 from organs.registry.catalog.records import ModelRecord
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.tables import Model
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.forms import FIELD
@@ -79,7 +79,7 @@ class Secret:
 class Twins:
     """Both registries, with their servers."""
 
-    def __init__(self, with_secret: Registry, without: Registry) -> None:
+    def __init__(self, with_secret: LocalRegistry, without: LocalRegistry) -> None:
         self.registries = (with_secret, without)
         self.apps = tuple(_application(registry) for registry in self.registries)
         self.tokens = [new_token(registry, "bob", "upload", "read") for registry in self.registries]
@@ -114,13 +114,13 @@ class Twins:
         return text
 
 
-def _application(registry: Registry) -> Flask:
+def _application(registry: LocalRegistry) -> Flask:
     app = create_app(registry)
     del app.extensions[COUNTING_KEY]
     return app
 
 
-def _put_secret(registry: Registry, folder: Path) -> None:
+def _put_secret(registry: LocalRegistry, folder: Path) -> None:
     """Register the model as a submission does that waits for an administrator."""
     path = folder / "secret.gguf"
     path.write_bytes(FILE)
@@ -139,7 +139,7 @@ def _put_secret(registry: Registry, folder: Path) -> None:
         row.id, row.state, row.model_id = SUBMISSION, "quarantined", model.id
 
 
-def _secret(registry: Registry) -> Secret:
+def _secret(registry: LocalRegistry) -> Secret:
     with registry.catalog.reading() as session:
         model = session.query(Model).filter_by(namespace="ada", name="secret").one()
         shown = session.query(Model).filter_by(state="visible")

@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from organs.registry.catalog.register.models import hide_model
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.catalog.counts import named
 from tests.homes import Homes
@@ -25,7 +25,7 @@ MODEL = "ada/weaver"
 HOSTILE = "# Big\n\n<script>alert(1)</script> [a](javascript:x) [b](https://example.org/)"
 
 
-def weavers(registry: Registry, folder: Path) -> None:
+def weavers(registry: LocalRegistry, folder: Path) -> None:
     """Two versions of ada's weaver, and a base with a graft of the first."""
     for name, full, alike in (("first", MODEL, 1.0), ("second", MODEL, 0.9), ("base", "local/base", 0.8)):
         path = folder / f"{name}.gguf"
@@ -36,13 +36,13 @@ def weavers(registry: Registry, folder: Path) -> None:
 
 
 @pytest.fixture
-def app(registry: Registry, homes: Homes) -> Flask:
+def app(registry: LocalRegistry, homes: Homes) -> Flask:
     homes.into(registry, weavers)
     return create_app(registry)
 
 
 @pytest.fixture
-def ada(app: Flask, registry: Registry) -> Iterator[FlaskClient]:
+def ada(app: Flask, registry: LocalRegistry) -> Iterator[FlaskClient]:
     """A client of the API with ada's token."""
     token = new_token(registry, "ada", "upload")
     with app.test_client() as client:
@@ -103,7 +103,7 @@ def test_a_yank_without_a_good_reason_is_refused(ada: FlaskClient, body: dict[st
     assert ada.post(f"{API}/{MODEL}/yank", json=body).status_code == 400
 
 
-def test_what_an_administrator_yanked_an_administrator_alone_restores(app: Flask, registry: Registry) -> None:
+def test_what_an_administrator_yanked_an_administrator_alone_restores(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     root = {"headers": bearing(new_token(registry, "root", "admin"))}
     ada = {"headers": bearing(new_token(registry, "ada", "upload"))}
@@ -112,7 +112,7 @@ def test_what_an_administrator_yanked_an_administrator_alone_restores(app: Flask
     assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}, **root).get_json()["state"] == "visible"
 
 
-def test_who_may_what(app: Flask, registry: Registry, anybody: FlaskClient) -> None:
+def test_who_may_what(app: Flask, registry: LocalRegistry, anybody: FlaskClient) -> None:
     tokens = {
         "anybody": {},
         "reader": bearing(new_token(registry, "ada", "read")),
@@ -137,7 +137,7 @@ def test_who_may_what(app: Flask, registry: Registry, anybody: FlaskClient) -> N
 
 
 def test_a_quarantined_model_is_absent_for_all_but_its_owner(
-    ada: FlaskClient, anybody: FlaskClient, registry: Registry
+    ada: FlaskClient, anybody: FlaskClient, registry: LocalRegistry
 ) -> None:
     with registry.catalog.writing() as session:
         for _ in range(2):
@@ -182,7 +182,7 @@ def test_descendants_tell_who_grafted_what(anybody: FlaskClient) -> None:
     assert "/models/local/mixed@1" in page.links()
 
 
-def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask, registry: Registry) -> None:
+def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask, registry: LocalRegistry) -> None:
     browser = logged_in(app, new_token(registry, "ada", "upload"))
     edit = f"/models/{MODEL}/edit"
     assert f"{edit[:-5]}@2/edit" in parsed(browser.get(f"/models/{MODEL}").text).links()
@@ -196,7 +196,7 @@ def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask
     assert browser.get(f"{edit}.json").get_json()["tags"] == ["wool", "yarn"]
 
 
-def test_nothing_that_was_typed_is_lost(app: Flask, registry: Registry) -> None:
+def test_nothing_that_was_typed_is_lost(app: Flask, registry: LocalRegistry) -> None:
     browser = logged_in(app, new_token(registry, "ada", "upload"))
     edit = f"/models/{MODEL}/edit"
     answer = send_form(browser, edit, edit, title="T" * 201, license="what <you> like", tags="a,b", base=MODEL)
@@ -214,7 +214,9 @@ def test_nothing_that_was_typed_is_lost(app: Flask, registry: Registry) -> None:
     assert 'value="kept"' in answer.text
 
 
-def test_the_forms_yank_and_restore_and_are_for_owners_and_administrators_alone(app: Flask, registry: Registry) -> None:
+def test_the_forms_yank_and_restore_and_are_for_owners_and_administrators_alone(
+    app: Flask, registry: LocalRegistry
+) -> None:
     for name, scope in (("ada", "upload"), ("root", "admin")):
         browser = logged_in(app, new_token(registry, name, scope))
         page = f"/models/{MODEL}@2"
@@ -245,7 +247,7 @@ def test_a_licence_that_is_edited_to_another_than_the_headers_is_said_on_the_pag
 
 
 def test_a_base_that_is_edited_is_recorded_as_what_was_measured(
-    ada: FlaskClient, registry: Registry, tmp_path: Path
+    ada: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = tmp_path / "coarse.gguf"
     path.write_bytes(kin_file("Coarse", kin_tensors(alike=0.8, dtype="Q8_0")))

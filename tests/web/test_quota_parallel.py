@@ -16,7 +16,7 @@ import pytest
 from organs.registry.catalog.queries.accounts import contributor_by_name, used_bytes
 from organs.registry.catalog.tables import Upload
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.web.live import serving
 from tests.web.senders import UPLOADS, token_of
 
@@ -36,7 +36,7 @@ def body(number: int) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_line_87_uploads_that_are_opened_in_parallel_do_not_exceed_the_quota_together(tmp_path: Path) -> None:
-    with Registry.open(tmp_path / "home") as registry:
+    with LocalRegistry.open(tmp_path / "home") as registry:
         token = token_of(registry, "ada", quota=QUOTA_BYTES)
     options = ("--accounts", "--workers", "3")
     with serving(tmp_path / "home", tmp_path / "log", options=options) as live:
@@ -57,7 +57,7 @@ def test_line_87_uploads_that_are_opened_in_parallel_do_not_exceed_the_quota_tog
 
         with ThreadPoolExecutor(THREADS) as threads:
             statuses = Counter(threads.map(opened, range(REQUESTS)))
-    with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         ada = contributor_by_name(session, "ada")
         rows = session.query(Upload).filter_by(contributor_id=ada.id).count()
         used = used_bytes(session, ada.id)

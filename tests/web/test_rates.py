@@ -20,7 +20,7 @@ from sqlalchemy import event
 from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
 from organs.registry.catalog.register.accounts import revoke_token, set_contributor_state
 from organs.registry.catalog.tables import now
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import _checksum
 from organs.registry.tokens import new_token as unknown_token
 from organs.web import rates as rates_module
@@ -46,7 +46,7 @@ ACCOUNT, LOOKUP = "/api/v1/account", "/api/v1/organs/lookup"
 NO_ORGANS = {"digests": ["0" * 64]}
 THREE_WORKERS = """
 import os, sys
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web import server
 from organs.web.app import create_app
 def named(*arguments):
@@ -57,19 +57,19 @@ def named(*arguments):
         return answer
     return app
 server.create_app = named
-registry = Registry.open(sys.argv[1]); registry.catalog.close()
+registry = LocalRegistry.open(sys.argv[1]); registry.catalog.close()
 server.serve_forever(registry, server.ServerSettings(port=int(sys.argv[2]), workers=3, threads=4))
 """
 """A server of three processes that say which of them answers."""
 
 
 @pytest.fixture
-def app(registry: Registry) -> Flask:
+def app(registry: LocalRegistry) -> Flask:
     return create_app(registry)
 
 
 @pytest.fixture
-def asked(registry: Registry) -> Callable[[], int]:
+def asked(registry: LocalRegistry) -> Callable[[], int]:
     """How many statements the catalog was asked so far."""
     count = [0]
 
@@ -86,7 +86,7 @@ def ask(app: Flask, token: str, address: str = "192.0.2.1", path: str = ACCOUNT)
 
 
 def test_line_96_a_mistyped_token_never_reaches_the_database(
-    app: Flask, registry: Registry, asked: Callable[[], int]
+    app: Flask, registry: LocalRegistry, asked: Callable[[], int]
 ) -> None:
     good = new_token(registry, "ada")
     before = asked()
@@ -109,7 +109,7 @@ def test_line_101_an_address_with_many_unknown_tokens_is_told_to_wait(app: Flask
 
 
 def test_line_136_a_good_token_is_accepted_from_an_address_that_sent_sixty_bad_ones(
-    app: Flask, registry: Registry
+    app: Flask, registry: LocalRegistry
 ) -> None:
     good = new_token(registry, "ada")
     for _ in range(60):
@@ -129,7 +129,7 @@ def test_line_96_a_mistyped_token_counts_for_nobody(app: Flask) -> None:
 
 
 def test_line_101_a_token_guessed_at_from_many_places_is_counted_and_stays_its_owners(
-    app: Flask, registry: Registry
+    app: Flask, registry: LocalRegistry
 ) -> None:
     good = new_token(registry, "ada")
     guesses = []
@@ -142,7 +142,7 @@ def test_line_101_a_token_guessed_at_from_many_places_is_counted_and_stays_its_o
 
 
 def test_line_101_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_learns_what_became_of_it(
-    app: Flask, registry: Registry, asked: Callable[[], int]
+    app: Flask, registry: LocalRegistry, asked: Callable[[], int]
 ) -> None:
     revoked, expired, suspended = (new_token(registry, name) for name in ("ada", "ada", "eve"))
     good = new_token(registry, "bob")
@@ -177,7 +177,7 @@ def test_line_101_an_asker_is_an_address_or_a_network_of_ipv6(app: Flask) -> Non
     assert known("") == known("nonsense") == "unknown"
 
 
-def test_line_103_an_address_that_a_client_claims_is_not_believed(registry: Registry) -> None:
+def test_line_103_an_address_that_a_client_claims_is_not_believed(registry: LocalRegistry) -> None:
     def counted(proxies: int, chain: str) -> str:
         app = create_app(registry, WebSettings(proxies=proxies))
         found: list[str] = []
@@ -190,7 +190,7 @@ def test_line_103_an_address_that_a_client_claims_is_not_believed(registry: Regi
     assert counted(2, "203.0.113.9, 192.0.2.1, 10.0.0.2") == "192.0.2.1"
 
 
-def test_line_101_log_ins_are_counted_by_contributor(app: Flask, registry: Registry) -> None:
+def test_line_101_log_ins_are_counted_by_contributor(app: Flask, registry: LocalRegistry) -> None:
     tokens = [new_token(registry, "ada") for _ in range(2)]
     client = app.test_client()
     form = {"form_token": form_token(client)}
@@ -231,7 +231,7 @@ def test_line_130_an_address_that_reads_what_takes_long_is_refused_and_others_ar
     assert client.get("/organs", environ_base={"REMOTE_ADDR": "192.0.2.2"}).status_code == 200
 
 
-def test_line_130_the_time_that_an_answer_took_is_counted(app: Flask, registry: Registry) -> None:
+def test_line_130_the_time_that_an_answer_took_is_counted(app: Flask, registry: LocalRegistry) -> None:
     client, token = app.test_client(), bearing(new_token(registry, "ada"))
     with app.app_context():
         rates().add(READING, "127.0.0.1", READING.amount - 1)
@@ -241,7 +241,7 @@ def test_line_130_the_time_that_an_answer_took_is_counted(app: Flask, registry: 
     assert answer.status_code == 200, "an account has a count of its own"
 
 
-def test_who_works_at_this_machine_is_not_counted(registry: Registry) -> None:
+def test_who_works_at_this_machine_is_not_counted(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(personal=True))
     with app.app_context():
         rates().hit(ANONYMOUS_WRITES, "127.0.0.1", cost=ANONYMOUS_WRITES.amount)
@@ -250,7 +250,7 @@ def test_who_works_at_this_machine_is_not_counted(registry: Registry) -> None:
     assert app.test_client().get("/organs").status_code == 200
 
 
-def test_what_a_contributor_sends_is_counted_before_its_body_is_read(app: Flask, registry: Registry) -> None:
+def test_what_a_contributor_sends_is_counted_before_its_body_is_read(app: Flask, registry: LocalRegistry) -> None:
     token, other = new_token(registry, "ada"), new_token(registry, "bob")
     with registry.catalog.reading() as session:
         ada = contributor_by_name(session, "ada").id
@@ -266,7 +266,7 @@ def test_what_a_contributor_sends_is_counted_before_its_body_is_read(app: Flask,
     assert UPLOADS.amount > WRITES.amount
 
 
-def test_tokens_of_pages_are_counted(app: Flask, registry: Registry) -> None:
+def test_tokens_of_pages_are_counted(app: Flask, registry: LocalRegistry) -> None:
     client = logged_in(app, new_token(registry, "ada"))
     field = form_token(client, "/account")
     made = [client.post("/account/page-token", data={"form_token": field}) for _ in range(PAGE_TOKENS.amount + 1)]
@@ -352,7 +352,7 @@ def test_a_cost_is_counted_as_so_many_requests() -> None:
 
 
 @pytest.mark.long
-def test_line_130_a_rate_holds_whichever_worker_answers(registry: Registry, tmp_path: Path) -> None:
+def test_line_130_a_rate_holds_whichever_worker_answers(registry: LocalRegistry, tmp_path: Path) -> None:
     registry.catalog.close()
     with serving(registry.settings.home, tmp_path / "log", THREE_WORKERS) as live:
         workers: list[int] = []

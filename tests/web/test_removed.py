@@ -17,8 +17,8 @@ from organs.registry.catalog.register.models import (
 from organs.registry.catalog.tables import Model, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.errors import Removed
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.web.api.document import document
 from organs.web.app import create_app
 from tests.homes import Homes
@@ -31,7 +31,7 @@ WHY = "It was <b>not</b> theirs."
 TWICE, ONCE, UNSEEN = "ada/twice", "ada/once", "ada/unseen"
 
 
-def removals(registry: Registry, folder: Path) -> None:
+def removals(registry: LocalRegistry, folder: Path) -> None:
     """Of `twice` the first version was removed, of `once` the only one; `unseen` waited, and was never seen."""
     for seed, name in enumerate((TWICE, TWICE, ONCE, UNSEEN)):
         path = folder / f"{seed}.gguf"
@@ -48,13 +48,13 @@ def named(session: Session, name: str) -> Model:
 
 
 @pytest.fixture
-def removed(registry: Registry, homes: Homes) -> Registry:
+def removed(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
     homes.into(registry, removals)
     return registry
 
 
 @pytest.fixture
-def client(removed: Registry) -> FlaskClient:
+def client(removed: LocalRegistry) -> FlaskClient:
     return create_app(removed).test_client()
 
 
@@ -96,7 +96,7 @@ def test_what_nobody_saw_before_it_was_removed_is_told_of_as_what_never_was(clie
 
 
 def test_what_was_published_and_then_taken_back_into_quarantine_is_gone_only_when_it_is_removed(
-    removed: Registry, client: FlaskClient
+    removed: LocalRegistry, client: FlaskClient
 ) -> None:
     name = f"{TWICE}@2"
     with removed.catalog.writing() as session:
@@ -111,6 +111,6 @@ def test_what_was_published_and_then_taken_back_into_quarantine_is_gone_only_whe
     assert client.get(f"/models/{name}").status_code == 410
 
 
-def test_the_same_is_raised_for_commands_and_scripts(removed: Registry) -> None:
+def test_the_same_is_raised_for_commands_and_scripts(removed: LocalRegistry) -> None:
     with removed.catalog.reading() as session, pytest.raises(Removed, match=r"ada/once@1 was removed on .*theirs"):
         named(session, ONCE)

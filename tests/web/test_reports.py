@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 
 from organs.registry.entities.base import decode
 from organs.registry.entities.report import Report
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.reports import overview
 from organs.registry.reports.formats import markdown
 from organs.registry.reports.overview import registry_report
@@ -36,7 +36,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
-def families(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
+def families(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
     """A client of a catalog with four strangers of two sizes."""
     for number in range(4):
         path = tmp_path / f"one-{number}.gguf"
@@ -69,7 +69,7 @@ def test_every_report_has_its_words_rows_and_twins(families: FlaskClient, key: s
         assert list(rows[0]) == list(section.items[0])
 
 
-def test_the_whole_report_is_there_as_markdown(registry: Registry, little: FlaskClient) -> None:
+def test_the_whole_report_is_there_as_markdown(registry: LocalRegistry, little: FlaskClient) -> None:
     answer = little.get("/reports.md")
     assert answer.mimetype == "text/markdown"
     assert "attachment" in answer.headers["Content-Disposition"]
@@ -127,7 +127,7 @@ def test_the_report_on_a_model_is_linked_from_its_page(little: FlaskClient) -> N
 
 
 def test_a_report_is_made_once_until_the_catalog_changes(
-    registry: Registry, little: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, little: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
     monkeypatch.setattr(overview, "registry_report", lambda session: (made.append(1), registry_report(session))[1])
@@ -171,7 +171,7 @@ def test_a_report_that_there_is_not_is_refused(little: FlaskClient, address: str
     assert little.get(address).status_code == status
 
 
-def test_the_reports_of_an_empty_registry_say_what_to_do(registry: Registry) -> None:
+def test_the_reports_of_an_empty_registry_say_what_to_do(registry: LocalRegistry) -> None:
     with create_app(registry).test_client() as client:
         assert "organ ingest FILE.gguf" in client.get("/reports").text
         for key in PAGES:

@@ -14,7 +14,7 @@ import pytest
 from organs.registry.catalog.queries.accounts import account_by_session, account_by_token
 from organs.registry.catalog.register.accounts import open_page_token, open_session
 from organs.registry.catalog.tables import now
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.auth import COOKIE
 from tests.web.accounts import bearing, new_token
@@ -24,7 +24,7 @@ WORKERS, CONNECTIONS, CONNECTIONS_MAX = 3, 12, 120
 PACE_SECONDS = 0.1
 SCRIPT = f"""
 import os, sys
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.server import Server, prepare_metrics
 from organs.web.settings import ServerSettings
 
@@ -37,7 +37,7 @@ class Telling(Server):
             return answer
         return app
 
-registry = Registry.open(sys.argv[1])
+registry = LocalRegistry.open(sys.argv[1])
 registry.catalog.close()
 prepare_metrics()
 Telling(registry, ServerSettings(port=int(sys.argv[2]), workers={WORKERS}, threads=8)).run()
@@ -82,7 +82,7 @@ def await_workers(live: Live) -> None:
         seen.add(visitor.worker)
 
 
-def visitors(live: Live, registry: Registry, token: str, first: int) -> list[Visitor]:
+def visitors(live: Live, registry: LocalRegistry, token: str, first: int) -> list[Visitor]:
     """Programs with a token, at least one at each worker, a browser that is logged in by it, and the script of a page
     of that browser."""
     with registry.catalog.writing() as session:
@@ -122,7 +122,7 @@ def ended(clients: Sequence[Visitor], home: Path, *arguments: str) -> list[int]:
 
 
 @pytest.fixture
-def home(registry: Registry) -> Path:
+def home(registry: LocalRegistry) -> Path:
     return registry.settings.home
 
 
@@ -135,7 +135,7 @@ def live(home: Path, tmp_path: Path) -> Iterator[Live]:
 
 @pytest.mark.long
 def test_line_97_what_is_revoked_or_suspended_is_dead_at_the_next_request_to_every_worker(
-    registry: Registry, home: Path, live: Live
+    registry: LocalRegistry, home: Path, live: Live
 ) -> None:
     token, other, suspended = (new_token(registry, name, "upload") for name in ("ada", "ada", "bob"))
     revoked = visitors(live, registry, token, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from flask.testing import FlaskClient
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.responses import outside_link
 from organs.web.security import ADDRESS_MAX_LENGTH, BODY_MAX_BYTES
@@ -27,7 +27,7 @@ def test_line_103_another_name_is_refused(little: FlaskClient, host: str) -> Non
     assert "Anatomy" not in answer.text
 
 
-def test_a_name_that_was_allowed_is_served(registry: Registry) -> None:
+def test_a_name_that_was_allowed_is_served(registry: LocalRegistry) -> None:
     settings = WebSettings(hosts=frozenset({"atlas.example"}))
     with create_app(registry, settings).test_client() as client:
         assert client.get("/", headers={"Host": "atlas.example:443"}).status_code == 200

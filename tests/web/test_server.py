@@ -21,7 +21,7 @@ from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.gguf import TensorSpec, dtype_by_name
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes
 from tests.chimera.test_stream import CHUNK, flip_last, mixed_model
 from tests.trips import ingest_file, little_model
@@ -37,7 +37,7 @@ HEALTH_SECONDS = 5
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A registry with three models, one of which rots; the files beside it."""
     folder = tmp_path_factory.mktemp("served")
-    with Registry.open(folder / "home") as registry:
+    with LocalRegistry.open(folder / "home") as registry:
         for name, data in (("a", mixed_model()), ("b", little_model())):
             (folder / f"{name}.gguf").write_bytes(data)
             ingest_file(registry, folder / f"{name}.gguf")
@@ -259,7 +259,7 @@ def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(l
     for again in (ask, ask.replace(b"/models/local/", b"/local/rotten/resolve/main/"), ask.replace(b"GET", b"HEAD")):
         assert live.send(again).startswith(b"HTTP/1.1 500")
     assert "rotten.gguf cannot be handed out whole" in (place / "log").read_text()
-    with Registry.open(place / "home") as registry, registry.catalog.reading() as session:
+    with LocalRegistry.open(place / "home") as registry, registry.catalog.reading() as session:
         (row,) = blobs_by_digest(session, [rotten_digest(place)]).values()
         assert row.state == "corrupt"
 

@@ -15,7 +15,7 @@ from organs.ingest.contributions.findings import NONFINITE
 from organs.ingest.contributions.manifest import BODY_MAX_BYTES
 from organs.registry.catalog.queries.submissions import submission_by_id
 from organs.registry.compose.licences import wrong_with_licence
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.builders import file_bytes
 from tests.submitting import attended, of_pieces, whole
@@ -28,18 +28,18 @@ Asker = dict[str, str]
 
 
 @pytest.fixture
-def client(registry: Registry) -> Iterator[FlaskClient]:
+def client(registry: LocalRegistry) -> Iterator[FlaskClient]:
     with create_app(registry).test_client() as client:
         yield client
 
 
 @pytest.fixture
-def ann(registry: Registry) -> Asker:
+def ann(registry: LocalRegistry) -> Asker:
     return bearing(new_token(registry, "ann"))
 
 
 @pytest.fixture
-def eve(registry: Registry) -> Asker:
+def eve(registry: LocalRegistry) -> Asker:
     return bearing(new_token(registry, "eve"))
 
 
@@ -52,7 +52,7 @@ def get(client: FlaskClient, who: Asker, address: str) -> TestResponse:
 
 
 def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
-    registry: Registry, client: FlaskClient, ann: Asker, eve: Asker
+    registry: LocalRegistry, client: FlaskClient, ann: Asker, eve: Asker
 ) -> None:
     body = {"files": [whole(registry, "ann", MODEL)], "metadata": {"license": "MIT"}, "publish": False}
     answer = put(client, ann, body, "ANN/tiny")
@@ -84,7 +84,7 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one step", "after the inspection"])
 def test_line_134_weights_that_are_no_numbers_are_published_only_when_they_are_acknowledged(
-    at_once: bool, registry: Registry, client: FlaskClient, ann: Asker
+    at_once: bool, registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
     body = {"files": [whole(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": at_once}
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
@@ -108,7 +108,7 @@ def test_line_134_weights_that_are_no_numbers_are_published_only_when_they_are_a
     assert get(client, ann, here).get_json()["state"] == "published"
 
 
-def test_line_134_the_form_that_publishes_asks_for_the_acknowledgement(registry: Registry, ann: Asker) -> None:
+def test_line_134_the_form_that_publishes_asks_for_the_acknowledgement(registry: LocalRegistry, ann: Asker) -> None:
     client = create_app(registry).test_client()
     body = {"files": [whole(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": False}
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
@@ -123,7 +123,7 @@ def test_line_134_the_form_that_publishes_asks_for_the_acknowledgement(registry:
 
 
 def test_a_licence_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_not(
-    registry: Registry, ann: Asker
+    registry: LocalRegistry, ann: Asker
 ) -> None:
     client = create_app(registry).test_client()
     odd = MODEL.replace(b"apache-2.0", b"my own one")
@@ -143,7 +143,7 @@ def test_a_licence_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_
 
 
 def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(
-    registry: Registry, client: FlaskClient, ann: Asker
+    registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
     browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
     used, left = whole(registry, "ann", MODEL), whole(registry, "ann", b"forgotten")["upload"]
@@ -156,7 +156,7 @@ def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(
 
 
 def test_which_version_it_becomes_and_what_stays_when_it_is_withdrawn_are_said(
-    registry: Registry, client: FlaskClient, ann: Asker
+    registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
     browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
     for seed, publish in ((1, True), (2, False)):
@@ -171,7 +171,7 @@ def test_which_version_it_becomes_and_what_stays_when_it_is_withdrawn_are_said(
     assert 'id="finished"' in browser.get("/upload").text
 
 
-def test_names_and_namespaces_are_ones_own_and_sound(registry: Registry, client: FlaskClient, ann: Asker) -> None:
+def test_names_and_namespaces_are_ones_own_and_sound(registry: LocalRegistry, client: FlaskClient, ann: Asker) -> None:
     body = {"files": [whole(registry, "ann", MODEL)]}
     assert put(client, ann, body, "eve/tiny").status_code == 403
     assert put(client, {}, body).status_code == 401
@@ -196,8 +196,8 @@ def test_what_is_wrong_is_told_by_field_and_large_bodies_are_not_read(client: Fl
     assert client.put("/api/v1/models/ann/tiny", data=" " * (BODY_MAX_BYTES + 1), **sent).status_code == 413
 
 
-def test_line_59_others_see_nothing_of_a_model_that_waits(registry: Registry, ann: Asker, eve: Asker) -> None:
-    manual = Registry(_reviewed(registry), registry.catalog, registry.blobs)
+def test_line_59_others_see_nothing_of_a_model_that_waits(registry: LocalRegistry, ann: Asker, eve: Asker) -> None:
+    manual = LocalRegistry(_reviewed(registry), registry.catalog, registry.blobs)
     client = create_app(manual).test_client()
     made = put(client, ann, {"files": [whole(manual, "ann", MODEL)]}).get_json()
     attended(manual, made["id"])
@@ -223,11 +223,11 @@ def test_line_59_others_see_nothing_of_a_model_that_waits(registry: Registry, an
     assert client.post("/api/v1/uploads/lookup", json={"digests": [digest]}, headers=ann).get_json()["known"] == []
 
 
-def _reviewed(registry: Registry) -> Any:
+def _reviewed(registry: LocalRegistry) -> Any:
     return replace(registry.settings, review="manual")
 
 
-def test_a_partial_model_is_no_file_of_a_model(registry: Registry, client: FlaskClient, ann: Asker) -> None:
+def test_a_partial_model_is_no_file_of_a_model(registry: LocalRegistry, client: FlaskClient, ann: Asker) -> None:
     some = [one for one in block_tensors() if "ffn" in one[0].name]
     partial = file_bytes(block_metadata("Part"), some)
     for name, data, base in (("base", MODEL, None), ("part", partial, "ann/base")):

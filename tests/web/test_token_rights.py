@@ -17,7 +17,7 @@ from organs.registry.catalog.register.accounts import create_child_token, open_s
 from organs.registry.catalog.tables import Event, now
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.errors import BadToken, NotAllowed
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
@@ -47,17 +47,17 @@ class Family:
 
 
 @pytest.fixture(scope="module")
-def app(registry: Registry) -> Flask:
+def app(registry: LocalRegistry) -> Flask:
     return create_app(registry)
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with Registry.open(tmp_path_factory.mktemp("rights") / "home") as opened:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with LocalRegistry.open(tmp_path_factory.mktemp("rights") / "home") as opened:
         yield opened
 
 
-def family(registry: Registry, scopes: tuple[str, ...], days: int = 30) -> Family:
+def family(registry: LocalRegistry, scopes: tuple[str, ...], days: int = 30) -> Family:
     """Tokens of a contributor of their own. Children are written as rows: their parent may lack the scope `tokens`."""
     name = f"user{next(_numbers)}"
     parent = new_token(registry, name, *SCOPES, days=60)
@@ -70,7 +70,7 @@ def family(registry: Registry, scopes: tuple[str, ...], days: int = 30) -> Famil
     return Family(parent, own, child_token(registry, parent, "read"), unrelated, child, grandchild, stranger)
 
 
-def is_good(registry: Registry, text: str) -> bool:
+def is_good(registry: LocalRegistry, text: str) -> bool:
     with registry.catalog.reading() as session:
         return account_by_token(session, parse_token(text), now()) is not None
 
@@ -78,7 +78,7 @@ def is_good(registry: Registry, text: str) -> bool:
 class Program:
     """Uses the API with a token."""
 
-    def __init__(self, app: Flask, registry: Registry, token: str) -> None:
+    def __init__(self, app: Flask, registry: LocalRegistry, token: str) -> None:
         self._client, self._headers = app.test_client(), bearing(token)
 
     def create(self, scopes: Collection[str], days: int | None) -> TestResponse:
@@ -92,7 +92,7 @@ class Program:
 class Browser:
     """Uses the pages, logged in by a token."""
 
-    def __init__(self, app: Flask, registry: Registry, token: str) -> None:
+    def __init__(self, app: Flask, registry: LocalRegistry, token: str) -> None:
         self._client = app.test_client()
         with registry.catalog.writing() as session:
             account = account_by_token(session, parse_token(token), now())
@@ -108,12 +108,12 @@ class Browser:
         return self._client.post(f"/account/tokens/{token[5:14]}/revoke", data={"form_token": self._field})
 
 
-FACES: list[Callable[[Flask, Registry, str], Any]] = [Program, Browser]
+FACES: list[Callable[[Flask, LocalRegistry, str], Any]] = [Program, Browser]
 
 
 @pytest.mark.parametrize("face", FACES)
 def test_line_132_a_token_creates_tokens_with_its_own_scopes_only_and_needs_the_scope_tokens(
-    face: Callable[[Flask, Registry, str], Any], app: Flask, registry: Registry
+    face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     for scopes in HELD:
         asker = face(app, registry, family(registry, scopes).own)
@@ -125,7 +125,7 @@ def test_line_132_a_token_creates_tokens_with_its_own_scopes_only_and_needs_the_
 
 @pytest.mark.parametrize("face", FACES)
 def test_line_132_a_token_revokes_itself_and_with_the_scope_tokens_its_descendants_and_nothing_else(
-    face: Callable[[Flask, Registry, str], Any], app: Flask, registry: Registry
+    face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     for scopes in HELD:
         manages = "tokens" in scopes
@@ -145,7 +145,7 @@ def test_line_132_a_token_revokes_itself_and_with_the_scope_tokens_its_descendan
 
 @pytest.mark.parametrize("face", FACES)
 def test_line_132_a_token_that_it_creates_expires_with_it_at_the_latest(
-    face: Callable[[Flask, Registry, str], Any], app: Flask, registry: Registry
+    face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     known = family(registry, ("read", "tokens"), days=30)
     asker = face(app, registry, known.own)
@@ -161,14 +161,14 @@ def test_line_132_a_token_that_it_creates_expires_with_it_at_the_latest(
 
 
 def test_line_132_without_an_expiry_of_its_own_a_token_creates_one_that_does_not_expire(
-    app: Flask, registry: Registry
+    app: Flask, registry: LocalRegistry
 ) -> None:
     token = new_token(registry, "forever", "read", "tokens", days=None)
     assert Program(app, registry, token).create(("read",), None).get_json()["expires_at"] is None
 
 
 def test_line_132_children_are_revoked_with_their_parent_by_an_administrator_too_and_the_log_says_so(
-    registry: Registry,
+    registry: LocalRegistry,
 ) -> None:
     known = family(registry, ("read", "tokens"))
     with registry.catalog.writing() as session:
@@ -181,7 +181,7 @@ def test_line_132_children_are_revoked_with_their_parent_by_an_administrator_too
     assert is_good(registry, known.unrelated)
 
 
-def test_line_132_a_token_that_was_revoked_in_the_meantime_creates_nothing(registry: Registry) -> None:
+def test_line_132_a_token_that_was_revoked_in_the_meantime_creates_nothing(registry: LocalRegistry) -> None:
     """The request was admitted before the token was revoked, and writes after that."""
     known = family(registry, ("read", "tokens"))
     with registry.catalog.writing() as session:
@@ -192,7 +192,7 @@ def test_line_132_a_token_that_was_revoked_in_the_meantime_creates_nothing(regis
 
 
 def test_line_132_the_token_of_a_page_creates_revokes_and_lists_nothing_not_even_the_token_behind_it(
-    app: Flask, registry: Registry
+    app: Flask, registry: LocalRegistry
 ) -> None:
     known = family(registry, SCOPES)
     browser = Browser(app, registry, known.own)
@@ -205,7 +205,7 @@ def test_line_132_the_token_of_a_page_creates_revokes_and_lists_nothing_not_even
     assert all(is_good(registry, text) for text in vars(known).values())
 
 
-def test_the_account_page_lists_and_offers_what_its_token_may(app: Flask, registry: Registry) -> None:
+def test_the_account_page_lists_and_offers_what_its_token_may(app: Flask, registry: LocalRegistry) -> None:
     for scopes, listed, revocable in ((("read",), 1, 1), (("read", "tokens"), 6, 3)):
         browser = Browser(app, registry, family(registry, scopes).own)._client
         values, page = browser.get("/account.json").get_json(), parsed(browser.get("/account").text)
@@ -217,7 +217,7 @@ def test_the_account_page_lists_and_offers_what_its_token_may(app: Flask, regist
     assert choices == [""], "its token has less than 30 days left"
 
 
-def test_the_list_says_which_token_created_which(app: Flask, registry: Registry) -> None:
+def test_the_list_says_which_token_created_which(app: Flask, registry: LocalRegistry) -> None:
     known = family(registry, ("read", "tokens"))
     items = app.test_client().get(API, headers=bearing(known.own)).get_json()["items"]
     created_by = {one["id"]: one["created_by"] for one in items}
@@ -226,7 +226,7 @@ def test_the_list_says_which_token_created_which(app: Flask, registry: Registry)
         assert created_by[child[5:14]] == (parent and parent[5:14])
 
 
-def test_line_132_no_rule_depends_on_the_route(registry: Registry) -> None:
+def test_line_132_no_rule_depends_on_the_route(registry: LocalRegistry) -> None:
     known = family(registry, ("read",))
     with registry.catalog.writing() as session:
         own, parent = (token_by_public_id(session, text[5:14]) for text in (known.own, known.parent))

@@ -17,7 +17,7 @@ from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 from werkzeug.wrappers import Request
 
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from organs.web.api.document import document as make_document
 from organs.web.api.operation import operations
@@ -38,14 +38,14 @@ def document() -> dict[str, Any]:
 
 
 @pytest.fixture
-def ada(registry: Registry) -> Iterator[Sender]:
+def ada(registry: LocalRegistry) -> Iterator[Sender]:
     """A contributor who may upload."""
     with create_app(registry).test_client() as client:
         yield Sender(client, token_of(registry, "ada"))
 
 
 @pytest.fixture
-def bob(registry: Registry, ada: Sender) -> Sender:
+def bob(registry: LocalRegistry, ada: Sender) -> Sender:
     """Another one."""
     return Sender(ada.client, token_of(registry, "bob"))
 
@@ -54,7 +54,7 @@ def told(name: str) -> Any:
     return next(one for one in operations() if one.name == name)
 
 
-def spooled(registry: Registry, upload: str) -> bytes:
+def spooled(registry: LocalRegistry, upload: str) -> bytes:
     return (registry.settings.uploads / upload).read_bytes()
 
 
@@ -86,7 +86,7 @@ def test_where_pieces_are_looked_up_is_no_upload(ada: Sender) -> None:
         assert set(answer.headers["Allow"].split(", ")) == {"OPTIONS", "POST"}
 
 
-def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: Sender, registry: Registry) -> None:
+def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: Sender, registry: LocalRegistry) -> None:
     pieces = [[5, digest_of(b"first")], [6, digest_of(b"second")]]
     pack = ada.begun(b"firstsecond", kind="pack", digest=None, pieces=pieces)
     assert ada.chunk(pack, b"firstsecond", 0, 11).status_code == 202
@@ -102,7 +102,7 @@ def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: Sender, registry: Reg
 
 
 def test_line_79_a_chunk_out_of_order_is_told_where_to_go_on(
-    ada: Sender, registry: Registry, document: dict[str, Any]
+    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begun(DATA)
     answer = ada.chunk(upload, DATA, 100, 200)
@@ -117,7 +117,7 @@ def test_line_79_a_chunk_out_of_order_is_told_where_to_go_on(
     assert spooled(registry, upload) == DATA[:1000]
 
 
-def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: Sender, registry: Registry) -> None:
+def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: Sender, registry: LocalRegistry) -> None:
     upload = ada.begun(DATA)
     first = ada.chunk(upload, DATA, 0, 1000).get_json()
     ada.chunk(upload, DATA, 1000, 2000)
@@ -131,7 +131,7 @@ def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: Sender, re
     assert ada.chunk(upload, DATA, 2000, len(DATA)).get_json()["state"] == "complete"
 
 
-def test_line_139_a_repeated_chunk_with_other_bytes_is_409(ada: Sender, registry: Registry) -> None:
+def test_line_139_a_repeated_chunk_with_other_bytes_is_409(ada: Sender, registry: LocalRegistry) -> None:
     upload = ada.begun(DATA)
     ada.chunk(upload, DATA, 0, 2000)
     refused = ada.chunk(upload, b"x" + DATA[1:], 0, 2000)
@@ -153,7 +153,7 @@ def test_line_81_a_second_client_at_an_upload_gets_409(ada: Sender, document: di
 
 
 def test_line_82_a_chunk_of_another_digest_is_refused_and_changes_nothing(
-    ada: Sender, registry: Registry, document: dict[str, Any]
+    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begun(DATA)
     ada.chunk(upload, DATA, 0, 1000)
@@ -177,7 +177,7 @@ def test_line_83_an_upload_of_another_digest_is_refused_and_stays(ada: Sender, d
     assert ada.ask("DELETE", f"/{upload}").status_code == 200
 
 
-def test_line_84_an_upload_goes_on_behind_its_last_chunk(ada: Sender, registry: Registry) -> None:
+def test_line_84_an_upload_goes_on_behind_its_last_chunk(ada: Sender, registry: LocalRegistry) -> None:
     upload = ada.begun(DATA)
     ada.chunk(upload, DATA, 0, 3000)
     with paused_chunk(ada, upload, DATA, begin=3000, cut=True) as paused:
@@ -221,7 +221,7 @@ HEADERS: list[tuple[dict[str, str], int, str | None]] = [
 
 
 def test_line_86_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
-    ada: Sender, registry: Registry, document: dict[str, Any]
+    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begun(DATA)
     for headers, status, field in HEADERS:
@@ -233,7 +233,7 @@ def test_line_86_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
 
 
 def test_line_87_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
-    registry: Registry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 3)
     ada = Sender(create_app(registry).test_client(), token_of(registry, "ada", quota=10_000))
@@ -278,14 +278,16 @@ BODIES: list[tuple[Any, str | None]] = [
 
 
 def test_line_89_what_is_declared_is_checked_and_a_name_is_never_a_path(
-    ada: Sender, registry: Registry, document: dict[str, Any]
+    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     for body, field in BODIES:
         assert_refused(document, ada.ask("POST", body=body), 400, field)
     assert not registry.settings.uploads.exists()
 
 
-def test_line_95_a_packed_body_is_refused_unread(ada: Sender, registry: Registry, document: dict[str, Any]) -> None:
+def test_line_95_a_packed_body_is_refused_unread(
+    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
+) -> None:
     bomb = gzip.compress(bytes(4 * MEBIBYTE))
     upload = ada.begun(bytes(len(bomb)), kind="file", digest=None)
     answer = ada.chunk(upload, bomb, 0, len(bomb), Content_Encoding="gzip")
@@ -313,7 +315,7 @@ def test_line_98_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(a
     assert bob.begun(DATA) != upload
 
 
-def test_line_98_only_a_token_for_uploading_uploads(ada: Sender, registry: Registry) -> None:
+def test_line_98_only_a_token_for_uploading_uploads(ada: Sender, registry: LocalRegistry) -> None:
     upload = ada.begun(DATA)
     readers = Sender(ada.client, token_of(registry, "rita", ("read", "admin"))), Sender(ada.client, "orgp_none")
     for sender, status in zip(readers, (403, 401), strict=True):
@@ -330,7 +332,7 @@ def test_line_98_only_a_token_for_uploading_uploads(ada: Sender, registry: Regis
 
 
 def test_a_server_that_only_reads_takes_no_upload_and_a_personal_one_takes_those_of_its_machine(
-    registry: Registry, ada: Sender
+    registry: LocalRegistry, ada: Sender
 ) -> None:
     upload = ada.begun(DATA)
     only_reading = Sender(create_app(registry, WebSettings(read_only=True)).test_client(), ada.token)
@@ -368,7 +370,7 @@ def test_bodies_of_uploads_have_places_of_which_nobody_takes_more_than_half(
 
 
 def test_a_full_disk_is_told_as_something_that_passes_and_without_its_path(
-    registry: Registry, document: dict[str, Any]
+    registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     class Full(Files):
         def write_at(self, descriptor: int, pieces: Any, offset: int) -> int:
@@ -387,7 +389,7 @@ def test_a_full_disk_is_told_as_something_that_passes_and_without_its_path(
     assert ada.received(upload) == 0
 
 
-def test_a_chunk_is_never_whole_in_memory(ada: Sender, registry: Registry) -> None:
+def test_a_chunk_is_never_whole_in_memory(ada: Sender, registry: LocalRegistry) -> None:
     size = 24 * MEBIBYTE
     upload = ada.begun(b"", kind="file", digest=None, size_bytes=size)
     headers = {"Content-Range": f"bytes 0-{size - 1}/{size}", "Content-Length": str(size)}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from organs.registry.digest import digest_of
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from tests.web.live import HURRIED, Live, everything, serving
 from tests.web.senders import OCTETS, UPLOADS, content_digest, token_of
 
@@ -23,7 +23,7 @@ PACE_SECONDS = 0.3
 def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A registry, and the tokens of two contributors."""
     folder = tmp_path_factory.mktemp("uploads")
-    with Registry.open(folder / "home") as registry:
+    with LocalRegistry.open(folder / "home") as registry:
         return folder, token_of(registry, "ada"), token_of(registry, "bob")
 
 

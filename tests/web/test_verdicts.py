@@ -10,7 +10,7 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.entities.base import decode
 from organs.registry.entities.verdict import VerdictReport
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.verdicts import differences, score_rows, scored_lengths
 from tests.kin import ingest_bytes, kin_file, kin_tensors
@@ -61,7 +61,7 @@ def test_a_report_of_before_differences_were_measured_is_shown_without() -> None
 
 
 def test_the_page_has_a_row_of_differences_and_none_of_a_control_that_is_not_there(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
@@ -78,7 +78,7 @@ def test_the_page_has_a_row_of_differences_and_none_of_a_control_that_is_not_the
 
 
 def test_the_page_of_a_verdict_whose_report_cannot_be_read_has_its_word_and_its_reason(
-    registry: Registry, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()

@@ -20,8 +20,8 @@ from organs.registry.catalog.register.models import (
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.base import decode
 from organs.registry.entities.chimera import Chimera
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.homes import Homes
@@ -32,7 +32,7 @@ BASE, DONOR, CHIMERA = "local/base", "local/donor", "local/mixed"
 REASON = "It was trained on the wrong texts."
 
 
-def with_a_chimera(registry: Registry, folder: Path) -> None:
+def with_a_chimera(registry: LocalRegistry, folder: Path) -> None:
     """A base, a donor, and a chimera of the two."""
     for name, alike in ((BASE, 1.0), (DONOR, 0.995)):
         path = folder / f"{name.partition('/')[2]}.gguf"
@@ -42,18 +42,18 @@ def with_a_chimera(registry: Registry, folder: Path) -> None:
 
 
 @pytest.fixture
-def held(registry: Registry, homes: Homes) -> Registry:
+def held(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
     homes.into(registry, with_a_chimera)
     return registry
 
 
 @pytest.fixture
-def client(held: Registry) -> Iterator[FlaskClient]:
+def client(held: LocalRegistry) -> Iterator[FlaskClient]:
     with create_app(held, WebSettings(personal=True)).test_client() as client:
         yield client
 
 
-def change(registry: Registry, name: str, state: str) -> None:
+def change(registry: LocalRegistry, name: str, state: str) -> None:
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name(name))
         if state == "removed":
@@ -80,7 +80,7 @@ def lock_of(client: FlaskClient) -> str:
 @pytest.mark.parametrize("parent", [BASE, DONOR])
 @pytest.mark.parametrize("state", ["yanked", "removed"])
 def test_a_chimera_says_that_a_parent_was_withdrawn_after_it_was_made(
-    client: FlaskClient, held: Registry, capsys: pytest.CaptureFixture[str], parent: str, state: str
+    client: FlaskClient, held: LocalRegistry, capsys: pytest.CaptureFixture[str], parent: str, state: str
 ) -> None:
     lock = lock_of(client)
     places = (
@@ -106,13 +106,15 @@ def test_a_chimera_says_that_a_parent_was_withdrawn_after_it_was_made(
     assert capsys.readouterr().out.replace("\n", " ").count(f"was {state} on") == 2
 
 
-def test_what_was_restored_is_warned_of_no_more(client: FlaskClient, held: Registry) -> None:
+def test_what_was_restored_is_warned_of_no_more(client: FlaskClient, held: LocalRegistry) -> None:
     change(held, DONOR, "yanked")
     change(held, f"{DONOR}@1", "visible")
     assert warnings(client.get(f"/models/{CHIMERA}.json").get_json()) == []
 
 
-def test_a_parent_that_was_removed_before_it_was_published_is_not_told_of(client: FlaskClient, held: Registry) -> None:
+def test_a_parent_that_was_removed_before_it_was_published_is_not_told_of(
+    client: FlaskClient, held: LocalRegistry
+) -> None:
     with held.catalog.writing() as session:
         model = session.query(Model).filter_by(name="donor").one()
         model.state = "quarantined"
@@ -120,7 +122,7 @@ def test_a_parent_that_was_removed_before_it_was_published_is_not_told_of(client
     assert client.get("/api/v1/chimeras").get_json()["items"][0]["withdrawn_parents"] == []
 
 
-def test_the_lineage_marks_a_yanked_model(client: FlaskClient, held: Registry) -> None:
+def test_the_lineage_marks_a_yanked_model(client: FlaskClient, held: LocalRegistry) -> None:
     change(held, DONOR, "yanked")
     (family,) = client.get("/lineage.json", follow_redirects=True).get_json()["items"]
     assert {one["name"]: one["state"] for one in family["models"]}[f"{DONOR}@1"] == "yanked"
@@ -130,7 +132,7 @@ def test_the_lineage_marks_a_yanked_model(client: FlaskClient, held: Registry) -
 
 
 def test_a_plan_with_a_yanked_model_has_to_be_accepted_and_then_the_chimera_says_it_too(
-    client: FlaskClient, held: Registry
+    client: FlaskClient, held: LocalRegistry
 ) -> None:
     change(held, DONOR, "yanked")
     recipe: dict[str, Any] = {"base": BASE, "grafts": [{"from": f"{DONOR}@1", "blocks": 1}]}
@@ -147,7 +149,7 @@ def test_a_plan_with_a_yanked_model_has_to_be_accepted_and_then_the_chimera_says
 
 
 def test_a_yanked_base_and_the_compatibility_with_a_yanked_model_are_warned_of(
-    client: FlaskClient, held: Registry
+    client: FlaskClient, held: LocalRegistry
 ) -> None:
     change(held, BASE, "yanked")
     recipe = {"base": f"{BASE}@1", "grafts": [{"from": DONOR, "blocks": 1}]}
@@ -156,7 +158,7 @@ def test_a_yanked_base_and_the_compatibility_with_a_yanked_model_are_warned_of(
     assert warnings(client.get(address).get_json()) == [("parent-yanked", f"{BASE}@1")]
 
 
-def test_an_organ_that_only_a_yanked_model_has_says_so(client: FlaskClient, held: Registry) -> None:
+def test_an_organ_that_only_a_yanked_model_has_says_so(client: FlaskClient, held: LocalRegistry) -> None:
     base, donor, chimera = (
         {one["digest"] for one in client.get(f"/models/{name}.json").get_json()["organs"]}
         for name in (BASE, DONOR, CHIMERA)

@@ -13,7 +13,7 @@ from organs.cli.serve import is_personal
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.entities.problem import Problem
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.forms import COOKIE
 from organs.web.settings import LOOPBACK_HOSTS, WebSettings
@@ -69,7 +69,7 @@ PROXIED = {"Forwarded", "X-Forwarded-For", "X-Forwarded-Anything", "X-Real-IP", 
 
 
 @pytest.fixture
-def writing(registry: Registry) -> Iterator[FlaskClient]:
+def writing(registry: LocalRegistry) -> Iterator[FlaskClient]:
     """A client of a catalog that may be written, with a job that waits."""
     with registry.catalog.writing() as session:
         enqueue_job(session, "report", {})
@@ -78,7 +78,7 @@ def writing(registry: Registry) -> Iterator[FlaskClient]:
 
 
 @pytest.fixture
-def only_reading(writing: FlaskClient, registry: Registry) -> Iterator[FlaskClient]:
+def only_reading(writing: FlaskClient, registry: LocalRegistry) -> Iterator[FlaskClient]:
     """A client of the same catalog behind a server that only reads."""
     with create_app(registry, WebSettings(personal=True, read_only=True)).test_client() as client:
         yield client
@@ -179,7 +179,7 @@ def test_a_page_without_a_form_sets_no_cookie(writing: FlaskClient) -> None:
 
 
 def test_a_server_that_only_reads_has_no_forms_and_refuses_what_writes(
-    only_reading: FlaskClient, registry: Registry
+    only_reading: FlaskClient, registry: LocalRegistry
 ) -> None:
     for address in ("/", "/compose", "/chimeras", "/jobs"):
         page = only_reading.get(address)

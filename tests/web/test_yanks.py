@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.homes import Homes
@@ -18,14 +18,14 @@ API = "/api/v1/models"
 MODEL = "ada/little"
 
 
-def one_of_adas(registry: Registry, folder: Path) -> None:
+def one_of_adas(registry: LocalRegistry, folder: Path) -> None:
     """A single model, in ada's namespace."""
     (folder / "little.gguf").write_bytes(little_model())
     ingest_file(registry, folder / "little.gguf", MODEL)
 
 
 @pytest.fixture
-def held(registry: Registry, homes: Homes) -> Registry:
+def held(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
     homes.into(registry, one_of_adas)
     return registry
 
@@ -35,7 +35,7 @@ def yank(client: FlaskClient, headers: dict[str, str], reason: str = "Odd.") -> 
     return answer.status_code
 
 
-def test_an_owner_cannot_make_an_administrators_yank_their_own(held: Registry) -> None:
+def test_an_owner_cannot_make_an_administrators_yank_their_own(held: LocalRegistry) -> None:
     client = create_app(held).test_client()
     root, ada = (bearing(new_token(held, name, scope)) for name, scope in (("root", "admin"), ("ada", "upload")))
     assert yank(client, root, "It is not theirs.") == 200
@@ -45,7 +45,7 @@ def test_an_owner_cannot_make_an_administrators_yank_their_own(held: Registry) -
     assert client.get(f"{API}/{MODEL}").get_json()["state_reason"] == "It is not theirs."
 
 
-def test_who_works_at_the_machine_restores_what_was_yanked_there(held: Registry) -> None:
+def test_who_works_at_the_machine_restores_what_was_yanked_there(held: LocalRegistry) -> None:
     client = create_app(held, WebSettings(personal=True)).test_client()
     assert yank(client, {}) == 200
     assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}).get_json()["state"] == "visible"

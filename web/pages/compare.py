@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
+from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.comparison import ComparedOrgan, Comparison, OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadName, BadQuery, NotFound
-from organs.registry.lineage import Slot
 from organs.registry.names import parse_model_name
 from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, organ_changes, registered_model

@@ -16,6 +16,7 @@ from organs.ingest.contributions.manifest import (
 )
 from organs.ingest.service import publish_model
 from organs.registry.amounts import size_text
+from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.models import (
     count_descendants,
     descendants_page,
@@ -44,7 +45,6 @@ from organs.registry.entities.model import ModelPage
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import PublishedModel
 from organs.registry.errors import BadQuery, Conflict
-from organs.registry.lineage import Slot
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.models import model_page
 from organs.registry.present.values import Values

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.anatomy import Slot
 from organs.registry.catalog.cursor import (
     Cursor,
     check_limit,
@@ -40,7 +41,6 @@ from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, O
 from organs.registry.entities.organ import Measurement as MeasurementEntity
 from organs.registry.entities.organ import Organ as OrganDetail
 from organs.registry.errors import Ambiguous, NotFound
-from organs.registry.lineage import Slot
 from organs.registry.measures import MEASURE_NAMES, MEASURES
 
 NAMES_MAX = 20

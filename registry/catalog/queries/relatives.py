@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Row, String, and_, cast, func, or_, select
 from sqlalchemy.orm import Session
@@ -12,8 +13,10 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.lineage import Organ as ComparedOrgan
-from organs.registry.lineage import Slot
+
+if TYPE_CHECKING:
+    from organs.registry.anatomy import Slot
+    from organs.registry.lineage import Organ as ComparedOrgan
 
 _FETCHED_AT_ONCE = 1000
 
@@ -41,7 +44,9 @@ class Edge:
 
 
 def placed_organs(session: Session, model_id: int) -> list[PlacedOrgan]:
-    """The organs of a model in order."""
+    """Return the organs of a model in order."""
+    from organs.registry.lineage import Organ as ComparedOrgan  # with numpy, which searches do not need
+
     statement = (
         select(
             *(Placement.name, Placement.tower, Placement.block, Placement.slot, Placement.type, Placement.theta),

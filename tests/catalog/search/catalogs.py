@@ -30,8 +30,8 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.vocabulary import different_words, theta_bin
 from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.local import LocalRegistry
 from organs.registry.measure import FINGERPRINT_BYTES
-from organs.registry.registry import Registry
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 THETAS = (None, None, 0.0, 4.999, 5.0, 12.5, 39.999999999999996, 40.0, 44.999, 45.0, 45.0, 60.0, 89.9999999, 90.0, 90.0)
@@ -167,7 +167,7 @@ def tensor_name(row: Row, position: int) -> str:
     return f"{position}.{row.slot}"
 
 
-def place(registry: Registry, models: Iterable[ModelRow], placed: Placed | None = None, seed: int = 1) -> Placed:
+def place(registry: LocalRegistry, models: Iterable[ModelRow], placed: Placed | None = None, seed: int = 1) -> Placed:
     """Write `models`, with the roll-up that registering keeps; what is in `placed` already is added to."""
     placed = Placed() if placed is None else placed
     chance = random.Random(seed)

@@ -10,8 +10,8 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.models import hide_model
 from organs.registry.catalog.tables import Submission, now
+from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
 from organs.web.api.admin import EXAMPLES
 from organs.web.app import create_app
 from tests.web.accounts import bearing, new_token
@@ -25,7 +25,7 @@ WAITING = {
 """Submissions by number: more than the examples decide on, so that there is a next page in any order."""
 
 
-def put_waiting(registry: Registry) -> None:
+def put_waiting(registry: LocalRegistry) -> None:
     """Take models back into quarantine, and let a submission of ada's wait for each."""
     finding = {"severity": "note", "code": "chat-template", "sentence": "It has a chat template."}
     with registry.catalog.writing() as session:
@@ -49,7 +49,7 @@ def put_waiting(registry: Registry) -> None:
             session.add(submission)
 
 
-def administrator(registry: Registry) -> FlaskClient:
+def administrator(registry: LocalRegistry) -> FlaskClient:
     """A client that sends the token of an administrator with every request."""
     client = create_app(registry).test_client()
     sent = bearing(new_token(registry, "root", "admin"))

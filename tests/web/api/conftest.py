@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.homes import Homes, shipped
@@ -25,7 +25,7 @@ WRITING = WebSettings(personal=True)
 def zoo_home(tmp_path_factory: pytest.TempPathFactory, homes: Homes) -> Path:
     """The home of a registry with the shipped models, for tests that only read."""
     home = homes.copy(shipped, tmp_path_factory.mktemp("zoo") / "home")
-    with Registry.open(home) as registry:
+    with LocalRegistry.open(home) as registry:
         compose_chimeras(registry)
         put_accounts(registry)
         put_jobs(registry)
@@ -37,7 +37,7 @@ def zoo_home(tmp_path_factory: pytest.TempPathFactory, homes: Homes) -> Path:
 @pytest.fixture(scope="session")
 def zoo_app(zoo_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
     """The application over a copy of that registry, which stays open."""
-    with Registry.open(shutil.copytree(zoo_home, tmp_path_factory.mktemp("read") / "home")) as registry:
+    with LocalRegistry.open(shutil.copytree(zoo_home, tmp_path_factory.mktemp("read") / "home")) as registry:
         yield create_app(registry)
 
 
@@ -51,7 +51,7 @@ def zoo(zoo_app: Flask) -> Iterator[FlaskClient]:
 @pytest.fixture
 def writing_zoo(zoo_home: Path) -> Iterator[FlaskClient]:
     """A client of the same catalog that may ask for jobs, and cancel them; nothing works at them."""
-    with Registry.open(zoo_home) as registry:
+    with LocalRegistry.open(zoo_home) as registry:
         yield create_app(registry, WRITING).test_client()
 
 
@@ -59,7 +59,7 @@ def writing_zoo(zoo_home: Path) -> Iterator[FlaskClient]:
 def administered_zoo(zoo_home: Path, tmp_path: Path) -> Iterator[FlaskClient]:
     """An administrator's client of a copy of the catalog, without the blobs, in which some models wait."""
     shutil.copy(zoo_home / "registry.sqlite3", tmp_path)
-    with Registry.open(tmp_path) as registry:
+    with LocalRegistry.open(tmp_path) as registry:
         put_waiting(registry)
         yield administrator(registry)
 

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from markupsafe import escape
 from openapi_spec_validator import validate
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.api.document import document as make_document
 from organs.web.api.document import example_answers
 from organs.web.api.operation import Operation, operations
@@ -130,7 +130,7 @@ def test_every_organ_and_model_of_the_zoo_is_as_described(zoo: FlaskClient, docu
     _assert_all_as_described(zoo, document)
 
 
-def test_odd_models_are_as_described(registry: Registry, tmp_path: Path, document: dict[str, Any]) -> None:
+def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path, document: dict[str, Any]) -> None:
     adapter = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
     files = {
         "empty-metadata": file_bytes([], block_tensors(1)),
@@ -151,7 +151,7 @@ def test_odd_models_are_as_described(registry: Registry, tmp_path: Path, documen
         _assert_all_as_described(client, document)
 
 
-def test_an_empty_registry_is_as_described(registry: Registry, document: dict[str, Any]) -> None:
+def test_an_empty_registry_is_as_described(registry: LocalRegistry, document: dict[str, Any]) -> None:
     with create_app(registry).test_client() as client:
         _assert_all_as_described(client, document)
         assert client.get("/api/v1/organs").get_json()["items"] == []

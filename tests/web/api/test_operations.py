@@ -16,7 +16,7 @@ from organs.ingest.jobs.runner import Runner
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.problem import ERRORS_MAX
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.api.document import document as make_document
 from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
@@ -39,21 +39,21 @@ def document() -> dict[str, Any]:
 
 
 @pytest.fixture
-def kin(registry: Registry, homes: Homes) -> Registry:
+def kin(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
     """A base, a fine-tune of it, and a stranger."""
     homes.into(registry, three_models)
     return registry
 
 
 @pytest.fixture
-def reader(kin: Registry) -> Iterator[FlaskClient]:
+def reader(kin: LocalRegistry) -> Iterator[FlaskClient]:
     """A client of a server that only reads."""
     with create_app(kin).test_client() as client:
         yield client
 
 
 @pytest.fixture
-def writer(kin: Registry) -> FlaskClient:
+def writer(kin: LocalRegistry) -> FlaskClient:
     """A client of a server that writes, on the same registry."""
     return create_app(kin, WebSettings(personal=True)).test_client()
 
@@ -74,7 +74,7 @@ def planned(client: FlaskClient, document: dict[str, Any], body: Any) -> Any:
 
 
 def test_a_plan_is_made_by_a_server_that_only_reads_and_writes_nothing(
-    reader: FlaskClient, kin: Registry, document: dict[str, Any]
+    reader: FlaskClient, kin: LocalRegistry, document: dict[str, Any]
 ) -> None:
     before = row_counts(kin)
     found = planned(reader, document, GRAFT)
@@ -129,7 +129,7 @@ def test_a_bad_recipe_is_told_by_field_by_plans_and_refused_by_chimeras(
 @pytest.fixture(scope="module")
 def empty_writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
     """A client of a server that writes, with nothing registered."""
-    with Registry.open(tmp_path_factory.mktemp("empty")) as registry:
+    with LocalRegistry.open(tmp_path_factory.mktemp("empty")) as registry:
         yield create_app(registry, WebSettings(personal=True)).test_client()
 
 
@@ -203,7 +203,7 @@ def test_the_lock_of_a_plan_says_what_its_file_is_and_its_header_whose_it_is(
 
 
 def test_a_recipe_becomes_a_job_a_chimera_and_a_file(
-    writer: FlaskClient, kin: Registry, document: dict[str, Any]
+    writer: FlaskClient, kin: LocalRegistry, document: dict[str, Any]
 ) -> None:
     answer = post(writer, "/chimeras", GRAFT | {"name": "local/mixed"})
     job = assert_as_described(document, told("compose"), answer)
@@ -251,7 +251,7 @@ ASKED = [
 
 @pytest.mark.parametrize(("kind", "path", "body"), ASKED)
 def test_each_operation_is_a_job_of_its_kind_that_can_be_done(
-    kind: str, path: str, body: Any, writer: FlaskClient, kin: Registry
+    kind: str, path: str, body: Any, writer: FlaskClient, kin: LocalRegistry
 ) -> None:
     answer = post(writer, path, body)
     assert answer.status_code == 202, answer.text
@@ -264,7 +264,7 @@ def test_each_operation_is_a_job_of_its_kind_that_can_be_done(
 
 @pytest.mark.parametrize(("kind", "path", "body"), [*ASKED[:4], ("compose", "/chimeras", GRAFT), ASKED[4]])
 def test_nobody_without_an_account_and_no_other_sites_page_may_ask(
-    kind: str, path: str, body: Any, kin: Registry
+    kind: str, path: str, body: Any, kin: LocalRegistry
 ) -> None:
     writer, reader = create_app(kin, WebSettings(personal=True)).test_client(), create_app(kin).test_client()
     for client, headers in (

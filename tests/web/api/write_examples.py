@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.web.api.administered import administrator, put_waiting
@@ -25,7 +25,7 @@ TARGET = Path(__file__).resolve().parents[3] / "web" / "api" / "examples.json"
 
 def main() -> None:
     """Write the file beside the modules of the API."""
-    with TemporaryDirectory() as folder, Registry.open(folder) as registry:
+    with TemporaryDirectory() as folder, LocalRegistry.open(folder) as registry:
         ingest_zoo(registry)
         compose_chimeras(registry)
         put_accounts(registry)

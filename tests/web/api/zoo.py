@@ -17,7 +17,7 @@ from organs.registry.catalog.register.accounts import LOCAL, add_contributor
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import add_submission, add_upload
 from organs.registry.catalog.tables import Chimera, Model, Token, now
-from organs.registry.registry import Registry
+from organs.registry.local import LocalRegistry
 from organs.registry.tokens import PREFIX
 from organs.web import responses
 from organs.web.api.accounts import EXAMPLE_TOKEN
@@ -33,13 +33,13 @@ LISTED_MAX = 1
 TEXT_MAX = 120
 
 
-def ingest_zoo(registry: Registry, pattern: str = "*.gguf") -> None:
+def ingest_zoo(registry: LocalRegistry, pattern: str = "*.gguf") -> None:
     """Register the shipped models under their own names."""
     for path in sorted(ZOO.glob(pattern)):
         ingest_file(registry, path)
 
 
-def compose_chimeras(registry: Registry) -> None:
+def compose_chimeras(registry: LocalRegistry) -> None:
     """Two chimeras of the shipped models: the feed-forward of A-code in A, of which the reference shows much, and A
     with a block purified."""
     base = registry.compose("local/Zoo-A-2M-v1.0-F16")
@@ -47,7 +47,7 @@ def compose_chimeras(registry: Registry) -> None:
     base.purify("fractal", type="organ", blocks=3).plan().register()
 
 
-def put_jobs(registry: Registry) -> None:
+def put_jobs(registry: LocalRegistry) -> None:
     """Two jobs, of which the first has finished and the second waits."""
     ask_for(registry, "report", {"limit": 2})
     Runner(registry, Event()).run(once=True)
@@ -58,7 +58,7 @@ MANAGING = ("tokens", "make_token", "revoke_token")
 """Operations that need the scope `tokens`."""
 
 
-def put_accounts(registry: Registry) -> None:
+def put_accounts(registry: LocalRegistry) -> None:
     """A second contributor, whose one model is the purified chimera, and a token that examples revoke."""
     with registry.catalog.writing() as session:
         ada = add_contributor(session, "ada")
@@ -71,7 +71,7 @@ def put_accounts(registry: Registry) -> None:
         session.add(token)
 
 
-def put_uploads(registry: Registry) -> None:
+def put_uploads(registry: LocalRegistry) -> None:
     """One that is under way, one that has all of its bytes, one that is finished, and one to be removed."""
     with registry.catalog.writing() as session:
         asker = contributor_id(session, LOCAL)
@@ -86,7 +86,7 @@ def put_uploads(registry: Registry) -> None:
         (registry.settings.uploads / EXAMPLES[name]).write_text(EXAMPLE_BYTES)
 
 
-def put_submissions(registry: Registry) -> None:
+def put_submissions(registry: LocalRegistry) -> None:
     """One that was published, one that is ready to be, and one to be withdrawn."""
     said = {"title": "Tiny", "description": None, "license": "apache-2.0", "base": None, "tags": []}
     sizes = {"architecture": "llama", "parameters": 24, "tensors": 1, "size_bytes": 96, "kind": "model"}

@@ -1,4 +1,4 @@
-"""`Registry`: the one object that scripts and faces hold."""
+"""`LocalRegistry`: the one object that scripts and faces hold."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from organs.registry.store import BlobStore
 
 
-class Registry:
+class LocalRegistry:
     """A registry that is open: its catalog and its blobs. A context manager.
 
-    `Registry.open()` opens the one that the environment names, or a folder that is given.
+    `LocalRegistry.open()` opens the one that the environment names, or a folder that is given.
     """
 
     def __init__(self, settings: Settings, catalog: Catalog, blobs: BlobStore | None = None) -> None:
@@ -49,7 +49,7 @@ class Registry:
         self._blobs = blobs
 
     @classmethod
-    def open(cls, home: str | Path | None = None) -> Registry:
+    def open(cls, home: str | Path | None = None) -> LocalRegistry:
         """Open the registry in the folder `home`, or the one that the environment names; it is made if it is not there.
 
         Raises CatalogError when the database cannot be used, SchemaTooNew when a newer version wrote it.
@@ -58,7 +58,7 @@ class Registry:
         return cls.from_settings(settings)
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Registry:
+    def from_settings(cls, settings: Settings) -> LocalRegistry:
         """Open the registry that `settings` describe."""
         # Migrations need the tables and stand above this package; loading them here keeps that in one place.
         from organs import migrations
@@ -77,9 +77,9 @@ class Registry:
         return self._blobs
 
     def __repr__(self) -> str:
-        return f"<Registry in {str(self.settings.home)!r}>"
+        return f"<LocalRegistry in {str(self.settings.home)!r}>"
 
-    def __enter__(self) -> Registry:
+    def __enter__(self) -> LocalRegistry:
         return self
 
     def __exit__(self, *_: object) -> None:
