@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Text forms of sizes, counts and measures, and the parser of sizes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 
 from organs.registry.errors import BadInput
 
-NOTHING = "–"
-"""In place of a number that is not known."""
+NO_VALUE = "–"
+"""The text for an unknown number."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """The bytes of a size as people write it, `2G` or `500 MB`, from 1; raises BadInput."""
+    """Return the bytes of a size such as `2G` or `500 MB`; raises BadInput for another text and for 0."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or int(match[1]) == 0:
-        raise BadInput(f"{text[:80]!r} is no size: write 2G or 500M")
+        raise BadInput(f"{text[:80]!r} is not a size: write for example 2G or 500M")
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
 def size_text(size: float) -> str:
-    """A size for people, in powers of ten: `4.9 MB`."""
+    """Return a size in bytes as text, in powers of ten: `4.9 MB`."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
@@ -30,7 +30,7 @@ def size_text(size: float) -> str:
 
 
 def count_text(count: float) -> str:
-    """A count for people: `2.1 M`."""
+    """Return a count as text: `2.1 M`."""
     for unit in ("", " k", " M", " G"):
         if count < 1000:
             return f"{count:.0f}{unit}" if not unit else f"{count:.1f}{unit}"
@@ -39,10 +39,10 @@ def count_text(count: float) -> str:
 
 
 def theta_text(theta: float | None) -> str:
-    """θ in degrees, or a dash where it was not measured."""
-    return NOTHING if theta is None else f"{theta:.1f}°"
+    """Return θ in degrees as text, or a dash if it was not measured."""
+    return NO_VALUE if theta is None else f"{theta:.1f}°"
 
 
 def share_text(value: float | None) -> str:
-    """A number from 0 to 1 with three digits, or a dash."""
-    return NOTHING if value is None else f"{value:.3f}"
+    """Return a number from 0 to 1 with three digits, or a dash if there is none."""
+    return NO_VALUE if value is None else f"{value:.3f}"

@@ -1,7 +1,7 @@
-"""Tensor names to places: which system a tensor belongs to, in which tower and block, at which slot.
+"""Anatomy: the place of a tensor in a model, read from its name: type, tower, block and slot.
 
-This is the only module that reads tensor names. Names follow the GGUF conventions of the `gguf` package; a name that no
-rule knows is `other`, never an error.
+This is the only module that parses tensor names. Names follow the GGUF conventions of the `gguf` package. A name that
+matches no rule has the type `other`; no name is an error.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TypeAlias
 
 
 class OrganType(StrEnum):
-    """The system that a tensor belongs to."""
+    """The part of a model that a tensor belongs to."""
 
     SKELETON = "skeleton"
     """Attention and every other mixing of tokens."""
     ORGAN = "organ"
-    """Feed-forward, experts and their router."""
+    """Feed-forward layers, experts and their router. The text for people is *feed-forward*."""
     EMBED = "embed"
-    """Tokens and positions to vectors, and back to tokens."""
+    """Embeddings of tokens and positions, and the output matrix."""
     NORM = "norm"
     ADAPTER = "adapter"
     """One half of a low-rank adapter (LoRA)."""
@@ -28,7 +28,7 @@ class OrganType(StrEnum):
 
 
 class Tower(StrEnum):
-    """Which stack of blocks: models with several number each from 0."""
+    """A stack of blocks. Models with several stacks number the blocks of each from 0."""
 
     TEXT = "text"
     ENCODER = "encoder"
@@ -39,10 +39,10 @@ class Tower(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor sits; no two names of the conventions share a place.
+    """The place of a tensor in its model. Two different names of the conventions never have the same place.
 
-    `slot` is the name without its tower's prefix, `blk.N.` and `.weight` (what else names the stack of blocks stays:
-    `v.sam.blk.3.pre_ln.weight` is at slot `sam.pre_ln`). `block` is None outside the blocks.
+    `slot` is the name without the prefix of its tower, `blk.N.` and `.weight`. Another name of the stack of blocks
+    stays in it: `v.sam.blk.3.pre_ln.weight` has the slot `sam.pre_ln`. `block` is None outside of the blocks.
     """
 
     type: OrganType
@@ -52,25 +52,25 @@ class Place:
 
 
 TOKEN_EMBEDDING = Place(OrganType.EMBED, Tower.TEXT, None, "token_embd")
-"""Tokens to vectors; every text model has it."""
+"""The place of the token embedding, which every text model has."""
 OUTPUT_MATRIX = Place(OrganType.EMBED, Tower.TEXT, None, "output")
-"""Vectors to tokens; models with tied embeddings have none and use the one above."""
+"""The place of the output matrix. Models with tied embeddings have none: they use the token embedding."""
 
 Slot: TypeAlias = tuple[str, int | None, str]
 """Tower, block and slot of an organ."""
 Group: TypeAlias = tuple[str, int, str]
-"""Tower, block and name of organs that only work together."""
+"""Tower, block and name of a group of organs that only work together."""
 
 EXAMPLE_SLOTS = ("ffn_up", "ffn_down")
-"""For help texts."""
+"""Slots for examples in help texts."""
 
 LORA_SUFFIXES = (".lora_a", ".lora_b")
 BLOCK_DIGITS_MAX = 9
 
-# Tried once at each dot, so that a hostile name costs no more than its length.
+# It is tried once at each dot, so the cost of a hostile name is proportional to its length.
 _BLOCK = re.compile(rf"(?:^|\.)(?P<stack>[a-z_]*blk|convnext|posnet)\.(?P<block>[0-9]{{1,{BLOCK_DIGITS_MAX}}})\.(?!\Z)")
 
-# The first prefix that fits decides.
+# The first matching prefix decides.
 _TOWERS = (
     ("enc.", Tower.ENCODER),
     ("dec.", Tower.DECODER),
@@ -85,10 +85,10 @@ _TOWERS = (
 )
 _TOWER_PREFIX = re.compile(r"(enc|dec|v|a)\.")
 
-# What stays of a name before the slot where a model has several stacks of blocks.
+# The part of a slot that names its stack, in models with several stacks of blocks.
 _STACK = re.compile(r"([a-z_]+blk|convnext|posnet|sam)\.")
 
-# Of each type whose organs work in groups: the groups that a block may have beside the usual one, and the usual one.
+# For each type whose organs work in groups: the special groups that a block may have, and the name of the usual group.
 _GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = {
     OrganType.ORGAN: (
         (
@@ -114,16 +114,16 @@ _GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = 
     ),
 }
 
-# Asked in this order; the first that is found in the slot decides. Norm stands first: `attn_norm` is a norm.
+# The first rule that matches the slot decides. Norms come first: `attn_norm` is a norm.
 _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
-    # With the learned scales of whole layers and channels.
+    # Includes the learned scales of whole layers and channels.
     (
         OrganType.NORM,
         re.compile(
             r"norm|(^|[._])ln(_|\d|\.|$)|\.bn$|(^|\.)(gamma|ls[12])$|^(layer_)?out(put)?_scale$|^std_(bias|scale)$"
         ),
     ),
-    # With the stems that turn pixels and sound into vectors, and the linear maps from one space of vectors to another.
+    # Includes the stems that turn pixels and sound into vectors, and linear maps between vector spaces.
     (
         OrganType.EMBED,
         re.compile(
@@ -133,7 +133,7 @@ _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
             r"|input_projection|resampler\.proj|^proj_linear"
         ),
     ),
-    # With the layers of multi-modal projectors, and the gate that mixes in per-layer embeddings.
+    # Includes the layers of multi-modal projectors, and the gate that mixes in per-layer embeddings.
     (
         OrganType.ORGAN,
         re.compile(
@@ -141,7 +141,7 @@ _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
             r"|^mm\.(up|down|gate|\d+)$|^mm\.(model|a)\.fc|deepstack\.\d+\.fc"
         ),
     ),
-    # With convolutions that mix neighbours.
+    # Includes convolutions that mix neighbours.
     (
         OrganType.SKELETON,
         re.compile(
@@ -153,7 +153,7 @@ _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
 
 
 def place_of(name: str) -> Place:
-    """The place of the tensor `name`; any text has one."""
+    """Return the place of the tensor `name`; every text has one."""
     base = adapted_tensor(name)
     plain = name if base is None else base
     block, slot = _block_and_slot(plain)
@@ -163,7 +163,7 @@ def place_of(name: str) -> Place:
 
 
 def adapted_tensor(name: str) -> str | None:
-    """The base tensor that the adapter tensor `name` changes, or None when it is none."""
+    """Return the name of the tensor that the adapter tensor `name` changes; None for other tensors."""
     for suffix in LORA_SUFFIXES:
         if name.endswith(suffix):
             return name.removesuffix(suffix)
@@ -171,16 +171,17 @@ def adapted_tensor(name: str) -> str | None:
 
 
 def group_of(place: Place) -> Group | None:
-    """The organs that `place` only works together with: gate, up and down; a router and its experts; one attention.
+    """Return the group of `place`: gate, up and down; a router and its experts; the matrices of one attention.
 
-    Biases are in the group of their weight. None for what stands alone: norms, embeddings, all outside the blocks.
+    Biases are in the group of their weight. None for organs that work alone: norms, embeddings and all outside of the
+    blocks.
     """
     if place.block is None or place.type not in _GROUPS:
         return None
     stack = _STACK.match(place.slot)
     slot = place.slot[stack.end() if stack else 0 :].removesuffix(".bias")
-    known, usual = _GROUPS[place.type]
-    name = next((name for name, pattern in known if pattern.search(slot)), usual)
+    special, usual = _GROUPS[place.type]
+    name = next((name for name, pattern in special if pattern.search(slot)), usual)
     return place.tower.value, place.block, (stack.group() if stack else "") + name
 
 
@@ -210,12 +211,12 @@ def _tower(name: str) -> Tower:
 
 
 def reading_order(slot: str) -> int:
-    """Where people expect `slot` among the others of its type: queries before keys, gate before up before down."""
-    return next((place for place, part in enumerate(_READING_ORDER) if part in slot), len(_READING_ORDER))
+    """Return the rank of `slot` in lists of its type: queries before keys, gate before up before down."""
+    return next((rank for rank, part in enumerate(_READING_ORDER) if part in slot), len(_READING_ORDER))
 
 
-def is_behind_blocks(slot: str) -> bool:
-    """Whether what stands outside the blocks comes after them: the last norm, and the way back to tokens."""
+def is_after_blocks(slot: str) -> bool:
+    """Whether an organ outside of the blocks comes after them: the last norm and the output matrix."""
     return slot.startswith(("output", "cls")) or slot.split(".")[0].endswith("output_norm")
 
 

@@ -1,15 +1,15 @@
-"""A copy of the registry that is a registry itself, made while it is served and written to.
+"""Backups: a copy of the registry that is a registry itself, made while the registry is served and written to.
 
-First the database is copied, as it was at one moment; then every blob's file that this copy names. The sweep is kept
-out meanwhile, and nobody else removes a file that a sound row names, so all of them are there. Run again into the same
-folder, only new files are copied. The database takes its place last, and files that only the older one needed go after
-that: whatever happens on the way, the folder holds one whole copy, the older or the newer.
+First the database is copied, as it is at one moment; then the file of every blob that this copy names. No sweep can run
+meanwhile, and nothing else removes a file that a sound row names, so all of them exist. A later run into the same
+folder copies only new files. The new database replaces the older one last, and files that only the older one needs are
+removed after that: if the run fails at any moment, the folder holds one complete copy, the older or the newer.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from organs.registry.catalog.engine import (
 )
 from organs.registry.catalog.queries.organs import (
     BlobRow,
-    blobs_after,
     blobs_by_digest,
     known_files,
 )
@@ -44,17 +43,19 @@ from organs.registry.store.local import (
     copy_blob,
     has_copy,
 )
-from organs.registry.upkeep import Fault, Share, verify
+from organs.registry.upkeep import Fault, Share, all_blobs, verify
 
 MARK = "backup.json"
-"""What tells a folder of copies from any other, which is never written into."""
-FORM = "organ registry backup 1"
+"""The file that marks a folder as a backup. A folder with other content is never written to."""
+FORMAT = "organ registry backup 1"
 DATABASE, BLOBS, FRESH = "registry.sqlite3", "blobs", "registry.new.sqlite3"
 MARGIN_BYTES = 16 * 1024 * 1024
+"""Bytes that must stay free in the file system of the copy."""
 ATTEMPTS = 3
-"""At a moment at which no blob is being healed."""
-NO_SQLITE = (
-    "the database is no SQLite file: copy it with pg_dump first, then the blobs with organ backup --blobs-only FOLDER"
+"""Attempts to copy at a moment at which no ingest replaces a corrupt blob."""
+NOT_SQLITE = (
+    "the database is not an SQLite file: "
+    "copy it with pg_dump first, then the blobs with organ backup --blobs-only FOLDER"
 )
 
 Progress = Callable[[int], None]
@@ -62,22 +63,22 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class BackupReport:
-    """What a backup did."""
+    """The result of a backup."""
 
     folder: str
     blobs: int = 0
-    """That the copy has, those in the database among them."""
+    """Blobs in the copy, including those stored in the database."""
     copied: int = 0
-    """Files; the others were there."""
+    """Files that this run copied; the others were copied by earlier runs."""
     copied_bytes: int = 0
     removed: int = 0
-    """Files that the copy needs no more."""
+    """Files that the copy no longer needed."""
     database_bytes: int = 0
-    """0 where only the blobs were copied."""
+    """0 if only the blobs were copied."""
     read_bytes: int = 0
-    """Plain bytes that were read back and hashed."""
+    """Plain bytes of the copy that were read and hashed."""
     faults: list[Fault] = field(default_factory=list)
-    """Blobs that the registry itself does not have whole: the copy lacks them too."""
+    """Blobs that are damaged or missing in the registry, and therefore missing in the copy."""
 
 
 def back_up(
@@ -91,23 +92,23 @@ def back_up(
     files: Files | None = None,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Bring the copy in `folder` up to date; it is made if it is not there. `progress` is told of stored bytes.
+    """Bring the copy in `folder` up to date, or create it. `progress` gets the stored bytes of each blob.
 
-    With `read_back`, all bytes of the copy are read and hashed before it counts. With `blobs_only`, the database is
-    left to whoever keeps it, and nothing is removed. Raises NotAllowed for another database than SQLite and for a
-    folder that is none of ours, Busy while a sweep or another backup runs, DiskFull, StoreUnwritable.
+    With `read_back`, all bytes of the copy are read and hashed before it replaces the older copy. With `blobs_only`,
+    the database is not copied, and nothing is removed. Raises NotAllowed for a database other than SQLite and for a
+    folder that is not a backup, Busy while a sweep or another backup runs, DiskFull, StoreUnwritable.
     """
     if not blobs_only and not can_snapshot(catalog):
-        raise NotAllowed(NO_SQLITE)
+        raise NotAllowed(NOT_SQLITE)
     folder = folder.expanduser().absolute()
     _check_folder(folder, settings)
     report, target = BackupReport(str(folder)), BlobStore(folder / BLOBS, files)
-    _mark(folder, target.local.files)
+    _write_mark(folder, target.local.files)
     run = _Run(catalog, blobs, target, report, progress or (lambda _size: None))
     with blobs.local.sweeping(), target.local.sweeping():
         if blobs_only:
             faulty = run.copy_all(catalog)
-            run.tell(catalog, faulty)
+            run.report_faults(catalog, faulty)
             if read_back:
                 run.read_back(catalog)
         else:
@@ -116,10 +117,10 @@ def back_up(
 
 
 def _with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
-    """A copy of the database, the files that it names, and then the exchange."""
+    """Copy the database and the files that it names, then replace the older copy."""
     fresh = folder / FRESH
     for _ in range(ATTEMPTS):
-        _forget(fresh)
+        _remove_database(fresh)
         write_snapshot(run.catalog, fresh)
         copy = open_snapshot(fresh)
         try:
@@ -128,7 +129,7 @@ def _with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
             faulty = run.copy_all(copy)
             if faulty and run.were_healed(faulty):
                 continue
-            run.tell(copy, faulty)
+            run.report_faults(copy, faulty)
             if read_back:
                 run.read_back(copy)
             with copy.reading() as session:
@@ -137,8 +138,8 @@ def _with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
             copy.close()
         break
     else:
-        raise StoreError("blobs are being healed all the time: let the ingests that do it end, and try again")
-    _exchange(fresh, folder, run)
+        raise StoreError("ingests replace corrupt blobs during the copy: wait until the ingests end, then try again")
+    _replace_database(fresh, folder, run)
     for stray in run.target.local.walk():
         if stray.file not in needed:
             run.target.local.remove(stray.path)
@@ -154,17 +155,17 @@ class _Run:
     progress: Progress
 
     def copy_all(self, named_in: Catalog) -> list[tuple[BlobRow, StoreError]]:
-        """Copy what the target lacks of the blobs in that database; those that the source does not have whole."""
+        """Copy the blobs of the database `named_in` that the target lacks; return those that are faulty."""
         faulty: list[tuple[BlobRow, StoreError]] = []
         self.report.blobs = 0
         self._check_room(named_in)
-        for row in _rows(named_in):
+        for row in all_blobs(named_in):
             self.report.blobs += 1
             try:
                 check_readable(self.source, row, "blob")
-                # A copy that was made while the bytes were wrong has the right size: it is made anew.
-                there = row.file is None or has_copy(self.target.local, row.file, row.stored_bytes)
-                if row.file is not None and (row.is_set_aside or not there):
+                # A copy that was made while the bytes were wrong has the right size, so a blob set aside is copied again.
+                is_copied = row.file is None or has_copy(self.target.local, row.file, row.stored_bytes)
+                if row.file is not None and (row.is_set_aside or not is_copied):
                     self._copy(row.file, row.stored_bytes)
             except (MissingBlob, CorruptBlob) as error:
                 faulty.append((row, error))
@@ -172,30 +173,29 @@ class _Run:
         return faulty
 
     def were_healed(self, faulty: list[tuple[BlobRow, StoreError]]) -> bool:
-        """Whether one of them has other stored bytes by now: an ingest has brought them anew."""
+        """Whether an ingest has stored the bytes of one of these blobs again."""
         with self.catalog.reading() as session:
             current = blobs_by_digest(session, [row.digest for row, _ in faulty])
         return any(row.digest in current and current[row.digest].file != row.file for row, _ in faulty)
 
-    def tell(self, named_in: Catalog, faulty: list[tuple[BlobRow, StoreError]]) -> None:
-        """Report the blobs that the copy lacks; one that nobody needs any more is none."""
+    def report_faults(self, named_in: Catalog, faulty: list[tuple[BlobRow, StoreError]]) -> None:
+        """Report the blobs that the copy lacks, except those that nothing needs any more."""
         if not faulty:
             return
-        found = verify(named_in, self.target)
-        lacking = {row.digest for row, _ in faulty}
-        self.report.faults = [fault for fault in found.faults if fault.digest in lacking]
+        digests = {row.digest for row, _ in faulty}
+        self.report.faults = [fault for fault in verify(named_in, self.target).faults if fault.digest in digests]
 
     def read_back(self, named_in: Catalog) -> None:
-        """Read and hash all bytes of the copy; a file that is not what it should be is copied once more."""
-        found = verify(named_in, self.target, read_data=Share(1, 1))
-        if found.faults:
+        """Read and hash all bytes of the copy; a file with wrong bytes is copied once more."""
+        verified = verify(named_in, self.target, read_data=Share(1, 1))
+        if verified.faults:
             with named_in.reading() as session:
-                again = blobs_by_digest(session, [fault.digest for fault in found.faults])
-            for row in again.values():
+                faulty = blobs_by_digest(session, [fault.digest for fault in verified.faults])
+            for row in faulty.values():
                 if row.file is not None and has_copy(self.source.local, row.file, row.stored_bytes):
                     self._copy(row.file, row.stored_bytes)
-            found = verify(named_in, self.target, read_data=Share(1, 1))
-        self.report.read_bytes, self.report.faults = found.read_bytes, found.faults
+            verified = verify(named_in, self.target, read_data=Share(1, 1))
+        self.report.read_bytes, self.report.faults = verified.read_bytes, verified.faults
 
     def _copy(self, file: str, size_bytes: int) -> None:
         copy_blob(self.source.local, self.target.local, file, size_bytes)
@@ -204,28 +204,17 @@ class _Run:
 
     def _check_room(self, named_in: Catalog) -> None:
         local = self.target.local
-        there = {stray.file for stray in local.walk() if stray.file is not None}
-        lacking = sum(row.stored_bytes for row in _rows(named_in) if row.file is not None and row.file not in there)
+        copied = {stray.file for stray in local.walk() if stray.file is not None}
+        missing = (row for row in all_blobs(named_in) if row.file is not None and row.file not in copied)
+        missing_bytes = sum(row.stored_bytes for row in missing)
         try:
-            check_room(local.root, lacking + MARGIN_BYTES, local.files)
+            check_room(local.root, missing_bytes + MARGIN_BYTES, local.files)
         except OSError as error:
             raise translated(error, local.root) from error
 
 
-def _rows(catalog: Catalog) -> Iterator[BlobRow]:
-    """Every row by digest, a page a session."""
-    after = ""
-    while True:
-        with catalog.reading() as session:
-            page = blobs_after(session, after)
-        yield from page
-        if not page:
-            return
-        after = page[-1].digest
-
-
-def _exchange(fresh: Path, folder: Path, run: _Run) -> None:
-    """The new database takes the place of the older one, at once."""
+def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
+    """Replace the older database by the new one, atomically."""
     files, place = run.target.local.files, folder / DATABASE
     try:
         descriptor = files.open_to_read(fresh)
@@ -242,41 +231,37 @@ def _exchange(fresh: Path, folder: Path, run: _Run) -> None:
 
 
 def _check_folder(folder: Path, settings: Settings) -> None:
-    """Raise NotAllowed for a folder with anything in it that is no copy of ours, or that is the registry's own."""
+    """Raise NotAllowed if the folder has content and is not a backup, or is part of the registry."""
     own = {settings.home.resolve(), settings.blobs.resolve()}
     resolved = folder.resolve()
-    if resolved in own or any(one in own for one in resolved.parents) or own & set(_below(resolved, own)):
-        raise NotAllowed(f"{folder} is the registry's own folder, lies in it or has it in it: choose another")
+    if any(resolved == path or resolved in path.parents or path in resolved.parents for path in own):
+        raise NotAllowed(f"{folder} is the folder of the registry, is inside it or contains it: choose another folder")
     try:
         if not folder.exists() or not any(folder.iterdir()):
             return
-        said = json.loads((folder / MARK).read_text("utf-8"))
+        mark = json.loads((folder / MARK).read_text("utf-8"))
     except NotADirectoryError as error:
-        raise BadInput(f"{folder} is no folder") from error
+        raise BadInput(f"{folder} is not a folder") from error
     except (FileNotFoundError, ValueError):
-        said = None
+        mark = None
     except OSError as error:
         raise translated(error, folder) from error
-    if not isinstance(said, dict) or said.get("form") != FORM:
-        raise NotAllowed(f"{folder} has files in it, and is no backup: choose an empty folder")
+    if not isinstance(mark, dict) or mark.get("form") != FORMAT:
+        raise NotAllowed(f"{folder} has files in it and is not a backup: choose an empty folder")
 
 
-def _below(folder: Path, paths: set[Path]) -> list[Path]:
-    return [path for path in paths if folder in path.parents]
-
-
-def _mark(folder: Path, files: Files) -> None:
-    """Make the folder and say what it is, before anything else lies in it."""
+def _write_mark(folder: Path, files: Files) -> None:
+    """Create the folder, and mark it as a backup before anything else is written to it."""
     try:
         make_durable_folder(files, folder)
     except OSError as error:
         raise translated(error, folder) from error
     if not (folder / MARK).exists():
-        text = json.dumps({"form": FORM, "begun_at": now().isoformat()}) + "\n"
+        text = json.dumps({"form": FORMAT, "begun_at": now().isoformat()}) + "\n"
         with placed(folder / MARK, len(text), files) as file:
             file.write_at(text.encode("ascii"), 0)
 
 
-def _forget(path: Path) -> None:
-    for one in (path, *(path.with_name(path.name + ending) for ending in OWN_FILES)):
-        one.unlink(missing_ok=True)
+def _remove_database(path: Path) -> None:
+    for file in (path, *(path.with_name(path.name + ending) for ending in OWN_FILES)):
+        file.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""How alike two organs or two models are, by their fingerprints.
+"""Similarity of two organs or two models, from their fingerprints.
 
 The correlation of two fingerprints estimates the correlation of the two organs: near 1 for a fine-tune or a
-quantisation, 0.00 ± 0.07 for strangers. Norms, biases and rope tables are alike in unrelated models and would lift a
-model's similarity; so only matrices are compared, each with the one of its shape at its place. A likeness has no
-direction: it never says which of two models was there first.
+quantisation, 0.00 ± 0.07 for unrelated organs. Norms, biases and rope tables are similar in unrelated models and would
+increase the similarity of all models. Therefore only matrices are compared, each with the matrix of its shape at its
+place. A similarity has no direction: it does not tell which of two models existed first.
 """
 
 from __future__ import annotations
@@ -26,56 +26,55 @@ from organs.registry.gguf.types import dtype_by_name
 NOISE = 0.07
 """Standard deviation of the correlation of two unrelated organs."""
 NOISE_LIMIT = 5.0
-"""As many deviations above nothing is more than chance, also for the luckiest of a million pairs."""
+"""Standard deviations above 0 that chance does not reach, also in the best of a million pairs."""
 CLOSE = 0.98
-"""From here on grafts between two models were harmless: quantisations and light fine-tunes are here."""
+"""From this similarity on, grafts between two models were harmless. Quantisations and light fine-tunes have it."""
 RELATED = 0.2
-"""Below this nothing is called related."""
+"""Models below this similarity are not called related."""
 
 ROUNDING = 3.0
-"""Correlation lost by rounding to b bits a value is at most this times 4^-b: about 1 for even steps over ±2.4
-deviations, 1.1 to 1.5 measured (Q2_K, Q4_K, IQ4_NL); twice that is granted."""
+"""The loss of correlation by rounding to b bits a value is at most this times 4^-b: about 1 for even steps over ±2.4
+deviations, 1.1 to 1.5 measured (Q2_K, Q4_K, IQ4_NL); the limit is twice that."""
 FINGERPRINT_ROUNDING = 0.0005
-"""Correlation lost because a fingerprint has 32 steps a deviation."""
+"""The loss of correlation because a fingerprint has 32 steps per standard deviation."""
 
-CUT_AT = 127
-"""Steps at which a fingerprint cuts values off: 4 deviations."""
+CLIPPED_AT = 127
+"""Steps at which a fingerprint clips values: 4 standard deviations."""
 OUTLIERS_MAX = 4
-"""As many of 256 values may be left out of a correlation, because only one of the two is cut off there. More of them
-are no accident but what the organs are like: then nothing is left out."""
+"""Up to this many of 256 values are left out of a correlation where only one of the two fingerprints is clipped. A
+larger number is a property of the organs, not an accident: then nothing is left out."""
 
-PAIRS_AT_ONCE = 8192
-"""Pairs of fingerprints that are computed together: some tens of megabytes."""
-
+BATCH_PAIRS = 8192
+"""Pairs of fingerprints that are computed together, in some tens of megabytes."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Organ:
-    """What two models are compared by at one place."""
+class ComparableOrgan:
+    """An organ of one model at one place, as far as a comparison needs it."""
 
     type: str
     shape: tuple[int, ...]
     dtype: str
     fingerprint: bytes | None
-    """256 signed bytes; None where there are fewer values, or none that can be read."""
+    """256 signed bytes; None if the organ has fewer values or a dtype that cannot be read."""
     identity: Hashable
-    """Equal exactly for equal bytes of one dtype and shape."""
+    """A value that is equal for two organs exactly if bytes, dtype and shape are equal."""
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it has two dimensions or more; a length of 1 is none."""
+        """Whether it has two or more dimensions longer than 1."""
         return _is_matrix(self.shape)
 
     @property
     def is_constant(self) -> bool:
-        """Whether its fingerprint is that of equal values. Two unrelated models may both have a matrix of zeros."""
+        """Whether all values of its fingerprint are equal. Two unrelated models may both have a matrix of zeros."""
         return self.fingerprint is not None and len(set(self.fingerprint)) == 1
 
 
 class Kinship(StrEnum):
-    """What a similarity is called."""
+    """The class of a similarity."""
 
     CLOSE = "close"
     KIN = "kin"
@@ -85,26 +84,26 @@ class Kinship(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
-    """How alike two models are: means of the correlations of the matrices that they share."""
+    """The similarity of two models: means of the correlations of the matrices that they share."""
 
     mean: float | None
-    """Over all compared organs; None when there is none."""
+    """The mean over all compared organs; None if there is none."""
     organ_count: int
-    """How many organs were compared."""
+    """The number of compared organs."""
     first_count: int
-    """How many matrices the first model has; those without a counterpart could not be compared."""
+    """The number of matrices of the first model, including those without a counterpart."""
     second_count: int
     identical_count: int
-    """At how many places the two have the very same organ, vectors included."""
+    """The number of places where both have an identical organ, including vectors."""
     by_organ: Mapping[Slot, float]
-    """By tower, block and slot, in order."""
+    """The correlation of each compared organ, by tower, block and slot, in order."""
     by_type: Mapping[str, float]
     by_block: Mapping[tuple[str, int | None], float]
-    """By tower and block, in order; block None holds what is outside the blocks. The lowest changed most."""
+    """The mean of each block, by tower and block, in order. Block None has the organs outside of the blocks."""
 
     @property
     def kinship(self) -> Kinship:
-        """Kin only where the mean is also beyond chance for so few organs."""
+        """The class of the mean; `KIN` only if the mean is also above `chance` for this number of organs."""
         if self.mean is None:
             return Kinship.INCOMPARABLE
         if self.mean >= CLOSE:
@@ -113,29 +112,29 @@ class Similarity:
 
 
 def chance(organ_count: int) -> float:
-    """What the mean correlation of `organ_count` unrelated organs stays below."""
+    """Return the limit that the mean correlation of `organ_count` unrelated organs stays below."""
     return NOISE_LIMIT * NOISE / math.sqrt(organ_count)
 
 
 def correlation(first: bytes, second: bytes) -> float | None:
-    """Pearson's correlation of two fingerprints of organs of one shape; None when one of them is constant.
+    """Return Pearson's correlation of two fingerprints of organs of one shape; None if one of them is constant.
 
-    A few values may be left out: up to 4 positions at which one of the two is cut off (at 4 deviations) and the other
-    is not. One changed weight among the 256 would otherwise outweigh all others.
+    Up to 4 positions are left out at which one of the two is clipped (at 4 standard deviations) and the other is not.
+    Otherwise one changed weight among the 256 would outweigh all others.
     """
     return correlations(first, [second])[0]
 
 
 def correlations(own: bytes, others: Sequence[bytes]) -> list[float | None]:
-    """The correlation of one fingerprint with each of many; None where one of the two is constant."""
+    """Return the correlation of one fingerprint with each of `others`; None where one of the two is constant."""
     values = _correlations([own], others).tolist() if others else []
     return [None if math.isnan(value) else value for value in values]
 
 
-def similarity(first: Mapping[Slot, Organ], second: Mapping[Slot, Organ]) -> Similarity:
-    """How alike two models are.
+def similarity(first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, ComparableOrgan]) -> Similarity:
+    """Return the similarity of two models.
 
-    Organs that differ in shape do not count, nor do constant ones. Types are those of `first`.
+    Organs with different shapes and constant organs do not count. `by_type` uses the types of `first`.
     """
     shared = sorted((slot for slot in first if slot in second), key=_order)
     pairs = [(slot, first[slot], second[slot]) for slot in shared]
@@ -146,8 +145,8 @@ def similarity(first: Mapping[Slot, Organ], second: Mapping[Slot, Organ]) -> Sim
         for slot, own, other in compared
         if slot not in values and own.shape == other.shape and own.fingerprint and other.fingerprint
     ]
-    found = _correlations([own for _, own, _ in unequal], [other for _, _, other in unequal])
-    values |= {slot: value for (slot, _, _), value in zip(unequal, found.tolist(), strict=True) if value == value}
+    computed = _correlations([own for _, own, _ in unequal], [other for _, _, other in unequal]).tolist()
+    values |= {slot: value for (slot, _, _), value in zip(unequal, computed, strict=True) if not math.isnan(value)}
     by_organ = {slot: values[slot] for slot in shared if slot in values}
     return Similarity(
         mean=math.fsum(by_organ.values()) / len(by_organ) if by_organ else None,
@@ -161,37 +160,39 @@ def similarity(first: Mapping[Slot, Organ], second: Mapping[Slot, Organ]) -> Sim
     )
 
 
-def probes(organs: Mapping[Slot, Organ], limit: int) -> list[Slot]:
-    """Up to `limit` places by which relatives of a model are looked for, spread over its types and blocks.
+def probes(organs: Mapping[Slot, ComparableOrgan], limit: int) -> list[Slot]:
+    """Return up to `limit` places at which relatives of a model are searched, spread over its types and blocks.
 
-    Of the places that are left, one of the type and the block that were taken least comes next; between those a hash of
-    the place decides. So two models of one build ask at the same places, whichever comes first. Constant matrices are
-    no probes, and those without a fingerprint only where there are no others.
+    The next place is always one of the type and the block that were used least; among those a hash of the place
+    decides. So two models of the same structure use the same places. Constant matrices are not used, and matrices
+    without a fingerprint only if there are no others.
     """
-    telling = [slot for slot, organ in organs.items() if organ.is_matrix and not organ.is_constant]
-    left = [slot for slot in telling if organs[slot].fingerprint is not None] or telling
+    matrices = [slot for slot, organ in organs.items() if organ.is_matrix and not organ.is_constant]
+    left = [slot for slot in matrices if organs[slot].fingerprint is not None] or matrices
     hashes = {slot: hashlib.sha256(repr(slot).encode()).digest() for slot in left}
     types: Counter[str] = Counter()
     blocks: Counter[tuple[str, int | None]] = Counter()
-    chosen: list[Slot] = []
-    while left and len(chosen) < limit:
+    places: list[Slot] = []
+    while left and len(places) < limit:
         slot = min(left, key=lambda slot: (types[organs[slot].type], blocks[slot[:2]], hashes[slot]))
         left.remove(slot)
-        chosen.append(slot)
+        places.append(slot)
         types[organs[slot].type] += 1
         blocks[slot[:2]] += 1
-    return chosen
+    return places
 
 
-def is_another_encoding(first: Mapping[Slot, Organ], second: Mapping[Slot, Organ], found: Similarity) -> bool:
+def is_another_encoding(
+    first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, ComparableOrgan], measured: Similarity
+) -> bool:
     """Whether two models look like one set of weights in two encodings: a quantisation, or two of one original.
 
-    That is told by three signs together: the same places with the same shapes, the matrices in other dtypes; every
-    vector the same to the last byte (fine-tuning changes norms, quantising leaves them); and correlations no lower
-    than rounding to those dtypes explains. A fine-tune that left all vectors alone and changed less than the rounding
-    cannot be told from a quantisation.
+    Three conditions must hold: the same places with the same shapes, and some matrices in other dtypes; every vector
+    identical to the last byte (fine-tuning changes norms, quantisation does not); and correlations not lower than
+    rounding to those dtypes explains. A fine-tune that kept all vectors and changed less than the rounding looks the
+    same as a quantisation.
     """
-    if first.keys() != second.keys() or not found.by_organ:
+    if first.keys() != second.keys() or not measured.by_organ:
         return False
     vectors = [slot for slot, own in first.items() if not own.is_matrix]
     if not vectors or any(first[slot].identity != second[slot].identity for slot in vectors):
@@ -200,16 +201,16 @@ def is_another_encoding(first: Mapping[Slot, Organ], second: Mapping[Slot, Organ
         return False
     if all(own.dtype == second[slot].dtype for slot, own in first.items()):
         return False
-    least = {slot: 1.0 - _rounding(first[slot].dtype, second[slot].dtype) for slot in found.by_organ}
-    return all(value >= least[slot] for slot, value in found.by_organ.items())
+    least = {slot: 1.0 - _rounding(first[slot].dtype, second[slot].dtype) for slot in measured.by_organ}
+    return all(value >= least[slot] for slot, value in measured.by_organ.items())
 
 
 def relation_to_parent(stated: str, measured: str | None, bits: float, parent_bits: float) -> str:
-    """Return the relation of a model to the parent that it declares as `stated`.
+    """Return the relation of a model to its parent; `stated` is the relation that the model declares.
 
-    If the two were measured to be one set of weights in two encodings (`is_another_encoding`, recorded as `quantized`),
-    the one with fewer bits a value is `quantized` from the other, and the other only a `relative`: whatever was stated.
-    Where the weights do not tell, the statement stands.
+    If the measurement says that both are one set of weights in two encodings (`is_another_encoding`, recorded as
+    `quantized`), the declared relation is replaced: the model with fewer bits a value is `quantized` from the other,
+    and the other is a `relative`. In other cases the declared relation is returned.
     """
     if measured != "quantized" or stated not in ("finetune", "quantized", "relative"):
         return stated
@@ -222,9 +223,9 @@ def _is_matrix(shape: tuple[int, ...]) -> bool:
 
 
 def _rounding(first: str, second: str) -> float:
-    """How much correlation two encodings of the same values may lose, both rounded."""
-    lost = (ROUNDING * math.pow(4.0, -_bits_a_value(dtype)) for dtype in (first, second))
-    return sum(lost) + FINGERPRINT_ROUNDING
+    """Return the correlation that two encodings of the same values may lose by rounding."""
+    losses = (ROUNDING * math.pow(4.0, -_bits_a_value(dtype)) for dtype in (first, second))
+    return sum(losses) + FINGERPRINT_ROUNDING
 
 
 def _bits_a_value(dtype: str) -> float:
@@ -238,42 +239,43 @@ def _order(slot: Slot) -> tuple[str, bool, int, str]:
 
 
 def _correlations(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
-    """Pearson's correlation of each pair, or of a single `first` with each; NaN where one of the two is constant."""
+    """Return the correlation of each pair, or of a single `first` with each; NaN where one of the two is constant."""
     if not first or not second:
         return np.empty(0)
-    starts = range(0, len(second), PAIRS_AT_ONCE)
-    slices = [slice(start, start + PAIRS_AT_ONCE) for start in starts]
-    return np.concatenate([_some_correlations(first if len(first) == 1 else first[one], second[one]) for one in slices])
+    starts = range(0, len(second), BATCH_PAIRS)
+    slices = [slice(start, start + BATCH_PAIRS) for start in starts]
+    return np.concatenate([_batch(first if len(first) == 1 else first[part], second[part]) for part in slices])
 
 
-def _some_correlations(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
+def _batch(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
     own, others = _rows(first), _rows(second)
-    found = _pearson(own, others, np.full(len(others), own.shape[1]))
-    one_cut = _is_cut(own) != _is_cut(others)
-    counts = np.count_nonzero(one_cut, axis=1)
-    again = np.flatnonzero((counts > 0) & (counts <= OUTLIERS_MAX))
-    if again.size:
-        kept = ~one_cut[again]
-        own = own if len(own) == 1 else own[again]
-        without = _pearson(np.where(kept, own, 0), np.where(kept, others[again], 0), own.shape[1] - counts[again])
-        # Where nothing but the outliers varied, they are all there is to go by.
-        found[again] = np.where(np.isnan(without), found[again], without)
-    return found
+    values = _pearson(own, others, np.full(len(others), own.shape[1]))
+    is_outlier = _is_clipped(own) != _is_clipped(others)
+    counts = np.count_nonzero(is_outlier, axis=1)
+    affected = np.flatnonzero((counts > 0) & (counts <= OUTLIERS_MAX))
+    if affected.size:
+        regular = ~is_outlier[affected]
+        own = own if len(own) == 1 else own[affected]
+        lengths = own.shape[1] - counts[affected]
+        without = _pearson(np.where(regular, own, 0), np.where(regular, others[affected], 0), lengths)
+        # If only the outliers vary, the correlation with them stays.
+        values[affected] = np.where(np.isnan(without), values[affected], without)
+    return values
 
 
 def _rows(fingerprints: Sequence[bytes]) -> NDArray[np.int8]:
     return np.frombuffer(b"".join(fingerprints), np.int8).reshape(len(fingerprints), -1)
 
 
-def _is_cut(rows: NDArray[np.int8]) -> NDArray[np.bool_]:
-    cut: NDArray[np.bool_] = (rows >= CUT_AT) | (rows <= -CUT_AT)
-    return cut
+def _is_clipped(rows: NDArray[np.int8]) -> NDArray[np.bool_]:
+    clipped: NDArray[np.bool_] = (rows >= CLIPPED_AT) | (rows <= -CLIPPED_AT)
+    return clipped
 
 
 def _pearson(first: NDArray[np.int8], second: NDArray[np.int8], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Pearson's correlation of rows of `lengths` values; zeros beyond that many make no difference.
+    """Return Pearson's correlation of rows of `lengths` values; the other values of a row must be 0.
 
-    The sums are of whole numbers below 2^24, so float32 holds them exactly, and the order makes no difference.
+    The sums are whole numbers below 2^24, so float32 holds them exactly, in any order of summation.
     """
     own, others = first.astype(np.float32), second.astype(np.float32)
     own_sums, other_sums = own.sum(axis=1, dtype=np.float64), others.sum(axis=1, dtype=np.float64)
@@ -281,19 +283,19 @@ def _pearson(first: NDArray[np.int8], second: NDArray[np.int8], lengths: NDArray
     covariances = lengths * products.astype(np.float64) - own_sums * other_sums
     variances = _variances(own, own_sums, lengths) * _variances(others, other_sums, lengths)
     variances[variances == 0.0] = np.nan
-    found: NDArray[np.float64] = covariances / np.sqrt(variances)
-    return found.clip(-1.0, 1.0)
+    values: NDArray[np.float64] = covariances / np.sqrt(variances)
+    return values.clip(-1.0, 1.0)
 
 
 def _variances(rows: NDArray[np.float32], sums: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Variances, times the lengths squared."""
+    """Return the variance of each row, times its length squared."""
     squares: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
     variances: NDArray[np.float64] = lengths * squares.astype(np.float64) - sums * sums
     return variances
 
 
 def _means(values: Iterable[tuple[Key, float]]) -> dict[Key, float]:
-    """The mean of the values of each key, keys in the order of their first value."""
+    """Return the mean of the values of each key; keys are in the order of their first value."""
     groups: dict[Key, list[float]] = {}
     for key, value in values:
         groups.setdefault(key, []).append(value)
@@ -301,20 +303,20 @@ def _means(values: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 
 
 class Groups:
-    """Disjoint sets of anything that can be a key; whatever was never joined is a set of its own."""
+    """Disjoint sets of hashable items (union-find); an item that was never joined is a set of its own."""
 
     def __init__(self) -> None:
         self._above: dict[Hashable, Hashable] = {}
 
-    def leader(self, one: Hashable) -> Hashable:
-        """The one that stands for the whole set: two are in one set when they have the same leader."""
+    def leader(self, item: Hashable) -> Hashable:
+        """Return the item that represents the set of `item`: two items are in one set if they have the same leader."""
         above = self._above
-        while (other := above.get(one, one)) != one:
-            above[one] = one = above.get(other, other)  # each look shortens the way for the next one
-        return one
+        while (parent := above.get(item, item)) != item:
+            above[item] = item = above.get(parent, parent)  # shortens the path for later calls
+        return item
 
     def join(self, first: Hashable, second: Hashable) -> None:
-        """Make one set of the two that these are in."""
+        """Merge the sets of `first` and `second`."""
         above, below = self.leader(first), self.leader(second)
         if above != below:
             self._above[below] = above

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from organs.registry.amounts import NOTHING, theta_text
+from organs.registry.amounts import NO_VALUE, theta_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Measure:
     def text(self, value: float | None) -> str:
         """Return `value` for people."""
         if value is None:
-            return NOTHING
+            return NO_VALUE
         return theta_text(value) if self.name == "theta" else f"{value:.{self.decimals}f}"
 
     def text_of(self, organ: object) -> str:

@@ -19,7 +19,7 @@ from organs.registry.errors import BadName
 
 NAME_MAX_LENGTH = 96
 MODEL_TEXT_MAX_LENGTH = 210
-"""Of a whole name as it is typed, with namespace and version."""
+"""Characters of a whole name as typed, with namespace and version."""
 RESERVED_NAMESPACES = frozenset(
     {
         "account",
@@ -47,11 +47,11 @@ RESERVED_NAMESPACES = frozenset(
     }
 )
 RESERVED_ENDINGS = (".json", ".csv", ".gguf")
-"""Endings of the catalog's own addresses."""
-UNSERVED_ENDINGS = (*RESERVED_ENDINGS, ".git")
-"""Endings that a new name does not have."""
+"""Endings of addresses of the catalog."""
+REFUSED_ENDINGS = (*RESERVED_ENDINGS, ".git")
+"""Endings that a new name may not have."""
 DIGEST_LENGTH = 8
-"""Hexadecimal digits that stand in a proposed name for letters that cannot be written in ASCII."""
+"""Hexadecimal digits in a proposed name that replace letters without an ASCII form."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _UNWANTED = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
@@ -77,7 +77,7 @@ _LATIN = {
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A checked name; `version` is None where the newest is meant."""
+    """A valid name of a model; `version` None means the newest."""
 
     namespace: str
     name: str
@@ -93,31 +93,31 @@ def parse_model_name(text: str) -> ModelName:
     path, at, version = text.partition("@")
     namespace, slash, name = path.rpartition("/")
     namespace = namespace if slash else "local"
-    for part, what in ((namespace, "namespace"), (name, "name")):
+    for part, kind in ((namespace, "namespace"), (name, "name")):
         if len(part) > NAME_MAX_LENGTH or not _NAME.fullmatch(part) or ".." in part:
             raise BadName(
-                f"{part[:100]!r} is not a {what}: use letters and digits, with . _ - between them, "
+                f"{part[:100]!r} is not a {kind}: use letters and digits, with . _ - between them, "
                 f"at most {NAME_MAX_LENGTH} characters"
             )
     if namespace.lower() in RESERVED_NAMESPACES:
-        raise BadName(f"the namespace {namespace!r} is an address of the catalog: choose another")
+        raise BadName(f"the namespace {namespace!r} is an address of the catalog: choose another one")
     if name.lower().endswith(RESERVED_ENDINGS):
-        raise BadName(f"a name does not end in {', '.join(RESERVED_ENDINGS)}: leave that out of {name!r}")
+        raise BadName(f"a name does not end in {', '.join(RESERVED_ENDINGS)}: remove the ending of {name!r}")
     if at and not (version.isascii() and version.isdigit() and 0 < len(version) < 10 and int(version)):
         raise BadName(f"{version[:20]!r} is not a version: use a whole number from 1")
     return ModelName(namespace, name, int(version) if at else None)
 
 
-def check_new_name(part: str, what: str = "name") -> None:
+def check_new_name(part: str, kind: str = "name") -> None:
     """Raise BadName if stock clients refuse `part`, a name or a namespace that `parse_model_name` accepts."""
     problem = None
     if _SPECIALS.search(part):
         problem = "has two of . and - side by side"
-    elif part.lower().endswith(UNSERVED_ENDINGS):
+    elif part.lower().endswith(REFUSED_ENDINGS):
         problem = f"ends in {part[part.rindex('.') :]}"
     if problem is not None:
         raise BadName(
-            f"the {what} {part!r} {problem}, and the clients of the Hugging Face hub refuse that: "
+            f"the {kind} {part!r} {problem}, and the clients of the Hugging Face hub refuse it: "
             f"use for example {name_from_text(part)!r}"
         )
 
@@ -131,41 +131,41 @@ def namespace_from_text(text: str) -> str:
 def name_from_text(text: str) -> str:
     """Return the nearest allowed new name to any text, such as a file's name or a title.
 
-    Letters of other scripts become Latin ones where that is known. The others are left out, and the first digits of
-    the text's SHA-256 stand for them, so that two different texts do not get one name.
+    Letters of other scripts become Latin letters where `_LATIN` or Unicode has them. The others are left out, and the
+    first digits of the SHA-256 of the text are appended, so that two different texts do not get the same name.
     """
     latin, is_whole = _in_latin(text)
-    clean = _without_endings(_SPECIALS.sub(_one_special, _without_endings(_UNWANTED.sub("-", latin))))
+    clean = _without_endings(_SPECIALS.sub(_single_special, _without_endings(_UNWANTED.sub("-", latin))))
     if is_whole and clean:
         return clean
     mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
-    kept = clean[: NAME_MAX_LENGTH - DIGEST_LENGTH - 1].rstrip(_EDGES)
-    return f"{kept or 'model'}-{mark}"
+    stem = clean[: NAME_MAX_LENGTH - DIGEST_LENGTH - 1].rstrip(_EDGES)
+    return f"{stem or 'model'}-{mark}"
 
 
 def _in_latin(text: str) -> tuple[str, bool]:
     """Return `text` with Latin letters in place of others, and whether every letter and digit has one."""
-    written = list(_transliterated(text))
-    lost = any(not one.isascii() and one.isalnum() for one in written)
-    return "".join(written), not lost
+    letters = list(_transliterated(text))
+    has_others = any(not letter.isascii() and letter.isalnum() for letter in letters)
+    return "".join(letters), not has_others
 
 
 def _transliterated(text: str) -> Iterator[str]:
-    for one in unicodedata.normalize("NFKC", text):
-        for part in unicodedata.normalize("NFKD", _LATIN.get(one.lower(), one)):
+    for letter in unicodedata.normalize("NFKC", text):
+        for part in unicodedata.normalize("NFKD", _LATIN.get(letter.lower(), letter)):
             if unicodedata.combining(part):
                 continue
             latin = _LATIN.get(part.lower(), part)
-            yield latin.capitalize() if one != one.lower() else latin
+            yield latin.capitalize() if letter != letter.lower() else latin
 
 
-def _one_special(run: re.Match[str]) -> str:
+def _single_special(run: re.Match[str]) -> str:
     return "-" if "-" in run.group() else "."
 
 
 def _without_endings(clean: str) -> str:
-    """Return `clean` cut to the length of a name, without endings and specials that a new name does not end in."""
+    """Return `clean` cut to the length of a name, without endings that a new name may not have."""
     clean = clean.strip(_EDGES)[:NAME_MAX_LENGTH].rstrip(_EDGES)
-    while clean.lower().endswith(UNSERVED_ENDINGS):
+    while clean.lower().endswith(REFUSED_ENDINGS):
         clean = clean.rpartition(".")[0].rstrip(_EDGES)
     return clean

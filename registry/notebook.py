@@ -1,6 +1,6 @@
-"""Values as small pieces of HTML, for notebooks: `_repr_html_` of what scripts get is made of these.
+"""HTML for notebooks: the pieces of which the `_repr_html_` methods of results are made.
 
-Every text is escaped, here and nowhere else. There is no script in it, no link, nothing that is loaded from elsewhere.
+All text is escaped in this module only. The HTML has no scripts and no links, and loads nothing.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-ROWS_SHOWN = 60
-"""Of one table; a line below it says how many there are beyond."""
-TEXT_SHOWN = 400
+ROWS_MAX = 60
+"""Rows of one table; a line below the table has the number of rows left out."""
+TEXT_MAX = 400
 """Characters of one cell."""
 
 Cell = str | int | None
@@ -19,48 +19,48 @@ _LEFT = ' style="text-align:left"'
 
 
 def document(*pieces: str) -> str:
-    """`pieces`, which are HTML from here, as one."""
+    """Return `pieces`, HTML from functions of this module, as one element."""
     return f"<div>{''.join(pieces)}</div>"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: Iterable[str] = ()) -> str:
-    """A table; the columns whose headings are among `numbers` are set flush right. None is a dash."""
+    """Return a table. Columns whose headings are in `numbers` are aligned right; None becomes a dash."""
     right = set(numbers)
     styles = [_RIGHT if name in right else _LEFT for name in headings]
     lines = list(rows)
     head = "".join(f"<th{style}>{_text(name)}</th>" for name, style in zip(headings, styles, strict=True))
-    body = "".join(f"<tr>{_cells(line, styles)}</tr>" for line in lines[:ROWS_SHOWN])
-    more = paragraph(f"… and {len(lines) - ROWS_SHOWN:,} more") if len(lines) > ROWS_SHOWN else ""
+    body = "".join(f"<tr>{_cells(line, styles)}</tr>" for line in lines[:ROWS_MAX])
+    more = paragraph(f"… and {len(lines) - ROWS_MAX:,} more") if len(lines) > ROWS_MAX else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
 def facts(pairs: Iterable[tuple[str, Cell]]) -> str:
-    """A table of two columns: what, and its value."""
-    return f"<table><tbody>{''.join(_fact(what, value) for what, value in pairs)}</tbody></table>"
+    """Return a table of two columns: the name of each value, and the value."""
+    return f"<table><tbody>{''.join(_fact(name, value) for name, value in pairs)}</tbody></table>"
 
 
 def paragraph(text: str) -> str:
-    """A line of text."""
+    """Return a line of text."""
     return f"<p>{_text(text)}</p>"
 
 
 def heading(text: str) -> str:
-    """What stands above the rest."""
+    """Return a heading."""
     return f"<p><b>{_text(text)}</b></p>"
 
 
 def preformatted(text: str) -> str:
-    """Text whose lines and spaces stay."""
+    """Return text that keeps its lines and spaces."""
     return f"<pre>{_text(text)}</pre>"
 
 
 def visible(text: str) -> str:
-    """`text` with control, bidirectional and invisible characters written out, so that none has an effect."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in text)
+    """Return `text` with control, bidirectional and invisible characters as escapes, so that they have no effect."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 
-def _fact(what: str, value: Cell) -> str:
-    return f"<tr><th{_LEFT}>{_text(what)}</th><td{_LEFT}>{_cell(value)}</td></tr>"
+def _fact(name: str, value: Cell) -> str:
+    return f"<tr><th{_LEFT}>{_text(name)}</th><td{_LEFT}>{_cell(value)}</td></tr>"
 
 
 def _cells(line: Sequence[Cell], styles: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ def _cells(line: Sequence[Cell], styles: Sequence[str]) -> str:
 
 def _cell(value: Cell) -> str:
     text = "–" if value is None else f"{value:,}" if isinstance(value, int) else value
-    return _text(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
+    return _text(text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…")
 
 
 def _text(text: str) -> str:

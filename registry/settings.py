@@ -1,4 +1,7 @@
-"""Settings: where the registry lives. Read once from the environment by a face, then passed on as one frozen value."""
+"""Settings of a registry: its folders, its database and its limits.
+
+The command line and the server read them once from the environment and pass them on as one frozen value.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ DATABASE_VARIABLE = "ORGAN_DATABASE_URL"
 BLOBS_VARIABLE = "ORGAN_BLOBS_URL"
 DEBUG_VARIABLE = "ORGAN_DEBUG"
 REGISTRY_VARIABLE = "ORGAN_REGISTRY"
-TOKEN_VARIABLE = "ORGAN_TOKEN"  # noqa: S105  # its name, not a token
+TOKEN_VARIABLE = "ORGAN_TOKEN"  # noqa: S105  # the name of a variable, not a token
 REVIEW_VARIABLE = "ORGAN_REVIEW"
 QUOTA_VARIABLE = "ORGAN_QUOTA"
 UPLOAD_MAX_VARIABLE = "ORGAN_UPLOAD_MAX"
@@ -28,50 +31,50 @@ SANDBOXES = ("auto", "require")
 
 
 GRACE = timedelta(hours=24)
-"""How long a blob that nothing needs stays before a sweep removes it."""
+"""How long a sweep keeps a blob that nothing needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where one registry keeps its database and its blobs."""
+    """The settings of one registry."""
 
     home: Path
-    """The registry's folder; made when it is first written to."""
+    """The folder of the registry; it is created by the first write."""
     database_url: str
     """An SQLAlchemy URL."""
     blobs: Path
     """The folder of the local blob store."""
     review: str = "auto"
-    """Whether what contributors send is visible once it is checked, or waits for an administrator (`manual`)."""
+    """Whether contributions become visible after the check (`auto`) or after an administrator's review (`manual`)."""
     quota_bytes: int = 100 * 1000**3
-    """What is kept for a contributor who has no quota of their own, uploads under way included."""
+    """Bytes that a contributor without a quota of their own may store, including unfinished uploads."""
     upload_max_bytes: int = 64 * 1000**3
-    """Of one model that is sent."""
+    """The largest model that may be uploaded."""
     sandbox: str = "auto"
-    """Whether untrusted data is read where processes cannot be confined fully: `auto` yes, `require` no."""
+    """Whether untrusted data is read on systems that cannot fully confine a process: `auto` yes, `require` no."""
 
     @property
     def requires_sandbox(self) -> bool:
-        """Whether to refuse what cannot be done in a fully confined process."""
+        """Whether work that needs a fully confined process is refused where the system has none."""
         return self.sandbox == "require"
 
     @property
     def uploads(self) -> Path:
-        """The folder in which what is sent lies until it is checked."""
+        """The folder of uploads that are not checked yet."""
         return self.home / "uploads"
 
     @classmethod
     def in_folder(cls, home: Path) -> Settings:
-        """The defaults for a registry in the folder `home`: SQLite and local blobs."""
+        """Return the default settings of a registry in the folder `home`: SQLite and local blobs."""
         home = home.expanduser().absolute()
-        database = quote(str(home / "registry.sqlite3"))  # a folder may have ? and % in its name
+        database = quote(str(home / "registry.sqlite3"))  # the name of a folder may have ? and %
         return cls(home, f"sqlite:///{database}", home / "blobs")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """The settings that `environment` gives; the default home is the user's data folder (XDG).
+        """Return the settings in `environment`; the default home is the user's data folder (XDG).
 
-        Raises BadSetting for a place that this version cannot store blobs in, and for what means nothing.
+        Raises BadSetting for invalid values, and for a place of blobs that this version does not support.
         """
         home = environment.get(HOME_VARIABLE) or platformdirs.user_data_dir("organ-registry")
         defaults = cls.in_folder(Path(home))
@@ -91,7 +94,7 @@ def _blobs_folder(text: str | None) -> Path | None:
         return None
     scheme, separator, rest = text.partition("://")
     if separator and scheme != "file":
-        raise BadSetting(f"{BLOBS_VARIABLE} is {text[:80]!r}: blobs are kept in a folder; give its path")
+        raise BadSetting(f"{BLOBS_VARIABLE} is {text[:80]!r}: blobs are stored in a folder; set it to the path of one")
     return Path(rest if separator else text).expanduser().absolute()
 
 

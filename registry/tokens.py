@@ -1,10 +1,13 @@
-"""Tokens: texts that are easy to find by scanners, refused offline when mistyped, and kept as a digest alone.
+"""Tokens of accounts and sessions.
 
-    orgp_ + 9 characters of id + 43 of secret + 6 of checksum      a contributor's, for programs and for logging in
-    orgs_ + 43 characters of secret + 6 of checksum                a page's, for as long as its session
+Scanners can recognise their text, mistyped ones are refused without a look at the database, and only their SHA-256 is
+stored.
 
-All characters are base 62. The secret has 256 random bits (43 · log2 62), so that a plain SHA-256 keeps it. The
-checksum is the CRC-32 of all that stands before it: it finds typing errors and nothing else.
+    orgp_ + 9 characters of id + 43 of secret + 6 of checksum      for a contributor's programs and for logging in
+    orgs_ + 43 characters of secret + 6 of checksum                for the pages of one browser session
+
+All characters are base 62. The secret has 256 random bits (43 · log2 62), so a plain SHA-256 protects it. The
+checksum is the CRC-32 of all characters before it; it only detects typing errors.
 """
 
 from __future__ import annotations
@@ -28,23 +31,23 @@ _SHAPE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token as it is shown once, and what is kept of it."""
+    """A new token: its text, which is shown once, and the values that are stored."""
 
     text: str
     public_id: str
-    """Empty for a page's."""
+    """Empty for the token of a session."""
     sha256: str
 
     def __repr__(self) -> str:
-        return f"<NewToken {self.public_id}>"  # its text belongs into no log
+        return f"<NewToken {self.public_id}>"  # the text must not appear in logs
 
 
 @dataclass(frozen=True, slots=True)
 class SentToken:
-    """A token that somebody sent, well-formed: whether it is good the catalog knows."""
+    """A well-formed token of a request. Only the catalog knows whether it is valid."""
 
     public_id: str
-    """Empty for a page's."""
+    """Empty for the token of a session."""
     sha256: str
 
     @property
@@ -53,35 +56,35 @@ class SentToken:
 
 
 def new_token() -> NewToken:
-    """A contributor's token that nobody has had before."""
+    """Return a new random token for a contributor."""
     public_id = _random(ID_LENGTH)
-    return _made(PREFIX + public_id + _random(SECRET_LENGTH), public_id)
+    return _new_token(PREFIX + public_id + _random(SECRET_LENGTH), public_id)
 
 
 def new_page_token() -> NewToken:
-    """A page's token that nobody has had before."""
-    return _made(PAGE_PREFIX + _random(SECRET_LENGTH), "")
+    """Return a new random token for a browser session."""
+    return _new_token(PAGE_PREFIX + _random(SECRET_LENGTH), "")
 
 
 def parse_token(text: str) -> SentToken:
-    """The token in `text`; raises BadToken for what is none or is mistyped, without repeating it."""
+    """Return the token in `text`; raises BadToken, without the text in its message, if it is mistyped."""
     match = _SHAPE.fullmatch(text)
     if match is None and text.startswith(PREFIX):
-        whole = len(PREFIX) + ID_LENGTH + SECRET_LENGTH + CHECKSUM_LENGTH
-        raise BadToken(f"this token is cut or mistyped: a whole one has {whole} characters, {PREFIX} among them")
+        length = len(PREFIX) + ID_LENGTH + SECRET_LENGTH + CHECKSUM_LENGTH
+        raise BadToken(f"the token is cut or mistyped: a complete token has {length} characters, including {PREFIX}")
     if match is None:
-        raise BadToken(f"this is no token: one begins with {PREFIX}")
+        raise BadToken(f"this is not a token: tokens begin with {PREFIX}")
     if _checksum(text[:-CHECKSUM_LENGTH]) != text[-CHECKSUM_LENGTH:]:
-        raise BadToken("this token is mistyped: its checksum does not fit")
+        raise BadToken("the token is mistyped: its checksum is wrong")
     return SentToken(match["id"] or "", secret_sha256(text))
 
 
 def secret_sha256(text: str) -> str:
-    """What is kept of a secret."""
+    """Return the SHA-256 by which a secret is stored."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _made(body: str, public_id: str) -> NewToken:
+def _new_token(body: str, public_id: str) -> NewToken:
     text = body + _checksum(body)
     return NewToken(text, public_id, secret_sha256(text))
 

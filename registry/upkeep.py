@@ -1,15 +1,16 @@
-"""Keeping a registry sound: verify that every row has its bytes, set faulty blobs aside and take them back, sweep.
+"""Maintenance of a registry: verify that every row has its bytes, set faulty blobs aside and take them back, sweep.
 
-The sweep takes two runs to remove a blob. The first dooms what nobody has needed for the grace; a later one deletes the
-row of what is still doomed and still unneeded, commits, and only then unlinks that physical file. Names are never used
-twice, so a writer who brings the same bytes in between either spares the row or writes a file of another name.
+The sweep needs two runs to remove a blob. The first dooms blobs that nothing has needed for the grace period. A later
+run deletes the rows of blobs that are still doomed and unneeded, commits, and only then unlinks their files. Names of
+files are never reused: a writer that brings the same bytes in between either spares the row or writes a file of another
+name.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -55,7 +56,7 @@ from organs.registry.settings import GRACE
 from organs.registry.store import BlobAddress, BlobReader, BlobStore, RangeReader
 
 CLOCK_SLACK = timedelta(minutes=1)
-"""By how much the clock of the store's file system may be behind the one of those who ingest."""
+"""The most that the clock of the store's file system may be behind the clocks of processes that ingest."""
 
 TAKE_BACK_ATTEMPTS = 5
 TAKE_BACK_PAUSE_SECONDS = 0.2
@@ -67,7 +68,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A blob that does not give its bytes, and where it is needed."""
+    """A blob with wrong, missing or unreadable bytes, and what needs it."""
 
     digest: Digest
     reason: str
@@ -76,7 +77,7 @@ class Fault:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What verify looked at and found."""
+    """The result of a verification."""
 
     blobs: int = 0
     read_bytes: int = 0
@@ -84,16 +85,16 @@ class VerifyReport:
     faults: list[Fault] = field(default_factory=list)
     quarantined: int = 0
     recovered: list[Digest] = field(default_factory=list)
-    """Blobs that were set aside and whose bytes are right again; with `repair` they were taken back."""
+    """Blobs that were set aside and have the right bytes again; with `repair` they were taken back."""
     counted_organs: int = 0
-    """Organs that an older version registered, and whose values that are NaN or infinite were counted now."""
+    """Organs of an older version whose NaN and infinite values this run counted."""
     miscounted: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The running totals that were wrong: as they were kept, and counted. `repair` puts them right."""
+    """The running totals that were wrong: the stored and the counted value. `repair` corrects them."""
 
 
 @dataclass(slots=True)
 class SweepReport:
-    """What a sweep did, or with `dry_run` would do."""
+    """What a sweep did, or would do with `dry_run`."""
 
     dry_run: bool
     doomed: int = 0
@@ -128,13 +129,13 @@ def verify(
 
     Blobs that were set aside before are always read and hashed. With `repair`, those whose bytes are right again are
     taken back, and blobs whose bytes are wrong or missing are set aside: they are read again before they are used, and
-    an ingest of the same bytes stores them anew. With both, values that are NaN or infinite are counted in the organs
-    of which that is unknown. A blob that could not be read for another reason is a fault that may
-    pass, and is not set aside. Running totals that are wrong are corrected.
+    an ingest of the same bytes stores them again. With both, NaN and infinite values are counted in the organs where
+    their number is unknown. A blob that could not be read for another reason is reported, but not set aside: the
+    reason may be temporary. Wrong running totals are corrected.
     """
     report = VerifyReport()
     suspects, recovered = [], []
-    for row in _all_blobs(catalog):
+    for row in all_blobs(catalog):
         report.blobs += 1
         if _check(blobs, row, read_data, report) is not None:
             suspects.append(row)
@@ -143,9 +144,9 @@ def verify(
         if progress is not None:
             progress(row.size_bytes)
     with catalog.reading() as session:
-        known = known_files(session)
-    report.orphans = sum(1 for stray in blobs.local.walk() if stray.file is None or stray.file not in known)
-    faulty = _look_again(catalog, blobs, suspects, read_data, report)
+        named = known_files(session)
+    report.orphans = sum(1 for stray in blobs.local.walk() if stray.file is None or stray.file not in named)
+    faulty = _confirm_faults(catalog, blobs, suspects, read_data, report)
     report.recovered = [row.digest for row in recovered]
     if repair and faulty:
         report.quarantined = set_aside(catalog, faulty)
@@ -160,7 +161,7 @@ def verify(
 
 
 def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_run: bool = True) -> SweepReport:
-    """Remove what nothing needs: reclaim what an earlier sweep doomed, doom what is unneeded now, remove stray files.
+    """Remove blobs that nothing needs: reclaim those doomed by an earlier sweep, doom others, remove stray files.
 
     Raises Busy while another sweep runs.
     """
@@ -180,16 +181,16 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
 
 
 def set_aside(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
-    """Set aside the blobs that still point at the stored bytes that were found faulty; return how many."""
+    """Set aside those `faulty` blobs that still point at the same stored bytes; return how many."""
     with catalog.writing() as session:
         return sum(mark_corrupt(session, row) for row in faulty)
 
 
 def take_back(catalog: Catalog, blob: BlobAddress) -> None:
-    """Mark a blob as present whose bytes were set aside and are right again, and record the event.
+    """Mark a blob that was set aside as present, because its bytes are right again, and record the event.
 
-    It never waits long and never raises: the caller reads the blob, which is sound whatever becomes of its mark. While
-    others write it tries some times; if none of them succeeds, the blob stays marked until it is read again.
+    It never waits long and never raises: the caller can read the blob in any case. While other processes write, it
+    tries up to 5 times; if no attempt succeeds, the blob stays set aside until it is read again.
     """
     for attempt in range(TAKE_BACK_ATTEMPTS):
         if attempt:
@@ -203,9 +204,8 @@ def take_back(catalog: Catalog, blob: BlobAddress) -> None:
             return
 
 
-def _all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
-    """Every row by digest, a page a session: reading for hours in one would keep the database from tidying up."""
-    page: Sequence[BlobRow] = ()
+def all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
+    """Yield every row by digest, with a session for each page: a long session would keep the database from cleaning up."""
     after = ""
     while True:
         with catalog.reading() as session:
@@ -216,12 +216,12 @@ def _all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
         after = page[-1].digest
 
 
-def _look_again(
+def _confirm_faults(
     catalog: Catalog, blobs: BlobStore, suspects: Iterable[BlobRow], read_data: Share | None, report: VerifyReport
 ) -> list[BlobRow]:
-    """Report the `suspects` that are faulty by what the catalog says now; those whose bytes are wrong or gone.
+    """Check the `suspects` again with their present rows, and report faults; return those with wrong or missing bytes.
 
-    While the others were read, a sweep may have removed a blob, or an ingest healed it.
+    While other blobs were read, a sweep may have removed a suspect, or an ingest may have stored its bytes again.
     """
     faulty = []
     with catalog.reading() as session:
@@ -237,47 +237,48 @@ def _look_again(
 
 @dataclass(frozen=True, slots=True)
 class MissingReport:
-    """What became of organs that lacked measures."""
+    """How many organs with missing measures were measured."""
 
     measured: int
     unreadable: int
-    """Organs whose stored bytes could not be read; `organ verify` says which."""
+    """Organs whose stored bytes could not be read; `organ verify` lists them."""
 
 
 def measure_missing(catalog: Catalog, blobs: BlobStore, progress: Progress = lambda _count: None) -> MissingReport:
-    """Measure the organs that were registered before some measure was known, from their stored bytes.
+    """Measure the organs of which an older version did not compute all measures, from their stored bytes.
 
-    What is measured already stays as it is. It can be interrupted, and goes on where it was. `progress` gets how many
-    organs were looked at. Raises StoreError only for a store that cannot be opened.
+    Existing measures stay unchanged. A run that is interrupted loses at most one page of work. `progress` gets the
+    number of organs of each page. Raises StoreError only for a store that cannot be opened.
     """
     measured, unreadable, after = 0, 0, 0
-    while True:
-        with catalog.reading() as session:
-            page = partly_measured_organs(session, after)
-            rows = blobs_by_id(session, [organ.blob_id for organ in page])
-        if not page:
-            return MissingReport(measured, unreadable)
-        found: dict[int, Measurement] = {}
-        for organ in page:
-            row = rows.get(organ.blob_id)
-            with suppress(StoreError):
-                if row is not None:
-                    found[organ.id] = _measure_again(blobs, row, organ)
-        with catalog.writing() as session:
-            record_measures(session, found)
-        measured, unreadable = measured + len(found), unreadable + len(page) - len(found)
-        after = page[-1].id
-        progress(len(page))
+    with threadpool_limits(1, "blas"):
+        while True:
+            with catalog.reading() as session:
+                page = partly_measured_organs(session, after)
+                rows = blobs_by_id(session, [organ.blob_id for organ in page])
+            if not page:
+                return MissingReport(measured, unreadable)
+            measurements: dict[int, Measurement] = {}
+            for organ in page:
+                row = rows.get(organ.blob_id)
+                with suppress(StoreError):
+                    if row is not None:
+                        measurements[organ.id] = _measure_stored(blobs, row, organ)
+            with catalog.writing() as session:
+                record_measures(session, measurements)
+            measured, unreadable = measured + len(measurements), unreadable + len(page) - len(measurements)
+            after = page[-1].id
+            progress(len(page))
 
 
-def _measure_again(blobs: BlobStore, row: BlobRow, organ: Organ) -> Measurement:
+def _measure_stored(blobs: BlobStore, row: BlobRow, organ: Organ) -> Measurement:
     shape = tuple(map(int, organ.shape.split("x")))
-    with blobs.open(row) as reader, threadpool_limits(1, "blas"):
+    with blobs.open(row) as reader:
         return measure(RangeReader(reader).read, shape, dtype_by_name(organ.dtype))
 
 
 def _count_unknown(catalog: Catalog, blobs: BlobStore, share: Share) -> int:
-    """Count the values that are NaN or infinite in the organs of the share of which that is unknown.
+    """Count the NaN and infinite values of those organs of the share where their number is unknown.
 
     Return how many organs were counted; those whose bytes cannot be read are left out.
     """
@@ -305,12 +306,12 @@ def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:
         wrong = differences(running_totals(session), counted_totals(session))
     if not (wrong and repair):
         return wrong
-    with catalog.writing() as session:  # counted once more, while nobody else can write
+    with catalog.writing() as session:  # counted once more, while no other process can write
         return repair_totals(session)
 
 
 def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: VerifyReport) -> StoreError | None:
-    """What is wrong with a blob; None for a sound one. One that is set aside is always read whole.
+    """Return the fault of a blob, or None for a sound blob. A blob that is set aside is always read completely.
 
     It is opened without `BlobStore.open`, which would take it back.
     """
@@ -325,7 +326,7 @@ def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: Veri
 
 
 def _doomed(catalog: Catalog) -> list[tuple[int, int]]:
-    """Id and stored bytes of the blobs that an earlier sweep doomed and nobody has spared since."""
+    """Return id and stored bytes of the blobs that an earlier sweep doomed and no writer has spared since."""
     present = now()
     with catalog.reading() as session:
         return [(blob.id, blob.stored_bytes) for blob in unneeded_blobs(session, "doomed", present, present)]
@@ -352,19 +353,19 @@ def _doom(catalog: Catalog, grace: timedelta, report: SweepReport) -> None:
 
 
 def _remove_strays(catalog: Catalog, blobs: BlobStore, grace: timedelta, report: SweepReport) -> None:
-    """Files without a row, and temporaries, that nobody has written to within the grace: a crash left them.
+    """Remove files without a row, and temporary files, that are older than the grace period: a crash left them.
 
-    What was written since the oldest living ingest began may be its own, with a row that is still to come. The time is
-    taken before the rows are read: what an ingest that ended in between has written is spared by its age or has a row.
+    Files written since the oldest running ingest began may belong to it; their rows follow later. Its start is read
+    before the rows are: a file of an ingest that ended in between is spared by its age or has a row.
     """
     limit = now() - grace
     with catalog.reading() as session:
-        begun = oldest_living_ingest(session, now())
-        known = known_files(session)
-    if begun is not None:
-        limit = min(limit, begun - CLOCK_SLACK)
+        ingest_began = oldest_living_ingest(session, now())
+        named = known_files(session)
+    if ingest_began is not None:
+        limit = min(limit, ingest_began - CLOCK_SLACK)
     for stray in blobs.local.walk():
-        if stray.file in known or datetime.fromtimestamp(stray.modified_at, UTC) >= limit:
+        if stray.file in named or datetime.fromtimestamp(stray.modified_at, UTC) >= limit:
             continue
         if not report.dry_run:
             blobs.local.remove(stray.path)

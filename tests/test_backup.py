@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.backup import DATABASE, FRESH, MARK, NO_SQLITE, BackupReport, back_up
+from organs.registry.backup import DATABASE, FRESH, MARK, NOT_SQLITE, BackupReport, back_up
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.register.submissions import NOT_COPIED
@@ -239,7 +239,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(filled: LocalRegistry, t
         (other / "kept").write_text("kept")
         if said is not None:
             (other / MARK).write_text(said)
-        with pytest.raises(NotAllowed, match="is no backup"):
+        with pytest.raises(NotAllowed, match="is not a backup"):
             copied(filled, other)
         assert not (other / DATABASE).exists()
     with LocalRegistry.open(tmp_path / "second") as second, pytest.raises(NotAllowed):
@@ -299,7 +299,7 @@ def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: Loca
     assert report["copied"] == len(blob_files(tmp_path / "copy")) > 0
     assert (report["database_bytes"], report["faults"], report["removed"]) == (0, [], 0)
     assert not (tmp_path / "copy" / DATABASE).exists()
-    assert "pg_dump" in NO_SQLITE
+    assert "pg_dump" in NOT_SQLITE
 
 
 def test_the_command_says_what_the_copy_has(filled: LocalRegistry, tmp_path: Path) -> None:

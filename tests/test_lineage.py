@@ -13,8 +13,8 @@ from organs.registry.lineage import (
     NOISE,
     OUTLIERS_MAX,
     RELATED,
+    ComparableOrgan,
     Kinship,
-    Organ,
     Similarity,
     correlation,
     correlations,
@@ -39,14 +39,14 @@ def print_of(seed: int, parent: int | None = None, share: float = 0.0) -> bytes:
     return found
 
 
-def organ(kind: str, shape: tuple[int, ...], measurement: bytes | None, dtype: str = "F16") -> Organ:
+def organ(kind: str, shape: tuple[int, ...], measurement: bytes | None, dtype: str = "F16") -> ComparableOrgan:
     """An organ that is told from others by all that is known of it."""
-    return Organ(kind, shape, dtype, measurement, (shape, dtype, measurement))
+    return ComparableOrgan(kind, shape, dtype, measurement, (shape, dtype, measurement))
 
 
-def model(seed: int, parent: int | None = None, share: float = 0.0, blocks: int = 6) -> dict[Slot, Organ]:
+def model(seed: int, parent: int | None = None, share: float = 0.0, blocks: int = 6) -> dict[Slot, ComparableOrgan]:
     """A model of some blocks, each with an attention and a feed-forward organ and a norm."""
-    organs: dict[Slot, Organ] = {}
+    organs: dict[Slot, ComparableOrgan] = {}
     for block in range(blocks):
         for index, (kind, slot) in enumerate((("skeleton", "attn_q"), ("organ", "ffn_up"))):
             place = 10 * block + index
@@ -138,7 +138,7 @@ def test_similarity_is_told_by_type_and_by_block_in_order() -> None:
 
 
 def test_block_ten_comes_after_block_nine_and_what_is_outside_the_blocks_first() -> None:
-    organs: dict[Slot, Organ] = {}
+    organs: dict[Slot, ComparableOrgan] = {}
     organs |= {("text", block, "ffn_up"): organ("organ", SHAPE, print_of(block)) for block in (10, 9, 0)}
     organs |= {("text", None, "output"): organ("embed", SHAPE, print_of(50))}
     organs |= {("audio", 2, "ffn_up"): organ("organ", SHAPE, print_of(51))}
@@ -159,7 +159,7 @@ def test_only_organs_of_one_shape_at_one_place_are_compared() -> None:
 def test_a_matrix_of_one_row_is_a_vector_and_a_stack_of_experts_is_none() -> None:
     own = print_of(1)
     for shape, count in (((2048, 1), 0), ((1, 2048, 1), 0), ((64, 32), 1), ((16, 16, 8), 1)):
-        organs: dict[Slot, Organ] = {("text", 0, "x"): organ("organ", shape, own)}
+        organs: dict[Slot, ComparableOrgan] = {("text", 0, "x"): organ("organ", shape, own)}
         assert similarity(organs, organs).organ_count == count
 
 
@@ -179,10 +179,10 @@ def test_models_that_share_no_place_have_no_similarity() -> None:
 
 def test_the_very_same_organ_is_fully_alike_also_where_it_cannot_be_read() -> None:
     unreadable = organ("organ", SHAPE, None, "Q1_0")
-    organs: dict[Slot, Organ] = {("text", 0, "x"): unreadable}
+    organs: dict[Slot, ComparableOrgan] = {("text", 0, "x"): unreadable}
     found = similarity(organs, dict(organs))
     assert (found.mean, found.organ_count, found.identical_count) == (1.0, 1, 1)
-    other: dict[Slot, Organ] = {("text", 0, "x"): organ("organ", SHAPE, print_of(1))}
+    other: dict[Slot, ComparableOrgan] = {("text", 0, "x"): organ("organ", SHAPE, print_of(1))}
     assert similarity({("text", 0, "x"): unreadable}, other).mean is None
 
 
@@ -194,7 +194,7 @@ def test_strangers_that_share_matrices_of_zeros_are_no_kin() -> None:
     found = similarity(first, second)
     assert found.mean == pytest.approx(0.0, abs=0.1)
     assert (found.kinship, found.organ_count, found.identical_count) == (Kinship.UNRELATED, 6, 12)
-    alone: dict[Slot, Organ] = {("text", 0, "x"): organ("organ", SHAPE, bytes(256))}
+    alone: dict[Slot, ComparableOrgan] = {("text", 0, "x"): organ("organ", SHAPE, bytes(256))}
     found = similarity(alone, dict(alone))
     assert (found.mean, found.identical_count, found.kinship) == (None, 1, Kinship.INCOMPARABLE)
 
@@ -267,13 +267,13 @@ def test_models_of_one_build_are_probed_at_the_same_places() -> None:
 
 
 def test_what_has_no_fingerprints_is_probed_by_its_matrices() -> None:
-    organs: dict[Slot, Organ] = {("text", block, "x"): organ("organ", SHAPE, None) for block in range(3)}
+    organs: dict[Slot, ComparableOrgan] = {("text", block, "x"): organ("organ", SHAPE, None) for block in range(3)}
     assert len(probes(organs, 2)) == 2
     assert probes({("text", 0, "n"): organ("norm", (2048,), print_of(1))}, 2) == []
     assert probes({("text", 0, "x"): organ("organ", SHAPE, bytes(256))}, 2) == [], "zeros are found everywhere"
 
 
-def encoded(organs: dict[Slot, Organ], dtype: str, noise: float) -> dict[Slot, Organ]:
+def encoded(organs: dict[Slot, ComparableOrgan], dtype: str, noise: float) -> dict[Slot, ComparableOrgan]:
     """The same model with its matrices rounded to another dtype, as far as a fingerprint sees it."""
     random = np.random.default_rng(3)
     found = dict(organs)

@@ -107,11 +107,11 @@ def test_what_has_an_effect_of_its_own_is_written_out() -> None:
 def test_a_table_aligns_numbers_right_and_cuts_what_is_too_much() -> None:
     html = notebook.table(["name", "n"], [("a" * 5000, number) for number in range(1000, 3000)], ["n"])
     reader = read(html)
-    assert reader.counts["tr"] == notebook.ROWS_SHOWN + 1
+    assert reader.counts["tr"] == notebook.ROWS_MAX + 1
     assert "… and 1,940 more" in reader.cells
     assert "1,000" in reader.cells
-    assert html.count("text-align:right") == notebook.ROWS_SHOWN + 1
-    assert len(html) < 100 * (notebook.TEXT_SHOWN + 100)
+    assert html.count("text-align:right") == notebook.ROWS_MAX + 1
+    assert len(html) < 100 * (notebook.TEXT_MAX + 100)
     assert read(notebook.facts([("x", None)])).cells[-1] == "–"
 
 

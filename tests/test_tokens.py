@@ -41,7 +41,7 @@ def test_line_96_a_token_with_one_character_changed_is_refused_by_itself() -> No
 def test_line_96_what_is_no_token_is_refused_without_being_repeated(text: str) -> None:
     with pytest.raises(BadToken) as refused:
         parse_token(text)
-    assert str(refused.value) == "this is no token: one begins with orgp_"
+    assert str(refused.value) == "this is not a token: tokens begin with orgp_"
 
 
 def test_line_96_nearly_a_token_is_none() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from organs.registry.anatomy import Slot, place_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
-from organs.registry.lineage import Organ, similarity
+from organs.registry.lineage import ComparableOrgan, similarity
 from organs.registry.measure import measure
 
 FOLDER = Path(__file__).parent
@@ -31,7 +31,7 @@ TYPES = ("embed", "skeleton", "organ")
 class Weights:
     """A model's organs as they are compared, and all values of each."""
 
-    organs: dict[Slot, Organ]
+    organs: dict[Slot, ComparableOrgan]
     values: dict[Slot, NDArray[np.float32]]
 
 
@@ -61,7 +61,9 @@ def read_weights(path: Path) -> Weights:
         place = place_of(tensor.name)
         slot = (place.tower.value, place.block, place.slot)
         fingerprint = measure(lambda at, size, data=data: data[at : at + size], tensor.shape, tensor.dtype).fingerprint
-        found.organs[slot] = Organ(place.type.value, tensor.shape, tensor.dtype.name, fingerprint, bytes(data))
+        found.organs[slot] = ComparableOrgan(
+            place.type.value, tensor.shape, tensor.dtype.name, fingerprint, bytes(data)
+        )
         found.values[slot] = dequantize(data, tensor.dtype)
     return found
 

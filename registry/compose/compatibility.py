@@ -47,7 +47,7 @@ from organs.registry.entities.plan import (
     TypeTotals,
 )
 from organs.registry.errors import TooCostly
-from organs.registry.lineage import CLOSE, Kinship, Organ, Similarity, similarity
+from organs.registry.lineage import CLOSE, ComparableOrgan, Kinship, Similarity, similarity
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import withdrawal_sentence
 
@@ -323,7 +323,7 @@ def _info(code: str, sentence: str, base: Parent, organs: Sequence[str]) -> Find
     return Finding(Severity.INFO, code, sentence, models=(base.label,), organs=tuple(organs))
 
 
-Compared = Mapping[Slot, Organ]
+Compared = Mapping[Slot, ComparableOrgan]
 _MATRICES = ("matrix", "matrices")
 
 
@@ -780,5 +780,5 @@ def _is_equal(part: Part, organ: CellOrganRow) -> bool:
     return (part.digest, part.dtype.name, part.shape) == (organ.digest, organ.dtype, organ.shape)
 
 
-def _with_similarity(organ: CellOrganRow) -> Organ:
-    return Organ("", organ.shape, organ.dtype, organ.fingerprint, organ.digest)
+def _with_similarity(organ: CellOrganRow) -> ComparableOrgan:
+    return ComparableOrgan("", organ.shape, organ.dtype, organ.fingerprint, organ.digest)

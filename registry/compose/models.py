@@ -32,7 +32,7 @@ from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import ByteSource, Field, Header, TensorSpec, ValueType, dtype_by_name, read_array
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
 from organs.registry.gguf.types import DType
-from organs.registry.lineage import Organ
+from organs.registry.lineage import ComparableOrgan
 from organs.registry.store import BlobStore
 
 
@@ -68,9 +68,9 @@ class Part:
         return self.spec.size_bytes
 
     @property
-    def organ(self) -> Organ:
+    def organ(self) -> ComparableOrgan:
         """As models are compared by it."""
-        return Organ(self.place.type.value, self.shape, self.dtype.name, self.fingerprint, self.digest)
+        return ComparableOrgan(self.place.type.value, self.shape, self.dtype.name, self.fingerprint, self.digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.models import facts_of, metadata_of
-from organs.registry.catalog.queries.relatives import PlacedOrgan, organ_digests, placed_organs
+from organs.registry.catalog.queries.relatives import ComparablePlacement, organ_digests, placed_organs
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.entities.comparison import (
@@ -25,7 +25,7 @@ from organs.registry.entities.comparison import (
     ShapeDifference,
 )
 from organs.registry.errors import BadQuery
-from organs.registry.lineage import Kinship, Organ, Similarity, is_another_encoding, similarity
+from organs.registry.lineage import ComparableOrgan, Kinship, Similarity, is_another_encoding, similarity
 
 PAGE_TENSORS_MAX = 10_000
 """Tensors of a model that a page or an answer lists or compares. Usual models have a few thousand."""
@@ -38,7 +38,7 @@ class ComparedModel:
     name: str
     digest: str
     """Of the model's bytes: two sides with one digest are one model."""
-    organs: Sequence[PlacedOrgan]
+    organs: Sequence[ComparablePlacement]
     kind: str = "model"
     facts: Mapping[str, str] = field(default_factory=dict)
     """Short texts by what they are about (`catalog.queries.models.facts_of`)."""
@@ -116,15 +116,15 @@ def _difference(first: float | None, second: float | None) -> float | None:
     return None if first is None or second is None else second - first
 
 
-def _by_slot(model: ComparedModel) -> dict[Slot, PlacedOrgan]:
+def _by_slot(model: ComparedModel) -> dict[Slot, ComparablePlacement]:
     return {placed.slot: placed for placed in model.organs}
 
 
-def _organs(placed: Mapping[Slot, PlacedOrgan]) -> dict[Slot, Organ]:
+def _organs(placed: Mapping[Slot, ComparablePlacement]) -> dict[Slot, ComparableOrgan]:
     return {slot: one.organ for slot, one in placed.items()}
 
 
-def _digest(model: ComparedModel, placed: PlacedOrgan) -> Digest | None:
+def _digest(model: ComparedModel, placed: ComparablePlacement) -> Digest | None:
     identity = placed.organ.identity
     return model.digests.get(identity) if isinstance(identity, int) else None
 
@@ -168,7 +168,7 @@ _SENTENCES = {
 
 
 def _types(
-    firsts: Mapping[Slot, PlacedOrgan], seconds: Mapping[Slot, PlacedOrgan], alike: Similarity
+    firsts: Mapping[Slot, ComparablePlacement], seconds: Mapping[Slot, ComparablePlacement], alike: Similarity
 ) -> Iterable[ComparedType]:
     compared = Counter(firsts[slot].organ.type for slot in alike.by_organ)
     for kind in sorted({placed.organ.type for placed in (*firsts.values(), *seconds.values())}):
@@ -183,7 +183,7 @@ def _types(
         )
 
 
-def _mean_theta(organs: Iterable[PlacedOrgan], kind: str) -> float | None:
+def _mean_theta(organs: Iterable[ComparablePlacement], kind: str) -> float | None:
     thetas = [placed.theta for placed in organs if placed.organ.type == kind and placed.theta is not None]
     return fmean(thetas) if thetas else None
 

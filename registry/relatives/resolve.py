@@ -31,8 +31,8 @@ from organs.registry.catalog.register.models import (
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.catalog.vocabulary import folded_words, shown_text
 from organs.registry.lineage import (
+    ComparableOrgan,
     Kinship,
-    Organ,
     Similarity,
     correlations,
     is_another_encoding,
@@ -225,7 +225,7 @@ def _edge(model: Model, relative: Relative) -> MeasuredEdge:
     return MeasuredEdge(younger, older, relative.relation, alike.mean or 0.0, alike.organ_count)
 
 
-def _probe_scores(session: Session, model: Model, own: Mapping[Slot, Organ]) -> dict[int, float]:
+def _probe_scores(session: Session, model: Model, own: Mapping[Slot, ComparableOrgan]) -> dict[int, float]:
     """The mean correlation over the probes, of the models in which it is enough; what is no hit counts as nothing."""
     places = probes(own, PROBES_MAX)
     sums: defaultdict[int, float] = defaultdict(float)
@@ -237,7 +237,7 @@ def _probe_scores(session: Session, model: Model, own: Mapping[Slot, Organ]) -> 
     return {candidate: total / len(places) for candidate, total in sums.items() if total / len(places) >= PROBE_MIN}
 
 
-def _hits(session: Session, place: Slot, own: Organ) -> dict[int, float]:
+def _hits(session: Session, place: Slot, own: ComparableOrgan) -> dict[int, float]:
     """The organs at `place` that are like ours, and their correlation with it."""
     rows = organs_at(session, place)
     others = [(organ_id, values) for organ_id, values in rows if values is not None and own.fingerprint is not None]
@@ -334,7 +334,7 @@ class _Known:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._bearers: dict[str, dict[int, _Described]] = {}
-        self._organs: dict[int, dict[Slot, Organ]] = {}
+        self._organs: dict[int, dict[Slot, ComparableOrgan]] = {}
         self._tensors_left = TENSORS_READ_MAX
 
     def bearers(self, name: str) -> dict[int, _Described]:
@@ -346,7 +346,7 @@ class _Known:
             self._bearers[name] = _described(self.session, {model.id for model in models})
         return self._bearers[name]
 
-    def organs(self, model: Model) -> dict[Slot, Organ]:
+    def organs(self, model: Model) -> dict[Slot, ComparableOrgan]:
         """Return the organs of a model by their places; none where TENSORS_READ_MAX would be passed."""
         if model.id not in self._organs:
             if len(self._organs) >= NAMES_KEPT:

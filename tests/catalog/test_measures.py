@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Engine, event, select, update
 
 from organs.registry.catalog.search import ALIASES, ORGANS, parse_query
 from organs.registry.catalog.tables import Measurement, Placement
@@ -53,13 +54,25 @@ def test_organs_of_an_earlier_version_get_the_measure_that_they_lack(filled: Loc
     assert organ("measure", "--missing", "x.gguf").status == 2
 
 
-def test_measures_that_are_there_stay_as_they_are(filled: LocalRegistry) -> None:
+def test_only_missing_measures_are_written_with_one_statement_per_table(filled: LocalRegistry) -> None:
     registry = filled
     with registry.catalog.writing() as session:
         session.execute(update(Measurement).values(effective_rank=None))
         session.execute(update(Measurement).where(Measurement.stable_rank.is_not(None)).values(stable_rank=1.5))
-    report = measure_missing(registry.catalog, registry.blobs)
-    assert (report.measured > 0, report.unreadable) == (True, 0)
+    updates: list[str] = []
+    listener = partial(_note_update, updates)
+    event.listen(Engine, "before_cursor_execute", listener)
+    try:
+        report = measure_missing(registry.catalog, registry.blobs)
+    finally:
+        event.remove(Engine, "before_cursor_execute", listener)
+    assert (report.measured > 2, report.unreadable) == (True, 0)
+    assert len(updates) == 2, "one UPDATE per table for the measure that is missing, for any number of organs"
     with registry.catalog.reading() as session:
         rows = session.scalars(select(Measurement).where(Measurement.effective_rank.is_not(None))).all()
         assert {row.stable_rank for row in rows} == {1.5}
+
+
+def _note_update(updates: list[str], _connection: object, _cursor: object, statement: str, *_others: object) -> None:
+    if statement.startswith("UPDATE"):
+        updates.append(statement)

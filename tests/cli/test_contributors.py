@@ -72,7 +72,7 @@ def test_whoever_works_at_the_machine_has_no_quota(organ: Organ, token: str) -> 
 
 def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
     for typed in ("orgp_bad", token[:-1], token + "a"):
-        with pytest.raises(BadToken, match="this token is cut or mistyped: a whole one has 63 characters"):
+        with pytest.raises(BadToken, match="the token is cut or mistyped: a complete token has 63 characters"):
             parse_token(typed)
 
 
@@ -84,7 +84,7 @@ def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
         (("contributor", "add", "admin"), 1, "an address of the catalog"),
         (("contributor", "suspend", "local"), 4, "cannot be suspended"),
         (("contributor", "suspend", "eve"), 3, "organ contributor list"),
-        (("contributor", "quota", "ada", "much"), 2, "no size"),
+        (("contributor", "quota", "ada", "much"), 2, "not a size"),
         (("token", "create"), 2, "whose token"),
         (("token", "create", "ada", "--days", 5, "--forever"), 2, "exclude each other"),
         (("token", "create", "ada", "--scope", "delete"), 2, "delete"),

@@ -135,7 +135,7 @@ def test_a_registry_that_lets_nobody_in_ends_the_push_at_once(fake: FakeRegistry
     [
         (["--name", "me/x"], "--name is for one model"),
         (["--chunk", "1k"], "from 64.0 kB to 67.1 MB"),
-        (["--chunk", "much"], "is no size"),
+        (["--chunk", "much"], "is not a size"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_asked(tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -63,7 +63,7 @@ def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_g
     (first,) = find_sources([str(write(tmp_path, little_model(), "x.gguf"))])
     (second,) = find_sources([str(write(tmp_path, little_model(seed=1), "My model – chat.gguf"))])
     for name in (ModelName("local", "a--b"), ModelName("a-.b", "c")):
-        with pytest.raises(BadName, match="clients of the Hugging Face hub refuse that"):
+        with pytest.raises(BadName, match="clients of the Hugging Face hub refuse it"):
             ingest_model(registry, first, name)
     assert ingest_model(registry, second).model == "local/My-model-chat@1"
     ingest_model(registry, first, ModelName("local", "a"))

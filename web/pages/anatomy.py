@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 
 from organs.registry.amounts import share_text, size_text, theta_text
-from organs.registry.anatomy import is_behind_blocks, reading_order
+from organs.registry.anatomy import is_after_blocks, reading_order
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import CellTotals, PlanChange, PlanPart
@@ -144,7 +144,7 @@ def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
         return _listed(organs, by, changes)
     painter = _Painter(organs, by, changes)
     cells = {(one.tower, one.block, one.slot): painter.cell(one) for one in inside}
-    ends = [(is_behind_blocks(one.slot), painter.cell(one)) for one in outside]
+    ends = [(is_after_blocks(one.slot), painter.cell(one)) for one in outside]
     rough = any(cell["rough"] for cell in [*cells.values(), *(cell for _, cell in ends)])
     return {
         "slots": [{"name": slot, "type": kinds[slot]} for slot in slots],

@@ -16,18 +16,18 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES
 
 if TYPE_CHECKING:
     from organs.registry.anatomy import Slot
-    from organs.registry.lineage import Organ as ComparedOrgan
+    from organs.registry.lineage import ComparableOrgan
 
 _FETCHED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedOrgan:
+class ComparablePlacement:
     """An organ at its place, as two models are compared by it."""
 
     name: str
     slot: Slot
-    organ: ComparedOrgan
+    organ: ComparableOrgan
     theta: float | None
 
 
@@ -43,9 +43,9 @@ class Edge:
     score: float | None
 
 
-def placed_organs(session: Session, model_id: int) -> list[PlacedOrgan]:
+def placed_organs(session: Session, model_id: int) -> list[ComparablePlacement]:
     """Return the organs of a model in order."""
-    from organs.registry.lineage import Organ as ComparedOrgan  # with numpy, which searches do not need
+    from organs.registry.lineage import ComparableOrgan  # with numpy, which searches do not need
 
     statement = (
         select(
@@ -58,17 +58,17 @@ def placed_organs(session: Session, model_id: int) -> list[PlacedOrgan]:
         .order_by(Placement.position)
     )
     return [
-        PlacedOrgan(
+        ComparablePlacement(
             name,
             (tower, block, slot),
-            ComparedOrgan(kind, _lengths(shape), dtype, fingerprint, organ_id),
+            ComparableOrgan(kind, _lengths(shape), dtype, fingerprint, organ_id),
             theta,
         )
         for name, tower, block, slot, kind, theta, organ_id, shape, dtype, fingerprint in session.execute(statement)
     ]
 
 
-def organs_by_slot(session: Session, model_id: int) -> dict[Slot, ComparedOrgan]:
+def organs_by_slot(session: Session, model_id: int) -> dict[Slot, ComparableOrgan]:
     """The organs of a model by their places."""
     return {placed.slot: placed.organ for placed in placed_organs(session, model_id)}
 
