@@ -163,7 +163,7 @@ class _Run:
             self.report.blobs += 1
             try:
                 check_readable(self.source, row, "blob")
-                # A copy that was made while the bytes were wrong has the right size, so a blob set aside is copied again.
+                # A copy that was made while the bytes were wrong has the right size, so this blob is copied again.
                 is_copied = row.file is None or has_copy(self.target.local, row.file, row.stored_bytes)
                 if row.file is not None and (row.is_set_aside or not is_copied):
                     self._copy(row.file, row.stored_bytes)

@@ -205,7 +205,7 @@ def take_back(catalog: Catalog, blob: BlobAddress) -> None:
 
 
 def all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
-    """Yield every row by digest, with a session for each page: a long session would keep the database from cleaning up."""
+    """Yield every row by digest, each page in its own session: a long one would keep the database from cleanup."""
     after = ""
     while True:
         with catalog.reading() as session:
