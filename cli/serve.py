@@ -237,7 +237,7 @@ def serve(
     front, whoever works at this machine needs none, unless --accounts says so. A process beside the server does what
     is queued. SIGTERM lets what is under way end, for 30 seconds at most.
     """
-    from organs.web.server import serve_forever
+    from organs.web.server.processes import serve_forever
 
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"

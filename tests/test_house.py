@@ -55,7 +55,8 @@ FRAGMENTS: dict[str, str] = {
     "registry/validation/probe.py": "A program of its own, started by its name.",
     "web/api/downloads.py": "The description of the download routes in the document of the API.",
     "web/hub.py": "The routes of the Hugging Face hub, for the application.",
-    "web/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
+    "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
+    "web/server/worker.py": "The worker process, apart from the parent that starts it.",
 }
 """Modules that one other module beside them imports and no other: path to the reason why they are not part of it."""
 MORE_FACES: dict[str, str] = {

@@ -1,31 +1,27 @@
-"""The catalog in a browser: pages over `registry.present`, each with a JSON twin; an API; downloads.
+"""The web server: pages for people, an API for programs, and downloads.
 
 app             `create_app`: the Flask application over one open registry
-settings        settings of the catalog in a browser and of its server
-errors          errors as answers: problem documents for programs, text beside lists as CSV
+settings        settings of the application and of its server
+
+pages           the pages, one module for each subject; each has a JSON twin
+api             the API below `/api/v1` and its OpenAPI document
+charts          charts as SVG
+downloads       downloads: organs in three forms, models, files of chimeras and jobs
+hub             the read-only routes of the Hugging Face hub
+services        services that pages and the API share: accounts, administration, contributions, plans
+metrics         `/metrics` for Prometheus, and `/healthz`
+
+auth            the user of a request: by token in the API, by session on pages
+permissions     what the user may write, and what the owner of a model may do with it
+params          query parameters, checked
+responses       answers as JSON, conditional requests, and links within the catalog
+file_responses  files and ranges of them (RFC 9110), each blob checked while it is sent
+errors          errors as problem documents, plain text or pages
+render          numbers as text, colours and classes; descriptions as safe HTML
+answer_cache    answers in memory until the catalog changes
+limits          request rates, and how many requests compute at once
+client_address  addresses of clients, directly or behind proxies
 security        checks of every request and headers of every answer
-forms           forms of pages that write
-concurrency     limits on what one process does at once
-memory          answers that are kept in memory until the catalog changes
-pages           the pages, one file each
-charts          charts as SVG, made on the server: numbers in, bytes out
-api             the API below `/api/v1`
-downloads       downloads: organs in three forms, models as files or as one file
-streams         downloads: files or ranges of them (RFC 9110), each blob checked while it is sent
-hub             the Hugging Face hub's routes, read-only
-metrics         figures of the server for Prometheus at `/metrics`, and its health at `/healthz`
-server          the catalog behind gunicorn
-worker          the process of a server that answers requests
-connection      HTTP/1.1 over one connection, in the event loop of a worker
-gateway         from a parsed request to the WSGI application and back
-accounts        the account of the token or session that is sent, and its tokens
-administration  what administrators do
-auth            who asks
-params          what an address asks for, checked
-permissions     who may write, what the owner of a model may do with it
-planning        planning for a client of the server
-rates           request rates: how often an address or a contributor may ask
-render          how numbers become text, colours and classes, and descriptions become harmless HTML
-responses       responses: pages as HTML, lists as CSV, entities as JSON; and links within the catalog
-contributions   uploads and submissions, for pages and the API
+
+server          gunicorn's processes, the event loop, connections
 """

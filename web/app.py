@@ -10,6 +10,10 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
+from organs.web.answer_cache import (
+    cache_answers,
+    hide_headers,
+)
 from organs.web.api import api
 from organs.web.auth import (
     ADMIN,
@@ -19,16 +23,20 @@ from organs.web.auth import (
     identity,
     recognise,
 )
-from organs.web.concurrency import take_turns
 from organs.web.downloads import downloads, made
 from organs.web.errors import answer_errors
-from organs.web.forms import form_token
+from organs.web.file_responses import count_downloads
 from organs.web.hub import hub
-from organs.web.memory import hide_headers, remember_answers
+from organs.web.limits import (
+    SharedCounts,
+    limit_rates,
+    limit_reading,
+    take_turns,
+)
 from organs.web.metrics import count_requests, health, metrics
 from organs.web.pages import pages
+from organs.web.pages.routes import form_token
 from organs.web.permissions import may_write
-from organs.web.rates import SharedCounts, limit_rates, limit_reading
 from organs.web.render import FILTERS
 from organs.web.responses import (
     REGISTRY_KEY,
@@ -38,7 +46,6 @@ from organs.web.responses import (
 )
 from organs.web.security import secure
 from organs.web.settings import WebSettings
-from organs.web.streams import count_downloads
 
 MORE = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admin"))
 """Links that only those see who have the scope."""
@@ -115,7 +122,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     answer_errors(app)
     recognise(app)
     limit_rates(app, counts or SharedCounts(), identity)
-    remember_answers(app, settings)
+    cache_answers(app, settings)
     limit_reading(app, identity)
     take_turns(app, settings)
     for blueprint in (pages, api, health, metrics, downloads, made, hub):

@@ -19,7 +19,8 @@ from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError
 from organs.registry.tokens import parse_token, secret_sha256
-from organs.web.rates import FAILED_TOKENS, client_address, rates
+from organs.web.client_address import client_address, is_proxied
+from organs.web.limits import FAILED_TOKENS, rates
 from organs.web.responses import (
     reading,
     registry,
@@ -33,10 +34,6 @@ COOKIE, SECURE_COOKIE = "organ_session", "__Host-organ_session"
 """`__Host-` lets no other name of the site set it; browsers take it over TLS alone."""
 COOKIE_MAX_LENGTH = 64
 _SCHEME = "bearer"
-_PROXY_HEADERS = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
-_PROXY_PREFIX = "HTTP_X_FORWARDED"
-_PROXIED_KEY = "organ.is_proxied"
-"""Entry of the WSGI environment: what `is_proxied` found, which holds when headers are hidden later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ def account_by_text(text: str) -> KnownToken:
     """Return the account of the token `text`; a good token is always accepted.
 
     Raises BadToken (401), and TooMany (429) where too many unknown tokens came from this address, or too many guesses
-    at this token from anywhere: see `web.rates`.
+    at this token from anywhere: see `web.limits`.
     """
     sent = parse_token(text)
     with reading() as session:
@@ -132,14 +129,6 @@ def is_personal() -> bool:
     """Whether whoever asks works at this machine: nobody else reaches the server, and no proxy handed this on."""
     told = settings()
     return told.personal and not told.read_only and not is_proxied()
-
-
-def is_proxied() -> bool:
-    """Return whether a proxy says that it forwards the request: then the client may be anywhere."""
-    environ = request.environ
-    if _PROXIED_KEY not in environ:
-        environ[_PROXIED_KEY] = any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in environ)
-    return bool(environ[_PROXIED_KEY])
 
 
 def used(account: KnownToken) -> Identity:

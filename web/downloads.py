@@ -44,14 +44,7 @@ from organs.registry.digest import Digest, digest_of, parse_prefix
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, StoreError
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
-from organs.web.params import parsed_job
-from organs.web.permissions import whose_jobs
-from organs.web.responses import (
-    reading,
-    registry,
-    settings,
-)
-from organs.web.streams import (
+from organs.web.file_responses import (
     STREAMS_KEY,
     THREADS,
     ByteSource,
@@ -60,6 +53,13 @@ from organs.web.streams import (
     hand_out,
     is_plain_name,
     streams,
+)
+from organs.web.params import parsed_job
+from organs.web.permissions import whose_jobs
+from organs.web.responses import (
+    reading,
+    registry,
+    settings,
 )
 
 FULL_DIGEST_LENGTH = 64
@@ -319,7 +319,7 @@ def job_file(job: str, file: str) -> Response:
 
 
 class _Stretch:
-    """The bytes of a file on the disk from one offset to before another (`web.streams.ByteSource`)."""
+    """The bytes of a file on the disk from one offset to before another (`web.file_responses.ByteSource`)."""
 
     def __init__(self, path: Path, begin: int, end: int) -> None:
         self.faults: list[BlobRow] = []

@@ -39,11 +39,15 @@ from organs.web.downloads import (
     told_in_words,
 )
 from organs.web.errors import HIDDEN, logged_status
+from organs.web.file_responses import (
+    ByteSource,
+    Content,
+    hand_out,
+)
 from organs.web.responses import (
     reading,
     settings,
 )
-from organs.web.streams import ByteSource, Content, hand_out
 
 README = "README.md"
 LIBRARY = "gguf"
@@ -418,7 +422,7 @@ def _http_error(error: HTTPException) -> Response:
 
 
 def _error(status: int, sentence: str, code: str | None = None) -> Response:
-    g.unkept = True
+    g.not_cached = True
     answer = jsonify(error=sentence)
     answer.status_code = status
     if code is not None:
@@ -428,7 +432,7 @@ def _error(status: int, sentence: str, code: str | None = None) -> Response:
 
 
 def _answer(values: Any, found: Repository) -> Response:
-    g.unkept = True
+    g.not_cached = True
     answer = jsonify(values)
     answer.headers["X-Repo-Commit"] = found.commit
     answer.headers["Cache-Control"] = "no-cache"
@@ -437,7 +441,7 @@ def _answer(values: Any, found: Repository) -> Response:
 
 def _list(values: list[Values], after: str | None, parameter: str = "cursor") -> Response:
     """A page of a list; `after` is the value of `parameter` on the next page."""
-    g.unkept = True
+    g.not_cached = True
     answer = jsonify(values)
     answer.headers["Cache-Control"] = "no-cache"
     if after is not None:

@@ -19,9 +19,8 @@ from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.errors import NotAllowed
 from organs.registry.present.models import figures
 from organs.registry.present.values import Values
-from organs.web.auth import is_proxied
-from organs.web.memory import TOLD_HEADER
-from organs.web.rates import client_ip
+from organs.web.answer_cache import ANSWERED_HEADER
+from organs.web.client_address import client_ip, is_proxied
 from organs.web.responses import (
     reading,
     settings,
@@ -99,7 +98,7 @@ def count_requests(app: Flask) -> None:
     @app.after_request
     def end(answer: Response) -> Response:
         began = g.get("began")
-        key = (_route(), _method(), answer.status_code, TOLD_HEADER in answer.headers)
+        key = (_route(), _method(), answer.status_code, ANSWERED_HEADER in answer.headers)
         met = meters.met.get(key)
         if met is None:
             met = meters.met[key] = _meet(meters, *key)
@@ -220,7 +219,7 @@ class _Watched:
     def __init__(self, pieces: Any, over: Callable[[], None]) -> None:
         self._pieces = pieces
         self._over: Callable[[], None] | None = over
-        if hasattr(pieces, "pause"):  # as web.streams.FileBody
+        if hasattr(pieces, "pause"):  # as web.file_responses.FileBody
             self.pause, self.busy_status, self.opens_later = pieces.pause, pieces.busy_status, pieces.opens_later
 
     def __iter__(self) -> Iterator[bytes]:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial, wraps
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from flask import Blueprint, Response, current_app, render_template, request, url_for
+from flask import Response, current_app, request, url_for
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.search import Query, short_text
-from organs.registry.entities.base import Entity, encode
-from organs.registry.entities.report import Cell
+from organs.registry.entities.base import encode
 from organs.registry.local import LocalRegistry
-from organs.registry.reports.formats import sheet
 from organs.web.settings import WebSettings
 
 LINK_MAX_LENGTH = 2000
@@ -72,97 +68,12 @@ JSON_SUFFIX, CSV_SUFFIX = ".json", ".csv"
 API_PREFIX = "/api/"
 
 
-Context = dict[str, Any]
-"""Names of a template, with their values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A list as a spreadsheet takes it."""
-
-    keys: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What a view gives: `values` for HTML and JSON alike."""
-
-    template: str
-    values: Context
-    extra: Callable[[], Context] = dict
-    """What only the HTML needs: links, grids. Asked for when it is needed."""
-    sheet: Callable[[], Sheet] | None = None
-    next: str | None = None
-    """The `after` of the next page of a list."""
-    status: int = 200
-    entity: Entity | None = None
-    """The body of the JSON twin, where the page depends on the session of the browser: the API ignores sessions, so
-    such a twin is no redirect. It is the entity that the API answers."""
-
-
-View = Callable[..., Page]
-
-
-_parameters: dict[str, tuple[str, ...]] = {}
+redirect_parameters: dict[str, tuple[str, ...]] = {}
 
 
 def declare_parameters(operation: str, names: Sequence[str]) -> None:
     """Let redirects to `operation` of the API keep the query parameters `names`."""
-    _parameters[operation] = tuple(names)
-
-
-def paged(
-    blueprint: Blueprint, address: str, *, csv: bool = False, api: str | Callable[[], str] | None = None
-) -> Callable[[View], View]:
-    """Serve a view at `address`, its list as CSV beside it, and as JSON the operation `api` of the API.
-
-    The operation takes the same parts of the address as the view; a function may choose it by the request. Views are
-    known by their names:
-    `url_for("pages.organs")`.
-    """
-
-    def register(view: View) -> View:
-        @wraps(view)
-        def answer(**arguments: Any) -> Response:
-            return respond(view(**arguments))
-
-        name = view.__name__
-        twin = "/index" if address == "/" else address
-        blueprint.add_url_rule(address, name, answer)
-        blueprint.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer if api is None else partial(_to_api, api))
-        if csv:
-            blueprint.add_url_rule(twin + CSV_SUFFIX, f"{name}_csv", answer)
-        return view
-
-    return register
-
-
-def _to_api(api: str | Callable[[], str], **arguments: Any) -> Response:
-    """Redirect to an operation of the API, with the query parameters that it knows."""
-    operation = api if isinstance(api, str) else api()
-    known = _parameters[operation]
-    query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
-    address = url_for(f"api.{operation}", **arguments)
-    location = f"{address}?{urlencode(query)}" if query else address
-    return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")
-
-
-def respond(page: Page) -> Response:
-    """`page` in the form that the address asks for."""
-    if wants_csv(request.path):
-        assert page.sheet is not None
-        listed = page.sheet()
-        answer = current_app.response_class(sheet(listed.keys, listed.rows), mimetype="text/csv")
-        answer.headers["Content-Disposition"] = f'attachment; filename="{request.path.rpartition("/")[2]}"'
-    elif wants_json(request.path):
-        answer = json_answer(page.values if page.entity is None else page.entity)
-    else:
-        answer = current_app.response_class(render_template(page.template, **page.values, **page.extra()))
-    if page.next is not None:
-        answer.headers["Link"] = f'<{next_address(page.next)}>; rel="next"'
-    answer.status_code = page.status
-    return conditional(answer) if page.status == 200 else answer
+    redirect_parameters[operation] = tuple(names)
 
 
 def json_answer(value: object, status: int = 200) -> Response:
@@ -180,8 +91,6 @@ def conditional(answer: Response) -> Response:
 
 def next_address(after: str) -> str:
     """This address with another `after`, as it may stand between the brackets of a `Link`."""
-    # import gone
-
     address = with_parameters(request.script_root + request.path, request.args.to_dict(), after=after)
     return address.replace("<", "%3C").replace(">", "%3E")
 

@@ -31,7 +31,7 @@ class WebSettings:
     """Facets that take longer are left out of a page, which says so."""
     turn_seconds: float = 10.0
     """How long a request waits for its turn."""
-    remembered_bytes: int = 32 * 1024 * 1024
+    cache_bytes: int = 32 * 1024 * 1024
     """Answers that are kept in memory until the catalog changes."""
     metrics: tuple[Network, ...] | None = None
     """The networks that may read `/metrics`. None means this machine, or nobody behind proxies: there every request

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from organs.cli.serve import is_personal, served_hosts
-from organs.web.gateway import Request, environment
+from organs.web.server.gateway import (
+    Request,
+    environment,
+)
 from organs.web.settings import LOOPBACK_HOSTS
 from tests.cli.running import Organ
 

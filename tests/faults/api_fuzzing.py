@@ -39,7 +39,11 @@ from organs.registry.tokens import new_token, parse_token
 from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
 from organs.web.api.uploads import EXAMPLES as UPLOADS
 from organs.web.app import create_app
-from organs.web.rates import RATES_KEY, Rates, SharedCounts
+from organs.web.limits import (
+    RATES_KEY,
+    Rates,
+    SharedCounts,
+)
 from tests.web.accounts import bearing
 from tests.web.api.administered import put_waiting
 from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_accounts, put_jobs, put_submissions, put_uploads

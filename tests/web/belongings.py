@@ -27,8 +27,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.tokens import parse_token
 from organs.web.auth import COOKIE
-from organs.web.forms import COOKIE as FORM_COOKIE
-from organs.web.forms import FIELD
+from organs.web.pages.routes import COOKIE as FORM_COOKIE
+from organs.web.pages.routes import FIELD
 from tests.kin import kin_file, kin_tensors
 from tests.trips import ingest_file
 from tests.web.accounts import child_token, form_token, new_token

@@ -26,7 +26,7 @@ PORTS = range(10_000, 32_000)
 """None of them is given to a client, on Linux: what is free stays free until the server listens."""
 HURRIED = (
     "import sys; from organs.registry import LocalRegistry\n"
-    "from organs.web.server import ServerSettings, serve_forever\n"
+    "from organs.web.server.processes import ServerSettings, serve_forever\n"
     "registry = LocalRegistry.open(sys.argv[1]); registry.catalog.close()\n"
     "serve_forever(registry, ServerSettings(port=int(sys.argv[2]), workers=1, threads=8, "
     "head_seconds=1, body_seconds=1, send_seconds=1, idle_seconds=2))"

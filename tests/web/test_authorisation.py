@@ -17,10 +17,10 @@ from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.rates import SharedCounts
+from organs.web.file_responses import COUNTING_KEY
+from organs.web.limits import SharedCounts
 from organs.web.responses import API_PREFIX
 from organs.web.settings import WebSettings
-from organs.web.streams import COUNTING_KEY
 from tests.homes import DATABASE, Homes
 from tests.web import belongings as ada
 from tests.web.addressing import BODIES, OTHERWISE, READING, arguments, sent

@@ -21,8 +21,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.measure.sample import read_values, sample_runs
 from organs.registry.store import BlobReader
 from organs.web.app import create_app
-from organs.web.charts import weights as sampling
-from organs.web.charts.depth import DepthLine, DepthPoint, depth_chart
+from organs.web.charts import plots as sampling
 from organs.web.charts.drawing import (
     POLICY,
     STYLE,
@@ -33,9 +32,21 @@ from organs.web.charts.drawing import (
     drawn,
     printable,
 )
-from organs.web.charts.scale import FittedLine, SizedPoint, scale_chart
-from organs.web.charts.types import TypeSpread, types_chart
-from organs.web.charts.weights import Weights, sampled_values, ticks_between, weights_chart, weights_of
+from organs.web.charts.plots import (
+    DepthLine,
+    DepthPoint,
+    FittedLine,
+    SizedPoint,
+    TypeSpread,
+    Weights,
+    depth_chart,
+    sampled_values,
+    scale_chart,
+    ticks_between,
+    types_chart,
+    weights_chart,
+    weights_of,
+)
 from organs.web.render import (
     CHANGE_TONES,
     DARK,

@@ -14,19 +14,15 @@ from flask.testing import FlaskClient
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.concurrency import (
-    PARKED_SECONDS,
+from organs.web.client_address import address_behind_proxies
+from organs.web.file_responses import STREAMS_KEY
+from organs.web.limits import (
     SECOND_TURNS,
-    SHARE_SECONDS,
     TURNS_KEY,
-    AddressLimit,
-    DownloadPlaces,
-    FairQueue,
     Turns,
-    client_address,
 )
+from organs.web.server.scheduling import PARKED_SECONDS, SHARE_SECONDS, AddressLimit, DownloadPlaces, FairQueue
 from organs.web.settings import WebSettings
-from organs.web.streams import STREAMS_KEY
 
 # Turns
 
@@ -67,7 +63,7 @@ def test_a_request_that_waits_too_long_for_its_turn_is_refused() -> None:
 
 
 def test_every_turn_is_released_whatever_becomes_of_the_request(registry: LocalRegistry) -> None:
-    with create_app(registry, WebSettings(turn_seconds=0.0, remembered_bytes=0)).test_client() as client:
+    with create_app(registry, WebSettings(turn_seconds=0.0, cache_bytes=0)).test_client() as client:
         for address in ["/organs", "/organs?q=thta:1", "/organs/zz", "/models/a/b", "/api/v1/organs", "/nowhere"] * 4:
             assert client.get(address).status_code != 503, address
 
@@ -161,7 +157,7 @@ def test_line_128_a_submission_takes_its_turn_when_its_body_has_come(registry: L
 def test_line_103_the_address_is_counted_from_the_right(
     peer: str, forwarded_for: str | None, proxies: int, address: str
 ) -> None:
-    assert client_address(peer, forwarded_for, proxies) == address
+    assert address_behind_proxies(peer, forwarded_for, proxies) == address
 
 
 def test_an_address_has_no_more_than_its_limit_and_others_have_theirs() -> None:

@@ -18,18 +18,28 @@ from typing import Any
 import pytest
 from gunicorn.workers.base import Worker
 
-from organs.web.connection import HELD_BODY_BYTES, Connection, Exchange
-from organs.web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD, BodyPipe, Request
-from organs.web.settings import ServerSettings
-from organs.web.worker import (
+from organs.web.server.connection import (
+    HELD_BODY_BYTES,
+    Connection,
+    Exchange,
+)
+from organs.web.server.gateway import (
+    MAY_DOWNLOAD,
+    OPENS_LATER,
+    REFUSED_DOWNLOAD,
+    BodyPipe,
+    Request,
+)
+from organs.web.server.worker import (
     CONNECTIONS_OF_ADDRESS,
     DOWNLOADS_OF_ADDRESS,
     FILES_RESERVED,
     LINGERING_MAX,
     WRITES_OF_ADDRESS,
-    Service,
+    WorkerService,
     connections_max,
 )
+from organs.web.settings import ServerSettings
 from tests.web.live import PATIENCE_SECONDS, everything
 
 THREADS = 4
@@ -69,7 +79,7 @@ class Application:
             start_response("429 Too Many Requests", [])
             return [b"too many"]
         if path == "/busy" and self.is_busy:
-            start_response("503 Service Unavailable", [])
+            start_response("503 WorkerService Unavailable", [])
             return [b"busy"]
         if path in ("/wait", "/late"):
             self.waiting.wait(PATIENCE_SECONDS)
@@ -98,7 +108,7 @@ class Loop:
 
     port: int
     application: Application
-    service: Service
+    service: WorkerService
 
     def connect(self, address: str = "127.0.0.1", receive_bytes: int | None = None) -> socket.socket:
         client = socket.socket()
@@ -134,12 +144,12 @@ def serving(proxies: int = 0, **settings: float) -> Iterator[Loop]:
     application, ready, ended = Application(), Event(), asyncio.Event()
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     loops: list[asyncio.AbstractEventLoop] = []
-    services: list[Service] = []
+    services: list[WorkerService] = []
 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
         told: Any = {"threads": THREADS, **settings}
-        service = Service(loops[0], application, ServerSettings(**told), proxies, logging.getLogger("tests.web"))
+        service = WorkerService(loops[0], application, ServerSettings(**told), proxies, logging.getLogger("tests.web"))
         service.listen([listener])
         services.append(service)
         ready.set()
@@ -227,7 +237,7 @@ def test_line_85_a_body_that_takes_too_long_is_answered_by_408() -> None:
 
 
 def test_line_85_a_thread_that_reads_a_slow_body_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.web.connection.BODY_RATE", 1_000_000)
+    monkeypatch.setattr("organs.web.server.connection.BODY_RATE", 1_000_000)
     with serving(body_seconds=0.3) as loop, ExitStack() as stack:
         clients = [stack.enter_context(loop.connect(f"127.0.4.{number + 1}")) for number in range(2 * THREADS)]
         for client in clients:
@@ -387,7 +397,7 @@ def test_a_large_body_of_many_chunks_is_not_taken_for_a_large_header(loop: Loop)
 
 
 def test_large_bodies_in_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.web.worker.BODIES_MAX_BYTES", 200_000)
+    monkeypatch.setattr("organs.web.server.worker.BODIES_MAX_BYTES", 200_000)
     with serving() as loop, ExitStack() as stack:
         for number in range(4):
             client = stack.enter_context(loop.connect(f"127.0.1.{number + 1}"))
@@ -464,7 +474,7 @@ def test_the_body_of_a_third_request_is_received_when_its_turn_comes() -> None:
 @pytest.mark.parametrize("peer", ["2001:db8:1:2:3::4", "2001:db8:1:2:ffff::9%eth0"])
 def test_a_direct_client_has_the_limits_of_its_ipv6_network(peer: str) -> None:
     events = asyncio.new_event_loop()
-    service = Service(events, Application(), ServerSettings(threads=1), 0, logging.getLogger("tests.web"))
+    service = WorkerService(events, Application(), ServerSettings(threads=1), 0, logging.getLogger("tests.web"))
     connection = Connection(service, (peer, 1), ("::1", 2))
     exchange = Exchange(connection, Request(peer=(peer, 1)), service, is_last=False)
     assert exchange.address == connection.peer_address == "20010db800010002::/64"
@@ -473,7 +483,7 @@ def test_a_direct_client_has_the_limits_of_its_ipv6_network(peer: str) -> None:
 
 
 def test_answers_that_an_address_does_not_read_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.web.worker.UNSENT_OF_ADDRESS_BYTES", 3 * len(WHOLE) // 2)
+    monkeypatch.setattr("organs.web.server.worker.UNSENT_OF_ADDRESS_BYTES", 3 * len(WHOLE) // 2)
     with serving() as loop, ExitStack() as stack:
         slow = [stack.enter_context(loop.connect("127.0.1.1", 4096)) for _ in range(2)]
         for client in slow:
@@ -489,8 +499,8 @@ def test_answers_that_an_address_does_not_read_are_limited(monkeypatch: pytest.M
 
 
 def test_clients_that_do_not_read_are_cut_when_too_many_answers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.web.worker.UNSENT_MAX_BYTES", 2 * len(WHOLE))
-    monkeypatch.setattr("organs.web.worker.UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr("organs.web.server.worker.UNSENT_MAX_BYTES", 2 * len(WHOLE))
+    monkeypatch.setattr("organs.web.server.worker.UNREAD_SECONDS", 0.1)
     with serving() as loop, ExitStack() as stack:
         slow = [stack.enter_context(loop.connect(f"127.0.1.{number + 1}", 4096)) for number in range(2)]
         for client in slow:
@@ -503,7 +513,7 @@ def test_clients_that_do_not_read_are_cut_when_too_many_answers_wait(monkeypatch
 
 
 def test_a_download_that_fails_to_open_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.web.worker.DOWNLOADS_OF_ADDRESS", 1)
+    monkeypatch.setattr("organs.web.server.worker.DOWNLOADS_OF_ADDRESS", 1)
     with serving() as loop:
         for _ in range(3):
             answer = loop.send(get("/opening"))
@@ -511,7 +521,7 @@ def test_a_download_that_fails_to_open_is_counted_once(monkeypatch: pytest.Monke
 
 
 def test_only_refusals_of_downloads_are_remembered_and_only_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.web.worker.DOWNLOADS_OF_ADDRESS", 1)
+    monkeypatch.setattr("organs.web.server.worker.DOWNLOADS_OF_ADDRESS", 1)
     with serving() as loop, loop.connect(receive_bytes=4096) as slow:
         slow.sendall(get("/pieces"))
         assert slow.recv(1)
@@ -588,13 +598,13 @@ class Exhausted(socket.socket):
 def test_a_listener_that_cannot_accept_for_a_moment_is_closed_with_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("organs.web.worker.ACCEPT_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr("organs.web.server.worker.ACCEPT_AGAIN_SECONDS", 0.02)
     errors: list[dict[str, Any]] = []
 
     async def serve(*, pause: float) -> None:
         events = asyncio.get_running_loop()
         events.set_exception_handler(lambda _, context: errors.append(context))
-        service = Service(events, Application(), ServerSettings(threads=1), 0, logging.getLogger("tests.web"))
+        service = WorkerService(events, Application(), ServerSettings(threads=1), 0, logging.getLogger("tests.web"))
         with Exhausted() as first, socket.socket() as second, socket.socket() as client:
             for listener in (first, second):
                 listener.bind(("127.0.0.1", 0))

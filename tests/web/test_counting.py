@@ -15,11 +15,11 @@ from organs.registry.catalog.tables import DailyDownloads, Model, now
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.settings import WebSettings
-from organs.web.streams import (
+from organs.web.file_responses import (
     COUNTING_KEY,
     Downloads,
 )
+from organs.web.settings import WebSettings
 from tests.builders import text, unsigned
 from tests.faults.cases import Watched
 from tests.trips import ingest_file, little_model

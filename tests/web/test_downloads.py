@@ -24,7 +24,11 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app
-from organs.web.gateway import MAY_DOWNLOAD, Request, call
+from organs.web.server.gateway import (
+    MAY_DOWNLOAD,
+    Request,
+    call,
+)
 from tests.builders import file_bytes
 from tests.chimera.test_stream import mixed_model
 from tests.homes import Homes

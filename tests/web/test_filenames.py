@@ -10,7 +10,7 @@ from organs.web.downloads import (
     public_names,
     whole_name,
 )
-from organs.web.streams import (
+from organs.web.file_responses import (
     NAME_MAX_LENGTH,
     attachment,
     is_plain_name,

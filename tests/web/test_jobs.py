@@ -30,7 +30,6 @@ from organs.registry.catalog.register.jobs import (
 from organs.registry.errors import QueueFull
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
-from organs.web import server
 from organs.web.api.operation import queued
 from organs.web.app import create_app
 from organs.web.downloads import downloads
@@ -42,7 +41,8 @@ from organs.web.pages.jobs import (
     result_links,
 )
 from organs.web.responses import json_answer
-from organs.web.server import RunnerProcess
+from organs.web.server import processes
+from organs.web.server.processes import RunnerProcess
 from organs.web.settings import WebSettings
 from tests.web.conftest import HOSTILE
 from tests.web.live import ROOT, Live, serving
@@ -318,7 +318,7 @@ def test_a_runner_that_ends_again_and_again_is_started_ever_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, moment = Log(), 0.0
-    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: moment))
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: moment))
     process = RunnerProcess(Settings.in_folder(tmp_path), log, ("-c", "raise SystemExit(1)"))
     ended: list[float] = []
     while len(ended) < 8:
@@ -341,7 +341,7 @@ def test_the_runner_opens_the_registry_that_is_served_and_nothing_where_somebody
     )
     code = (
         "import os, sys; from pathlib import Path; from organs.registry.settings import Settings\n"
-        "from tests.web.test_jobs import Log; from organs.web.server import RunnerProcess\n"
+        "from tests.web.test_jobs import Log; from organs.web.server.processes import RunnerProcess\n"
         f"os.chdir({str(tmp_path / 'here')!r})\n"
         f"process = RunnerProcess(Settings.from_environment(os.environ), Log(), ('-P', '-c', {script!r}))\n"
         "process.look_after(); process.wait()"

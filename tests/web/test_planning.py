@@ -15,10 +15,15 @@ from organs.registry.catalog.tables import Model
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.local import LocalRegistry
-from organs.web import planning
 from organs.web.app import create_app
-from organs.web.planning import ANONYMOUS_PLANNING, NAMES_MAX, PLANNING, cut_pair
-from organs.web.rates import rates
+from organs.web.limits import rates
+from organs.web.services import planning
+from organs.web.services.planning import (
+    ANONYMOUS_PLANNING,
+    NAMES_MAX,
+    PLANNING,
+    cut_pair,
+)
 from tests.homes import Homes
 from tests.web.accounts import bearing, form_token, logged_in, new_token
 from tests.web.conftest import little_models

@@ -31,8 +31,8 @@ from organs.registry.catalog.tables import Model
 from organs.registry.local import LocalRegistry
 from organs.web.api.operation import operations
 from organs.web.app import create_app
-from organs.web.forms import FIELD
-from organs.web.streams import COUNTING_KEY
+from organs.web.file_responses import COUNTING_KEY
+from organs.web.pages.routes import FIELD
 from tests.cli.running import Organ
 from tests.client.elsewhere import listening
 from tests.homes import Homes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.web.streams import (
+from organs.web.file_responses import (
     HEADER_MAX_LENGTH,
     Span,
     Unsatisfiable,

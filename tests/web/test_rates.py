@@ -23,9 +23,10 @@ from organs.registry.catalog.tables import now
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import _checksum
 from organs.registry.tokens import new_token as unknown_token
-from organs.web import rates as rates_module
+from organs.web import limits as rates_module
 from organs.web.app import create_app
-from organs.web.rates import (
+from organs.web.client_address import client_address
+from organs.web.limits import (
     ANONYMOUS_WRITES,
     FAILED_TOKENS,
     LOG_INS,
@@ -35,7 +36,6 @@ from organs.web.rates import (
     WRITES,
     Rates,
     SharedCounts,
-    client_address,
     rates,
 )
 from organs.web.settings import WebSettings
@@ -47,7 +47,7 @@ NO_ORGANS = {"digests": ["0" * 64]}
 THREE_WORKERS = """
 import os, sys
 from organs.registry.local import LocalRegistry
-from organs.web import server
+from organs.web.server import processes
 from organs.web.app import create_app
 def named(*arguments):
     app = create_app(*arguments)
@@ -56,9 +56,9 @@ def named(*arguments):
         answer.headers["X-Process"] = str(os.getpid())
         return answer
     return app
-server.create_app = named
+processes.create_app = named
 registry = LocalRegistry.open(sys.argv[1]); registry.catalog.close()
-server.serve_forever(registry, server.ServerSettings(port=int(sys.argv[2]), workers=3, threads=4))
+processes.serve_forever(registry, processes.ServerSettings(port=int(sys.argv[2]), workers=3, threads=4))
 """
 """A server of three processes that say which of them answers."""
 

@@ -25,7 +25,7 @@ PACE_SECONDS = 0.1
 SCRIPT = f"""
 import os, sys
 from organs.registry.local import LocalRegistry
-from organs.web.server import Server, prepare_metrics
+from organs.web.server.processes import Server, prepare_metrics
 from organs.web.settings import ServerSettings
 
 class Telling(Server):

@@ -22,8 +22,8 @@ from organs.registry.store.files import Files
 from organs.web.api.document import document as make_document
 from organs.web.api.operation import operations
 from organs.web.app import create_app
+from organs.web.file_responses import allow_streams
 from organs.web.settings import WebSettings
-from organs.web.streams import allow_streams
 from tests.faults.cases import with_files
 from tests.web.api.against import assert_as_described, assert_refused, faults
 from tests.web.senders import OCTETS, UPLOADS, Sender, content_digest, token_of

@@ -15,7 +15,7 @@ from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.entities.problem import Problem
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.forms import COOKIE
+from organs.web.pages.routes import COOKIE
 from organs.web.settings import LOOPBACK_HOSTS, WebSettings
 from tests.web.pages import parsed
 
@@ -132,7 +132,7 @@ def test_line_106_a_form_without_its_token_is_refused(token: str | None, writing
     token_of(writing)
     answer = sent(writing, token)
     assert answer.status_code == 403
-    assert "load the page again" in answer.text
+    assert "Load the page again" in answer.text
     assert state(writing) == "queued"
 
 

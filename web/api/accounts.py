@@ -18,7 +18,6 @@ from organs.registry.entities.account import (
     TokenRequest,
 )
 from organs.registry.errors import BadRequest
-from organs.web.accounts import create_own_token, own_account, own_overview, own_tokens, revoke_own_token
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     AFTER,
@@ -39,6 +38,13 @@ from organs.web.params import (
 from organs.web.responses import (
     reading,
     settings,
+)
+from organs.web.services.accounts import (
+    create_own_token,
+    own_account,
+    own_overview,
+    own_tokens,
+    revoke_own_token,
 )
 
 GROUP = "Contributors"

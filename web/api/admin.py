@@ -20,7 +20,6 @@ from organs.registry.entities.administration import AdminOverview, EventPage, Re
 from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
 from organs.registry.errors import BadRequest
 from organs.registry.names import parse_model_name
-from organs.web import administration
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     AFTER,
@@ -41,6 +40,7 @@ from organs.web.responses import (
     registry,
     settings,
 )
+from organs.web.services import administration
 
 GROUP = "Administration"
 CREATED = 201

@@ -19,11 +19,11 @@ from organs.web.api.downloads import GROUP as DOWNLOADS_GROUP
 from organs.web.api.operation import NAMESPACE, Operation, Parameter, entities, operation, operations
 from organs.web.api.schemas import SCHEMAS, Schema
 from organs.web.api.schemas.values import ref
+from organs.web.file_responses import OCTETS
 from organs.web.responses import (
     reading,
     settings,
 )
-from organs.web.streams import OCTETS
 
 
 @cache

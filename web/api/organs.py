@@ -61,7 +61,7 @@ def organs() -> OrganPage:
         search_seconds=told.search_seconds,
         counts_seconds=told.counts_seconds,
     )
-    g.unkept = counts is not None and counts.hurried
+    g.not_cached = counts is not None and counts.hurried
     return structs.replace(found, facets=counts)
 
 
@@ -110,7 +110,7 @@ def facets() -> FacetCounts:
     told = settings()
     with reading(told.search_seconds) as session:
         counts = count_organs(session, query, told.counts_seconds)
-    g.unkept = counts.hurried
+    g.not_cached = counts.hurried
     return counts
 
 

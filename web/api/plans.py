@@ -36,7 +36,8 @@ from organs.web.params import (
     asked_switch,
 )
 from organs.web.permissions import planner
-from organs.web.planning import (
+from organs.web.responses import reading
+from organs.web.services.planning import (
     ORDERS,
     checked_order,
     compose_for_client,
@@ -45,7 +46,6 @@ from organs.web.planning import (
     pair_for_client,
     plan_for_client,
 )
-from organs.web.responses import reading
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0

@@ -11,7 +11,6 @@ from organs.ingest.contributions.manifest import (
     parse_stated_metadata,
 )
 from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
-from organs.web import contributions as submitting
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     ACCEPTED,
@@ -25,12 +24,13 @@ from organs.web.api.operation import (
 )
 from organs.web.api.uploads import asker_id
 from organs.web.auth import UPLOAD
-from organs.web.concurrency import take_turn
-from organs.web.contributions import receiving
+from organs.web.limits import take_turn
 from organs.web.params import (
     asked_after,
     asked_limit,
 )
+from organs.web.services import contributions as submitting
+from organs.web.services.contributions import receiving
 
 GROUP = "Submissions"
 EXAMPLES = {"shown": "101", "ready": "102", "withdrawn": "103"}

@@ -46,18 +46,18 @@ from organs.web.auth import (
     UPLOAD,
     identity,
 )
-from organs.web.contributions import (
-    DIGEST_HEADER,
-    RANGE_HEADER,
-    asked_chunk,
-    portions,
-    receiving,
-)
 from organs.web.errors import refused
 from organs.web.responses import (
     reading,
     registry,
     settings,
+)
+from organs.web.services.contributions import (
+    DIGEST_HEADER,
+    RANGE_HEADER,
+    asked_chunk,
+    portions,
+    receiving,
 )
 
 
@@ -170,7 +170,7 @@ def begin_upload() -> Upload:
 )
 def uploads() -> UploadPage:
     """Your own open uploads, newest first."""
-    g.unkept = True
+    g.not_cached = True
     asker = asker_id()
     with reading() as session:
         return UploadPage(items=tuple(upload_entity(row) for row in open_uploads(session, asker, now())))
@@ -188,7 +188,7 @@ def uploads() -> UploadPage:
 )
 def upload(upload: str) -> Upload:
     """`received_bytes` is where the next chunk begins. An upload of another contributor counts as absent."""
-    g.unkept = True
+    g.not_cached = True
     return upload_entity(sessions.look_up(registry(), asker_id(), upload))
 
 

@@ -1,21 +1,21 @@
-"""The pages, one file each; every page has a JSON twin at the same address, every list a CSV.
+"""The pages, one module for each subject; every page has a JSON twin at the same address, every list a CSV.
 
-home       the first page: what this is, the registry in figures
-organ      organs: the search with facets and a histogram of θ, and the page of one organ
-model      models: the list, one with its anatomy, lineage and files
-anatomy    the anatomy grid: blocks as rows and slots or types as columns, coloured by a reading
-chimeras   chimeras: a list, and one with how it came to be, what was predicted of it
-verdicts   what a runtime showed of a chimera, and validations under way
+routes     routes of pages with their twins, and forms that write
+home       the first page: introduction, and the registry in figures
+organ      organs: the search with counts and a histogram, and the page of one organ
+model      models: the list, one with its anatomy, lineage and files; editing
+anatomy    the anatomy grid: blocks as rows, slots or types as columns, coloured by a measure
+chimeras   chimeras: the list, and one with its origin and its prediction
+verdicts   results of validations, and validations in progress
 compare    two models side by side
-compose    composing: what fits a base, its cells and who could give to them, the recipe's steps
-lineage    lineage: families of models as graphs and as lists
-reports    reports in tables, with the words that explain them
+compose    composing: models that fit a base, its cells and their candidates, the steps of a recipe
+lineage    families of models as graphs and as lists
+reports    reports as tables with explanations
 charts     charts at addresses of their own
 jobs       the list of jobs, and one job with its progress and its result
-account    log-in and log-out, the reader's own account, and contributors as everybody sees them
-admin      administration: submissions that wait for review, the event log, contributors
-reference  the API as people read it
-blueprint  the blueprint of all pages
+account    log-in and log-out, the user's own account, and the public pages of contributors
+admin      administration: submissions to review, the event log, contributors
+reference  the API as a page
 uploads    uploading in the browser
 """
 
@@ -35,7 +35,7 @@ from organs.web.pages import (
     reports,
     uploads,
 )
-from organs.web.pages.blueprint import pages
+from organs.web.pages.routes import pages
 
 __all__ = [
     "account",

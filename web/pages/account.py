@@ -38,7 +38,7 @@ from organs.registry.entities.account import (
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.registry.present.values import Values
-from organs.web.accounts import create_own_token, own_overview, revoke_own_token
+from organs.web.answer_cache import reveal_headers
 from organs.web.auth import (
     ANY,
     TOKENS,
@@ -48,25 +48,22 @@ from organs.web.auth import (
     identity,
     used,
 )
-from organs.web.forms import writing_form
-from organs.web.memory import reveal_headers
-from organs.web.pages.blueprint import pages
+from organs.web.limits import (
+    LOG_INS,
+    PAGE_TOKENS,
+    rates,
+)
+from organs.web.pages.routes import Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     asked_after,
     asked_limit,
 )
 from organs.web.permissions import ONLY_READS
-from organs.web.rates import LOG_INS, PAGE_TOKENS, rates
-from organs.web.responses import (
-    Page,
-    Sheet,
-    json_answer,
-    paged,
-    plain_page,
-    reading,
-    registry,
-    settings,
-    with_parameters,
+from organs.web.responses import json_answer, plain_page, reading, registry, settings, with_parameters
+from organs.web.services.accounts import (
+    create_own_token,
+    own_overview,
+    revoke_own_token,
 )
 
 NEXT_MAX_LENGTH = 2000
@@ -209,7 +206,7 @@ def login() -> Page:
 
 @writing_form(pages, "/login", scope=None)
 def log_in() -> str | Page:
-    """Open a session for the owner of the token, and go on. Each contributor has a rate of log-ins; see `web.rates`."""
+    """Open a session for the owner of the token, and redirect. Log-ins of a contributor are limited (`web.limits`)."""
     following = checked_next(request.form.get("next"))
     try:
         account = account_by_text(request.form.get("token", "")[:TOKEN_FIELD_MAX].strip())

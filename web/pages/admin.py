@@ -17,25 +17,16 @@ from organs.registry.entities.administration import Event
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadInput
 from organs.registry.present.values import Values
-from organs.web import administration
-from organs.web.administration import admitted
 from organs.web.api.admin import EVENTS_SHOWN
 from organs.web.auth import ADMIN
-from organs.web.forms import writing_form
-from organs.web.pages.blueprint import pages
+from organs.web.pages.routes import Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     asked_after,
     asked_limit,
 )
-from organs.web.responses import (
-    Page,
-    Sheet,
-    paged,
-    reading,
-    registry,
-    settings,
-    with_parameters,
-)
+from organs.web.responses import reading, registry, settings, with_parameters
+from organs.web.services import administration
+from organs.web.services.administration import admitted
 
 EVENT_COLUMNS = ("id", "at", "contributor", "action", "model", "text")
 """Of the event log as CSV."""

@@ -18,9 +18,9 @@ from organs.registry.names import parse_model_name
 from organs.registry.present.depth import depth_values
 from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
-from organs.web.charts import depth, weights
+from organs.web.charts import plots
 from organs.web.charts.drawing import POLICY
-from organs.web.charts.weights import (
+from organs.web.charts.plots import (
     can_be_sampled,
     sampled_values,
 )
@@ -28,18 +28,9 @@ from organs.web.downloads import (
     ChosenOrgan,
     chosen_organ,
 )
-from organs.web.pages.blueprint import pages
+from organs.web.pages.routes import Page, Sheet, paged, pages
 from organs.web.render import glyph
-from organs.web.responses import (
-    Page,
-    Sheet,
-    conditional,
-    model_address,
-    paged,
-    reading,
-    registry,
-    settings,
-)
+from organs.web.responses import conditional, model_address, reading, registry, settings
 
 IMMUTABLE = "public, max-age=86400, immutable"
 """Of a chart of bytes that cannot change. A day, because the way of drawing them may."""
@@ -68,7 +59,7 @@ def weights_chart(digest: str) -> Response:
         found = _weights_of(session, chosen)
     if isinstance(found, str):
         raise NotFound(found)
-    return svg_answer(weights.weights_chart(found), immutable=chosen.is_full_digest and chosen.is_told_apart)
+    return svg_answer(plots.weights_chart(found), immutable=chosen.is_full_digest and chosen.is_told_apart)
 
 
 @pages.get("/models/<namespace>/<name>/depth.svg")
@@ -82,7 +73,7 @@ def depth_chart(namespace: str, name: str) -> Response:
     lines, blocks = _depth_lines(rows)
     if not lines:
         raise NotFound(f"{model.full_name} has no two blocks of which θ is known")
-    return svg_answer(depth.depth_chart(lines, blocks))
+    return svg_answer(plots.depth_chart(lines, blocks))
 
 
 def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Values:
@@ -99,7 +90,7 @@ def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Values:
     lines, _ = _depth_lines(rows)
     if not lines:
         return {}
-    size = {"width": depth.WIDTH, "height": depth.HEIGHT}
+    size = {"width": plots.DEPTH_WIDTH, "height": plots.DEPTH_HEIGHT}
     return {"depth_chart": model_address(name, "pages.depth_chart"), "depth_size": size, "depth": rows}
 
 
@@ -112,21 +103,21 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
     return conditional(answer)
 
 
-def shown_weights(found: weights.Weights, chosen: ChosenOrgan) -> Values:
+def shown_weights(found: plots.Weights, chosen: ChosenOrgan) -> Values:
     """A histogram for the page: the address and size of its picture, and its bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
         "reason": None,
         "chart": url_for("pages.weights_chart", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
-        "width": weights.WIDTH,
-        "height": weights.HEIGHT,
+        "width": plots.WEIGHTS_WIDTH,
+        "height": plots.WEIGHTS_HEIGHT,
         "bins": bins_of(found),
         "figure": found,
         "csv": url_for("pages.weights_figure_csv", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
     }
 
 
-def bins_of(found: weights.Weights) -> list[Values]:
+def bins_of(found: plots.Weights) -> list[Values]:
     """The bins as rows."""
     return [
         dict(zip(BINS, (lower, upper, count, bell), strict=True))
@@ -134,13 +125,13 @@ def bins_of(found: weights.Weights) -> list[Values]:
     ]
 
 
-def _weights_of(session: Session, chosen: ChosenOrgan) -> weights.Weights | str:
+def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
     """The histogram, worked out once while the catalog stays as it is."""
     key = ("weights", chosen.organ_id)
     return remembered(session, key, lambda: _read(chosen), lambda found: not isinstance(found, str))
 
 
-def _read(chosen: ChosenOrgan) -> weights.Weights | str:
+def _read(chosen: ChosenOrgan) -> plots.Weights | str:
     dtype = chosen.dtype
     if not can_be_sampled(dtype):
         return f"Values of the format {dtype.name} cannot be read here, so there is no picture of them."
@@ -152,19 +143,19 @@ def _read(chosen: ChosenOrgan) -> weights.Weights | str:
         return f"Values of the format {dtype.name} cannot be read here, so there is no picture of them."
     except (CorruptBlob, MissingBlob):
         return "Its bytes are faulty in the store, so they are not drawn. A new ingest of a file that has it heals it."
-    return weights.weights_of(values)
+    return plots.weights_of(values)
 
 
-def _depth_lines(rows: list[Values]) -> tuple[list[depth.DepthLine], int]:
+def _depth_lines(rows: list[Values]) -> tuple[list[plots.DepthLine], int]:
     """A line a type that is read in two blocks or more, and how many blocks there are."""
     kinds = sorted({row["type"] for row in rows}, key=lambda kind: (kind not in TYPES_FIRST, kind == "norm", kind))
     lines = []
     for kind in kinds:
         points = tuple(
-            depth.DepthPoint(row["position"], row["lowest_theta"], row["mean_theta"], row["highest_theta"])
+            plots.DepthPoint(row["position"], row["lowest_theta"], row["mean_theta"], row["highest_theta"])
             for row in sorted(rows, key=lambda row: int(row["position"]))
             if row["type"] == kind
         )
         if len(points) > 1:
-            lines.append(depth.DepthLine(f"{glyph(kind)} {kind}", points))
+            lines.append(plots.DepthLine(f"{glyph(kind)} {kind}", points))
     return lines, 1 + max((row["position"] for row in rows), default=0)

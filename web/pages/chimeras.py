@@ -17,7 +17,6 @@ from organs.registry.entities.finding import Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.present.values import Values
-from organs.web.forms import writing_form
 from organs.web.pages.anatomy import (
     READINGS,
     acts_text,
@@ -28,8 +27,8 @@ from organs.web.pages.anatomy import (
     marks,
     with_marks,
 )
-from organs.web.pages.blueprint import pages
 from organs.web.pages.model import pull_lines
+from organs.web.pages.routes import Page, Sheet, paged, pages, writing_form
 from organs.web.pages.verdicts import (
     KIND,
     differences,
@@ -45,15 +44,7 @@ from organs.web.params import (
     asked_limit,
 )
 from organs.web.permissions import ask
-from organs.web.responses import (
-    Page,
-    Sheet,
-    model_address,
-    paged,
-    reading,
-    settings,
-    with_parameters,
-)
+from organs.web.responses import model_address, reading, settings, with_parameters
 
 READINGS_HERE = ("theta", "spectral", "size", "change")
 COMPUTED_SHOWN = 60

@@ -19,18 +19,9 @@ from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, organ_changes, registered_model
 from organs.web.errors import status_of
 from organs.web.pages.anatomy import anatomy
-from organs.web.pages.blueprint import pages
 from organs.web.pages.lineage import offered_names
-from organs.web.responses import (
-    Page,
-    Sheet,
-    paged,
-    plain_page,
-    reading,
-    settings,
-    wants_csv,
-    with_parameters,
-)
+from organs.web.pages.routes import Page, Sheet, paged, pages
+from organs.web.responses import plain_page, reading, settings, wants_csv, with_parameters
 
 SIDES = ("first", "second")
 COLUMNS = (

@@ -29,21 +29,22 @@ from organs.registry.entities.plan import Candidates, Compatibility, Composition
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound
 from organs.registry.present.values import Values
 from organs.web.errors import status_of
-from organs.web.forms import writing_form
 from organs.web.pages.anatomy import (
     cell_grid,
     letters,
 )
-from organs.web.pages.blueprint import pages
 from organs.web.pages.lineage import offered_names
+from organs.web.pages.routes import Page, paged, pages, writing_form
 from organs.web.params import asked_query
 from organs.web.permissions import ask
-from organs.web.planning import ORDERS, UnderWay, checked_order, compose_for_client, cut_pair, pair_for_client
-from organs.web.responses import (
-    Page,
-    paged,
-    reading,
-    settings,
+from organs.web.responses import reading, settings
+from organs.web.services.planning import (
+    ORDERS,
+    UnderWay,
+    checked_order,
+    compose_for_client,
+    cut_pair,
+    pair_for_client,
 )
 
 STEP_FIELDS = {

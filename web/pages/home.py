@@ -14,18 +14,12 @@ from organs.registry.entities.model import ModelSummary
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import public_figures
 from organs.web.pages.anatomy import anatomy
-from organs.web.pages.blueprint import pages
+from organs.web.pages.routes import Context, Page, paged, pages
 from organs.web.permissions import (
     may_see_jobs,
     whose_jobs,
 )
-from organs.web.responses import (
-    Context,
-    Page,
-    paged,
-    reading,
-    settings,
-)
+from organs.web.responses import reading, settings
 
 TOP_QUERY = "type:organ unique:organ sort:-spectral"
 TOP_SHOWN, NEWEST_SHOWN = 8, 8

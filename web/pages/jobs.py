@@ -16,8 +16,7 @@ from organs.registry.entities.job import Details, Job, JobPage
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.present.values import Values
 from organs.web.auth import ANY
-from organs.web.forms import writing_form
-from organs.web.pages.blueprint import pages
+from organs.web.pages.routes import Page, paged, pages, writing_form
 from organs.web.pages.verdicts import MEANINGS
 from organs.web.params import (
     asked_after,
@@ -25,16 +24,7 @@ from organs.web.params import (
     parsed_job,
 )
 from organs.web.permissions import whose_jobs
-from organs.web.responses import (
-    Page,
-    model_address,
-    organ_address,
-    paged,
-    reading,
-    registry,
-    settings,
-    with_parameters,
-)
+from organs.web.responses import model_address, organ_address, reading, registry, settings, with_parameters
 
 LINKS_MAX = 100
 TEXT_MAX = 2000
@@ -238,7 +228,7 @@ def _file_links(job_id: int, left: JobFile | None) -> list[Link]:
     """Return a link to the file that the job has left, while it is there."""
     if left is None:
         return []
-    g.unkept = True  # the file is removed without a change of the catalog
+    g.not_cached = True  # the file is removed without a change of the catalog
     path = pack_file(registry().settings.home, left.pack, left.name)
     if path is None:
         return []

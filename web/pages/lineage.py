@@ -27,17 +27,9 @@ from organs.web.charts.families import (
     walk,
 )
 from organs.web.errors import status_of
-from organs.web.pages.blueprint import pages
+from organs.web.pages.routes import Page, Sheet, paged, pages
 from organs.web.params import requested_place
-from organs.web.responses import (
-    Page,
-    Sheet,
-    paged,
-    plain_page,
-    reading,
-    settings,
-    with_parameters,
-)
+from organs.web.responses import plain_page, reading, settings, with_parameters
 
 COLUMNS = ("child", "parent", "relation", "evidence", "likeness")
 """Columns of the edges in a CSV file."""

@@ -59,10 +59,9 @@ from organs.web.downloads import (
     public_names,
     whole_name,
 )
-from organs.web.forms import writing_form
 from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
-from organs.web.pages.blueprint import pages
 from organs.web.pages.charts import depth_shown
+from organs.web.pages.routes import Page, Sheet, paged, pages, writing_form
 from organs.web.pages.verdicts import (
     missing_runtime,
     under_way,
@@ -82,17 +81,7 @@ from organs.web.permissions import (
     model_to_yank,
 )
 from organs.web.render import ORGAN_COLUMNS, organ_rows
-from organs.web.responses import (
-    Page,
-    Sheet,
-    model_address,
-    paged,
-    plain_page,
-    reading,
-    registry,
-    settings,
-    with_parameters,
-)
+from organs.web.responses import model_address, plain_page, reading, registry, settings, with_parameters
 
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400

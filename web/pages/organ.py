@@ -39,27 +39,16 @@ from organs.registry.measure.zmeasure import (
     KURTOSIS_SIGNAL,
 )
 from organs.registry.measures import MEASURES, Measure
-from organs.web.pages.blueprint import pages
 from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.params import (
     asked_after,
     asked_limit,
     asked_query,
 )
 from organs.web.render import ORGAN_COLUMNS, Meaning, caution_of, organ_rows
-from organs.web.responses import (
-    Context,
-    Page,
-    Sheet,
-    paged,
-    plain_page,
-    query_address,
-    reading,
-    registry,
-    settings,
-    with_parameters,
-)
+from organs.web.responses import plain_page, query_address, reading, registry, settings, with_parameters
 
 ALIKE_SHOWN = 8
 FORMS = {"raw": "plain bytes (.raw)", "bin": "with its name and shape (.bin)", "npy": "as float32 for NumPy (.npy)"}
@@ -84,7 +73,7 @@ def _alike(digest: str) -> Context:
     except NotFound:
         return {"alike": [], "alike_note": None}
     except TooSlow:
-        g.unkept = True  # the next one who asks may have more luck
+        g.not_cached = True  # the next one who asks may have more luck
         return {"alike": [], "alike_note": "Not looked for: there are too many to compare at once."}
     others = [one for one in page if one.digest != digest][:ALIKE_SHOWN]
     return {"alike": others, "alike_note": None if others else "No other organ of its slot and shape is here."}
@@ -186,7 +175,7 @@ def organs() -> Page:
         if not plain_page():
             raise
         return _refused(error)
-    g.unkept = counts is not None and counts.hurried  # the next request may have more luck
+    g.not_cached = counts is not None and counts.hurried  # the next request may have more luck
     return Page(
         "organs.html",
         {"query": str(query), "items": found.items, "notes": found.notes, "facets": counts},

@@ -8,11 +8,7 @@ from typing import Any
 from organs.registry.present.values import Values
 from organs.web.api.document import document, example_answers, program_version
 from organs.web.api.operation import Operation, operations
-from organs.web.pages.blueprint import pages
-from organs.web.responses import (
-    Page,
-    paged,
-)
+from organs.web.pages.routes import Page, paged, pages
 
 ADDRESS = "localhost:8935"
 """Where examples ask: what `organ serve` listens on unless told otherwise. What the asker calls it is not repeated."""

@@ -21,20 +21,11 @@ from organs.registry.reports.dissection import model_report
 from organs.registry.reports.formats import TEXT_KINDS, cell_text, grid, markdown, section_sheet
 from organs.registry.reports.overview import current_report
 from organs.registry.reports.sections import scale_tables
-from organs.web.charts import scale, types
-from organs.web.pages.blueprint import pages
+from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
+from organs.web.pages.routes import Page, Sheet, paged, pages
 from organs.web.render import glyph
-from organs.web.responses import (
-    Page,
-    Sheet,
-    conditional,
-    model_address,
-    paged,
-    plain_page,
-    reading,
-    with_parameters,
-)
+from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
 
 ROWS_SHOWN = 100
 """Rows of one table on a page; the others are in its CSV."""
@@ -218,7 +209,7 @@ def types_chart() -> Response:
     spreads = _spreads(_registry_report())
     if not spreads:
         raise NotFound("no organ has a θ yet")
-    return svg_answer(types.types_chart(spreads))
+    return svg_answer(plots.types_chart(spreads))
 
 
 @pages.get("/reports/scale.svg")
@@ -227,7 +218,7 @@ def scale_chart() -> Response:
     points, lines = _points(_scale_sections())
     if not points:
         raise NotFound("there is no complete model with a θ yet")
-    return svg_answer(scale.scale_chart(points, lines))
+    return svg_answer(plots.scale_chart(points, lines))
 
 
 def _registry_report() -> Report:
@@ -308,7 +299,7 @@ def _types_figure(part: Report) -> Picture | None:
     count = len(_spreads(part))
     alternative = "Mean, median, middle half and deviation of θ by type; the table below has the numbers."
     caption = "Dot: mean, in the colour of θ. Bar: the middle half. Line: one deviation to either side. Stroke: median."
-    size = (types.WIDTH, types.types_height(count))
+    size = (plots.TYPES_WIDTH, plots.types_height(count))
     return Picture(url_for("pages.types_chart"), *size, alternative, caption) if count else None
 
 
@@ -316,11 +307,11 @@ def _scale_figure(part: Report) -> Picture | None:
     points, _ = _points(part.sections)
     alternative = "θ of matrices over the number of parameters, a dot a family; the tables below have the numbers."
     caption = "A dot a family, larger for more models, in the colour of θ."
-    size = (scale.WIDTH, scale.HEIGHT)
+    size = (plots.SCALE_WIDTH, plots.SCALE_HEIGHT)
     return Picture(url_for("pages.scale_chart"), *size, alternative, caption) if points else None
 
 
-def _spreads(whole: Report) -> list[types.TypeSpread]:
+def _spreads(whole: Report) -> list[plots.TypeSpread]:
     quartiles = (f"theta_{name}_degrees" for name in ("lower_quartile", "median", "upper_quartile"))
     keys = ("mean_theta_degrees", "theta_standard_deviation_degrees", *quartiles)
     spreads = []
@@ -328,20 +319,20 @@ def _spreads(whole: Report) -> list[types.TypeSpread]:
         numbers = [_number(row[key]) for key in keys]
         if None not in numbers:
             label = f"{glyph(str(row['type']))} {row['type']}"
-            spreads.append(types.TypeSpread(label, *(number for number in numbers if number is not None)))
+            spreads.append(plots.TypeSpread(label, *(number for number in numbers if number is not None)))
     return spreads
 
 
-def _points(sections: Mapping[str, ReportSection]) -> tuple[list[scale.SizedPoint], list[scale.FittedLine]]:
+def _points(sections: Mapping[str, ReportSection]) -> tuple[list[plots.SizedPoint], list[plots.FittedLine]]:
     """Return the families that have a θ of matrices, and the lines through them."""
     points = []
     for row in _items(sections["families"]):
         parameters, theta = _number(row["mean_parameters_count"]), _number(row["matrix_mean_theta_degrees"])
         if parameters and theta is not None:
-            points.append(scale.SizedPoint(parameters, theta, int(_number(row["models_count"]) or 1)))
+            points.append(plots.SizedPoint(parameters, theta, int(_number(row["models_count"]) or 1)))
     fitted = [row for row in _items(sections["scale"]) if row["reading"] == "matrices"]
     lines = [
-        scale.FittedLine(
+        plots.FittedLine(
             label, look, _number(row["slope_degrees_per_decade"]) or 0.0, _number(row["intercept_degrees"]) or 0.0
         )
         for label, look, row in zip(("families", "models"), ("curve", "dashed"), fitted, strict=False)

@@ -30,8 +30,6 @@ from organs.registry.catalog.tables import Upload, now
 from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable
 from organs.registry.present.values import Values
-from organs.web import contributions
-from organs.web.accounts import own_account
 from organs.web.api.blueprint import ROOT
 from organs.web.api.uploads import asker_id
 from organs.web.auth import (
@@ -39,16 +37,11 @@ from organs.web.auth import (
     identity,
     need,
 )
-from organs.web.forms import writing_form
-from organs.web.pages.blueprint import pages
+from organs.web.pages.routes import Page, paged, pages, writing_form
 from organs.web.permissions import may_write
-from organs.web.responses import (
-    Page,
-    paged,
-    reading,
-    registry,
-    settings,
-)
+from organs.web.responses import reading, registry, settings
+from organs.web.services import contributions
+from organs.web.services.accounts import own_account
 
 SHOWN = 20
 """Submissions on the page for uploading; all of them are on the account's."""

@@ -24,7 +24,7 @@ from organs.web.api.accounts import EXAMPLE_TOKEN
 from organs.web.api.operation import Operation, operations
 from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
 from organs.web.api.uploads import EXAMPLE_BYTES, EXAMPLES
-from organs.web.streams import OCTETS
+from organs.web.file_responses import OCTETS
 from tests.trips import ingest_file
 from tests.web.accounts import bearing, new_token
 

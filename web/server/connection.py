@@ -22,18 +22,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import httptools
 
 from organs.registry.entities.problem import MEDIA_TYPE, encoded, plain_problem
 from organs.registry.entities.submission import CHUNK_MOST_BYTES
-from organs.web.concurrency import client_address, network_of
-from organs.web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
+from organs.web.client_address import address_behind_proxies, network_of
 from organs.web.responses import API_PREFIX
-
-if TYPE_CHECKING:
-    from organs.web.worker import Service
+from organs.web.server.gateway import (
+    Answer,
+    BodyPipe,
+    BodyTooSlow,
+    Request,
+    split_target,
+)
+from organs.web.server.scheduling import DownloadPlaces
+from organs.web.settings import ServerSettings
 
 HEAD_MAX_BYTES = 64 * 1024
 TARGET_MAX_LENGTH = 8190
@@ -99,6 +104,78 @@ TOO_LARGE_HEAD = Refusal(
     431, f"The headers, the trailers and each chunk header of a request have at most {HEAD_MAX_BYTES} bytes."
 )
 FAILED = Refusal(500, "The server could not answer this request; its log says why.")
+
+
+class Service(Protocol):
+    """The worker of a connection, as the connection uses it: limits, threads and the application.
+
+    `web.server.worker` implements it. Only the event loop calls it, except `call_soon`.
+    """
+
+    settings: ServerSettings
+    proxies: int
+    log: Any
+    buffer: bytearray
+    """The event loop receives into it; what arrives is used before anything else is received."""
+    is_stopping: bool
+    places: DownloadPlaces
+
+    def clock(self) -> float:
+        """Return monotonic seconds."""
+
+    def date(self) -> str:
+        """Return the time for the header `Date`."""
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call `function` in the event loop. For other threads."""
+
+    def opened(self, connection: Connection) -> None:
+        """Count an accepted connection, and refuse it where there are too many."""
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+
+    def leaving(self, connection: Connection) -> None:
+        """Stop counting a connection that is about to close."""
+
+    def busy(self, connection: Connection) -> None:
+        """Note that a request has arrived on the connection."""
+
+    def idle(self, connection: Connection) -> None:
+        """Note that the connection has no request."""
+
+    def may_linger(self) -> bool:
+        """Return whether one more connection may stay open until its client has read the answer."""
+
+    def admit(self, exchange: Exchange) -> Refusal | None:
+        """Count a request, or return why it is refused."""
+
+    def admit_download(self, exchange: Exchange) -> bool:
+        """Count an answer that is sent piece by piece; return False where its address has too many."""
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of a body in memory; return False where all bodies together are too large."""
+
+    def has_room_unsent(self, address: str) -> bool:
+        """Return whether one more answer to `address` may wait in memory until its client reads."""
+
+    def hold_unsent(self, exchange: Exchange, size: int) -> None:
+        """Count bytes of an answer that wait until the client reads."""
+
+    def release_unsent(self, exchange: Exchange) -> None:
+        """Stop counting the waiting bytes of an answer."""
+
+    def start(self, exchange: Exchange) -> None:
+        """Let a thread answer a request."""
+
+    def in_stream_thread(self, function: Callable[[], Any], then: Callable[[Any, OSError | None], None]) -> None:
+        """Call `function` in a thread, and `then` in the event loop with its result or its error."""
+
+    def discard(self, answer: Answer) -> None:
+        """Release what the application holds for an answer that is not needed any more."""
+
+    def release(self, exchange: Exchange) -> None:
+        """Stop counting a request that has ended."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -503,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Exchange:
-    """A request and its answer, which is a `web.concurrency.Download` when it is sent piece by piece."""
+    """A request and its answer, which is a `web.server.scheduling.Download` when it is sent piece by piece."""
 
     def __init__(
         self,
@@ -520,7 +597,7 @@ class Exchange:
         self.is_last = is_last
         """Whether the connection is closed after it."""
         self.refusal = refusal
-        self.address = client_address(request.peer[0], request.header("x-forwarded-for"), service.proxies)
+        self.address = address_behind_proxies(request.peer[0], request.header("x-forwarded-for"), service.proxies)
         self.is_complete = False
         """Whether so much of the body has come that a thread can begin."""
         self.is_started = False

@@ -30,7 +30,10 @@ from organs.web.auth import (
     Identity,
     need,
 )
-from organs.web.rates import NEW_TOKENS, rates
+from organs.web.limits import (
+    NEW_TOKENS,
+    rates,
+)
 from organs.web.responses import (
     reading,
     registry,

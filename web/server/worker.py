@@ -1,8 +1,9 @@
-"""The process of a server that answers requests: a gunicorn worker with an event loop of its own.
+"""The worker process of a server: a gunicorn worker with its own event loop.
 
-The loop accepts connections and does everything that waits for a client (`web.connection`). Threads only compute:
-`threads` of them answer requests, a few produce the pieces of downloads, and one answers `/healthz`, so that health is
-known while all others are taken. What one address may have under way is limited (`web.concurrency`).
+The loop accepts connections and does everything that waits for a client (`web.server.connection`). Threads only
+compute: `threads` of them answer requests, a few produce the pieces of downloads, and one answers `/healthz`, so that
+health checks work while all others are busy. Each address has limits on what it has in progress
+(`web.server.scheduling`).
 
 Of gunicorn this uses the class for custom workers, `gunicorn.workers.base.Worker`: its attributes `alive`, `app`,
 `cfg`, `log`, `ppid`, `sockets`, `wsgi` and SIGNALS, and its methods `notify`, `run`, `init_signals`, `handle_usr1` and
@@ -28,9 +29,19 @@ from typing import Any
 
 from gunicorn.workers.base import Worker
 
-from organs.web.concurrency import AddressLimit, DownloadPlaces, FairQueue
-from organs.web.connection import TOO_MANY_CONNECTIONS, TOO_MANY_OF_ADDRESS, Connection, Exchange, Refusal
-from organs.web.gateway import Answer, call
+from organs.web.server.connection import (
+    TOO_MANY_CONNECTIONS,
+    TOO_MANY_OF_ADDRESS,
+    Connection,
+    Exchange,
+    Refusal,
+    Service,
+)
+from organs.web.server.gateway import (
+    Answer,
+    call,
+)
+from organs.web.server.scheduling import AddressLimit, DownloadPlaces, FairQueue
 from organs.web.settings import ServerSettings
 
 RECEIVE_BYTES = 256 * 1024
@@ -90,7 +101,7 @@ class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         loop.add_signal_handler(signal.SIGWINCH, lambda: None)
         for number in (signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, partial(self._quit, loop))
-        service = Service(loop, self.wsgi, self.app.limits, self.app.proxies, self.log)
+        service = WorkerService(loop, self.wsgi, self.app.limits, self.app.proxies, self.log)
         service.listen(self.sockets)
         while self.alive:
             self.notify()
@@ -112,8 +123,8 @@ class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         sys.exit(0)
 
 
-class Service:
-    """What the connections of a worker share: threads, limits, and the application. Used by the event loop alone."""
+class WorkerService(Service):
+    """Threads, limits and the application, shared by the connections of a worker. Only the event loop uses it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, application: Any, settings: ServerSettings, proxies: int, log: Any

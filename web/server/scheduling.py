@@ -1,7 +1,7 @@
-"""Limits on what one process does at once: pages, threads, downloads, and what one address may have under way.
+"""Fair sharing of the threads and the download places of one worker among clients.
 
-`Turns` belongs to the application and blocks the threads that wait. The other classes belong to the event loop of a
-worker (`web.worker`): they never block, and only the loop's thread may use them.
+Only the event loop of a worker (`web.server.worker`) uses these classes: they never block, and are not safe for
+threads.
 """
 
 from __future__ import annotations
@@ -9,113 +9,14 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from ipaddress import IPv6Address, ip_address
-from threading import BoundedSemaphore
 from typing import Protocol
-
-from flask import Flask, current_app, g, request
-
-from organs.registry.errors import Busy
-from organs.web.settings import WebSettings
-
-TURNS_KEY = "organ_turns"
-WITH_TURN = frozenset({"pages", "api"})
-"""Blueprints whose requests take a turn."""
-WITHOUT_TURN = frozenset(
-    {
-        *("pages.reports", "pages.reports_markdown"),
-        *("pages.report", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
-        *("api.report", "api.report_section"),
-        *("api.receive_chunk", "api.finish_upload", "api.submit_model"),
-    }
-)
-"""Endpoints of these blueprints that take no turn before their view runs. Reports are computed once for all requests
-that wait for them, and must not wait inside of a turn. Bodies of uploads and submissions come as slowly as their
-clients send them, and have a limit of their own (`web.contributions`); a submission takes its turn when its body has
-come (`take_turn`)."""
-PATIENCE_SECONDS = 0.25
-SECOND_TURNS = 2
-"""Requests that may work beside one that takes longer than PATIENCE_SECONDS."""
-
-NETWORK_BITS = 64
-"""Of an IPv6 address: a customer usually has the whole network."""
-UNKNOWN_ADDRESS = "unknown"
 
 PARKED_SECONDS = 0.1
 """A download that has not been read for so long gives its place to one that waits."""
+
+
 SHARE_SECONDS = 2.0
 """After so long a download that is read quickly lets another have its place, if one waits."""
-
-
-class Turns:
-    """Let one request of a process compute at a time, and few beside one that takes long. Safe for threads.
-
-    A page is processor work, and Python runs one thread at a time: sixteen threads finish no sooner than one, and lose
-    a quarter of the time by switching.
-    """
-
-    def __init__(self, seconds: float, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._seconds = seconds
-        self._patience = patience_seconds
-        self._first = BoundedSemaphore(1)
-        self._second = BoundedSemaphore(SECOND_TURNS)
-
-    def take(self) -> BoundedSemaphore:
-        """Wait for a turn and return the semaphore that the caller must release.
-
-        Raises Busy when none becomes free in time.
-        """
-        if self._first.acquire(timeout=self._patience):
-            return self._first
-        if self._second.acquire(timeout=self._seconds):
-            return self._second
-        raise Busy("the server is answering too many other requests; try again in a few seconds")
-
-
-def take_turns(app: Flask, settings: WebSettings) -> None:
-    """Make requests of `app` take turns; a request that waits too long is answered by 503."""
-    app.extensions[TURNS_KEY] = Turns(settings.turn_seconds)
-
-    @app.before_request
-    def take() -> None:
-        if request.blueprint in WITH_TURN and request.endpoint not in WITHOUT_TURN:
-            take_turn()
-
-    @app.teardown_request
-    def release(_error: BaseException | None) -> None:
-        turn = g.pop("turn", None)
-        if turn is not None:
-            turn.release()
-
-
-def take_turn() -> None:
-    """Take a turn for this request, which keeps it until it ends; raises Busy."""
-    turns: Turns = current_app.extensions[TURNS_KEY]
-    g.turn = turns.take()
-
-
-def client_address(peer: str, forwarded_for: str | None, proxies: int) -> str:
-    """Return the address of the client behind `proxies` proxies, as a key for limits.
-
-    `peer` is the other end of the connection. Each proxy appends the address that it saw to `X-Forwarded-For`, so the
-    client is entry number `proxies` from the right; what stands left of it the client may have made up. With fewer
-    entries the peer is the client, as in `werkzeug.middleware.proxy_fix`.
-    """
-    entries = [entry.strip() for entry in forwarded_for.split(",")] if proxies and forwarded_for else []
-    return network_of(entries[-proxies] if len(entries) >= proxies > 0 else peer)
-
-
-def network_of(address: str) -> str:
-    """Return the part of an address that tells clients apart: the whole IPv4 address, the network of an IPv6 one."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return UNKNOWN_ADDRESS
-    if not isinstance(parsed, IPv6Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return f"{int(parsed) >> (128 - NETWORK_BITS):x}::/{NETWORK_BITS}"
 
 
 class AddressLimit:

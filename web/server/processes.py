@@ -17,11 +17,14 @@ from gunicorn.arbiter import Arbiter
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
 from organs.web.app import create_app
+from organs.web.file_responses import (
+    allow_streams,
+    worker_exit,
+)
+from organs.web.limits import SharedCounts
 from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
-from organs.web.rates import SharedCounts
+from organs.web.server.worker import EventLoopWorker
 from organs.web.settings import ServerSettings, WebSettings
-from organs.web.streams import allow_streams, worker_exit
-from organs.web.worker import EventLoopWorker
 
 GRACEFUL_SECONDS = 30
 COLLECT_AFTER = (20_000, 20, 50)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from organs.registry.amounts import count_text
 from organs.registry.gguf import DType
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measure.sample import Run, read_values, sample_runs, spread
 from organs.registry.measure.zmeasure import QUANTILES, THETA_MIN_VALUES
 from organs.registry.store import BlobReader
 from organs.registry.store.codec import StoredChunk
-from organs.web.charts.drawing import Axis, Chart, Line, drawn
+from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
+from organs.web.render import theta_class
 
 CHUNKS_MAX = 32
 """128 MiB of plain bytes, a tenth of a second to decode. Larger organs are seen through some of their sample."""
@@ -71,7 +74,7 @@ def _is_near(run: Run, dtype: DType, source: _Chunks) -> bool:
     return all(chunk.plain_offset_bytes in source.chosen for chunk in source.overlapping(start, count))
 
 
-WIDTH, HEIGHT = 720, 260
+WEIGHTS_WIDTH, WEIGHTS_HEIGHT = 720, 260
 BINS = 60
 CURVE_POINTS = 121
 TICKS_ABOUT = 6
@@ -127,7 +130,7 @@ def weights_chart(weights: Weights) -> bytes:
     return drawn(
         Chart(
             "How the values of this organ are distributed",
-            *(WIDTH, HEIGHT),
+            *(WEIGHTS_WIDTH, WEIGHTS_HEIGHT),
             x=Axis(edges[0], edges[-1], ticks_between(edges[0], edges[-1]), "value"),
             y=Axis(0.0, top, ticks_between(0.0, top, whole=True), f"values of {weights.looked_at:,}"),
             lines=(Line(steps, "area"), Line(curve, "dashed")),
@@ -158,3 +161,177 @@ def _number(value: float, step: float) -> str:
 def _below(deviations: float) -> float:
     """The share of a bell curve below so many deviations from its middle."""
     return 0.5 * (1 + math.erf(deviations / math.sqrt(2)))
+
+
+DEPTH_WIDTH, DEPTH_HEIGHT = 760, 300
+DEPTH_LABEL_WIDTH = 84
+LOOKS = ("curve", "dashed", "dotted")
+DEGREES_AROUND = 2.0
+"""Kept free above and below the lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthPoint:
+    """The organs of one type in one block: lowest, mean and highest θ in degrees."""
+
+    position: int
+    """Of the block among all blocks of the model, from 0: towers stand one behind the other."""
+    lowest: float
+    mean: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
+class DepthLine:
+    """One type along the blocks."""
+
+    label: str
+    points: tuple[DepthPoint, ...]
+
+
+def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
+    """The picture of `lines` over `blocks` blocks, of which there are two or more."""
+    points = [point for line in lines for point in line.points]
+    low = max(0.0, min(point.lowest for point in points) - DEGREES_AROUND)
+    high = min(90.0, max(point.highest for point in points) + DEGREES_AROUND)
+    bands = [Line(_outline(line.points), "band") for line in lines]
+    means = [
+        Line([(float(point.position), point.mean) for point in line.points], LOOKS[index % len(LOOKS)], line.label)
+        for index, line in enumerate(lines)
+    ]
+    return drawn(
+        Chart(
+            "Mean θ along the depth of the model, a line a type",
+            *(DEPTH_WIDTH, DEPTH_HEIGHT),
+            x=Axis(0.0, float(blocks - 1), _whole_ticks(blocks), "block"),
+            y=Axis(low, high, tuple((value, f"{text}°") for value, text in ticks_between(low, high)), "θ"),
+            lines=(*bands, *means),
+            theta_on_y=True,
+            label_width=DEPTH_LABEL_WIDTH,
+        )
+    )
+
+
+def _outline(points: Sequence[DepthPoint]) -> list[tuple[float, float]]:
+    """Along the highest and back along the lowest."""
+    there = [(float(point.position), point.highest) for point in points]
+    back = [(float(point.position), point.lowest) for point in reversed(points)]
+    return [*there, *back, there[0]]
+
+
+def _whole_ticks(blocks: int) -> tuple[tuple[float, str], ...]:
+    ticks = ticks_between(0.0, float(blocks - 1), whole=True)
+    return tuple((value, text) for value, text in ticks if value == int(value))
+
+
+SCALE_WIDTH, SCALE_HEIGHT = 760, 360
+SCALE_LABEL_WIDTH = 96
+ROUND = (1, 2, 5)
+"""Numbers of parameters that are marked in each tenfold, when there are few tenfolds."""
+TENFOLDS_FINE = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class SizedPoint:
+    """A family of models: how many numbers its weights are, and its mean θ in degrees."""
+
+    parameters: float
+    theta: float
+    models: int
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLine:
+    """θ = intercept + slope · log10(parameters)."""
+
+    label: str
+    look: str
+    slope: float
+    intercept: float
+
+
+def scale_chart(points: Sequence[SizedPoint], lines: Sequence[FittedLine]) -> bytes:
+    """The picture of one point or more."""
+    sizes = [math.log10(point.parameters) for point in points]
+    left, right = min(sizes) - 0.05, max(sizes) + 0.05
+    if right - left < 0.2:
+        left, right = left - 0.1, right + 0.1
+    fitted = [
+        Line([(x, line.intercept + line.slope * x) for x in (left, right)], line.look, line.label) for line in lines
+    ]
+    thetas = [*(point.theta for point in points), *(y for line in fitted for _, y in line.points)]
+    low, high = max(0.0, min(thetas) - 1), min(90.0, max(thetas) + 1)
+    dots = (
+        Dot(size, point.theta, theta_class(point.theta), min(3.5 + math.log2(point.models), 9.0))
+        for size, point in zip(sizes, points, strict=True)
+    )
+    return drawn(
+        Chart(
+            "θ over the number of parameters, a dot a family",
+            *(SCALE_WIDTH, SCALE_HEIGHT),
+            x=Axis(left, right, _size_ticks(left, right), "parameters"),
+            y=Axis(low, high, tuple((value, f"{text}°") for value, text in ticks_between(low, high)), "θ of matrices"),
+            lines=tuple(fitted),
+            dots=tuple(dots),
+            theta_on_y=True,
+            label_width=SCALE_LABEL_WIDTH if lines else 0,
+        )
+    )
+
+
+def _size_ticks(left: float, right: float) -> tuple[tuple[float, str], ...]:
+    """Tenfolds, and 2 and 5 between them where there is room."""
+    factors = ROUND if right - left <= TENFOLDS_FINE else ROUND[:1]
+    if right - left < 0.5:
+        factors = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)  # type: ignore[assignment]
+    powers = range(math.floor(left), math.ceil(right) + 1)
+    sizes = [factor * 10.0**power for power in powers for factor in factors]
+    return tuple(
+        (math.log10(size), count_text(size).replace(".0", "")) for size in sizes if left <= math.log10(size) <= right
+    )
+
+
+TYPES_WIDTH, ROW_HEIGHT = 760, 34
+HEAD_HEIGHT = 70
+NAME_WIDTH = 44
+TICK = 0.22
+"""Half the height of the mark at the median, in rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSpread:
+    """Degrees of θ. The whisker goes one standard deviation to either side of the mean, within 0 to 90."""
+
+    label: str
+    mean: float
+    deviation: float
+    lower: float
+    median: float
+    upper: float
+
+
+def types_chart(types: Sequence[TypeSpread]) -> bytes:
+    """The picture of one type or more."""
+    rows = list(enumerate(reversed(types)))
+    lines: list[Line] = []
+    for row, one in rows:
+        ends = max(0.0, one.mean - one.deviation), min(90.0, one.mean + one.deviation)
+        lines.append(Line([(end, float(row)) for end in ends], "whisker"))
+        lines.append(Line([(one.lower, float(row)), (one.upper, float(row))], "box"))
+        lines.append(Line([(one.median, row - TICK), (one.median, row + TICK)], "whisker"))
+    return drawn(
+        Chart(
+            "θ by type of organ",
+            *(TYPES_WIDTH, types_height(len(types))),
+            x=Axis(0.0, 90.0, tuple((float(theta), f"{theta}°") for theta in range(0, 91, 15)), "θ"),
+            y=Axis(-0.6, len(rows) - 0.4, tuple((float(row), one.label) for row, one in rows)),
+            lines=tuple(lines),
+            dots=tuple(Dot(one.mean, float(row), theta_class(one.mean), 6.0) for row, one in rows),
+            name_width=NAME_WIDTH,
+        )
+    )
+
+
+def types_height(count: int) -> int:
+    """The height in pixels of a picture of `count` types."""
+    return HEAD_HEIGHT + ROW_HEIGHT * count

@@ -44,8 +44,9 @@ from organs.registry.entities.plan import (
 )
 from organs.registry.errors import BadQuery, TooMany, TooSlow
 from organs.web.auth import identity
+from organs.web.client_address import client_address
+from organs.web.limits import rates
 from organs.web.permissions import planner
-from organs.web.rates import client_address, rates
 from organs.web.responses import reading, registry, settings
 
 ANONYMOUS_COST_MAX = 2_000_000
@@ -160,7 +161,7 @@ def _unless_too_slow(query: Callable[[Session], T]) -> T | None:
         with reading(settings().search_seconds) as session:
             return query(session)
     except TooSlow:
-        g.unkept = True  # the next one who asks may have more luck
+        g.not_cached = True  # the next one who asks may have more luck
         return None
 
 

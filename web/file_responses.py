@@ -27,10 +27,14 @@ from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import set_aside
-from organs.web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
-from organs.web.memory import reveal_headers
+from organs.web.answer_cache import reveal_headers
 from organs.web.metrics import METRICS_KEY, Meters
 from organs.web.responses import registry, settings
+from organs.web.server.gateway import (
+    MAY_DOWNLOAD,
+    OPENS_LATER,
+    REFUSED_DOWNLOAD,
+)
 
 HEADER_MAX_LENGTH = 200
 """A range of two numbers of 63 bits has 45 characters. Longer headers are not looked at."""
@@ -193,8 +197,9 @@ class Content:
 class Streams:
     """What the downloads and uploads of one process share.
 
-    Downloads share the threads that decode; how many of them hold buffers at once, the server decides
-    (`web.concurrency.DownloadPlaces`). An upload keeps the thread that reads its body, so uploads are limited here.
+    Downloads share the threads that decode; the server limits how many of them hold buffers at once
+    (`web.server.scheduling.DownloadPlaces`). An upload keeps the thread that reads its body, so uploads are limited
+    here.
     """
 
     def __init__(self, threads: int) -> None:

@@ -1,13 +1,14 @@
-"""Request rates: how often an address or a contributor may ask, counted by all workers of a server together.
+"""Limits of requests: rates for each client, and how many requests one process computes at once.
 
-What exceeds a rate is refused by 429 before a larger body is read (`web.connection` reads bodies of up to 256 KiB
-before a request is counted). For requests that only read, processor time is counted.
+All workers of a server count rates together. A request above a rate is refused with 429 before a larger body is read
+(`web.server.connection` reads bodies of up to 256 KiB before a request is counted). For requests that only read,
+processor time is counted.
 
-Tokens. A token that is malformed or mistyped is refused without the catalog and costs nothing. Any other is looked up,
-so a good token is accepted whatever else comes from its address. Each unknown one counts for its address and for its
-public id; beyond FAILED_TOKENS the answer is 429. That bounds nothing for a guesser but the number of his answers: the
-secret has 256 random bits, and a look-up is one row by an index. A revoked or expired token is no guess and not
-counted: a program that goes on with it shuts nobody out who shares its address.
+Tokens. A malformed or mistyped token is refused without a query and is not counted. Any other is looked up, so a valid
+token is accepted whatever else comes from its address. Each unknown token counts for its address and for its
+public id; beyond FAILED_TOKENS the answer is 429. This limits only the number of answers to someone who guesses: the
+secret has 256 random bits, and a look-up is one row by an index. A revoked or expired token is not a guess and not
+counted: a program that still uses one blocks nobody else at its address.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from mmap import mmap
 from tempfile import TemporaryFile
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from time import thread_time, time
 from typing import Protocol
 
@@ -34,8 +34,9 @@ from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
 from organs.registry.catalog.queries.accounts import KnownToken
-from organs.registry.errors import TooMany
-from organs.web.concurrency import UNKNOWN_ADDRESS, network_of
+from organs.registry.errors import Busy, TooMany
+from organs.web.client_address import client_address
+from organs.web.settings import WebSettings
 
 RATES_KEY = "organ_rates"
 FAILED_TOKENS = RateLimitItemPerMinute(10, namespace="failed")
@@ -58,11 +59,9 @@ UPLOADS = RateLimitItemPerMinute(6000, namespace="upload")
 """By contributor: requests below /api/v1/uploads. A model of a thousand tensors is three thousand of them."""
 UPLOADS_PATH = "/api/v1/uploads"
 WORKING_BLUEPRINTS = frozenset({"pages", "api", "hub"})
-"""Blueprints whose answers are worked out. Downloads take little processor time, and have places of their own."""
+"""Blueprints whose answers are computed. Downloads take little processor time, and have their own limit."""
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOG_IN = "pages.log_in"
-ADDRESS_KEY = "organ.client_address"
-"""Entry of the WSGI environment: the address of the client where `REMOTE_ADDR` is hidden."""
 ROWS = 8192
 """Of the table of counts: 65,536 of them in 2 MiB."""
 
@@ -75,7 +74,7 @@ _ROW_BYTES = _ROW_SLOTS * _SLOT.size
 
 
 class Client(Protocol):
-    """Who sends a request, as far as rates depend on it."""
+    """The sender of a request, as far as rates depend on it."""
 
     @property
     def account(self) -> KnownToken | None:
@@ -83,14 +82,14 @@ class Client(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a program or a person at this machine."""
+        """Whether it is a program or a person on this machine."""
 
 
 class SharedCounts(Storage):
     """Counts with an expiry, in memory that a process shares with those that it forks. Safe for threads.
 
     A table of fixed size: a key has one of the eight slots of its row. Where all eight are in use, the smallest count
-    makes room, so a client with many addresses can push out other small counts, but not his own large ones. Rows are
+    makes room, so a client with many addresses can push out other small counts, but not its own large ones. Rows are
     chosen by a secret, so that no client can choose one.
 
     Processes take turns by a lock on a file without a name, which the system releases when its holder is killed.
@@ -209,7 +208,7 @@ class Rates:
 
 
 def limit_rates(app: Flask, counts: Storage, identity: Callable[[], Client]) -> None:
-    """Count requests to `app` that are no GET; refuse those above a rate by 429 before a larger body is read.
+    """Count requests to `app` that are no GET; refuse those above a rate with 429 before a larger body is read.
 
     `identity` returns the client of the current request (`web.auth.identity`).
     """
@@ -246,36 +245,15 @@ def rates() -> Rates:
     return counted
 
 
-def client_address() -> str:
-    """Return where the request comes from, as far as one client can be told from another: of IPv6, the network."""
-    address = client_ip()
-    return UNKNOWN_ADDRESS if address is None else network_of(str(address))
-
-
-def client_ip() -> IPv4Address | IPv6Address | None:
-    """Return the address that the request comes from, behind as many proxies as are configured, or None.
-
-    It is for counting and for refusing: no answer that is kept depends on it, so it is known also where `web.memory`
-    hides it from views.
-    """
-    known = request.environ.get(ADDRESS_KEY, request.remote_addr)
-    try:
-        address = ip_address((known or "").partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address
-
-
 def _reader(client: Client) -> tuple[RateLimitItem, str] | None:
-    """Return for whom the work of a request that reads is counted; None for a client of this machine."""
+    """Return the rate and the client that a request that reads counts for; None for a client of this machine."""
     if client.account is not None:
         return ACCOUNT_READING, str(client.account.contributor_id)
     return None if client.is_local else (READING, client_address())
 
 
 def _count(identity: Callable[[], Client]) -> None:
-    """Count a request that is no GET. A log-in is counted by what comes of it: see `web.pages.account`."""
+    """Count a request that is no GET. A log-in is counted by its result: see `web.pages.account`."""
     if request.method in READING_METHODS or request.endpoint in (None, LOG_IN):
         return
     client = identity()
@@ -284,3 +262,70 @@ def _count(identity: Callable[[], Client]) -> None:
         rates().hit(UPLOADS if is_upload else WRITES, str(client.account.contributor_id))
     elif not client.is_local:
         rates().hit(ANONYMOUS_WRITES, client_address())
+
+
+TURNS_KEY = "organ_turns"
+WITH_TURN = frozenset({"pages", "api"})
+"""Blueprints whose requests take a turn."""
+WITHOUT_TURN = frozenset(
+    {
+        *("pages.reports", "pages.reports_markdown"),
+        *("pages.report", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
+        *("api.report", "api.report_section"),
+        *("api.receive_chunk", "api.finish_upload", "api.submit_model"),
+    }
+)
+"""Endpoints of these blueprints that take no turn before their view runs. Reports are computed once for all requests
+that wait for them, and must not wait inside of a turn. Bodies of uploads and submissions arrive as slowly as clients
+send them, and have their own limit (`web.services.contributions`); a submission takes its turn when its body has
+arrived (`take_turn`)."""
+PATIENCE_SECONDS = 0.25
+SECOND_TURNS = 2
+"""Requests that may work beside one that takes longer than PATIENCE_SECONDS."""
+
+
+class Turns:
+    """Let one request of a process compute at a time, and few beside one that takes long. Safe for threads.
+
+    A page is processor work, and Python runs one thread at a time: sixteen threads finish no sooner than one, and lose
+    a quarter of the time by switching.
+    """
+
+    def __init__(self, seconds: float, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._seconds = seconds
+        self._patience = patience_seconds
+        self._first = BoundedSemaphore(1)
+        self._second = BoundedSemaphore(SECOND_TURNS)
+
+    def take(self) -> BoundedSemaphore:
+        """Wait for a turn and return the semaphore that the caller must release.
+
+        Raises Busy when none becomes free in time.
+        """
+        if self._first.acquire(timeout=self._patience):
+            return self._first
+        if self._second.acquire(timeout=self._seconds):
+            return self._second
+        raise Busy("the server is answering too many other requests; try again in a few seconds")
+
+
+def take_turns(app: Flask, settings: WebSettings) -> None:
+    """Make requests of `app` take turns; a request that waits too long is answered by 503."""
+    app.extensions[TURNS_KEY] = Turns(settings.turn_seconds)
+
+    @app.before_request
+    def take() -> None:
+        if request.blueprint in WITH_TURN and request.endpoint not in WITHOUT_TURN:
+            take_turn()
+
+    @app.teardown_request
+    def release(_error: BaseException | None) -> None:
+        turn = g.pop("turn", None)
+        if turn is not None:
+            turn.release()
+
+
+def take_turn() -> None:
+    """Take a turn for this request, which keeps it until it ends; raises Busy."""
+    turns: Turns = current_app.extensions[TURNS_KEY]
+    g.turn = turns.take()

@@ -9,8 +9,14 @@ from flask import Flask, request
 from flask.testing import FlaskClient
 
 from organs.registry.local import LocalRegistry
+from organs.web.answer_cache import (
+    ANSWERED_HEADER,
+    ROW_BYTES,
+    AnswerCache,
+    _CachedAnswer,
+    reveal_headers,
+)
 from organs.web.app import create_app
-from organs.web.memory import ROW_BYTES, TOLD_HEADER, AnswerMemory, _Kept, reveal_headers
 from organs.web.responses import REGISTRY_KEY
 from organs.web.settings import WebSettings
 from tests.trips import ingest_file, little_model
@@ -99,34 +105,34 @@ def test_errors_and_health_are_not_kept(little: FlaskClient) -> None:
 
 
 def test_memory_is_bounded_and_forgets_the_longest_unused() -> None:
-    memory = AnswerMemory(3 * (100 + 1 + ROW_BYTES))
+    memory = AnswerCache(3 * (100 + 1 + ROW_BYTES))
     assert memory.get(1, "a") is None
     for address in "abc":
-        memory.put(1, address, _Kept(bytes(100), ()))
+        memory.put(1, address, _CachedAnswer(bytes(100), ()))
     assert memory.get(1, "a") is not None
-    memory.put(1, "d", _Kept(bytes(100), ()))
+    memory.put(1, "d", _CachedAnswer(bytes(100), ()))
     assert [address for address in "abcd" if memory.get(1, address) is None] == ["b"]
     assert memory.get(2, "a") is None
     assert memory.get(1, "a") is None, "nothing of an older version is left"
 
 
 def test_long_addresses_and_headers_count_too() -> None:
-    memory = AnswerMemory(20_000)
+    memory = AnswerCache(20_000)
     memory.get(1, "a")
     for number in range(100):
-        memory.put(1, f"{number:04}" + "x" * 4000, _Kept(b"", (("Link", "y" * 4000),)))
+        memory.put(1, f"{number:04}" + "x" * 4000, _CachedAnswer(b"", (("Link", "y" * 4000),)))
     assert len(memory) == 2
 
 
 def test_an_answer_of_an_older_version_is_not_kept() -> None:
-    memory = AnswerMemory(10_000)
+    memory = AnswerCache(10_000)
     memory.get(2, "a")
-    memory.put(1, "a", _Kept(b"old", ()))
+    memory.put(1, "a", _CachedAnswer(b"old", ()))
     assert memory.get(2, "a") is None
 
 
 def test_memory_can_be_turned_off(registry: LocalRegistry) -> None:
-    with create_app(registry, WebSettings(remembered_bytes=0)).test_client() as client:
+    with create_app(registry, WebSettings(cache_bytes=0)).test_client() as client:
         client.get("/")
         assert "X-Answered" not in client.get("/").headers
 
@@ -140,7 +146,7 @@ def test_line_135_no_header_that_one_client_sends_is_in_the_answer_of_another(ho
         address = shared.get(address).headers.get("Location", address)  # of a JSON twin: the resource of the API
         shared.get(address, headers=HOSTILE_HEADERS, environ_base={"REMOTE_ADDR": "192.0.2.66"}).close()
         with shared.get(address, headers={"Via": "1.1 proxy"}) as answer:  # the same key: a proxy sent both
-            if TOLD_HEADER in answer.headers:
+            if ANSWERED_HEADER in answer.headers:
                 kept += 1
                 plain = fresh.get(address)
                 assert (answer.data, answer.headers["ETag"]) == (plain.data, plain.headers["ETag"]), address
@@ -160,10 +166,10 @@ def test_line_135_an_answer_to_a_part_or_to_somebody_is_neither_kept_nor_given_f
 ) -> None:
     client = little.application.test_client(use_cookies=False)
     for _ in range(2):
-        assert TOLD_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
-    assert TOLD_HEADER not in client.get("/api/v1/models").headers
-    assert TOLD_HEADER in client.get("/api/v1/models").headers
-    assert TOLD_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
+        assert ANSWERED_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
+    assert ANSWERED_HEADER not in client.get("/api/v1/models").headers
+    assert ANSWERED_HEADER in client.get("/api/v1/models").headers
+    assert ANSWERED_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
 
 
 def test_line_135_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_kept(registry: LocalRegistry) -> None:
@@ -180,9 +186,9 @@ def test_line_135_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_
     client = app.test_client(use_cookies=False)
     client.get("/", headers=HOSTILE_HEADERS)
     assert seen_by_view == [("Host", "localhost"), None, None, {}]
-    assert TOLD_HEADER in client.get("/", headers={"Via": "1.1 proxy"}).headers
+    assert ANSWERED_HEADER in client.get("/", headers={"Via": "1.1 proxy"}).headers
     for _ in range(2):
-        assert TOLD_HEADER not in client.get("/?reveal", headers=HOSTILE_HEADERS).headers
+        assert ANSWERED_HEADER not in client.get("/?reveal", headers=HOSTILE_HEADERS).headers
     assert ("Referer", HOSTILE_HEADERS["Referer"]) in seen_by_view
     assert seen_by_view[-1] == {"other": "hostile", "organ_form": "h" * 43}
 

@@ -34,12 +34,15 @@ from organs.web.auth import (
     identity,
     need,
 )
+from organs.web.file_responses import (
+    OCTETS,
+    streams,
+)
 from organs.web.responses import (
     reading,
     registry,
     settings,
 )
-from organs.web.streams import OCTETS, streams
 
 PORTION_BYTES = 1024 * 1024
 RANGE_HEADER, DIGEST_HEADER = "Content-Range", "Content-Digest"

@@ -1,0 +1,233 @@
+"""Routes of pages: views with their JSON and CSV twins, and forms that write.
+
+    @paged(pages, "/models", csv=True, api="list_models")
+    def models() -> Page: ...                            HTML, the JSON of the API's operation, and CSV
+
+    @writing_form(pages, "/jobs/<job>/cancel")
+    def cancel(job: str) -> str: ...                     the address to redirect to, or a page with the error
+
+    {{ form_token() }}                                   in a template, inside of <form method="post">
+
+A form carries a token in a hidden field and in a cookie; both must come back and match. No other site can read the
+token, and browsers do not send the cookie with requests of other sites. For a logged-in browser the token is derived
+from its session, and valid for no other session. Otherwise it is random, and proves only that the form was made for
+this browser.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from flask import (
+    Blueprint,
+    Response,
+    abort,
+    after_this_request,
+    current_app,
+    g,
+    redirect,
+    render_template,
+    request,
+    url_for,
+)
+from markupsafe import Markup
+
+from organs.registry.entities.base import Entity
+from organs.registry.entities.report import Cell
+from organs.registry.reports.formats import sheet
+from organs.web.answer_cache import reveal_headers
+from organs.web.auth import UPLOAD, identity, session_secret
+from organs.web.permissions import check_anybody, check_writing
+from organs.web.responses import (
+    CSV_SUFFIX,
+    JSON_SUFFIX,
+    conditional,
+    json_answer,
+    next_address,
+    redirect_parameters,
+    wants_csv,
+    wants_json,
+)
+
+pages = Blueprint("pages", __name__)
+"""The blueprint of all pages."""
+
+FIELD, COOKIE = "form_token", "organ_form"
+FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+TOKEN_BYTES = 32
+COOKIE_SECONDS = 30 * 24 * 3600
+TOO_OLD = "This form has expired or was not made for this browser. Load the page again, and send the form once more."
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+_HIDDEN = Markup('<input type="hidden" name="{}" value="{}">')
+
+Context = dict[str, Any]
+"""Names of a template, with their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A list as CSV."""
+
+    keys: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The result of a view: `values` for HTML and JSON alike."""
+
+    template: str
+    values: Context
+    extra: Callable[[], Context] = dict
+    """Return what only the HTML needs, such as links and grids. Called only for HTML."""
+    sheet: Callable[[], Sheet] | None = None
+    next: str | None = None
+    """The `after` of the next page of a list."""
+    status: int = 200
+    entity: Entity | None = None
+    """The body of the JSON twin, where the page depends on the session of the browser. The API ignores sessions, so
+    such a twin cannot redirect to it. It is the entity that the API returns."""
+
+
+View = Callable[..., Page]
+FormView = Callable[..., str | Page | Response]
+
+
+def paged(
+    blueprint: Blueprint, address: str, *, csv: bool = False, api: str | Callable[[], str] | None = None
+) -> Callable[[View], View]:
+    """Serve a view at `address`, with its list as CSV and, as JSON, the operation `api` of the API.
+
+    The operation takes the same parts of the address as the view; a function may choose it by the request. The name of
+    the view is the name of the endpoint: `url_for("pages.organs")`.
+    """
+
+    def register(view: View) -> View:
+        @wraps(view)
+        def answer(**arguments: Any) -> Response:
+            return respond(view(**arguments))
+
+        name = view.__name__
+        twin = "/index" if address == "/" else address
+        blueprint.add_url_rule(address, name, answer)
+        blueprint.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer if api is None else partial(_to_api, api))
+        if csv:
+            blueprint.add_url_rule(twin + CSV_SUFFIX, f"{name}_csv", answer)
+        return view
+
+    return register
+
+
+def respond(page: Page) -> Response:
+    """Return `page` as HTML, JSON or CSV, as the address asks."""
+    if wants_csv(request.path):
+        assert page.sheet is not None
+        rows = page.sheet()
+        answer = current_app.response_class(sheet(rows.keys, rows.rows), mimetype="text/csv")
+        answer.headers["Content-Disposition"] = f'attachment; filename="{request.path.rpartition("/")[2]}"'
+    elif wants_json(request.path):
+        answer = json_answer(page.values if page.entity is None else page.entity)
+    else:
+        answer = current_app.response_class(render_template(page.template, **page.values, **page.extra()))
+    if page.next is not None:
+        answer.headers["Link"] = f'<{next_address(page.next)}>; rel="next"'
+    answer.status_code = page.status
+    return conditional(answer) if page.status == 200 else answer
+
+
+def form_token() -> Markup:
+    """Return the hidden field of a form that writes. A page that has one is cached by nobody but its browser."""
+    if "form_token" not in g:
+        reveal_headers()  # the next client that asks for this page must not get this browser's token
+        from_session = _session_token()
+        g.form_token = from_session or _cookie_token() or secrets.token_urlsafe(TOKEN_BYTES)
+        if from_session is None:
+            after_this_request(_set_cookie)
+    return _HIDDEN.format(FIELD, g.form_token)
+
+
+def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD) -> Callable[[FormView], FormView]:
+    """Accept forms at `address` (POST).
+
+    The view returns the address to redirect to, a page with the error, or an answer.
+
+    Answers 403 on a read-only server, to requests from pages of other sites, and without a valid token; 415 to a body
+    that is not a form. The user needs `scope`, unless it is None.
+    """
+
+    def register(view: FormView) -> FormView:
+        @wraps(view)
+        def answer(**arguments: Any) -> Response:
+            if scope is None:
+                check_anybody()
+            else:
+                check_writing(scope)
+            _check_token()
+            result = view(**arguments)
+            if isinstance(result, Response):
+                response: object = result
+            else:
+                response = redirect(result, 303) if isinstance(result, str) else respond(result)
+            assert isinstance(response, Response)
+            response.headers["Cache-Control"] = "no-store"
+            return response
+
+        blueprint.add_url_rule(address, view.__name__, answer, methods=["POST"])
+        return view
+
+    return register
+
+
+def _to_api(api: str | Callable[[], str], **arguments: Any) -> Response:
+    """Redirect to an operation of the API, with the query parameters that it knows."""
+    operation = api if isinstance(api, str) else api()
+    known = redirect_parameters[operation]
+    query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
+    address = url_for(f"api.{operation}", **arguments)
+    location = f"{address}?{urlencode(query)}" if query else address
+    return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")
+
+
+def _check_token() -> None:
+    if request.mimetype not in FORM_TYPES:
+        abort(415, "This address accepts forms only.")
+    sent, expected = request.form.get(FIELD, ""), _session_token() or _cookie_token()
+    if expected is None or not hmac.compare_digest(sent.encode(), expected.encode()):
+        abort(403, TOO_OLD)
+
+
+def _session_token() -> str | None:
+    """Return the token of a logged-in browser."""
+    secret = session_secret()
+    if secret is None or identity().account is None:
+        return None
+    return hmac.digest(secret.encode(), b"form", "sha256").hex()
+
+
+def _cookie_token() -> str | None:
+    """Return the token in the browser's cookie, if it is well-formed."""
+    value = request.cookies.get(COOKIE, "")
+    return value if _TOKEN.fullmatch(value) else None
+
+
+def _set_cookie(answer: Response) -> Response:
+    """Set the token as a cookie that no script can read and that no other site's page can send."""
+    answer.set_cookie(
+        COOKIE,
+        g.form_token,
+        max_age=COOKIE_SECONDS,
+        path=request.script_root or "/",
+        secure=request.is_secure,
+        httponly=True,
+        samesite="Strict",
+    )
+    answer.headers["Cache-Control"] = "private, no-cache"
+    answer.vary.add("Cookie")
+    return answer
