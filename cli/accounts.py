@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from organs.cli.arguments import address
+from organs.cli.arguments import registry_address
 from organs.cli.console import plain, print_json, print_table
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.catalog.vocabulary import (
     SCOPES,
 )
-from organs.registry.client.address import parse_address
+from organs.registry.client.address import API, parse_address
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
 from organs.registry.entities.account import (
     TOKEN_DAYS_DEFAULT,
@@ -155,7 +155,7 @@ def _contributor_row(one: ContributorAccount) -> tuple[object, ...]:
     return (one.name, one.state, size_text(one.quota.used_bytes), limit, f"{one.since:%Y-%m-%d}")
 
 
-TOKENS_PATH = "/api/v1/account/tokens"
+TOKENS_PATH = f"{API}/account/tokens"
 SHOWN_ONCE = "this is the only time that it is shown; give it to: organ login URL"
 
 
@@ -336,14 +336,14 @@ def login(
     elif forgets is not None:
         _forget(forgets, quiet=quiet)
     else:
-        place = url or address()
+        place = url or registry_address()
         if place is None:
             raise click.UsageError("give the URL of a registry")
         _log_in(place, from_stdin=token_stdin, insecure=insecure, as_json=as_json, quiet=quiet)
 
 
 def _log_in(url: str, *, from_stdin: bool, insecure: bool, as_json: bool, quiet: bool) -> None:
-    from organs.registry.client.connection import API, Connection
+    from organs.registry.client.connection import Connection
 
     where = str(parse_address(url))
     token = _token_to_keep(where, from_stdin=from_stdin)

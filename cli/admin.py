@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from organs.cli.arguments import folder_registry, print_more
+from organs.cli.arguments import local_registry, print_more
 from organs.cli.console import plain, print_json, print_table, progress_bar
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import count_text, size_text, theta_text
@@ -62,7 +62,7 @@ def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> Non
     """List the submissions that wait for review, the longest waiting first."""
     from organs.registry.catalog.queries.administration import waiting_submissions
 
-    with folder_registry() as registry, registry.catalog.reading() as session:
+    with local_registry() as registry, registry.catalog.reading() as session:
         page = waiting_submissions(session, limit, after)
     if as_json:
         print_json(page)
@@ -83,7 +83,7 @@ def show_submission(submission: int, as_json: bool) -> None:
     """Show a submission with its findings and its model."""
     from organs.registry.catalog.queries.administration import submission_review
 
-    with _known(submission), folder_registry() as registry, registry.catalog.reading() as session:
+    with _known(submission), local_registry() as registry, registry.catalog.reading() as session:
         found = submission_review(session, submission)
     if as_json:
         print_json(found)
@@ -100,7 +100,7 @@ def approve(submission: int) -> None:
     )
     from organs.registry.catalog.register.accounts import LOCAL
 
-    with _known(submission), folder_registry() as registry:
+    with _known(submission), local_registry() as registry:
         approve_submission(registry, submission, LOCAL)
     click.echo(f"submission {submission} is published", err=True)
 
@@ -113,7 +113,7 @@ def refuse(submission: int, reason: str) -> None:
     from organs.ingest.contributions.submissions import refuse_submission
     from organs.registry.catalog.register.accounts import LOCAL
 
-    with _known(submission), folder_registry() as registry:
+    with _known(submission), local_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)
     click.echo(f"submission {submission} is refused", err=True)
 
@@ -127,7 +127,7 @@ def yank_model(model: str, reason: str) -> None:
     from organs.registry.catalog.register.accounts import LOCAL
     from organs.registry.catalog.register.models import hide_model
 
-    with folder_registry() as registry, registry.catalog.writing() as session:
+    with local_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))
         hide_model(session, found, "yanked", reason, LOCAL)
         name = found.full_name
@@ -142,7 +142,7 @@ def restore_model(model: str) -> None:
     from organs.registry.catalog.queries.administration import model_in_any_state
     from organs.registry.catalog.register.accounts import LOCAL
 
-    with folder_registry() as registry, registry.catalog.writing() as session:
+    with local_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))
         if found.state == "quarantined":
             raise Conflict(f"{found.full_name} waits for review: organ admin quarantine lists it")
@@ -169,7 +169,7 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
     from organs.registry.catalog.register.accounts import LOCAL
     from organs.registry.catalog.register.models import remove_model
 
-    with folder_registry() as registry:
+    with local_registry() as registry:
         opened = registry.catalog.writing if yes else registry.catalog.reading
         with opened() as session:
             found = model_in_any_state(session, parse_model_name(model))
@@ -195,7 +195,7 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
     """List who did what, newest first."""
     from organs.registry.catalog.queries.events import newest_events
 
-    with folder_registry() as registry, registry.catalog.reading() as session:
+    with local_registry() as registry, registry.catalog.reading() as session:
         page = newest_events(session, limit, after, by, action)
     if as_json:
         print_json(page)
@@ -370,7 +370,7 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
     from organs.registry.upkeep import verify as run_verify
 
     share = None if read_data is None else _parse_share(read_data)
-    with folder_registry() as registry:
+    with local_registry() as registry:
         with registry.catalog.reading() as session:
             total = figures(session)["size_bytes"]
         with progress_bar("verify", total, quiet=as_json) as advance:
@@ -398,7 +398,7 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
     from organs.registry.upkeep import sweep as run_sweep
 
     grace = _parse_age(older_than)
-    with folder_registry() as registry:
+    with local_registry() as registry:
         report = run_sweep(registry.catalog, registry.blobs, grace=grace, dry_run=not yes)
         uploads = tidy_uploads(registry, dry_run=not yes)
     if as_json:
@@ -480,7 +480,7 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
     from organs.registry.backup import back_up
     from organs.registry.present.models import figures
 
-    with folder_registry() as registry:
+    with local_registry() as registry:
         with registry.catalog.reading() as session:
             total = figures(session)["stored_bytes"]
         with progress_bar("backup", total, quiet=as_json) as advance:

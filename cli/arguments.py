@@ -1,4 +1,4 @@
-"""What commands take: the registry that they work on, and queries."""
+"""Arguments of commands: the registry that they work on, and queries."""
 
 from __future__ import annotations
 
@@ -21,85 +21,78 @@ from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.interface import Registry
     from organs.registry.local import LocalRegistry
 
 
-INSTEAD = {
-    "ingest": "organ push FILE sends a model to the registry there",
-    "verify": "of a registry elsewhere organ pull MODEL checks every byte that comes",
-    "sweep": "a registry elsewhere is swept by whoever runs it",
-    "backup": "of a registry elsewhere organ pull MODEL keeps a model; whoever runs it backs it all up",
-    "admin": "administrators of a registry elsewhere have its page /admin",
-    "work": "a registry elsewhere does its jobs itself, and organ jobs lists them",
-    "serve": "a registry elsewhere is served already: open its address in a browser",
+REMOTE_ALTERNATIVES = {
+    "ingest": "organ push FILE sends a model to a remote registry",
+    "measure": "organ show MODEL prints the measures of a remote model",
+    "verify": "organ pull MODEL checks every byte of a remote model",
+    "sweep": "the administrator of a remote registry sweeps it",
+    "backup": "organ pull MODEL copies one model of a remote registry; its administrator backs up the whole",
+    "admin": "administrators of a remote registry use its page /admin",
+    "work": "a remote registry runs its own jobs, and organ jobs lists them",
+    "serve": "a remote registry is served already: open its address in a browser",
 }
-"""What does it there, or who."""
+"""By command, what to do instead with a remote registry."""
 
 
-def address() -> str | None:
-    """The address of the registry elsewhere that --registry or the environment names, if one does."""
+def registry_address() -> str | None:
+    """Return the address of the remote registry in --registry or the environment, if there is one."""
     return os.environ.get(REGISTRY_VARIABLE) or None
 
 
-def folder_registry(what: str | None = None) -> LocalRegistry:
-    """The registry in the folder that the environment names, open.
+def local_registry(purpose: str | None = None) -> LocalRegistry:
+    """Open the registry in the folder that --home or the environment names.
 
-    Raises BadSetting where a registry elsewhere is named, for `what` (the command, unless told otherwise) asks more
-    than one can answer.
+    Raises BadSetting if a remote registry is selected. `purpose`, by default the command, begins the message.
     """
     from organs.registry.local import LocalRegistry
 
-    if address() is not None:
+    if registry_address() is not None:
         command = _command()
-        instead = INSTEAD.get(command.partition(" ")[0])
+        alternative = REMOTE_ALTERNATIVES.get(command.partition(" ")[0])
         raise BadSetting(
-            f"{what or f'organ {command}'} works on a registry's folder only: give --home FOLDER, or leave out "
-            f"--registry and {REGISTRY_VARIABLE}" + (f"; {instead}" if instead else "")
+            f"{purpose or f'organ {command}'} works on a registry's folder only: give --home FOLDER, or leave out "
+            f"--registry and {REGISTRY_VARIABLE}" + (f"; {alternative}" if alternative else "")
         )
     return LocalRegistry.open()
 
 
-def remote_registry() -> RemoteRegistry | None:
-    """The registry elsewhere that is named; None where a folder is meant. Raises BadSetting for what is no address."""
-    url = address()
-    if url is None:
-        return None
-    from organs.registry.client.remote import RemoteRegistry  # with HTTP, which a folder needs not
+def remote_registry() -> RemoteRegistry:
+    """Open the remote registry in --registry or the environment; raises BadSetting without one."""
+    from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
 
+    url = registry_address()
+    if url is None:
+        raise BadSetting(f"which registry? give --registry URL, or set {REGISTRY_VARIABLE}")
     return RemoteRegistry.open(url)
 
 
-def named_remote() -> RemoteRegistry:
-    """The registry elsewhere that must be named; raises BadSetting."""
-    remote = remote_registry()
-    if remote is None:
-        raise BadSetting(f"which registry? give --registry URL, or set {REGISTRY_VARIABLE}")
-    return remote
+def selected_registry() -> Registry:
+    """Open the registry that the options or the environment name, local or remote."""
+    return local_registry() if registry_address() is None else remote_registry()
 
 
-def any_registry() -> LocalRegistry | RemoteRegistry:
-    """Whichever is named, open."""
-    return remote_registry() or folder_registry()
-
-
-def reading_on() -> str:
-    """How to go on without the token that was sent to the registry elsewhere; empty where none was."""
+def anonymous_hint() -> str:
+    """Return how to read without the token that was sent to the remote registry; empty if none was sent."""
     from organs.registry.client.address import parse_address
     from organs.registry.client.tokens import kept_token
 
-    url = address()
+    url = registry_address()
     if url is None:
         return ""
     if os.environ.get(TOKEN_VARIABLE):
-        return f"; without {TOKEN_VARIABLE} reading goes on, without an account"
+        return f"; without {TOKEN_VARIABLE} you can read without an account"
     with suppress(OrganError):
         if kept_token(url) is not None:
-            return f", or organ login --forget {parse_address(url)}, which goes on reading without an account"
+            return f", or organ login --forget {parse_address(url)} to read without an account"
     return ""
 
 
 def _command() -> str:
-    """The words of the command that runs, behind `organ`."""
+    """Return the words of the current command after `organ`."""
     words: list[str] = []
     context = click.get_current_context(silent=True)
     while context is not None and context.parent is not None:
@@ -109,15 +102,15 @@ def _command() -> str:
 
 
 _MINUS_TERM = re.compile(r"-[^\W\d_]\w.*|-[^\W\d_][:<>=].*|-\d.*", re.DOTALL)
-"""More than a letter, which is an option's; options have no digits, words of models do: `-7b`."""
+"""An excluded term: more than one letter, which would be an option, or a digit, which options do not have: `-7b`."""
 
 
 _BOUND = re.compile(r"=?-?\d+(?:\.\d+)?[kMG]?")
-"""What stands behind a `>` that was meant as a comparison."""
+"""The text after a `>` that was meant as a comparison."""
 
 
 class QueryCommand(click.Command):
-    """A command whose arguments may begin with a minus: `-type:norm` is a term, not an option."""
+    """A command with arguments that may begin with a minus: `-type:norm` is a term, not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         terms = [word for word in args if _MINUS_TERM.fullmatch(word)]
@@ -127,39 +120,40 @@ class QueryCommand(click.Command):
 
 
 def check_quoted(words: Sequence[str]) -> None:
-    """Raise UsageError if the shell took a bound away: of `theta>=35` it leaves `theta` and writes to a file `=35`."""
+    """Raise UsageError if the shell redirected a bound: `theta>=35` becomes the word `theta` and the file `=35`."""
     fields = [word for word in words if _is_number_field(word)]
-    made = _redirected() if fields else None
-    if made is not None:
-        bound = made if made.startswith("=") else f"={made}"
+    file = _redirected() if fields else None
+    if file is not None:
+        bound = file if file.startswith("=") else f"={file}"
         raise click.UsageError(
-            f"{fields[-1]!r} has no bound: the shell took > for a redirection and made the file {made!r} here. "
+            f"{fields[-1]!r} has no bound: the shell took > for a redirection and made the file {file!r} here. "
             f"Remove it, and quote the query: '{fields[-1]}>{bound}'"
         )
-    is_loose = any(word[:1] in "<>=≥≤" for word in words if word)  # the parser says what is wrong with that
-    for name in () if is_loose else fields:
-        click.echo(f"note: {name} is a word here; a bound needs quotes: '{name}>=35'", err=True)
+    has_separate_bound = any(word[:1] in "<>=≥≤" for word in words if word)  # the parser reports that
+    for name in () if has_separate_bound else fields:
+        click.echo(f"note: {name} is a search word here; put a bound in quotes: '{name}>=35'", err=True)
 
 
 def _is_number_field(word: str) -> bool:
     name = ALIASES.get(word.lower(), word.lower())
-    return any(name in one.fields and one.fields[name].is_numeric for one in (ORGANS, MODELS))
+    return any(name in table.fields and table.fields[name].is_numeric for table in (ORGANS, MODELS))
 
 
 def _redirected() -> str | None:
-    """The name of an empty file in this folder that a shell made of a bound such as `>=35`, newest first."""
-    with suppress(OSError), os.scandir() as found:
-        made = [one for one in found if _BOUND.fullmatch(one.name) and one.is_file() and one.stat().st_size == 0]
-        return max(made, key=lambda one: one.stat().st_mtime).name if made else None
+    """Return the newest empty file in this folder that a shell made from a bound such as `>=35`, if there is one."""
+    with suppress(OSError), os.scandir() as entries:
+        files = [entry for entry in entries if _BOUND.fullmatch(entry.name) and entry.is_file()]
+        empty = [file for file in files if file.stat().st_size == 0]
+        return max(empty, key=lambda file: file.stat().st_mtime).name if empty else None
     return None
 
 
 def print_more(command: str, query: str, options: Sequence[str], place: str, total: int | None = None) -> None:
-    """On stderr: the command that shows what comes behind a page."""
-    given = click.get_current_context().find_root().params
+    """Print the command that shows the next page on stderr."""
+    params = click.get_current_context().find_root().params
     words = [
         "organ",
-        *(word for name in ("home", "registry") if given.get(name) for word in (f"--{name}", given[name])),
+        *(word for name in ("home", "registry") if params.get(name) for word in (f"--{name}", params[name])),
         command,
         *options,
         "--after",

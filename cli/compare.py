@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import click
 
-from organs.cli.arguments import any_registry, remote_registry
+from organs.cli.arguments import registry_address, selected_registry
 from organs.cli.console import plain, print_json, print_sentence, print_table
 from organs.cli.files import InputModels, is_file
 from organs.registry.amounts import share_text, theta_text
@@ -35,7 +35,7 @@ def compare(first: str, second: str, as_json: bool) -> None:
     """
     from organs.registry.lineage import Kinship
 
-    with any_registry() as registry:
+    with selected_registry() as registry:
         result = registry.compare(first, second)
     if as_json:
         print_json(result)
@@ -180,15 +180,15 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
 def _compatibility(base: str, donor: str) -> Compatibility:
     from organs.registry.compose.compatibility import check_compatibility
 
-    remote = None if is_file(base) and is_file(donor) else remote_registry()
-    if remote is not None:
-        if is_file(base) or is_file(donor):
-            raise click.UsageError("a registry elsewhere compares models of its own: give two names, or two files")
-        with remote:
-            return remote.compatibility(base, donor)
+    are_files = [is_file(base), is_file(donor)]
+    if not any(are_files):
+        with selected_registry() as registry:
+            return registry.compatibility(base, donor)
+    if registry_address() is not None and not all(are_files):
+        raise click.UsageError("a remote registry compares its own models: give two names, or two files")
     with ExitStack() as opened:
-        given = InputModels(opened)
-        return check_compatibility(given.parent(base), given.parent(donor))
+        models = InputModels(opened)
+        return check_compatibility(models.parent(base), models.parent(donor))
 
 
 def _print_pair(found: Compatibility) -> None:
@@ -211,7 +211,7 @@ def _reasons(one: TypeCompatibility) -> str:
 
 
 def _print_models(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
-    with any_registry() as registry:
+    with selected_registry() as registry:
         found = registry.fitting(base, limit=limit)
     if as_json:
         print_json(found)

@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from organs.cli.arguments import any_registry, folder_registry, remote_registry
+from organs.cli.arguments import selected_registry
 from organs.cli.console import plain, print_json, print_path, progress_bar
-from organs.cli.files import SUFFIX, check_fits, check_folder_free, gguf_targets, is_file, one_source
+from organs.cli.files import (
+    SUFFIX,
+    OutputOptions,
+    check_fits,
+    check_folder_free,
+    gguf_targets,
+    is_file,
+    one_source,
+    write_files,
+)
 from organs.ingest.files import FileSource
 from organs.registry.amounts import size_text
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
@@ -23,7 +32,7 @@ from organs.registry.errors import BadLock, BadRecipe, BadSource
 from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
-    from organs.cli.composing import Asked, Begun
+    from organs.cli.composing import Builder, ComposeOptions
     from organs.registry.compose.api import RecipeBuilder
     from organs.registry.compose.lock import Lock
     from organs.registry.local import LocalRegistry
@@ -67,52 +76,41 @@ def compose(
 
     A lock gives the same bytes on every machine that has its organs and its base: --from-lock.
     """
-    from organs.cli.composing import Asked, begun, composed, print_composed, print_thetas
+    from organs.cli.composing import ComposeOptions, make_chimera, print_composed, print_thetas, read_composition
 
     if from_lock is not None:
         if recipe is not None or output is None or any((name, accept, yes, lock, write_recipe)):
             raise click.UsageError("--from-lock takes -o OUT, and no RECIPE: a lock says all there is to say")
-        _from_lock(from_lock, output, dry_run=dry_run, force=force, as_json=as_json, quiet=quiet)
+        _from_lock(from_lock, OutputOptions(output, force, dry_run, as_json, quiet))
         return
     if recipe is None:
         raise click.UsageError("give a RECIPE, or --from-lock")
-    asked = Asked(output, lock, write_recipe, yes, dry_run, force, as_json, quiet)
-    with any_registry() as registry:
-        result = composed(registry, begun(registry.compose, recipe, name, accept, as_json=as_json), asked)
-    print_composed(result, asked)
-    print_thetas(result, asked)
+    options = ComposeOptions(output, force, dry_run, as_json, quiet, lock, write_recipe, yes)
+    with selected_registry() as registry:
+        result = make_chimera(
+            registry, read_composition(registry.compose, recipe, name, accept, as_json=as_json), options
+        )
+    print_composed(result, options)
+    print_thetas(result, options)
 
 
-def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json: bool, quiet: bool) -> None:
-    from organs.cli.composing import Asked
-    from organs.cli.remote import fetch_lock
-    from organs.registry.assembly import place_file
-    from organs.registry.compose.build import plan_lock
-
+def _from_lock(path: Path, options: OutputOptions) -> None:
+    assert options.output is not None
     lock = _read_lock(path)
-    (target,) = gguf_targets(output, [f"{lock.id}.gguf"], force=force)
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            found = fetch_lock(remote, lock, target, Asked(dry_run=dry_run, as_json=as_json, quiet=quiet))
-        size_bytes, digest = found.size_bytes, None if dry_run else found.sha256
-    else:
-        with folder_registry() as registry:
-            with registry.catalog.reading() as session:
-                plan = plan_lock(session, registry.blobs, lock, target.name)
-            size_bytes, digest = plan.size_bytes, None
-            check_fits(target, size_bytes)
-            if not dry_run:
-                with progress_bar("compose", size_bytes, quiet=quiet or as_json) as advance:
-                    digest = place_file(registry.blobs, plan, target, advance)
-    if as_json:
-        written = WrittenFile(file=str(target), size_bytes=size_bytes, sha256=digest, lock_id=lock.id)
-        print_json({"items": [written], "next": None})
-    elif quiet:
+    (target,) = gguf_targets(options.output, [f"{lock.id}{SUFFIX}"], force=options.force)
+    with selected_registry() as registry:
+        files = registry.lock_files(lock)
+        check_fits(target, files.work_bytes)
+        (written,) = write_files(files, target, options)
+    sha256 = None if options.dry_run else written.sha256
+    if options.as_json:
+        file = WrittenFile(file=str(target), size_bytes=written.size_bytes, sha256=sha256, lock_id=lock.id)
+        print_json({"items": [file], "next": None})
+    elif options.quiet:
         print_path(target)
     else:
-        told = f", sha256:{digest}" if digest else "; nothing was written"
-        click.echo(f"{plain(target)}: {size_text(size_bytes)}{told}")
+        result = f", sha256:{sha256}" if sha256 else "; nothing was written"
+        click.echo(f"{plain(target)}: {size_text(written.size_bytes)}{result}")
         click.echo(f"  lock  sha256:{lock.id}")
 
 
@@ -173,65 +171,68 @@ def purify(
     A FILE or an organ directory DIR is purified without your registry, by way of a temporary one beside OUT: as a GGUF
     where OUT ends in .gguf, else as an organ directory.
     """
-    from organs.cli.composing import Asked, composed, print_composed, print_thetas, refuse_recipe
+    from organs.cli.composing import ComposeOptions, make_chimera, print_composed, print_thetas, refuse_recipe
 
-    asked = Asked(output, None, None, yes, dry_run, force, as_json, quiet)
+    options = ComposeOptions(output, force, dry_run, as_json, quiet, accept_all=yes)
 
-    def composition(compose: Callable[[str], Begun], base: str) -> Begun:
+    def composition(compose: Callable[[str], Builder], base: str) -> Builder:
         try:
-            begun = compose(base).accept(*accept)
-            step = begun.purify(
-                method, where=where or "", type=kinds or None, slot=slots or None, blocks=blocks, keep=keep
+            step = (
+                compose(base)
+                .accept(*accept)
+                .purify(method, where=where or "", type=kinds or None, slot=slots or None, blocks=blocks, keep=keep)
             )
             return step if name is None else step.named(name)
         except BadRecipe as error:
             refuse_recipe(error, as_json=as_json)
 
     if not is_file(model):
-        with any_registry() as registry:
-            result = composed(registry, composition(registry.compose, model), asked)
-        print_composed(result, asked)
-        print_thetas(result, asked)
+        with selected_registry() as registry:
+            result = make_chimera(registry, composition(registry.compose, model), options)
+        print_composed(result, options)
+        print_thetas(result, options)
         return
     if output is None or name is not None:
         raise click.UsageError("of a FILE or a DIR the result is written, not registered: give -o OUT, and no --name")
-    with _temporary(model, output, asked) as (registry, base):
-        result = _written(registry, composition(registry.compose, base), replace(asked, called=model), output)
-    _print_written(result, asked)
-    print_thetas(result, asked)
+    with _temporary(model, output, options) as (registry, base):
+        result = _written(registry, composition(registry.compose, base), replace(options, base_label=model), output)
+    _print_written(result, options)
+    print_thetas(result, options)
 
 
-def _written(registry: LocalRegistry, composition: RecipeBuilder, asked: Asked, output: Path) -> ComposeResult:
+def _written(
+    registry: LocalRegistry, composition: RecipeBuilder, options: ComposeOptions, output: Path
+) -> ComposeResult:
     """Make a GGUF or an organ directory of a file; `registry` is a temporary one."""
-    from organs.cli.composing import composed
+    from organs.cli.composing import make_chimera
     from organs.ingest.directory.extract import extract, registered_contents
 
     if output.suffix == SUFFIX:
-        result = composed(registry, composition, asked)
+        result = make_chimera(registry, composition, options)
     else:
-        result = composed(registry, composition, replace(asked, output=None, folder=output))
+        result = make_chimera(registry, composition, replace(options, output=None, folder=output))
         if result.made is not None:
             contents = registered_contents(registry, parse_model_name(result.made.model or ""))
-            with progress_bar("write", result.made.size_bytes, quiet=not asked.prints) as advance:
-                extract(contents, output, force=asked.force, progress=advance)
+            with progress_bar("write", result.made.size_bytes, quiet=not options.prints) as advance:
+                extract(contents, output, force=options.force, progress=advance)
     if result.made is None:
         return result
     made = msgspec.structs.replace(result.made, file=str(output), model=None, created=None)
     return msgspec.structs.replace(result, made=made)
 
 
-def _print_written(result: ComposeResult, asked: Asked) -> None:
+def _print_written(result: ComposeResult, options: ComposeOptions) -> None:
     made = result.made
-    if asked.as_json:
+    if options.as_json:
         print_json(result)
-    elif made is not None and asked.quiet:
+    elif made is not None and options.quiet:
         print_path(made.file)
     elif made is not None:
         click.echo(f"\n{plain(made.file)}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
 
 
 @contextmanager
-def _temporary(model: str, output: Path, asked: Asked) -> Iterator[tuple[LocalRegistry, str]]:
+def _temporary(model: str, output: Path, options: ComposeOptions) -> Iterator[tuple[LocalRegistry, str]]:
     """A registry that holds the files `model` alone, and is gone afterwards; and the name that they have in it."""
     from organs.ingest.service import ingest_model
     from organs.ingest.sources import source_size_bytes
@@ -240,14 +241,14 @@ def _temporary(model: str, output: Path, asked: Asked) -> Iterator[tuple[LocalRe
     source = one_source(model, "purify")
     size_bytes = source_size_bytes(source)
     if output.suffix == SUFFIX:
-        gguf_targets(output, [output.name], force=asked.force)
+        gguf_targets(output, [output.name], force=options.force)
     else:
-        check_folder_free(output, force=asked.force)
+        check_folder_free(output, force=options.force)
     if not output.absolute().parent.is_dir():
         raise BadSource(f"{output.absolute().parent}: no such folder")
     check_fits(output.absolute(), 2 * size_bytes)
     folder = tempfile.TemporaryDirectory(prefix=".organ-", dir=output.absolute().parent)
     with folder as home, LocalRegistry.open(home) as registry:
-        with progress_bar("ingest", size_bytes, quiet=not asked.prints) as advance:
+        with progress_bar("ingest", size_bytes, quiet=not options.prints) as advance:
             name = ingest_model(registry, source, None, advance).model
         yield registry, name

@@ -1,4 +1,4 @@
-"""Planning and making a recipe for `compose`, `purify` and `assemble`: plans, findings and results are printed."""
+"""Plan recipes and make chimeras for several commands: print plans, findings and results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,18 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from organs.cli.arguments import address
+from organs.cli.arguments import registry_address
 from organs.cli.console import in_lines, plain, print_json, print_sentence, print_table, progress_bar
-from organs.cli.files import check_fits, check_free, free_bytes, gguf_targets, write_text
+from organs.cli.files import (
+    OutputOptions,
+    WrittenPath,
+    check_fits,
+    check_free,
+    free_bytes,
+    gguf_targets,
+    write_files,
+    write_text,
+)
 from organs.ingest.files import FileSource
 from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
@@ -25,10 +34,9 @@ from organs.registry.entities.plan import MadeChimera, PlanChange, PlannedChimer
 from organs.registry.errors import BadRecipe, NotComposable
 
 if TYPE_CHECKING:
-    from organs.registry.client.remote import RemoteRegistry
     from organs.registry.compose.api import RecipeBuilder, RecipePlan
     from organs.registry.compose.recipe import Recipe
-    from organs.registry.local import LocalRegistry
+    from organs.registry.interface import Registry
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
 
@@ -47,14 +55,14 @@ def print_findings(findings: Iterable[Finding], *, err: bool = False) -> None:
 
 
 def refuse(planned: PlannedRecipe, *, shown: bool, exit_code: int = NotComposable.exit_code) -> NoReturn:
-    """Say on stderr why it is not made, and exit. `shown`: whether the findings were printed before."""
+    """Print on stderr why nothing is made, and exit. `shown`: whether the findings were printed before."""
     if not shown:
         print_findings(serious(planned.findings), err=True)
     refusals = len(planned.refusals)
     if refusals:
         click.echo(f"organ: refused, for {refusals} reason{'s' if refusals > 1 else ''}; nothing was made", err=True)
     else:
-        click.echo(f"organ: not made: {', '.join(planned.unaccepted)} would have to be accepted", err=True)
+        click.echo(f"organ: not made: accept {', '.join(planned.unaccepted)} first", err=True)
         click.echo(f"       try: {plain(_accepting(planned.unaccepted))}", err=True)
     raise click.exceptions.Exit(exit_code)
 
@@ -65,7 +73,7 @@ def serious(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _accepting(codes: Sequence[str]) -> str:
-    """The command that was given, with `codes` accepted."""
+    """Return the current command with options that accept `codes`."""
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     options = [word for code in codes for word in ("--accept", code)]
@@ -158,9 +166,9 @@ def _print_sizes(plan: PlannedChimera, out: OutputFile | None, output: Path | No
 _COMPUTED_NUMBERS = ("block", "blocks", "organs", "θ before", "θ")
 
 
-def print_thetas(result: ComposeResult, asked: Asked) -> None:
+def print_thetas(result: ComposeResult, options: ComposeOptions) -> None:
     """Print θ of the computed organs before and after, for people; nothing if nothing was computed."""
-    if not asked.prints or not result.computed:
+    if not options.prints or not result.computed:
         return
     click.echo()
     if len(result.computed) > ROWS_MAX:
@@ -192,36 +200,26 @@ def _thetas(row: PlanChange | ComputedOrgan) -> tuple[str, str]:
     return theta_text(row.theta_before), theta_text(row.theta)
 
 
-Begun = TypeVar("Begun", bound="RecipeBuilder")
+Builder = TypeVar("Builder", bound="RecipeBuilder")
 STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be done with a recipe, beside making it."""
+class ComposeOptions(OutputOptions):
+    """Options of the commands that make chimeras."""
 
-    output: Path | None = None
     lock: Path | None = None
     write_recipe: Path | None = None
     accept_all: bool = False
-    dry_run: bool = False
-    force: bool = False
-    as_json: bool = False
-    quiet: bool = False
     shows_plan: bool = True
-    called: str = ""
-    """What people call the base, where its registry is a temporary one."""
+    base_label: str = ""
+    """The name for the base in messages, if its registry is a temporary one."""
     folder: Path | None = None
-    """Where the caller writes an organ directory of it, instead of a GGUF at `output`."""
-
-    @property
-    def prints(self) -> bool:
-        """Whether a person reads what is said."""
-        return not (self.as_json or self.quiet)
+    """The organ directory that the caller writes, instead of a GGUF at `output`."""
 
 
 def recipe_bytes(path: str) -> bytes:
-    """The text of a recipe in a file, or on stdin where `path` is `-`; no more of it than shows that it is too long."""
+    """Return the text of a recipe in a file, or on stdin if `path` is `-`; at most one byte more than is allowed."""
     from organs.registry.compose.document import TEXT_MAX_BYTES
 
     if path == STDIN:
@@ -230,12 +228,12 @@ def recipe_bytes(path: str) -> bytes:
         return file.read_at(0, min(file.size_bytes, TEXT_MAX_BYTES + 1))
 
 
-def begun(
-    compose: Callable[[Recipe], Begun], path: str, name: str | None, accept: Sequence[str], *, as_json: bool
-) -> Begun:
-    """The recipe at `path`, begun by `compose` of a registry, with what was said beside it.
+def read_composition(
+    compose: Callable[[Recipe], Builder], path: str, name: str | None, accept: Sequence[str], *, as_json: bool
+) -> Builder:
+    """Return a composition of the recipe at `path`, with the name and the accepted codes of the options.
 
-    Ends with a status of 1 for one that means nothing.
+    Exits with the status of BadRecipe for an invalid recipe.
     """
     from organs.registry.compose.recipe_io import read_recipe
 
@@ -246,44 +244,57 @@ def begun(
         refuse_recipe(error, as_json=as_json)
 
 
-def composed(registry: LocalRegistry | RemoteRegistry, composition: RecipeBuilder, asked: Asked) -> ComposeResult:
-    """Plan, show and make what `composition` describes; the caller prints what was made.
+def make_chimera(registry: Registry, composition: RecipeBuilder, options: ComposeOptions) -> ComposeResult:
+    """Plan the chimera, print the plan, and make it; the caller prints the result.
 
     Exits with the status of NotComposable if it is refused.
     """
     from organs.registry.compose.recipe_io import recipe_yaml
 
     plan: RecipePlan = composition.plan()
-    if asked.accept_all and plan.planned.unaccepted:
+    if options.accept_all and plan.planned.unaccepted:
         plan = plan.accepting_all()
-    target = None if asked.output is None else gguf_targets(asked.output, [plan.file_name], force=asked.force)[0]
-    for path in (asked.lock, asked.write_recipe):
+    target = None if options.output is None else gguf_targets(options.output, [plan.file_name], force=options.force)[0]
+    for path in (options.lock, options.write_recipe):
         if path is not None:
-            check_free(path, force=asked.force)
-    result = shown(plan, target, asked)
-    if asked.dry_run:
+            check_free(path, force=options.force)
+    result = check_plan(plan, target, options)
+    if options.dry_run:
         return result
-    made = _made(plan, target, asked)
-    if asked.lock is not None:
-        write_text(asked.lock, registry.lock_text(made.lock_id))
-    if asked.write_recipe is not None:
-        write_text(asked.write_recipe, recipe_yaml(plan.recipe))
+    made = _made(plan, target, options)
+    if options.lock is not None:
+        write_text(options.lock, registry.lock_text(made.lock_id))
+    if options.write_recipe is not None:
+        write_text(options.write_recipe, recipe_yaml(plan.recipe))
     computed = registry.chimera(made.lock_id).computed
     return msgspec.structs.replace(result, made=_written(made, target), computed=computed)
 
 
-def shown(plan: RecipePlan, target: Path | None, asked: Asked) -> ComposeResult:
-    """Print a plan as it is asked for, and check that its file has room; exit if it cannot be made."""
-    result = result_of(plan.planned, target or asked.folder)
-    if asked.called:
-        result = _called(result, plan.chimera.base, asked.called)
-    is_shown = asked.prints and asked.shows_plan
+def write_partial(
+    registry: Registry, recipe: Recipe, accept: Sequence[str], output: Path, options: ComposeOptions
+) -> WrittenPath:
+    """Write the file of a partial model with its base, which `recipe` combines; exit if that is refused."""
+    plan = registry.compose(recipe).accept(*accept).plan()
+    (target,) = gguf_targets(output, [plan.file_name], force=options.force)
+    check_plan(plan, target, options)
+    if options.dry_run:
+        return WrittenPath(target, plan.size_bytes, None, is_new=True)
+    (written,) = write_files(plan.files(), target, options)
+    return written
+
+
+def check_plan(plan: RecipePlan, target: Path | None, options: ComposeOptions) -> ComposeResult:
+    """Print a plan and check that its file fits on the disk; exit if it cannot be made."""
+    result = result_of(plan.planned, target or options.folder)
+    if options.base_label:
+        result = _called(result, plan.chimera.base, options.base_label)
+    is_shown = options.prints and options.shows_plan
     if is_shown:
-        print_plan(result, target or asked.folder)
+        print_plan(result, target or options.folder)
     if target is not None and not result.refusals:
         check_fits(target, plan.size_bytes)
     if not plan.can_be_made:
-        if asked.as_json:
+        if options.as_json:
             print_json(result)
         refuse(result, shown=is_shown)
     return result
@@ -304,19 +315,19 @@ def result_of(planned: PlannedRecipe, target: Path | None) -> ComposeResult:
     )
 
 
-def print_composed(result: ComposeResult, asked: Asked) -> None:
-    """Print what was made, as it is asked for."""
+def print_composed(result: ComposeResult, options: ComposeOptions) -> None:
+    """Print a new chimera."""
     made = result.made
-    if asked.as_json:
+    if options.as_json:
         print_json(result)
-    elif made is not None and asked.quiet:
+    elif made is not None and options.quiet:
         click.echo(made.model)
     elif made is not None:
         _print_made(made)
 
 
 def refuse_recipe(error: BadRecipe, *, as_json: bool) -> NoReturn:
-    """Exit with everything that is wrong with the text of a recipe."""
+    """Print everything that is wrong with the text of a recipe, and exit."""
     from organs.registry.compose.recipe_io import recipe_findings
 
     result = ComposeResult(can_be_made=False, findings=in_order(recipe_findings(error)), plan=None)
@@ -346,9 +357,9 @@ def _output(target: Path | None) -> OutputFile:
     return OutputFile(file=str(target), free_bytes=free_bytes(target.parent) if target.parent.is_dir() else None)
 
 
-def _made(plan: RecipePlan, target: Path | None, asked: Asked) -> MadeChimera:
+def _made(plan: RecipePlan, target: Path | None, options: ComposeOptions) -> MadeChimera:
     total = plan.work_bytes(with_file=target is not None)
-    with progress_bar("compose", total, quiet=not asked.prints) as advance:
+    with progress_bar("compose", total, quiet=not options.prints) as advance:
 
         def progress(_what: str, size_bytes: int) -> None:
             advance(size_bytes)
@@ -368,12 +379,13 @@ def _written(made: MadeChimera, target: Path | None) -> WrittenFile:
 
 
 def _print_made(made: WrittenFile) -> None:
-    """Print its name, its lock, its digest and its file; where to look at it on stderr."""
+    """Print the chimera's name, lock, digest and file, and where to see it on stderr."""
     name = made.model or ""
     click.echo(f"\n{name}: {'registered' if made.created else 'registered already, the same bytes'}")
     click.echo(f"  lock  sha256:{made.lock_id}")
     where = f"{plain(made.file)}, " if made.file is not None else ""
     click.echo(f"  file  {where}{size_text(made.size_bytes)}, sha256:{made.sha256}")
     page = f"/models/{name.partition('@')[0]}"
-    where = f"{page} in organ serve" if address() is None else f"{address()}{page}"
-    click.echo(f"look at it: organ show {name}, or {plain(where)}", err=True)
+    address = registry_address()
+    where = f"{page} in organ serve" if address is None else f"{address}{page}"
+    click.echo(f"show it: organ show {name}, or {plain(where)}", err=True)

@@ -191,9 +191,9 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
 def hint_for(error: Exception) -> str | None:
     """What to do about `error`, if there is something to say."""
     if isinstance(error, BadToken):
-        from organs.cli.arguments import reading_on  # with the registry, which not every command needs
+        from organs.cli.arguments import anonymous_hint  # with the registry, which not every command needs
 
-        return f"try: organ login URL{reading_on()}"
+        return f"try: organ login URL{anonymous_hint()}"
     extra = getattr(error, "extra", None)
     if extra is not None or isinstance(error, SchemaTooNew):
         return f"try: {install_command(extra)}"

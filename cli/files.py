@@ -1,33 +1,41 @@
-"""Files that commands read and write: models in files, folders or the registry, and names of output files."""
+"""Files that commands read and write: input models, and output files with their names, places and progress."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.arguments import folder_registry
-from organs.registry.errors import BadSource
+from organs.cli.arguments import local_registry
+from organs.cli.console import progress_bar
+from organs.registry.amounts import parse_size
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, BadSource
 
 if TYPE_CHECKING:
     from organs.ingest.sources import ModelSource
     from organs.registry.compose.models import Parent, RegisteredLibrary
+    from organs.registry.store.files import NamedFile, OutputFiles
 
 
 @dataclass(slots=True)
 class InputModels:
-    """Opens what is asked for; `opened` closes it. A registry is opened only where a name is given."""
+    """Opens the models that a command names; `opened` closes them. Only the name of a model opens a registry."""
 
     opened: ExitStack
     _library: RegisteredLibrary | None = field(default=None, init=False)
 
     def parent(self, text: str) -> Parent:
-        """The model that `text` means. Raises NotFound, Ambiguous, BadName, BadDigest, BadInput, StoreError."""
+        """Return the model in the file `text`, or of that name.
+
+        Raises NotFound, Ambiguous, BadName, BadDigest, BadInput, StoreError.
+        """
         from organs.ingest.sources import open_files
         from organs.ingest.transplant import parent_of_files
         from organs.registry.compose.models import RegisteredLibrary
@@ -35,14 +43,14 @@ class InputModels:
         if is_file(text):
             return parent_of_files(text, open_files(self.opened, one_source(text, "compare")))
         if self._library is None:
-            registry = self.opened.enter_context(folder_registry())
+            registry = self.opened.enter_context(local_registry())
             session = self.opened.enter_context(registry.catalog.reading())
             self._library = RegisteredLibrary(session, registry.blobs)
         return self._library.parent(text)
 
 
 def is_file(text: str) -> bool:
-    """Whether `text` means a GGUF file or an organ directory, not the name of a registered model."""
+    """Return whether `text` is a GGUF file or an organ directory, not the name of a registered model."""
     from organs.ingest.directory.folder import is_organ_directory
     from organs.ingest.sources import GGUF_SUFFIX
 
@@ -51,7 +59,7 @@ def is_file(text: str) -> bool:
 
 
 def one_source(text: str, purpose: str) -> ModelSource:
-    """The one model in the files that `text` names; raises BadSource, with the verb `purpose`."""
+    """Return the single model in the files `text`. Raises BadSource, with the verb `purpose` in its message."""
     from organs.ingest.sources import find_sources
 
     sources = find_sources([text], purpose)
@@ -63,8 +71,93 @@ def one_source(text: str, purpose: str) -> ModelSource:
 SUFFIX = ".gguf"
 
 
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """Options that all commands with output files share."""
+
+    output: Path | None = None
+    force: bool = False
+    dry_run: bool = False
+    as_json: bool = False
+    quiet: bool = False
+
+    @property
+    def prints(self) -> bool:
+        """Whether the output is for people."""
+        return not (self.as_json or self.quiet)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPath:
+    """A file that was written, or would be."""
+
+    path: Path
+    size_bytes: int
+    sha256: Digest | None
+    """None if the file was not written and its digest is not known in advance."""
+    is_new: bool
+    """Whether no earlier file had these bytes: a merged file, new shards, a chimera."""
+
+
+Targets = Callable[[Path, Sequence[str], bool], list[Path]]
+"""Returns where files of these names are written below the output; the flag allows replacing."""
+
+
+def write_files(
+    files: OutputFiles, output: Path, options: OutputOptions, targets_of: Targets | None = None
+) -> list[WrittenPath]:
+    """Write the files of a registry to `output`, a file or a folder.
+
+    Of several files, one that is already complete at its place stays as it is. Raises BadSource if something is in the
+    way.
+    """
+    names = [file.name for file in files.files]
+    targets = gguf_targets(output, names, force=True) if targets_of is None else targets_of(output, names, True)
+    complete = [len(targets) > 1 and _is_complete(*pair) for pair in zip(targets, files.files, strict=True)]
+    for target, is_complete in zip(targets, complete, strict=True):
+        check_free(target, force=options.force or is_complete)
+    digests: Sequence[Digest | None] = [file.sha256 for file in files.files]
+    quiet = options.dry_run or not options.prints
+    with folder_of(targets, dry_run=options.dry_run), progress_bar("write", files.work_bytes, quiet=quiet) as advance:
+        if not options.dry_run:
+            for file, is_complete in zip(files.files, complete, strict=True):
+                advance(file.size_bytes if is_complete else 0)
+            missing = [None if done else target for target, done in zip(targets, complete, strict=True)]
+            digests = files.place(missing, advance)
+    return [
+        WrittenPath(target, file.size_bytes, digest, is_new=file.sha256 is None)
+        for target, file, digest in zip(targets, files.files, digests, strict=True)
+    ]
+
+
+def _is_complete(target: Path, file: NamedFile) -> bool:
+    """Return whether exactly the bytes of `file` are at `target`."""
+    if file.sha256 is None or not target.is_file() or target.is_symlink():
+        return False
+    with target.open("rb") as data:
+        return (
+            os.fstat(data.fileno()).st_size == file.size_bytes
+            and file_digest(data, "sha256").hexdigest() == file.sha256
+        )
+
+
+def shard_size(text: str | None) -> int | None:
+    """Return the size in bytes of the option --shards; None if it is missing or empty."""
+    if not text:
+        return None
+    try:
+        return parse_size(text)
+    except BadInput as error:
+        raise click.UsageError(str(error)) from error
+
+
+def stem_of(output: Path) -> str | None:
+    """Return the beginning of the names of new files if `output` is a file; None for a folder."""
+    return output.name.removesuffix(SUFFIX) if output.name.endswith(SUFFIX) else None
+
+
 def gguf_targets(output: Path, names: Sequence[str], *, force: bool) -> list[Path]:
-    """Where each of the GGUF files `names` goes; raises BadSource for what is in the way."""
+    """Return where each of the GGUF files `names` is written. Raises BadSource if something is in the way."""
     targets = [_target(output, name, len(names)) for name in names]
     for target in targets:
         folder = target.parent
@@ -76,7 +169,7 @@ def gguf_targets(output: Path, names: Sequence[str], *, force: bool) -> list[Pat
 
 
 def check_free(target: Path, *, force: bool) -> None:
-    """Raise BadSource where something is in the way of the file `target`."""
+    """Raise BadSource if something is in the way of the file `target`."""
     if target.is_dir():
         raise BadSource(f"{target}: a folder is there")
     if target.exists() and not force:
@@ -84,27 +177,27 @@ def check_free(target: Path, *, force: bool) -> None:
 
 
 def check_folder_free(target: Path, *, force: bool) -> None:
-    """Raise BadSource where something is in the way of the organ directory `target`; an empty folder is not."""
+    """Raise BadSource if something is in the way of the organ directory `target`; an empty folder is not."""
     if os.path.lexists(target) and not force and not (target.is_dir() and not any(target.iterdir())):
         raise BadSource(f"{target}: there already; --force replaces an organ directory")
 
 
 def folder_of(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[None]:
-    """The folder of `targets` while they are written; made where `gguf_targets` has let it be missing."""
+    """Create the folder of `targets` while they are written, where `gguf_targets` allowed it to be missing."""
     from organs.registry.store.files import folder_for_placing
 
     return nullcontext() if dry_run or not targets else folder_for_placing(targets[0].parent)
 
 
 def free_bytes(folder: Path) -> int:
-    """Room on the disk of `folder`, which is there."""
+    """Return the free bytes on the disk of `folder`, which exists."""
     from organs.registry.store.files import Files
 
     return Files().free_bytes(folder)
 
 
 def check_fits(target: Path, size_bytes: int) -> None:
-    """Raise DiskFull where `size_bytes` do not fit on the disk of `target`."""
+    """Raise DiskFull if `size_bytes` do not fit on the disk of `target`."""
     from organs.registry.store.files import Files, check_room, placing_error
 
     try:
@@ -114,7 +207,7 @@ def check_fits(target: Path, size_bytes: int) -> None:
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write `text` to `target`, whole or not at all, replacing what is there."""
+    """Write `text` to `target` completely or not at all, replacing what is there."""
     from organs.registry.store.files import placed
 
     data = text.encode("utf-8")

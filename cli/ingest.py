@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from organs.cli.arguments import folder_registry
+from organs.cli.arguments import local_registry
 from organs.cli.console import (
     ProgressBar,
     exit_status,
@@ -78,7 +78,7 @@ def ingest(
         named = [replace(source, name=chosen or source.name) for source in sources]
         return _preview(named, as_json=as_json, quiet=quiet)
     failures: list[OrganError] = []
-    with folder_registry() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
+    with local_registry() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
         asks = not (as_json or quiet) and sys.stdin.isatty() and sys.stderr.isatty()
         decide = always if new_version else partial(_ask, advance) if asks else never
         for outcome in ingest_all(registry, sources, chosen, advance, decide):
@@ -287,7 +287,7 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
         looked_at += count
         say(f"{looked_at:,} organs")
 
-    with folder_registry() as registry, status_line("measure", quiet=quiet or as_json) as say:
+    with local_registry() as registry, status_line("measure", quiet=quiet or as_json) as say:
         report = measure_missing(registry.catalog, registry.blobs, tell)
     if as_json:
         print_json(report)

@@ -17,14 +17,10 @@ from typing import TYPE_CHECKING
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
-from organs.cli.arguments import (
-    folder_registry,
-    print_more,
-    remote_registry,
-)
+from organs.cli.arguments import local_registry, print_more, selected_registry
 from organs.cli.console import plain, print_json, print_table
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.entities.job import Job, JobPage, JobSummary
+from organs.registry.entities.job import JobSummary
 from organs.registry.errors import BadSetting
 from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSettings, WebSettings, default_workers
 
@@ -64,7 +60,7 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     stop = threading.Event()
     if with_parent is not None:
         threading.Thread(target=_watch_parent, args=(with_parent,), daemon=True).start()
-    with folder_registry() as registry, _ended_by_signals(stop):
+    with local_registry() as registry, _ended_by_signals(stop):
         all_left = Runner(registry, stop, tell=tell).run(once=once)
     if once and not done and not quiet:
         click.echo("Nothing waits in the queue.", err=True)
@@ -88,13 +84,14 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as
     """List the jobs, newest first, or cancel one."""
     if cancel is not None and show is not None:
         raise click.UsageError("--cancel and --show exclude each other")
-    if cancel is not None:
-        click.echo(f"job {cancel} is {plain(_cancelled(cancel).state)}", err=True)
-        return
-    if show is not None:
-        print_json(_job(show))
-        return
-    page = _page(limit, after)
+    with selected_registry() as registry:
+        if cancel is not None:
+            click.echo(f"job {cancel} is {plain(registry.cancel_job(cancel).state)}", err=True)
+            return
+        if show is not None:
+            print_json(registry.job(show))
+            return
+        page = registry.jobs(limit=limit, after=after)
     if as_json:
         print_json(page)
         return
@@ -105,41 +102,6 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as
         _print_jobs(page.items)
     if page.next is not None:
         print_more("jobs", "", [*(["-q"] if quiet else []), "--limit", str(limit)], page.next)
-
-
-def _page(limit: int, after: str | None) -> JobPage:
-    from organs.registry.catalog.queries.jobs import newest_jobs
-
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            return remote.jobs(limit, after)
-    with folder_registry() as registry, registry.catalog.reading() as session:
-        return newest_jobs(session, limit, after)
-
-
-def _job(job: int) -> Job:
-    from organs.registry.catalog.queries.jobs import job_by_id
-
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            return remote.job(job)
-    with folder_registry() as registry, registry.catalog.reading() as session:
-        return job_by_id(session, job)
-
-
-def _cancelled(job: int) -> Job:
-    from organs.registry.catalog.queries.jobs import job_by_id
-    from organs.registry.catalog.register.jobs import cancel_job
-
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            return remote.cancel_job(job)
-    with folder_registry() as registry, registry.catalog.writing() as session:
-        cancel_job(session, job)
-        return job_by_id(session, job)
 
 
 def _print_jobs(found: Sequence[JobSummary]) -> None:
@@ -246,7 +208,7 @@ def serve(
     web = WebSettings(hosts, personal, read_only, proxies, metrics=metrics_networks or None)
     if not reload:
         check_free(host, port)
-    with folder_registry() as registry:
+    with local_registry() as registry:
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         if not is_running_from_reloader():  # then it was said, and opened, before
             click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)

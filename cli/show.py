@@ -13,10 +13,11 @@ from msgspec import structs
 
 from organs.cli.arguments import (
     QueryCommand,
-    any_registry,
-    folder_registry,
+    local_registry,
     print_more,
+    registry_address,
     remote_registry,
+    selected_registry,
 )
 from organs.cli.composing import print_changes, print_findings
 from organs.cli.console import (
@@ -87,7 +88,7 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
     """
     text = " ".join(query)
     asked = parse_query(text)
-    with any_registry() as registry:
+    with selected_registry() as registry:
         page = registry.search(text, limit=limit, after=after)
         told = page.next is not None and asked.like is None and not as_json  # "more of 238"
         counts = registry.count(text) if facets or told else None
@@ -428,12 +429,11 @@ def show(what: str, as_json: bool) -> None:
     from organs.registry.catalog.queries.organs import organ_detail
 
     values: Organ | Values
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
+    if registry_address() is not None:
+        with remote_registry() as remote:
             values = values_there(remote, what, VERSIONS_SHOWN)
     else:
-        with folder_registry() as registry, registry.catalog.reading() as session:
+        with local_registry() as registry, registry.catalog.reading() as session:
             model = _model(session, what)
             values = organ_detail(session, what) if model is None else _model_values(session, model)
     if as_json:
@@ -451,7 +451,7 @@ def _listed(text: str, *, rank: bool, limit: int, after: str | None) -> tuple[Mo
     from organs.registry.local import LocalRegistry
     from organs.registry.present.models import figures
 
-    with any_registry() as registry:
+    with selected_registry() as registry:
         list_models = registry.ranked_models if rank else registry.models
         page = list_models(text, limit=limit, after=after)
         if isinstance(registry, LocalRegistry):
@@ -572,7 +572,7 @@ def report(
     chosen = "json" if as_json else form or _form_of(output)
     if output is not None:
         _check_target(output, force=force)
-    with any_registry() as registry:
+    with selected_registry() as registry:
         result = registry.report(model, limit=limit)
     if table is not None:
         if table not in result.sections:

@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.arguments import (
-    address,
-    folder_registry,
-    named_remote,
-)
+from organs.cli.arguments import local_registry, selected_registry
 from organs.cli.console import plain, print_json, print_sentence, print_table, status_line
-from organs.cli.elsewhere import validated_there
 from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
 from organs.registry.sandbox.process import Limits, Sandbox
 from organs.registry.settings import Settings
@@ -37,8 +32,7 @@ from organs.registry.validation.verdict import (
 )
 
 if TYPE_CHECKING:
-    from organs.registry.validation.comparison import Candidate, Event, Progress
-    from organs.registry.validation.run import Tried
+    from organs.registry.validation.comparison import Candidate, Event
 
 SECONDS_DEFAULT = 600
 SECONDS_MAX = 24 * 3600
@@ -65,9 +59,7 @@ SECONDS_MAX = 24 * 3600
 @click.option(
     "--seconds",
     type=click.IntRange(1, SECONDS_MAX),
-    default=SECONDS_DEFAULT,
-    show_default=True,
-    help="How long one model may take.",
+    help=f"How long one model may take. [default: {SECONDS_DEFAULT}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict's word only.")
@@ -81,7 +73,7 @@ def validate(
     runtime_read: tuple[Path, ...],
     runtime_write: tuple[Path, ...],
     runtime_processes: bool,
-    seconds: int,
+    seconds: int | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -99,39 +91,26 @@ def validate(
     inert, undecided, broken. Exit status 0 whatever the verdict; 1 when there is none.
     """
     from organs.ingest.sources import GGUF_SUFFIX
-    from organs.registry.validation.run import try_chimera, verdict_report
 
-    texts = [read_text(path) for path in paths] or list(built_in_texts())
+    texts = [read_text(path) for path in paths] or None
     granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
     runtime = _runtime(template, seconds, granted)
     with status_line("validate", quiet=quiet or as_json) as say:
-
-        def tell(event: Event) -> None:
-            say(f"{event.role}, {event.doing}")
-
         if chimera.endswith(GGUF_SUFFIX):
-            report = verdict_report(_try_file(Path(chimera), base, donors, texts, runtime, tokens, tell))
+            report = _validate_file(Path(chimera), base, donors, texts, runtime, tokens, say)
         elif base or donors:
             raise click.UsageError("--base and --donor are for a FILE.gguf: a registered chimera knows its own")
-        elif address() is not None:
-            report = _tried_there(chimera, tokens, say, asks_more=bool(paths) or template is not None)
         else:
-            with folder_registry() as registry:
-                found = try_chimera(registry.catalog, registry.blobs, chimera, texts, runtime, tokens, tell)
-                report = verdict_report(found)
+            with selected_registry() as registry:
+                report = registry.validate(chimera, tokens=tokens, texts=texts, runtime=runtime, progress=say)
     _print(report, as_json=as_json, quiet=quiet)
 
 
-def _tried_there(chimera: str, tokens: int, say: Callable[[str], None], *, asks_more: bool) -> VerdictReport:
-    """The verdict of the registry elsewhere, where it runs as a job."""
-    if asks_more:
-        raise click.UsageError("--text and --runtime are for a registry's folder: one elsewhere has its own")
-    with named_remote() as remote:
-        return validated_there(remote, chimera, tokens, say)
-
-
-def _runtime(template: str | None, seconds: int, granted: Sandbox) -> Runtime:
-    limits = Limits(wall_seconds=float(seconds))
+def _runtime(template: str | None, seconds: int | None, granted: Sandbox) -> Runtime | None:
+    """Return the runtime of the options; None for the default one."""
+    if template is None and seconds is None and granted == Sandbox():
+        return None
+    limits = Limits(wall_seconds=float(SECONDS_DEFAULT if seconds is None else seconds))
     required = Settings.from_environment(os.environ).requires_sandbox
     if template is not None:
         return CommandRuntime(template, limits, replace(granted, required=required))
@@ -140,28 +119,34 @@ def _runtime(template: str | None, seconds: int, granted: Sandbox) -> Runtime:
     return LlamaCpp(limits, requires_sandbox=required)
 
 
-def _try_file(
+def _validate_file(
     path: Path,
     base: str | None,
     donors: Sequence[str],
-    texts: Sequence[Text],
-    runtime: Runtime,
+    texts: Sequence[Text] | None,
+    runtime: Runtime | None,
     tokens: int,
-    tell: Progress,
-) -> Tried:
+    say: Callable[[str], None],
+) -> VerdictReport:
     from organs.registry.validation.comparison import CHANGED, file_candidate
     from organs.registry.validation.comparison import validate as compare
-    from organs.registry.validation.run import Tried
+    from organs.registry.validation.run import Tried, verdict_report
     from organs.registry.validation.weights import grafted_organs
+
+    def report_step(event: Event) -> None:
+        say(f"{event.role}, {event.doing}")
 
     if base is None:
         raise click.UsageError("--base is needed: what was FILE.gguf made from?")
+    if runtime is None:
+        runtime = LlamaCpp(requires_sandbox=Settings.from_environment(os.environ).requires_sandbox)
     with _candidates([base, *donors]) as others:
         own = file_candidate(path)
         with others[0].placed() as base_path:
             grafted = grafted_organs(path, base_path)
-        found = compare(own, others[0], others[1:], grafted, texts, runtime, tokens, tell, act=CHANGED)
-    return Tried(path.name, base, tuple(donors), found)
+        scored = texts or list(built_in_texts())
+        validation = compare(own, others[0], others[1:], grafted, scored, runtime, tokens, report_step, act=CHANGED)
+    return verdict_report(Tried(path.name, base, tuple(donors), validation))
 
 
 @contextmanager
@@ -174,7 +159,7 @@ def _candidates(names: Sequence[str]) -> Iterator[list[Candidate]]:
     if all(name.endswith(GGUF_SUFFIX) for name in names):
         yield [file_candidate(Path(name)) for name in names]
         return
-    with folder_registry() as registry:
+    with local_registry() as registry:
         yield [
             file_candidate(Path(name))
             if name.endswith(GGUF_SUFFIX)

@@ -7,7 +7,7 @@
     relatives   who is related to whom
     present     rows as plain values: the one shape that page, JSON and command show
     reports     reports: what was measured
-    client      a registry elsewhere, over HTTP
+    client      a remote registry, over HTTP
     amounts     numbers as people read them
     backup      a copy of the registry that is a registry itself
     compose     composing: from words to a chimera
@@ -26,7 +26,8 @@
     validation  validation: a chimera is run in a real runtime beside its base
     entities    entities: the values that cross a border, each defined once
     assembly    from plans to bytes: what a file consists of, the stream that makes it
-    local       `LocalRegistry`: the one object that scripts and faces hold
+    interface   `Registry`: the interface of a registry, local or remote
+    local       `LocalRegistry`: the registry in a folder
 
 An *organ* is one tensor taken out of a model; a *placement* is an organ at its place in a model; a *blob* is immutable
 bytes named by the SHA-256 of the plain bytes. `docs/words.md` has the whole glossary.
@@ -40,12 +41,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.interface import Registry
     from organs.registry.local import LocalRegistry
 
-__all__ = ["LocalRegistry", "RemoteRegistry", "open_registry"]
+__all__ = ["LocalRegistry", "Registry", "RemoteRegistry", "open_registry"]
 
 
-def open_registry(location: str | Path | None = None) -> LocalRegistry | RemoteRegistry:
+def open_registry(location: str | Path | None = None) -> Registry:
     """Open the registry in the folder `location`, or at its URL: `open_registry("https://registry.example")`.
 
     Without a location, open the folder that the environment names. The token for a URL is that of the environment, or
@@ -66,6 +68,10 @@ def __getattr__(name: str) -> object:
         from organs.registry.local import LocalRegistry
 
         return LocalRegistry
+    if name == "Registry":
+        from organs.registry.interface import Registry
+
+        return Registry
     if name == "RemoteRegistry":
         from organs.registry.client.remote import RemoteRegistry
 

@@ -39,6 +39,9 @@ from organs.registry.store import BlobReader, BlobStore
 from organs.registry.store.codec import CHUNK_TARGET_BYTES, StoredChunk
 from organs.registry.store.files import (
     Files,
+    NamedFile,
+    OutputFiles,
+    SourceModel,
     UnplacedFile,
     placed,
 )
@@ -521,6 +524,29 @@ def place_file(
     """
     with placed(path, plan.size_bytes, files) as file:
         return _write(store, plan, file, progress)
+
+
+class AssembledFiles(OutputFiles):
+    """Files that are assembled from the blobs of a registry."""
+
+    def __init__(self, store: BlobStore, plans: Sequence[FilePlan], model: SourceModel | None = None) -> None:
+        super().__init__((NamedFile(plan.name, plan.size_bytes, plan.sha256) for plan in plans), model)
+        self._store, self._plans = store, plans
+
+    def place(
+        self, targets: Sequence[Path | None], progress: Callable[[int], None] | None = None
+    ) -> tuple[Digest | None, ...]:
+        return tuple(
+            plan.sha256 if target is None else place_file(self._store, plan, target, progress)
+            for plan, target in zip(self._plans, targets, strict=True)
+        )
+
+
+def plan_organ(blob: BlobRow) -> FilePlan:
+    """Return a file that is the plain bytes of a blob."""
+    digest = Digest(blob.digest)
+    piece = PlannedSlice(0, blob.size_bytes, blob, 0, f"organ {digest[:12]}")
+    return FilePlan(f"{digest}.raw", blob.size_bytes, digest, b"", (piece,) if blob.size_bytes else ())
 
 
 def _write(store: BlobStore, plan: FilePlan, file: UnplacedFile, progress: Progress | None) -> Digest:

@@ -1,19 +1,21 @@
-"""`LocalRegistry`: the one object that scripts and faces hold."""
+"""`LocalRegistry`: the registry in a folder. It implements `registry.interface.Registry`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from organs.registry.catalog.cursor import check_limit
 from organs.registry.catalog.engine import (
     COUNTS_SECONDS,
     SEARCH_SECONDS,
     Catalog,
     open_catalog,
 )
-from organs.registry.catalog.queries.organs import organ_detail
+from organs.registry.catalog.queries.organs import blobs_by_digest, organ_detail, organs_by_prefix, organs_of_model
 from organs.registry.catalog.queries.search import (
     count_organs,
     search_and_count,
@@ -22,25 +24,34 @@ from organs.registry.catalog.queries.search import (
 )
 from organs.registry.catalog.search import MODELS, Query, parse_query
 from organs.registry.entities.model import ModelPage
-from organs.registry.entities.organ import FacetCounts, Organ, OrganPage
+from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
+from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
+    from organs.registry.assembly import AssembledFiles
     from organs.registry.compose.api import Composition
+    from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.digest import Digest
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.plan import Compatibility, FittingModels
+    from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
+    from organs.registry.entities.verdict import VerdictReport
     from organs.registry.present.registered import RegisteredModel
     from organs.registry.store import BlobStore
+    from organs.registry.validation.comparison import Event
+    from organs.registry.validation.runtime import Runtime
+    from organs.registry.validation.texts import Text
 
 
 class LocalRegistry:
-    """A registry that is open: its catalog and its blobs. A context manager.
+    """A registry in a folder: its catalog and its blobs. A context manager.
 
-    `LocalRegistry.open()` opens the one that the environment names, or a folder that is given.
+    `LocalRegistry.open()` opens the folder that the environment names, `LocalRegistry.open(folder)` another one.
     """
 
     def __init__(self, settings: Settings, catalog: Catalog, blobs: BlobStore | None = None) -> None:
@@ -50,7 +61,7 @@ class LocalRegistry:
 
     @classmethod
     def open(cls, home: str | Path | None = None) -> LocalRegistry:
-        """Open the registry in the folder `home`, or the one that the environment names; it is made if it is not there.
+        """Open the registry in the folder `home`, by default the one that the environment names; create it if missing.
 
         Raises CatalogError when the database cannot be used, SchemaTooNew when a newer version wrote it.
         """
@@ -68,7 +79,7 @@ class LocalRegistry:
 
     @property
     def blobs(self) -> BlobStore:
-        """The stored bytes. Opened when they are first asked for: searches never load the codecs."""
+        """The stored bytes, opened at the first access: searches never load the codecs."""
         if self._blobs is None:
             from organs.registry.store import BlobStore
             from organs.registry.upkeep import take_back
@@ -76,8 +87,13 @@ class LocalRegistry:
             self._blobs = BlobStore(self.settings.blobs, on_recovered=partial(take_back, self.catalog))
         return self._blobs
 
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return str(self.settings.home)
+
     def __repr__(self) -> str:
-        return f"<LocalRegistry in {str(self.settings.home)!r}>"
+        return f"<LocalRegistry in {self.location!r}>"
 
     def __enter__(self) -> LocalRegistry:
         return self
@@ -86,19 +102,12 @@ class LocalRegistry:
         self.close()
 
     def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> OrganPage:
-        """A page of organs: `registry.search("type:organ theta>=40 sort:-theta")`.
-
-        `after` is the `next` of the page before; `limit` is from 1 to 1,000. Raises BadQuery (`registry.errors`) for a
-        query that means nothing, NotFound or Ambiguous for a `like:` that names no organ.
-        """
+        """Return a page of organs: `registry.search("type:organ theta>=40 sort:-theta")`."""
         with self.catalog.reading() as session:
             return search_organs(session, parse_query(query), limit, after)
 
     def count(self, query: str = "") -> FacetCounts:
-        """How what `query` finds is spread over types, slots, dtypes, architectures, licences, θ; raises BadQuery.
-
-        Organs are counted at all of their places: `like:` and `unique:` change nothing.
-        """
+        """Return how many organs match, by type, slot, dtype, architecture, licence and θ."""
         with self.catalog.reading() as session:
             return count_organs(session, parse_query(query))
 
@@ -112,38 +121,29 @@ class LocalRegistry:
         search_seconds: float = SEARCH_SECONDS,
         counts_seconds: float = COUNTS_SECONDS,
     ) -> tuple[OrganPage, FacetCounts | None]:
-        """A page of organs with the counts beside it, both of one state of the catalog: what a server asks.
+        """Return a page of organs and its counts, both from one state of the catalog, for a server.
 
-        Raises what `search` does, and TooSlow when it all takes the database longer than `search_seconds`. Counts that
-        take it longer than `counts_seconds` are left out, and are then `hurried`.
+        Raises what `search` does, and TooSlow when the database needs longer than `search_seconds`. Counts that take
+        longer than `counts_seconds` are left out, and are then `hurried`.
         """
-        asked = parse_query(query) if isinstance(query, str) else query
+        parsed = parse_query(query) if isinstance(query, str) else query
         with self.catalog.reading(search_seconds) as session:
             if counts:
-                return search_and_count(session, asked, limit, after, counts_seconds)
-            return search_organs(session, asked, limit, after), None
+                return search_and_count(session, parsed, limit, after, counts_seconds)
+            return search_organs(session, parsed, limit, after), None
 
     def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
-        """A page of models: `registry.models("coder license:mit sort:-theta")`. Raises BadQuery."""
+        """Return a page of models: `registry.models("coder license:mit sort:-theta")`."""
         with self.catalog.reading() as session:
             return search_models(session, parse_query(query, MODELS), limit, after)
 
     def ranked_models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
-        """A page of models as rankings compare them: complete, no adapters, no chimeras. Raises BadQuery."""
+        """Return a page of complete models by falling mean θ, without adapters and chimeras."""
         with self.catalog.reading() as session:
             return search_models(session, parse_query(query, MODELS, "-theta"), limit, after, ranked=True)
 
-    def organ(self, prefix: str) -> Organ:
-        """Return the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
-        with self.catalog.reading() as session:
-            return organ_detail(session, prefix)
-
     def model(self, name: str) -> RegisteredModel:
-        """The model called `name`, with its organs and relatives: `registry.model("acme/tiny").organs`.
-
-        `name` may also be `sha256:` and what the digest of a model, a file or a lock begins with. Raises NotFound, with
-        the nearest name, Ambiguous, BadName, BadDigest.
-        """
+        """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
         # Imported here because it loads numpy, which searches do not need.
         from organs.registry.catalog.queries.composing import model_by_text
         from organs.registry.present.registered import registered_value
@@ -151,47 +151,30 @@ class LocalRegistry:
         with self.catalog.reading() as session:
             return registered_value(session, model_by_text(session, name))
 
-    def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
-        """The models that have organs which fit the model called `base`, by type; the most alike first.
-
-        `limit` is from 1 to 1,000; no more models are looked through. Raises what `model` does, BadQuery.
-        """
-        from organs.registry.catalog.queries.composing import fitting_models, model_by_text
+    def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
+        """Return all organs of a model, in the order of its files."""
+        from organs.registry.catalog.queries.composing import model_by_text
 
         with self.catalog.reading() as session:
-            return fitting_models(session, model_by_text(session, base), limit)
+            return organs_of_model(session, model_by_text(session, name))
 
-    def chimera(self, lock: str) -> Chimera:
-        """Return the chimera whose lock has a digest that begins with `lock`. Raises NotFound, Ambiguous, BadDigest."""
-        from organs.registry.compose.chimeras import chimera_by_lock
+    def versions(self, name: str, *, limit: int = VERSIONS_DEFAULT) -> ModelVersions:
+        """Return the newest versions of a model's name."""
+        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.catalog.queries.models import VERSIONS_MAX, versions
+        from organs.registry.catalog.vocabulary import REACHABLE_STATES
 
+        check_limit(limit, VERSIONS_MAX)
         with self.catalog.reading() as session:
-            return chimera_by_lock(session, lock)
+            return versions(session, model_by_text(session, name), REACHABLE_STATES, limit)
 
-    def lock_text(self, lock: str) -> str:
-        """Return the lock whose digest begins with `lock`, as text. Raises NotFound, Ambiguous, BadDigest."""
-        from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-        from organs.registry.compose.build import lock_of_model
-
+    def organ(self, prefix: str) -> Organ:
+        """Return the organ whose digest begins with `prefix`."""
         with self.catalog.reading() as session:
-            found = lock_of_model(session, self.blobs, chimeras_by_lock(session, lock)[0])
-        assert found is not None, "every chimera carries its lock"
-        return found.canonical()
-
-    def compatibility(self, base: str, donor: str) -> Compatibility:
-        """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
-        from organs.registry.compose.compatibility import check_compatibility
-        from organs.registry.compose.models import RegisteredLibrary
-
-        with self.catalog.reading() as session:
-            library = RegisteredLibrary(session, self.blobs)
-            return check_compatibility(library.parent(base), library.parent(donor))
+            return organ_detail(session, prefix)
 
     def compare(self, first: str, second: str) -> Comparison:
-        """Return the models called `first` and `second` side by side: how alike they are, and what else differs.
-
-        Raises what `model` does.
-        """
+        """Return two models side by side: how similar their weights are, and what else differs."""
         from organs.registry.catalog.queries.composing import model_by_text
         from organs.registry.relatives.comparison import compare_models, registered_model
 
@@ -200,10 +183,7 @@ class LocalRegistry:
         return compare_models(*sides)
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
-        """Return the report on the registry, or on the model called `model`; lists have at most `limit` rows.
-
-        Raises what `model` does.
-        """
+        """Return the report on the registry, or on a model; a list has at most `limit` rows."""
         from organs.registry.catalog.queries.composing import model_by_text
         from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
         from organs.registry.reports.dissection import model_report
@@ -214,31 +194,154 @@ class LocalRegistry:
                 return registry_report(session, limit or ROWS_DEFAULT)
             return model_report(session, model_by_text(session, model), limit or ORGANS_DEFAULT)
 
-    def assemble(self, name: str, path: str | Path) -> Digest:
-        """Write the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.
+    def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
+        """Return the models with organs that fit the model `base`, by type, the most similar first."""
+        from organs.registry.catalog.queries.composing import fitting_models, model_by_text
 
-        It is the file that came in, byte for byte; of a model that came in shards, one file of all of them. Raises what
-        `model` does, NotAssemblable, StoreError, DiskFull; then `path` is as it was.
-        """
-        from organs.registry.assembly import place_file, plan_merged
-        from organs.registry.catalog.queries.composing import model_by_text
-
-        target = Path(path)
         with self.catalog.reading() as session:
-            (plan,) = plan_merged(session, self.blobs, model_by_text(session, name), target.name)
-        return place_file(self.blobs, plan, target)
+            return fitting_models(session, model_by_text(session, base), limit)
+
+    def compatibility(self, base: str, donor: str) -> Compatibility:
+        """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
+        from organs.registry.compose.compatibility import check_compatibility
+        from organs.registry.compose.models import RegisteredLibrary
+
+        with self.catalog.reading() as session:
+            library = RegisteredLibrary(session, self.blobs)
+            return check_compatibility(library.parent(base), library.parent(donor))
 
     def compose(self, base: str | Recipe) -> Composition:
-        """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`.
-
-        `base` is a model's name, or a whole recipe (`registry.compose.recipe_io.read_recipe` reads one from text).
-        """
+        """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`."""
         from organs.registry.compose.api import Composition  # with the codecs, which searches never load
         from organs.registry.compose.recipe import Recipe
 
         recipe = Recipe(base) if isinstance(base, str) else base
         return Composition(recipe, self.catalog, lambda: self.blobs)
 
+    def chimera(self, lock: str) -> Chimera:
+        """Return the chimera whose lock has a digest that begins with `lock`."""
+        from organs.registry.compose.chimeras import chimera_by_lock
+
+        with self.catalog.reading() as session:
+            return chimera_by_lock(session, lock)
+
+    def lock_text(self, lock: str) -> str:
+        """Return the lock whose digest begins with `lock`, as text."""
+        from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+        from organs.registry.compose.build import lock_of_model
+
+        with self.catalog.reading() as session:
+            stored = lock_of_model(session, self.blobs, chimeras_by_lock(session, lock)[0])
+        assert stored is not None, "every chimera carries its lock"
+        return stored.canonical()
+
+    def partial_recipe(self, name: str) -> Recipe | None:
+        """Return the recipe that grafts a model with only some organs into its base; None for any other model."""
+        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.compose.models import is_partial, partial_recipe
+
+        with self.catalog.reading() as session:
+            model = model_by_text(session, name)
+            return partial_recipe(session, model) if is_partial(session, model) else None
+
+    def validate(
+        self,
+        chimera: str,
+        *,
+        tokens: int | None = None,
+        texts: Sequence[Text] | None = None,
+        runtime: Runtime | None = None,
+        progress: TextProgress | None = None,
+    ) -> VerdictReport:
+        """Run a chimera beside its base, its donors and a control, keep the verdict, and return it."""
+        from organs.registry.validation.llama import LlamaCpp
+        from organs.registry.validation.run import try_chimera, verdict_report
+        from organs.registry.validation.runtime import TOKENS_DEFAULT
+        from organs.registry.validation.texts import built_in_texts
+
+        def report_step(event: Event) -> None:
+            if progress is not None:
+                progress(f"{event.role}, {event.doing}")
+
+        run = try_chimera(
+            self.catalog,
+            self.blobs,
+            chimera,
+            built_in_texts() if texts is None else texts,
+            LlamaCpp(requires_sandbox=self.settings.requires_sandbox) if runtime is None else runtime,
+            TOKENS_DEFAULT if tokens is None else tokens,
+            report_step,
+        )
+        return verdict_report(run)
+
+    def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
+        """Write the file of a model to `path`, replacing what is there; return its SHA-256."""
+        target = Path(path)
+        (digest,) = self.files(name, merge=True, stem=target.name.removesuffix(".gguf")).place([target], progress)
+        assert digest is not None, "it was written"
+        return digest
+
+    def files(
+        self, name: str, *, merge: bool = False, shard_bytes: int | None = None, stem: str | None = None
+    ) -> AssembledFiles:
+        """Return the files of a model, ready to be written: those that came in, or new ones."""
+        from organs.registry.assembly import AssembledFiles, plan_merged, plan_model, plan_shards
+        from organs.registry.catalog.queries.composing import chimera_of, model_by_text
+        from organs.registry.store.files import SourceModel
+
+        with self.catalog.reading() as session:
+            model = model_by_text(session, name)
+            stem = model.name if stem is None else stem
+            if shard_bytes is not None:
+                plans = plan_shards(session, self.blobs, model, stem, shard_bytes)
+            elif merge:
+                plans = plan_merged(session, self.blobs, model, f"{stem}.gguf")
+            else:
+                plans = plan_model(session, model)
+            yanked = (model.state_reason or "") if model.state == "yanked" else None
+            source = SourceModel(model.full_name, chimera_of(session, model.id) is not None, yanked)
+            return AssembledFiles(self.blobs, plans, source)
+
+    def lock_files(self, lock: Lock) -> AssembledFiles:
+        """Return the file of a lock, ready to be written; nothing is registered."""
+        from organs.registry.assembly import AssembledFiles
+        from organs.registry.compose.build import plan_lock
+
+        with self.catalog.reading() as session:
+            return AssembledFiles(self.blobs, [plan_lock(session, self.blobs, lock, f"{lock.id}.gguf")])
+
+    def organ_files(self, prefix: str) -> AssembledFiles:
+        """Return the plain bytes of an organ as a file, ready to be written."""
+        from organs.registry.assembly import AssembledFiles, plan_organ
+
+        with self.catalog.reading() as session:
+            _, blob = organs_by_prefix(session, prefix)[0]
+            (row,) = blobs_by_digest(session, [blob.digest]).values()
+            return AssembledFiles(self.blobs, [plan_organ(row)])
+
+    def jobs(self, *, limit: int = 50, after: str | None = None) -> JobPage:
+        """Return a page of jobs, newest first."""
+        from organs.registry.catalog.queries.jobs import newest_jobs
+
+        with self.catalog.reading() as session:
+            return newest_jobs(session, limit, after)
+
+    def job(self, job: int) -> Job:
+        """Return a job with its result."""
+        from organs.registry.catalog.queries.jobs import job_by_id
+
+        with self.catalog.reading() as session:
+            return job_by_id(session, job)
+
+    def cancel_job(self, job: int) -> Job:
+        """Cancel a job and return it; a job that has ended does not change."""
+        from organs.registry.catalog.queries.jobs import job_by_id
+        from organs.registry.catalog.register.jobs import cancel_job
+
+        with self.catalog.writing() as session:
+            cancel_job(session, job)
+            return job_by_id(session, job)
+
     def close(self) -> None:
-        """Give the database connections back."""
+        """Close the database connections."""
         self.catalog.close()

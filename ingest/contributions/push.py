@@ -42,7 +42,8 @@ from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
 )
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.client.connection import API, Connection
+from organs.registry.client.address import API
+from organs.registry.client.connection import Connection
 from organs.registry.entities.account import Account, Quota
 from organs.registry.entities.base import Digest, Entity, ModelText
 from organs.registry.entities.submission import (

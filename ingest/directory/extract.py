@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from organs.ingest.directory.folder import (
     StagedFile,
     Staging,
+    check_target,
     staged,
     total,
 )
@@ -41,8 +42,8 @@ from organs.ingest.directory.manifest import (
 )
 from organs.ingest.directory.metadata import readable_metadata
 from organs.ingest.directory.opening import HEADERS_MAX_BYTES
-from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import BUFFER_BYTES
+from organs.ingest.dissect import DissectedFile, dissect
+from organs.ingest.files import BUFFER_BYTES, FileSource
 from organs.registry.anatomy import OrganType
 from organs.registry.assembly import (
     FilePlan,
@@ -53,6 +54,8 @@ from organs.registry.catalog.queries.models import files_of, model_by_name, plac
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, CorruptBlob
 from organs.registry.gguf import ByteSource, Header, HeaderSource, TensorInfo, read_header
+from organs.registry.gguf.split import check_split
+from organs.registry.interface import Registry
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
 from organs.registry.measures import MEASURE_NAMES
@@ -92,8 +95,41 @@ def file_contents(files: Sequence[DissectedFile]) -> list[Content]:
     ]
 
 
+ShowDownload = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+"""Opens the display of a download of so many bytes, which is called with the number of new bytes."""
+
+
+def model_contents(
+    opened: ExitStack,
+    registry: Registry,
+    name: ModelName,
+    target: Path,
+    *,
+    replaces: bool = False,
+    show_download: ShowDownload | None = None,
+) -> list[Content]:
+    """Return the contents of a registered model, for an organ directory `target`. Each chunk is checked.
+
+    Measures of a local registry are used again. Files of a remote registry are downloaded beside `target`, checked, and
+    deleted when `opened` closes. Raises NotFound, NotAssemblable, CorruptBlob, MissingBlob, Unreachable; BadSource if
+    something is in the way.
+    """
+    if isinstance(registry, LocalRegistry):
+        return registered_contents(registry, name)
+    from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
+
+    assert isinstance(registry, RemoteRegistry)
+    check_target(Path(os.path.abspath(target)), replace=replaces)
+    files = opened.enter_context(registry.downloaded(str(name), target, show_download))
+    dissected = [dissect(opened.enter_context(FileSource(file.path))) for file in files]
+    if len(dissected) > 1:
+        check_split(str(name), [(file.name, one.header) for file, one in zip(files, dissected, strict=True)])
+    contents = zip(file_contents(dissected), files, strict=True)
+    return [replace(content, name=file.name) for content, file in contents]
+
+
 def registered_contents(registry: LocalRegistry, name: ModelName) -> list[Content]:
-    """The contents of a registered model, every chunk checked as it is read; measures are those of the registry.
+    """Return the contents of a model in a local registry, with the stored measures. Each chunk is checked.
 
     Raises NotFound, NotAssemblable, CorruptBlob, MissingBlob.
     """

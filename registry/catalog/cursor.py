@@ -29,10 +29,10 @@ class Cursor:
     id: int
 
 
-def check_limit(limit: int) -> None:
+def check_limit(limit: int, largest: int = PAGE_MAX) -> None:
     """Raise BadQuery for a page that is too small or too large."""
-    if not 1 <= limit <= PAGE_MAX:
-        raise BadQuery(f"limit {limit}", f"a page has 1 to {PAGE_MAX} results")
+    if not 1 <= limit <= largest:
+        raise BadQuery(f"limit {limit}", f"a page has 1 to {largest} results")
 
 
 def cursor_text(query: str, cursor: Cursor) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 from organs.registry.errors import BadName, BadReply, BadSetting
 from organs.registry.names import ModelName, parse_model_name
 
+API = "/api/v1"
 ADDRESS_MAX_LENGTH = 2048
 _PORTS = {"http": 80, "https": 443}
 
@@ -85,7 +86,7 @@ def _is_loopback(host: str) -> bool:
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_+@][A-Za-z0-9._+@ -]{0,179}", re.ASCII)
 
 
-def told_name(text: str) -> ModelName:
+def parse_full_name(text: str) -> ModelName:
     """The model of that full name, as a registry gives it; raises BadReply for anything else."""
     try:
         name = parse_model_name(text)
@@ -103,15 +104,15 @@ def model_path(name: ModelName) -> str:
 
 def gguf_path(full_name: str) -> str:
     """Where a model is as one file, by its full name as a registry gives it; raises BadReply for what is no name."""
-    return f"{model_path(told_name(full_name))}.gguf"
+    return f"{model_path(parse_full_name(full_name))}.gguf"
 
 
 def file_path(full_name: str, file: str) -> str:
-    """Where a model's own file is; `file` is a name as `told_file` lets it pass."""
-    return f"{model_path(told_name(full_name))}/files/{quote(file, safe='')}"
+    """Where a model's own file is; `file` is a name as `check_file_name` lets it pass."""
+    return f"{model_path(parse_full_name(full_name))}/files/{quote(file, safe='')}"
 
 
-def told_file(text: str) -> str:
+def check_file_name(text: str) -> str:
     """A file's name that a registry gives, if a file can have it on any disk; raises BadReply for anything else."""
     if not _PLAIN_FILE.fullmatch(text) or text[-1] in ". ":
         raise BadReply(f"the registry names a file {text[:80]!r}, which is no plain name of a file")

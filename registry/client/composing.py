@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from organs.registry.client.address import (
+    API,
+    check_file_name,
     gguf_path,
-    told_file,
 )
-from organs.registry.client.connection import API, Connection
+from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, fetch
-from organs.registry.compose.api import RecipeBuilder, RecipePlan
+from organs.registry.compose.api import NO_LOCK_YET, RecipeBuilder, RecipePlan
 from organs.registry.compose.build import Progress
 from organs.registry.compose.lock import Lock, parse_lock
 from organs.registry.compose.recipe import Recipe
@@ -23,17 +25,21 @@ from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.entities.base import E
 from organs.registry.entities.job import Details, Job
 from organs.registry.entities.plan import MadeChimera, PlannedRecipe
-from organs.registry.errors import BadLock, BadRecipe, BadReply, NotFound, Unreachable
+from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound, Unreachable
 from organs.registry.store.files import (
     Files,
+    OutputFiles,
     check_room,
     placing_error,
 )
 
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
+
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
 """Between two requests, at first and in the end, and the factor by which it grows."""
 
-Tell = Callable[[float, str], None]
+JobProgress = Callable[[float, str], None]
 """Called with the progress of a job, from 0 to 1, and its note."""
 
 
@@ -41,7 +47,7 @@ def done(
     connection: Connection,
     path: str,
     body: object,
-    tell: Tell | None = None,
+    progress: JobProgress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Details:
     """Start a job by POST to `path` below the API, wait until it has finished, and return its result.
@@ -55,8 +61,8 @@ def done(
         sleep(seconds)
         seconds = min(seconds * GROWTH, LAST_SECONDS)
         job = connection.read(Job, f"{API}/jobs/{job.id}")
-        if tell is not None:
-            tell(job.progress, job.note)
+        if progress is not None:
+            progress(job.progress, job.note)
     if job.state != "finished" or job.result is None:
         because = f": {job.note[:1000]}" if job.note else ""
         raise Unreachable(f"job {job.id} of {connection.url} is {job.state}{because}")
@@ -73,73 +79,76 @@ def converted(connection: Connection, kind: type[E], result: Details) -> E:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RemoteComposition(RecipeBuilder):
-    """A recipe under way, on the models of a registry elsewhere."""
+    """A recipe on the models of a remote registry."""
 
-    connection: Connection
+    registry: RemoteRegistry
 
     def plan(self) -> RemotePlan:
-        """Return the plan that is made there, and no chimera. Raises NotFound for a base that is not registered."""
-        planned = self.connection.post(PlannedRecipe, f"{API}/plans", recipe_values(self.recipe), every_part=1)
+        """Return the plan that the server makes; nothing else is made. Raises NotFound for an unknown base."""
+        planned = self.registry.connection.post(PlannedRecipe, f"{API}/plans", recipe_values(self.recipe), every_part=1)
         if planned.plan is None:
             if [one.code for one in planned.findings] == ["unknown-base"]:
                 raise NotFound(planned.findings[0].sentence)
             raise BadRecipe("recipe", [(one.field, one.sentence) for one in planned.findings])
-        return RemotePlan(self.recipe, planned, self.connection)
+        return RemotePlan(self.recipe, planned, self.registry)
 
 
 class RemotePlan(RecipePlan):
-    """The plan of a recipe on the models of a registry elsewhere."""
+    """The plan of a recipe on the models of a remote registry."""
 
-    def __init__(self, recipe: Recipe, planned: PlannedRecipe, connection: Connection) -> None:
+    def __init__(self, recipe: Recipe, planned: PlannedRecipe, registry: RemoteRegistry) -> None:
         super().__init__(recipe, planned)
-        self._connection = connection
+        self._registry, self._connection = registry, registry.connection
 
     @property
     def file_name(self) -> str:
-        """The name of the file; raises BadReply for one that is no plain name of a file."""
-        return told_file(super().file_name)
+        """The name of the file; raises BadReply for a name that is not safe."""
+        return check_file_name(super().file_name)
 
     def accepting_all(self) -> RemotePlan:
-        """Return the plan of the same recipe with all of its warnings accepted, which is planned again there."""
+        """Return the plan of the same recipe with all of its warnings accepted; the server plans it again."""
         codes = dict.fromkeys((*self.recipe.accept, *self.planned.unaccepted))
-        return RemoteComposition(replace(self.recipe, accept=tuple(codes)), self._connection).plan()
+        return RemoteComposition(replace(self.recipe, accept=tuple(codes)), self._registry).plan()
 
     def work_bytes(self, *, with_file: bool) -> int:
         """Return the size of the file, twice if it is fetched after it was made."""
         return self.size_bytes * (2 if with_file else 1)
 
     def lock(self) -> Lock:
-        """Return the lock; nothing is made there. Raises NotComposable if it cannot be made.
-
-        While organs are still to be computed there is no lock: make the chimera, then ask for its lock.
-        """
+        """Return the lock; nothing is made. Raises NotComposable if the plan cannot be made or computes organs."""
         self.check()
         planned = self._connection.post(PlannedRecipe, f"{API}/plans", recipe_values(self.recipe), lock=1)
+        if planned.lock is None:
+            raise NotComposable([NO_LOCK_YET], [])
         try:
-            return parse_lock(planned.lock or "")
+            return parse_lock(planned.lock)
         except BadLock as error:
-            raise BadReply(f"{self._connection.url} gives no lock: {error}") from error
+            raise BadReply(f"{self._connection.url} gives an invalid lock: {error}") from error
+
+    def files(self) -> OutputFiles:
+        """Return the file of the chimera, which this machine assembles from its parts; nothing is registered."""
+        return self._registry.lock_files(self.lock())
 
     def register(self, progress: Progress | None = None) -> MadeChimera:
-        """Make and register the chimera there; its file is sent when it is asked for. Raises as `assemble`."""
+        """Make and register the chimera on the server; no file is sent. Raises what `assemble` does."""
         self.check()
-        told = 0
+        reported_bytes = 0
 
-        def tell(share: float, note: str) -> None:
-            nonlocal told
-            size_bytes = int(share * self.size_bytes)
-            if progress is not None and size_bytes > told:
-                progress(note, size_bytes - told)
-                told = size_bytes
+        def report(share: float, note: str) -> None:
+            nonlocal reported_bytes
+            done_bytes = int(share * self.size_bytes)
+            if progress is not None and done_bytes > reported_bytes:
+                progress(note, done_bytes - reported_bytes)
+                reported_bytes = done_bytes
 
-        result = done(self._connection, "/chimeras", recipe_values(self.recipe), tell)
+        result = done(self._connection, "/chimeras", recipe_values(self.recipe), report)
         return converted(self._connection, MadeChimera, result)
 
     def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
-        """Make and register the chimera there, and fetch its file to `path`, replacing what is there.
+        """Make and register the chimera on the server, and download its file to `path`, replacing what is there.
 
         Raises NotComposable for refusals and warnings that are not accepted, NotAllowed, Unreachable, DiskFull; then
-        `path` is as it was. The chimera may be registered by then, and stays.
+        `path` is unchanged. A chimera that is registered by then stays.
         """
         target = Path(path)
         self.check()
@@ -151,7 +160,7 @@ class RemotePlan(RecipePlan):
 
 
 def _check_place(target: Path, size_bytes: int) -> None:
-    """Raise what placing the file would, as far as it can be known before anything is made."""
+    """Raise StoreError or DiskFull if the file will not fit, before anything is made."""
     try:
         check_room(target.parent, size_bytes, Files())
     except OSError as error:

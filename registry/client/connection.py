@@ -34,7 +34,6 @@ from organs.registry.entities.problem import error_of
 from organs.registry.errors import BadReply, BadSetting, Unreachable
 from organs.registry.tokens import parse_token
 
-API = "/api/v1"
 ANSWER_MAX_BYTES = 16 * 1024 * 1024
 """Of JSON, plain: no compression is asked for, so none can swell."""
 PROBLEM_MAX_BYTES = 1024 * 1024

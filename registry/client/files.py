@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from organs.registry.client.connection import Connection
-from organs.registry.client.fetching import FileToFetch, Progress, check_all_fits, fetch_head, fetched
+from organs.registry.client.fetching import FileToFetch, Progress, check_all_fits, fetch, fetch_head, fetched
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf, BadInput, BadReply
@@ -21,6 +21,9 @@ from organs.registry.gguf.split import (
     cut,
 )
 from organs.registry.store.files import (
+    NamedFile,
+    OutputFiles,
+    SourceModel,
     UnplacedFile,
     placed,
 )
@@ -181,3 +184,37 @@ def _copy(
         data = source.read_at(offset + begin, min(READ_BYTES, size_bytes - begin))
         digest.update(data)
         file.write_at(data, target_offset + begin)
+
+
+class FetchedFiles(OutputFiles):
+    """Files that are downloaded."""
+
+    def __init__(
+        self, connection: Connection, files: Sequence[tuple[str, FileToFetch]], model: SourceModel | None = None
+    ) -> None:
+        super().__init__((NamedFile(name, file.size_bytes, file.sha256) for name, file in files), model)
+        self._connection = connection
+        self._sources = tuple(file for _, file in files)
+
+    def place(self, targets: Sequence[Path | None], progress: Progress | None = None) -> tuple[Digest | None, ...]:
+        return tuple(
+            file.sha256 if target is None else fetch(self._connection, file, target, progress)
+            for file, target in zip(self._sources, targets, strict=True)
+        )
+
+
+class FetchedShards(OutputFiles):
+    """Shards that are cut from a downloaded file; all of them are written together."""
+
+    def __init__(self, connection: Connection, source: FileInShards, model: SourceModel) -> None:
+        super().__init__((NamedFile(shard.name, shard.size_bytes, None) for shard in source.shards), model)
+        self._connection, self._source = connection, source
+
+    @property
+    def work_bytes(self) -> int:
+        return self._source.room_bytes
+
+    def place(self, targets: Sequence[Path | None], progress: Progress | None = None) -> tuple[Digest | None, ...]:
+        paths = [target for target in targets if target is not None]
+        assert len(paths) == len(targets), "shards without a digest are never left out"
+        return tuple(fetch_in_shards(self._connection, self._source, paths, progress))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from organs.registry.client import answers
-from organs.registry.client.address import told_name
-from organs.registry.client.connection import API, Connection, Reply
+from organs.registry.client.address import API, parse_full_name
+from organs.registry.client.connection import Connection, Reply
 from organs.registry.client.fetching import (
     CUTS_MAX,
     FILE_CHUNK_BYTES,
@@ -27,12 +28,15 @@ from organs.registry.client.files import (
     check_lock,
     own_file,
 )
-from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.shape import Each, Members, check, digest
 from organs.registry.compose.lock import Lock, LockedTensor, sound_header
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadReply, NotAssemblable, NotFound, Unreachable
 from organs.registry.gguf import padded
+from organs.registry.store.files import NamedFile, OutputFiles
+
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
 
 ASKED_AT_ONCE = 1000
 """Digests of which the registry says at once whether it has them."""
@@ -49,6 +53,19 @@ class LockedFile:
     """With its padding."""
     alignment: int
     size_bytes: int
+
+
+class FetchedLock(OutputFiles):
+    """The file of a lock, which is downloaded whole or assembled on this machine."""
+
+    def __init__(self, connection: Connection, lock: Lock, source: FileToFetch | LockedFile) -> None:
+        sha256 = source.sha256 if isinstance(source, FileToFetch) else None
+        super().__init__([NamedFile(f"{lock.id}.gguf", source.size_bytes, sha256)])
+        self._connection, self._source = connection, source
+
+    def place(self, targets: Sequence[Path | None], progress: Progress | None = None) -> tuple[Digest | None, ...]:
+        (target,) = targets
+        return (None if target is None else fetch_locked(self._connection, self._source, target, progress),)
 
 
 def locked_file(remote: RemoteRegistry, lock: Lock) -> FileToFetch | LockedFile:
@@ -74,7 +91,7 @@ def file_of_parts(remote: RemoteRegistry, lock: Lock) -> LockedFile:
     if missing or values is None:
         raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
     check(values, answers.SUMMARY, "model")
-    base = remote.own_files(str(told_name(values["name"]))).files[0][1]
+    base = remote.own_files(str(parse_full_name(values["name"]))).files[0][1]
     header, source = fetch_head(remote.connection, base)
     if digest_of(source.header) != lock.header:
         raise BadReply(f"{remote.url} gives another header than {lock.header}")

@@ -1,4 +1,4 @@
-"""`RemoteRegistry`: a registry elsewhere, with the interface of `LocalRegistry`.
+"""`RemoteRegistry`: a registry on a server. It implements `registry.interface.Registry` over HTTP.
 
 registry = open_registry("https://registry.example")
 registry.search("type:organ sort:-theta")
@@ -7,7 +7,9 @@ registry.search("type:organ sort:-theta")
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,82 +20,111 @@ from organs.registry.catalog.cursor import (
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.client import answers
 from organs.registry.client.address import (
+    API,
+    check_file_name,
     file_path,
     gguf_path,
     model_path,
-    told_file,
-    told_name,
+    parse_full_name,
     whole_file_name,
 )
-from organs.registry.client.connection import API, Connection
-from organs.registry.client.fetching import FileToFetch, Progress, fetch
+from organs.registry.client.connection import Connection
+from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
 from organs.registry.client.shape import Maybe, Members, Values, check, digest, text, whole
 from organs.registry.client.tokens import kept_token
-from organs.registry.digest import Digest, looks_like_prefix, parse_digest, parse_prefix
+from organs.registry.digest import Digest, digest_of, looks_like_prefix, parse_prefix
 from organs.registry.entities.job import Job, JobPage
 from organs.registry.entities.model import ModelPage, ModelSummary
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
-from organs.registry.errors import BadReply, NotAssemblable
+from organs.registry.entities.published import ModelVersions
+from organs.registry.errors import BadReply, BadSetting, NotAssemblable
+from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from organs.registry.client.composing import RemoteComposition
+    from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.plan import Compatibility, FittingModels
     from organs.registry.entities.report import Report
+    from organs.registry.entities.verdict import VerdictReport
     from organs.registry.present.registered import RegisteredModel
+    from organs.registry.store.files import OutputFiles
+    from organs.registry.validation.runtime import Runtime
+    from organs.registry.validation.texts import Text
 
 ORGANS_MAX = 200_000
-"""Of one model; whoever lists more means no good."""
+"""The most organs of one model that are read."""
+VERSIONS_MAX = 100
+"""The most versions that a registry lists."""
+DIGEST = "sha256:"
+DIGEST_LENGTH = 64
 _ASSEMBLY: Members = {"model": text, "file": text, "size_bytes": whole, "sha256": Maybe(digest)}
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFiles:
-    """The files of a model as they came in."""
+    """The original files of a model."""
 
     model: ModelName
     """With its version."""
     files: tuple[tuple[str, FileToFetch], ...]
-    """Each with its name, which is a plain one."""
+    """Each with its name, which is safe as a file name."""
     digest: Digest
-    """Of the model's bytes."""
+    """SHA-256 of the model's bytes."""
     lock_id: Digest | None
-    """Of the chimera that it is."""
+    """SHA-256 of the lock; None unless the model is a chimera."""
     yanked: str | None = None
-    """Why it was yanked, where it was."""
+    """Why it was yanked; None unless it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadedFile:
+    """A temporary file with the bytes of a model's file."""
+
+    name: str
+    """The name of the original."""
+    path: Path
 
 
 class RemoteRegistry:
-    """A registry elsewhere. A context manager.
+    """A registry on a server. A context manager.
 
-    What it answers is checked, and what is fetched is checked against its digest; raises Unreachable where it does not
-    answer as a registry does, NotAllowed, TooMany, and otherwise what `LocalRegistry` does.
+    Answers are checked before they are used, and files against their digests. Its methods raise what `Registry`
+    documents, and Unreachable, BadReply, NotAllowed, TooMany and Busy.
     """
 
     def __init__(self, url: str, token: str | None = None, *, plain_http: bool = False) -> None:
-        """Nothing is asked yet. `plain_http` lets the token travel where others read along; raises BadSetting."""
+        """Prepare a connection; no request is sent. `plain_http` allows the token on an unencrypted connection.
+
+        Raises BadSetting for an invalid address, and for a token that would be sent unencrypted without `plain_http`.
+        """
         self.connection = Connection(url, token, plain_http=plain_http)
 
     @classmethod
     def open(cls, url: str) -> RemoteRegistry:
-        """The registry at `url`, with the token of the environment (ORGAN_TOKEN), or the one that `organ login` kept.
+        """Open the registry at `url` with the token in ORGAN_TOKEN, or the one that `organ login` stored.
 
-        Raises BadSetting for what is no address, and rather than send a token where others read along.
+        Raises BadSetting, as the constructor does.
         """
-        told = os.environ.get(TOKEN_VARIABLE)
-        if told:
-            return cls(url, told)
-        kept = kept_token(url)
-        return cls(url) if kept is None else cls(url, kept.token, plain_http=kept.plain_http)
+        token = os.environ.get(TOKEN_VARIABLE)
+        if token:
+            return cls(url, token)
+        stored = kept_token(url)
+        return cls(url) if stored is None else cls(url, stored.token, plain_http=stored.plain_http)
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The address, without a slash at its end."""
         return self.connection.url
+
+    @property
+    def location(self) -> str:
+        """The address."""
+        return self.url
 
     def __repr__(self) -> str:
         return f"<RemoteRegistry at {self.url}>"
@@ -105,101 +136,211 @@ class RemoteRegistry:
         self.close()
 
     def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> OrganPage:
-        """A page of organs: `registry.search("type:organ theta>=40 sort:-theta")`. As `LocalRegistry.search`."""
+        """Return a page of organs: `registry.search("type:organ theta>=40 sort:-theta")`."""
         parse_query(query)
         check_limit(limit)
         return self.connection.read(OrganPage, f"{API}/organs", q=query, limit=limit, after=after)
 
     def count(self, query: str = "") -> FacetCounts:
-        """How what `query` finds is spread. As `LocalRegistry.count`."""
+        """Return how many organs match, by type, slot, dtype, architecture, licence and θ."""
         parse_query(query)
         return self.connection.read(FacetCounts, f"{API}/facets", q=query)
 
     def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
-        """A page of models: `registry.models("coder license:mit sort:-theta")`. As `LocalRegistry.models`."""
+        """Return a page of models: `registry.models("coder license:mit sort:-theta")`."""
         parse_query(query, MODELS)
         check_limit(limit)
         return self._models(query, limit=limit, after=after)
 
     def model(self, name: str) -> RegisteredModel:
-        """The model called `name`, or that has the digest `sha256:...`, with its organs and relatives."""
+        """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
         values = self.model_values(name)
-        return answers.registered_model(values, self.organs_of(told_name(values["name"])))
+        return answers.registered_model(values, self._organs_of(parse_full_name(values["name"])))
 
-    def jobs(self, limit: int = 50, after: str | None = None) -> JobPage:
+    def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
+        """Return all organs of a model, in the order of its files."""
+        return self._organs_of(self.resolved(name))
+
+    def versions(self, name: str, *, limit: int = VERSIONS_DEFAULT) -> ModelVersions:
+        """Return the newest versions of a model's name."""
+        check_limit(limit, VERSIONS_MAX)
+        path = f"{API}{model_path(replace(self.resolved(name), version=None))}/versions"
+        page = self.connection.read(ModelVersions, path)
+        left_out = page.left_out + max(0, len(page.items) - limit)
+        return ModelVersions(items=page.items[:limit], left_out=left_out)
+
+    def jobs(self, *, limit: int = 50, after: str | None = None) -> JobPage:
         """Return a page of jobs, newest first; raises NotFound without an account."""
         return self.connection.read(JobPage, f"{API}/jobs", limit=limit, after=after)
 
     def job(self, job: int) -> Job:
-        """Return a job with its result; raises NotFound."""
+        """Return a job with its result."""
         return self.connection.read(Job, f"{API}/jobs/{job}")
 
     def cancel_job(self, job: int) -> Job:
-        """Cancel a job and return it; one that has ended does not change. Raises NotFound."""
+        """Cancel a job and return it; a job that has ended does not change."""
         return self.connection.delete(Job, f"{API}/jobs/{job}")
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
-        """The models that have organs which fit the model called `base`. As `LocalRegistry.fitting`."""
+        """Return the models with organs that fit the model `base`, by type, the most similar first."""
         from organs.registry.entities.plan import FittingModels
 
         check_limit(limit)
         return self.connection.read(FittingModels, f"{API}/fitting", base=base, limit=limit)
 
     def chimera(self, lock: str) -> Chimera:
-        """Return the chimera whose lock has a digest that begins with `lock`. As `LocalRegistry.chimera`."""
+        """Return the chimera whose lock has a digest that begins with `lock`."""
         from organs.registry.entities.chimera import Chimera
 
         return self.connection.read(Chimera, f"{API}/chimeras/{parse_prefix(lock)}")
 
     def lock_text(self, lock: str) -> str:
-        """Return the lock with the digest `lock`, as text; raises BadReply for another lock."""
-        from organs.registry.client.shown import lock_text
+        """Return the lock whose digest begins with `lock`, as text; raises BadReply for another lock."""
+        from organs.registry.compose.lock import LOCK_MAX_BYTES
 
-        return lock_text(self.connection, parse_digest(lock))
+        prefix = parse_prefix(lock)
+        lock_id = Digest(prefix) if len(prefix) == DIGEST_LENGTH else self.chimera(prefix).lock_id
+        data = bytearray()
+        with self.connection.download(f"/chimeras/{lock_id}/lock.json") as reply:
+            for chunk in reply.stream():
+                data += chunk
+                if len(data) > LOCK_MAX_BYTES:
+                    break
+        if digest_of(data) != lock_id:
+            raise BadReply(f"{self.url} sent another lock than the one with the digest {lock_id}")
+        return data.decode("ascii")
+
+    def partial_recipe(self, name: str) -> Recipe | None:
+        """Return the recipe that grafts a model with only some organs into its base; None for any other model."""
+        values = self.connection.get(API + model_path(self.resolved(name)))
+        check(values, answers.MODEL, "model")
+        return answers.partial_recipe(values)
+
+    def validate(
+        self,
+        chimera: str,
+        *,
+        tokens: int | None = None,
+        texts: Sequence[Text] | None = None,
+        runtime: Runtime | None = None,
+        progress: TextProgress | None = None,
+    ) -> VerdictReport:
+        """Run a chimera on the server, beside its base, its donors and a control, and return the verdict."""
+        from organs.registry.client.composing import converted, done
+        from organs.registry.entities.verdict import VerdictReport
+
+        if texts is not None or runtime is not None:
+            raise BadSetting("a remote registry validates with its own texts and runtime: it takes no others")
+
+        def report_step(share: float, note: str) -> None:
+            if progress is not None:
+                progress(f"{share:.0%} {note}")
+
+        request = {"chimera": chimera, **({} if tokens is None else {"tokens": tokens})}
+        return converted(self.connection, VerdictReport, done(self.connection, "/validations", request, report_step))
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
-        """Return whether organs of `donor` fit into `base`, type by type. As `LocalRegistry.compatibility`."""
+        """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
         from organs.registry.entities.plan import Compatibility
 
         return self.connection.read(Compatibility, f"{API}/compatibility", base=base, donor=donor)
 
     def compare(self, first: str, second: str) -> Comparison:
-        """Return the models called `first` and `second` side by side. As `LocalRegistry.compare`; raises Busy too."""
+        """Return two models side by side: how similar their weights are, and what else differs."""
         from organs.registry.entities.comparison import Comparison
 
         names = {"first": str(self.resolved(first)), "second": str(self.resolved(second))}
         return self.connection.read(Comparison, f"{API}/compare", **names)
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
-        """Return the report on the registry, or on the model called `model`. As `LocalRegistry`; raises Busy too."""
+        """Return the report on the registry, or on a model; a list has at most `limit` rows."""
         from organs.registry.entities.report import Report
 
         path = f"{API}/reports" + ("" if model is None else model_path(self.resolved(model)))
         return self.connection.read(Report, path, limit=limit)
 
-    def assemble(self, name: str, path: str | Path, progress: Progress | None = None) -> Digest:
-        """Fetch the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.
+    def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
+        """Download the file of a model to `path`, replacing what is there; return its SHA-256.
 
-        It is checked on its way, and gone on with where it was cut. Of a model that came in shards, it is one file of
-        all of them: nobody knows its digest beforehand, so its organs are checked by theirs. Raises what `model` does,
-        NotAssemblable, BadReply for other bytes than promised, DiskFull; then `path` is as it was.
+        The file is checked, and an interrupted download continues at the next call. The digest of a file that is merged
+        from shards is not known in advance: its organs are checked by theirs. Raises BadReply for wrong bytes.
         """
         return fetch(self.connection, self.whole_file(name), Path(path), progress)
 
     def compose(self, base: str | Recipe) -> RemoteComposition:
-        """Begin a chimera, which is planned and made there: `registry.compose("acme/base").graft("acme/coder")`."""
+        """Begin a chimera, which the server plans and makes: `registry.compose("acme/base").graft("acme/coder")`."""
         from organs.registry.client.composing import RemoteComposition  # with the codecs, which searches never load
         from organs.registry.compose.recipe import Recipe
 
         recipe = Recipe(base) if isinstance(base, str) else base
-        return RemoteComposition(recipe, self.connection)
+        return RemoteComposition(recipe, self)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self.connection.close()
 
+    def files(
+        self, name: str, *, merge: bool = False, shard_bytes: int | None = None, stem: str | None = None
+    ) -> OutputFiles:
+        """Return the files of a model, ready to be downloaded: those that came in, or new ones.
+
+        A file that is named by a digest is checked against it. Shards are cut on this machine, so the
+        disk needs room for twice the model.
+        """
+        from organs.registry.client.files import FetchedFiles, FetchedShards, file_in_shards
+        from organs.registry.store.files import SourceModel
+
+        own = self.own_files(name)
+        stem = own.model.name if stem is None else stem
+        files = self._checked_files(own, name)
+        model = SourceModel(str(own.model), own.lock_id is not None, own.yanked)
+        if merge or shard_bytes is not None:
+            whole = files[0][1] if len(files) == 1 else self.whole_file(str(own.model))
+            cut = None if shard_bytes is None else file_in_shards(self.connection, whole, stem, shard_bytes)
+            if cut is not None:
+                return FetchedShards(self.connection, cut, model)
+            files = [(f"{stem}.gguf", whole)]
+        return FetchedFiles(self.connection, files, model)
+
+    def lock_files(self, lock: Lock) -> OutputFiles:
+        """Return the file of a lock, ready to be downloaded; nothing is registered.
+
+        It is the file of the registered chimera, or is assembled on this machine from the base's header and the organs.
+        """
+        from organs.registry.client.locked import FetchedLock, locked_file
+
+        return FetchedLock(self.connection, lock, locked_file(self, lock))
+
+    def organ_files(self, prefix: str) -> OutputFiles:
+        """Return the plain bytes of an organ as a file, ready to be downloaded."""
+        from organs.registry.client.files import FetchedFiles
+
+        organ = self.organ(prefix)
+        file = FileToFetch(f"/organs/{organ.digest}.raw", organ.size_bytes, organ.digest)
+        return FetchedFiles(self.connection, [(f"{organ.digest}.raw", file)])
+
+    @contextmanager
+    def downloaded(
+        self, name: str, beside: Path, show: Callable[[int], AbstractContextManager[ByteProgress]] | None = None
+    ) -> Iterator[list[DownloadedFile]]:
+        """Download the original files of a model, beside the path `beside`, and delete them after the block.
+
+        `show` opens a display of the progress for so many bytes. The disk needs room for twice the files. An
+        interrupted download continues at the next call. Raises DiskFull.
+        """
+        own = self.own_files(name)
+        target = Path(os.path.abspath(beside))
+        place = target.parent / f".{target.name}"  # a temporary name: `beside` itself may be a folder
+        files = [file for _, file in own.files]
+        size_bytes = sum(file.size_bytes for file in files)
+        check_all_fits(self.url, files, place, 2 * size_bytes)
+        with ExitStack() as opened:
+            with nullcontext() if show is None else show(size_bytes) as progress:
+                paths = [opened.enter_context(fetched(self.connection, file, place, progress)) for file in files]
+            yield [DownloadedFile(own_name, path) for (own_name, _), path in zip(own.files, paths, strict=True)]
+
     def ranked_models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
-        """A page of models as rankings compare them. As `LocalRegistry.ranked_models`."""
+        """Return a page of complete models by falling mean θ, without adapters and chimeras."""
         return self._models(query, limit=limit, after=after, ranked=1)
 
     def _models(self, query: str, **parameters: Any) -> ModelPage:
@@ -213,9 +354,11 @@ class RemoteRegistry:
 
     def resolved(self, name: str) -> ModelName:
         """The name that `name` means, which may be `sha256:` and a digest; raises BadName, NotFound, Ambiguous."""
-        if not (name.startswith("sha256:") and looks_like_prefix(name)):
+        if not (name.startswith(DIGEST) and looks_like_prefix(name)):
             return parse_model_name(name)
-        return told_name(self.connection.read(ModelSummary, f"{API}/models/lookup", digest=parse_prefix(name)).name)
+        return parse_full_name(
+            self.connection.read(ModelSummary, f"{API}/models/lookup", digest=parse_prefix(name)).name
+        )
 
     def whole_file(self, name: str) -> FileToFetch:
         """The model called `name` as one file."""
@@ -227,19 +370,21 @@ class RemoteRegistry:
             return FileToFetch(path, values["size_bytes"], Digest(values["sha256"]))
         from organs.registry.client.files import check_organs
 
-        organs = {one.name: one.digest for one in self.organs_of(told_name(values["model"]))}
+        organs = {one.name: one.digest for one in self._organs_of(parse_full_name(values["model"]))}
         return FileToFetch(path, values["size_bytes"], None, check_organs(organs))
 
     def own_files(self, name: str) -> OwnFiles:
         """The files of the model called `name` as they came in; raises what `model` does, NotAssemblable."""
         values = self.connection.get(API + model_path(self.resolved(name)))
         check(values, answers.MODEL, "model")
-        model = told_name(values["name"])
+        model = parse_full_name(values["name"])
         if values["unassemblable"]:
             raise NotAssemblable(values["name"], values["unassemblable"])
         # One that is whole and alone has an address of its own, whatever its name; one with only some organs has not.
         alone = len(values["files"]) == 1 and values["complete"]
-        names = [whole_file_name(one["name"], model) if alone else told_file(one["name"]) for one in values["files"]]
+        names = [
+            whole_file_name(one["name"], model) if alone else check_file_name(one["name"]) for one in values["files"]
+        ]
         paths = [gguf_path(values["name"]) if alone else file_path(values["name"], file) for file in names]
         files = [
             FileToFetch(path, one["size_bytes"], Digest(one["sha256"]))
@@ -254,34 +399,28 @@ class RemoteRegistry:
             (values["state_reason"] or "") if values["state"] == "yanked" else None,
         )
 
-    def one_file(self, own: OwnFiles) -> FileToFetch:
-        """The model of these files as one file, merged if there are several."""
-        return own.files[0][1] if len(own.files) == 1 else self.whole_file(str(own.model))
+    def _checked_files(self, own: OwnFiles, name: str) -> Sequence[tuple[str, FileToFetch]]:
+        """Return the files of a model that was requested as `name`, with a check where that is a digest."""
+        from organs.registry.client.files import check_lock
 
-    def with_its_base(self, name: str) -> Recipe | None:
-        """The base of a model that has only some organs, with these; None of any other model.
-
-        Raises what `model` does, and NotAssemblable where no base that it names is registered there.
-        """
-        values = self.connection.get(API + model_path(self.resolved(name)))
-        check(values, answers.MODEL, "model")
-        return answers.partial_recipe(values)
-
-    def organ_file(self, prefix: str) -> FileToFetch:
-        """The plain bytes of the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
-        organ = self.organ(prefix)
-        return FileToFetch(f"/organs/{organ.digest}.raw", organ.size_bytes, organ.digest)
+        if not (name.startswith(DIGEST) and looks_like_prefix(name)):
+            return own.files
+        prefix = parse_prefix(name)
+        if own.lock_id is not None and own.lock_id.startswith(prefix):
+            return [(file_name, replace(file, check=check_lock(own.lock_id))) for file_name, file in own.files]
+        if not any(digest.startswith(prefix) for digest in (own.digest, *(str(file.sha256) for _, file in own.files))):
+            raise BadReply(f"the registry gives {own.model} for {prefix}, which is no digest of it")
+        return own.files
 
     def organ(self, prefix: str) -> Organ:
-        """Return the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
+        """Return the organ whose digest begins with `prefix`."""
         bare = parse_prefix(prefix)
         organ = self.connection.read(Organ, f"{API}/organs/{bare}")
         if not organ.digest.startswith(bare):
             raise BadReply(f"the registry answers with another organ than {prefix}: {organ.digest}")
         return organ
 
-    def organs_of(self, name: ModelName) -> tuple[PlacedOrgan, ...]:
-        """Return all organs of a model, in the order of its files."""
+    def _organs_of(self, name: ModelName) -> tuple[PlacedOrgan, ...]:
         found: list[PlacedOrgan] = []
         after: str | None = None
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -15,15 +15,18 @@ from organs.registry.amounts import size_text, theta_text
 from organs.registry.catalog.engine import Catalog
 from organs.registry.compose.build import Progress, make
 from organs.registry.compose.findings import counted
+from organs.registry.compose.lock import Lock
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_yaml
+from organs.registry.digest import Digest
 from organs.registry.entities.finding import Findings, Severity
 from organs.registry.entities.plan import MadeChimera, PlannedChimera, PlannedRecipe, PlanPart, Prediction
 from organs.registry.errors import BadRecipe, NotComposable
 from organs.registry.store import BlobStore
+from organs.registry.store.files import NamedFile, OutputFiles
 
 Words = str | Iterable[str] | None
 """One word, several with commas between them, or a list of words; None narrows nothing."""
@@ -31,6 +34,7 @@ Blocks = str | int | Iterable[int] | None
 """`"2-5"`, `"0,2-5"`, 3, or a list of blocks."""
 _STEPS = {"grafts": "graft", "adapters": "adapter"}
 """What one of a list is called, where the list's name does not say."""
+NO_LOCK_YET = "there is no lock before its organs are computed: make the chimera, then ask for its lock"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -223,6 +227,22 @@ class RecipePlan(ABC):
     def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
         """Make and register the chimera, and write its file to `path`, replacing what is there."""
 
+    @abstractmethod
+    def lock(self) -> Lock:
+        """Return the lock; nothing is made.
+
+        Raises NotComposable if the plan cannot be made, or computes organs: the lock is known only after that. Make the
+        chimera, then ask the registry for its lock.
+        """
+
+    @abstractmethod
+    def files(self) -> OutputFiles:
+        """Return the file of the chimera, for a plan that computes no organs.
+
+        A local registry makes and registers the chimera when the file is written. A remote registry only sends the
+        parts, so this needs no account. Raises NotComposable, NotAssemblable.
+        """
+
     def check(self) -> None:
         """Raise NotComposable unless it can be made."""
         if not self.can_be_made:
@@ -285,6 +305,39 @@ class ChimeraPlan(RecipePlan):
         nothing is registered and `path` is as it was.
         """
         return make(self.catalog, self.store, self.plan, path=Path(path), progress=progress)
+
+    def lock(self) -> Lock:
+        """Return the lock; nothing is made. Raises NotComposable if the plan cannot be made or computes organs."""
+        self.check()
+        if self.plan.computations:
+            raise NotComposable([NO_LOCK_YET], [])
+        return self.plan.lock()
+
+    def files(self) -> OutputFiles:
+        """Return the file of the chimera; writing it makes and registers the chimera, as `assemble` does."""
+        self.check()
+        return _ChimeraFile(self)
+
+
+class _ChimeraFile(OutputFiles):
+    """The file of a planned chimera, which is made when the file is written."""
+
+    def __init__(self, plan: ChimeraPlan) -> None:
+        super().__init__([NamedFile(plan.file_name, plan.size_bytes, None)])
+        self._plan = plan
+
+    @property
+    def work_bytes(self) -> int:
+        return self._plan.work_bytes(with_file=True)
+
+    def place(
+        self, targets: Sequence[Path | None], progress: Callable[[int], None] | None = None
+    ) -> tuple[Digest | None, ...]:
+        (target,) = targets
+        if target is None:
+            return (None,)
+        made = self._plan.assemble(target, None if progress is None else lambda _what, size_bytes: progress(size_bytes))
+        return (made.sha256,)
 
 
 _FINDINGS = ("", "code", "field", "what")

@@ -8,10 +8,13 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -245,3 +248,49 @@ def placing_error(error: OSError, path: Path) -> OrganError:
 def _forget(files: Files, temporary: Path) -> None:
     with suppress(OSError):  # never made, placed already, or gone with the disk; the first error tells what happened
         files.unlink(temporary)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that can be written."""
+
+    name: str
+    size_bytes: int
+    sha256: Digest | None
+    """None if it is known only after the file was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModel:
+    """The registered model whose files are written."""
+
+    name: str
+    """The full name, with the version."""
+    is_chimera: bool
+    yanked: str | None
+    """Why it was yanked; None for any other model."""
+
+
+class OutputFiles(ABC):
+    """Files that a registry can write: their names and sizes are known, no byte was read yet."""
+
+    def __init__(self, files: Iterable[NamedFile], model: SourceModel | None = None) -> None:
+        self.files = tuple(files)
+        self.model = model
+        """None for an organ, and for a file that belongs to no registered model."""
+
+    @property
+    def work_bytes(self) -> int:
+        """The number of bytes that `place` reports to its progress callback."""
+        return sum(file.size_bytes for file in self.files)
+
+    @abstractmethod
+    def place(
+        self, targets: Sequence[Path | None], progress: Callable[[int], None] | None = None
+    ) -> tuple[Digest | None, ...]:
+        """Write each file to its target, replacing what is there, and return the SHA-256 of each.
+
+        None as a target leaves a file out. Every byte is checked; a file gets its name only when it is complete. The
+        folders of the targets must exist. Raises StoreError, DiskFull, and for a remote registry Unreachable and
+        BadReply; then the target is unchanged.
+        """

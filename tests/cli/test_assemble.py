@@ -18,7 +18,7 @@ def test_the_file_that_came_in_comes_out_with_its_proof(filled: Organ, out: Path
     ended = filled.done("assemble", "little", "-o", out / "copy.gguf")
     assert (out / "copy.gguf").read_bytes() == little_model()
     assert f"sha256:{digest_of(little_model())}" in ended.out
-    assert "the file that came in, byte for byte" in ended.out
+    assert "the original file, byte for byte" in ended.out
     assert ended.err == ""
 
 
@@ -50,7 +50,7 @@ def test_a_version_is_chosen_by_its_number(filled: Organ, out: Path, model: Path
 
 def test_a_dry_run_tells_sizes_and_writes_nothing(filled: Organ, out: Path) -> None:
     ended = filled.done("assemble", "little", "-o", out / "a.gguf", "--dry-run")
-    assert ended.out.endswith("would be the file that came in, byte for byte\n")
+    assert ended.out.endswith("would be the original file, byte for byte\n")
     ended = filled.done("assemble", "little", "-o", out / "a.gguf", "--dry-run", "--shards", "30k")
     assert [line.partition(":")[0] for line in ended.lines] == [
         str(out / f"a-{number:05d}-of-00005.gguf") for number in range(1, 6)

@@ -74,7 +74,7 @@ def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts
     assert ended.status == 5
     assert any(line.startswith("warn unrelated-lineage: ") for line in ended.lines)
     error, hint = ended.err.splitlines()
-    assert error == "organ: not made: unrelated-lineage would have to be accepted"
+    assert error == "organ: not made: accept unrelated-lineage first"
     assert hint == f"       try: organ {' '.join(map(str, arguments))} --accept unrelated-lineage"
     assert list(out.iterdir()) == []
     ended = organ.done(*hint.partition("try: organ ")[2].split())
@@ -363,4 +363,4 @@ def test_a_chimera_that_comes_in_as_a_file_elsewhere_is_told_by_its_lock(
     assert note in other.done("ingest", out / "c.gguf").err
     assert note in other.done("show", "c").lines
     assert other.done("show", "c", "--json").values["chimera"] is None
-    assert "came in, byte for byte" in other.done("assemble", "c", "-o", out / "again.gguf").out
+    assert "original file, byte for byte" in other.done("assemble", "c", "-o", out / "again.gguf").out

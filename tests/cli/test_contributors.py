@@ -158,10 +158,10 @@ def test_with_a_token_that_is_no_good_any_more_it_is_told_how_reading_goes_on(
     organ.done("token", "revoke", token)
     there = {"ORGAN_REGISTRY": elsewhere, "XDG_CONFIG_HOME": str(tmp_path)}
     told = organ("models", environment={**there, "ORGAN_TOKEN": token})
-    assert "without ORGAN_TOKEN reading goes on" in told.err
+    assert "without ORGAN_TOKEN you can read" in told.err
     keep_token(elsewhere, KeptToken(token), tmp_path / "organ-registry" / "tokens.json")
     told = organ("models", environment=there)
     assert told.status == 4
-    assert f"organ login URL, or organ login --forget {elsewhere}, which goes on reading" in told.err
+    assert f"organ login URL, or organ login --forget {elsewhere} to read without an account" in told.err
     assert organ("login", "--forget", elsewhere, environment=there).status == 0
     assert organ("models", environment=there).status == 0

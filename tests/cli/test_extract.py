@@ -99,7 +99,7 @@ def test_a_folder_is_not_taken_for_an_unknown_model(filled: Organ, model: Path, 
     filled.done("extract", model, "-o", tmp_path / "taken")
     (tmp_path / "other").mkdir()
     for name, said in (
-        ("taken", f"taken apart already: organ assemble {tmp_path}/taken gives its GGUF, "),
+        ("taken", f"an organ directory already: organ assemble {tmp_path}/taken gives its GGUF, "),
         ("other", "a folder, and no model of that name is registered: give one of the GGUF files in it\n"),
     ):
         ended = filled("extract", tmp_path / name, "-o", tmp_path / "out")

@@ -167,7 +167,7 @@ def test_a_bound_that_the_shell_took_for_a_redirection_is_recognised(
     command: str, words: list[str], made: str, query: str, organ: Organ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert f"a bound needs quotes: '{words[-1]}>=35'" in organ.done(command, *words).err
+    assert f"put a bound in quotes: '{words[-1]}>=35'" in organ.done(command, *words).err
     (tmp_path / made).touch()
     ended = organ(command, *words)
     assert (ended.status, ended.out) == (2, "")

@@ -11,10 +11,10 @@ import pytest
 
 from organs.registry.client import answers
 from organs.registry.client.address import (
-    told_file,
-    told_name,
+    API,
+    check_file_name,
+    parse_full_name,
 )
-from organs.registry.client.connection import API
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.shape import Shape, check
 from organs.registry.entities.base import Entity, decode, encode
@@ -38,7 +38,7 @@ REPORT = Report(title="A", main="t", opening=("B",), sections={"t": TABLE}, clos
 
 def shown_model(values: Any) -> None:
     check(values, answers.MODEL, "model")
-    told_name(values["name"])
+    parse_full_name(values["name"])
     answers.registered_model(values, [])
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_object_at_all_is_refused(whole: object) -> None:
 )
 def test_a_name_that_is_none_leads_nowhere(name: str) -> None:
     with pytest.raises(BadReply):
-        told_name(name)
+        parse_full_name(name)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_name_that_is_none_leads_nowhere(name: str) -> None:
 )
 def test_a_files_name_that_no_disk_should_have_is_refused(name: str) -> None:
     with pytest.raises(BadReply):
-        told_file(name)
+        check_file_name(name)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_organs_without_an_end_are_refused() -> None:
     model = {"items": [], "next": "more", "notes": []}
     with scripted(lambda _: as_json(model)) as server, RemoteRegistry(server.url) as remote:
         with pytest.raises(BadReply, match="come to the end"):
-            remote.organs_of(told_name("a/b@1"))
+            remote.organs_of("a/b@1")
         assert len(server.asked) == 1
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli.arguments import INSTEAD
-from organs.cli.composing import Asked
-from organs.cli.remote import fetch_files
+from organs.cli.arguments import REMOTE_ALTERNATIVES
+from organs.cli.files import OutputOptions, write_files
 from organs.registry.catalog.register.accounts import add_contributor, create_token, revoke_token
+from organs.registry.client.files import FetchedFiles
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import digest_of
@@ -178,7 +178,7 @@ def test_what_needs_a_folder_says_so_and_what_to_do_instead(asking: Asking, argu
     assert (ended.status, ended.out) == (1, "")
     assert f"organ: organ {arguments[0]}" in ended.err
     assert "works on a registry's folder only" in ended.err
-    assert INSTEAD[arguments[0]] in ended.err
+    assert REMOTE_ALTERNATIVES[arguments[0]] in ended.err
 
 
 def test_of_a_report_elsewhere_no_more_rows_are_had_than_a_registry_answers(asking: Asking) -> None:
@@ -277,9 +277,10 @@ def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
     there: RemoteRegistry, here: LocalRegistry, tmp_path: Path
 ) -> None:
     files = [there.own_files(name).files[0] for name in ("base", "tuned")]
+    output = FetchedFiles(there.connection, files)
 
     def fetched() -> list[Path]:
-        return [one.path for one in fetch_files(there, files, tmp_path, Asked(quiet=True))]
+        return [one.path for one in write_files(output, tmp_path, OutputOptions(quiet=True))]
 
     kept, lost = fetched()
     inode = kept.stat().st_ino

@@ -116,12 +116,15 @@ def test_an_organ_is_fetched_by_the_beginning_of_its_digest(
     here: LocalRegistry, there: RemoteRegistry, tmp_path: Path
 ) -> None:
     organ = here.model("base").organs[1]
-    file = there.organ_file(organ.digest[:10])
-    assert (file.sha256, file.size_bytes) == (organ.digest, organ.size_bytes)
-    with pytest.raises(BadDigest):
-        there.organ_file("xyz")
-    with pytest.raises((NotFound, Ambiguous)):
-        there.organ_file("00000000")
+    for registry, name in ((here, "local.raw"), (there, "remote.raw")):
+        (file,) = registry.organ_files(organ.digest[:10]).files
+        assert (file.sha256, file.size_bytes) == (organ.digest, organ.size_bytes)
+        assert registry.organ_files(organ.digest).place([tmp_path / name]) == (organ.digest,)
+        assert digest_of((tmp_path / name).read_bytes()) == organ.digest
+        with pytest.raises(BadDigest):
+            registry.organ_files("xyz")
+        with pytest.raises((NotFound, Ambiguous)):
+            registry.organ_files("00000000")
 
 
 def test_a_model_is_fetched_to_the_last_byte(here: LocalRegistry, there: RemoteRegistry, tmp_path: Path) -> None:

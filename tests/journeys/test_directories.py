@@ -46,7 +46,7 @@ def there_and_back(organ: Organ, path: Path, folder: Path) -> None:
     assert f"sha256:{digest_of(whole)}" in ended.out
     ended = organ.done("assemble", taken, "-o", folder / "from-folder.gguf")
     assert (folder / "from-folder.gguf").read_bytes() == whole
-    assert "the file that came in, byte for byte" in ended.out
+    assert "the original file, byte for byte" in ended.out
     assert ended.err == ""
     values = json.loads(organ.done("ingest", "--json", taken).out)
     assert (values["model"], values["digest"], values["notes"]) == ("local/taken@1", digest_of(whole), [])
@@ -313,7 +313,7 @@ def test_without_the_kept_header_the_metadata_of_the_manifest_make_one(
     ended = organ.done("assemble", taken, "-o", tmp_path / "fresh.gguf")
     assert "written anew: none came with the folder" in ended.err
     assert (tmp_path / "fresh.gguf").read_bytes() == little_model(), "our own writer made the original"
-    assert "the file that came in" in ended.out
+    assert "the original file" in ended.out
 
 
 def test_the_digest_that_a_manifest_claims_is_not_believed(taken: Path, organ: Organ) -> None:

@@ -1,0 +1,181 @@
+"""`Registry`: the interface of a registry, local or remote.
+
+Commands and scripts take a `Registry` and do not ask which kind it is. `LocalRegistry` and `RemoteRegistry` implement
+it with the same keywords, results and errors; a remote registry also raises Unreachable, BadReply, NotAllowed, TooMany
+and Busy. Real differences are inside the implementations: a remote file is downloaded, checked and resumed; a remote
+job runs on the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from organs.registry.compose.api import RecipeBuilder
+    from organs.registry.compose.lock import Lock
+    from organs.registry.compose.recipe import Recipe
+    from organs.registry.digest import Digest
+    from organs.registry.entities.chimera import Chimera
+    from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.job import Job, JobPage
+    from organs.registry.entities.model import ModelPage
+    from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
+    from organs.registry.entities.plan import Compatibility, FittingModels
+    from organs.registry.entities.published import ModelVersions
+    from organs.registry.entities.report import Report
+    from organs.registry.entities.verdict import VerdictReport
+    from organs.registry.present.registered import RegisteredModel
+    from organs.registry.store.files import OutputFiles
+    from organs.registry.validation.runtime import Runtime
+    from organs.registry.validation.texts import Text
+
+ByteProgress = Callable[[int], None]
+"""Called with the number of bytes that were read or written since the last call."""
+TextProgress = Callable[[str], None]
+"""Called with a few words on the current step."""
+VERSIONS_DEFAULT = 10
+
+
+class Registry(Protocol):
+    """A registry of organs: search it, compare models, write files, compose chimeras and run them.
+
+    A context manager; at the end of the block the connections are closed. A model is named `namespace/name`, with
+    `@version` for an older one, or `sha256:` and the first 8 or more characters of the digest of the model, of its file
+    or of its lock. Every method that takes such a name raises NotFound (with the nearest name), Ambiguous, BadName and
+    BadDigest.
+    """
+
+    @property
+    def location(self) -> str:
+        """The folder of a local registry, the URL of a remote one."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def close(self) -> None:
+        """Close the connections."""
+
+    # The catalog
+
+    def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> OrganPage:
+        """Return a page of organs: `registry.search("type:organ theta>=40 sort:-theta")`.
+
+        `after` is the `next` of the page before; `limit` is from 1 to 1,000. Raises BadQuery for an invalid query,
+        NotFound or Ambiguous if `like:` does not name one organ.
+        """
+
+    def count(self, query: str = "") -> FacetCounts:
+        """Return how many organs match, by type, slot, dtype, architecture, licence and θ. Raises BadQuery.
+
+        Organs are counted at all of their places: `like:` and `unique:` change nothing.
+        """
+
+    def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
+        """Return a page of models: `registry.models("coder license:mit sort:-theta")`. Raises BadQuery."""
+
+    def ranked_models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
+        """Return a page of complete models by falling mean θ, without adapters and chimeras. Raises BadQuery."""
+
+    def model(self, name: str) -> RegisteredModel:
+        """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
+
+    def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
+        """Return all organs of a model, in the order of its files."""
+
+    def versions(self, name: str, *, limit: int = VERSIONS_DEFAULT) -> ModelVersions:
+        """Return the newest versions of a model's name, at most 100. Raises BadQuery for another `limit`."""
+
+    def organ(self, prefix: str) -> Organ:
+        """Return the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
+
+    def compare(self, first: str, second: str) -> Comparison:
+        """Return two models side by side: how similar their weights are, and what else differs."""
+
+    def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
+        """Return the report on the registry, or on a model; a list has at most `limit` rows."""
+
+    # Chimeras
+
+    def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
+        """Return the models with organs that fit the model `base`, by type, the most similar first.
+
+        `limit` is from 1 to 1,000; no more models are examined. Raises BadQuery.
+        """
+
+    def compatibility(self, base: str, donor: str) -> Compatibility:
+        """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
+
+    def compose(self, base: str | Recipe) -> RecipeBuilder:
+        """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`.
+
+        `base` is the name of a model, or a whole recipe (`registry.compose.recipe_io.read_recipe` reads one from text).
+        """
+
+    def chimera(self, lock: str) -> Chimera:
+        """Return the chimera whose lock has a digest that begins with `lock`. Raises NotFound, Ambiguous, BadDigest."""
+
+    def lock_text(self, lock: str) -> str:
+        """Return the lock whose digest begins with `lock`, as text. Raises NotFound, Ambiguous, BadDigest."""
+
+    def partial_recipe(self, name: str) -> Recipe | None:
+        """Return the recipe that grafts a model with only some organs into its base; None for any other model.
+
+        Raises NotAssemblable if no base that the model names is registered.
+        """
+
+    def validate(
+        self,
+        chimera: str,
+        *,
+        tokens: int | None = None,
+        texts: Sequence[Text] | None = None,
+        runtime: Runtime | None = None,
+        progress: TextProgress | None = None,
+    ) -> VerdictReport:
+        """Run a chimera beside its base, its donors and a control, keep the verdict, and return it.
+
+        `tokens` of each text are scored, 128 by default. By default the runtime is llama.cpp, and the texts are the
+        built-in ones. A remote registry uses only these: others raise BadSetting. Raises NotComposedHere, NoRuntime,
+        NoVerdict if the base does not run.
+        """
+
+    # Files
+
+    def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
+        """Write the file of a model to `path`, replacing what is there; return its SHA-256.
+
+        It is the original file, byte for byte; a model that came in shards becomes one file. Raises NotAssemblable,
+        StoreError, DiskFull; then `path` is unchanged.
+        """
+
+    def files(
+        self, name: str, *, merge: bool = False, shard_bytes: int | None = None, stem: str | None = None
+    ) -> OutputFiles:
+        """Return the files of a model, ready to be written: those that came in, or new ones.
+
+        With `merge`, one file of all shards. With `shard_bytes`, shards of at most so many bytes of tensors. The names
+        of new files begin with `stem`, by default the name of the model. Raises NotAssemblable.
+        """
+
+    def lock_files(self, lock: Lock) -> OutputFiles:
+        """Return the file of a lock, ready to be written; nothing is registered.
+
+        Raises NotAssemblable with everything that the registry lacks, BadLock for a lock that describes no valid file.
+        """
+
+    def organ_files(self, prefix: str) -> OutputFiles:
+        """Return the plain bytes of an organ as a file, ready to be written. Raises BadDigest, NotFound, Ambiguous."""
+
+    # Jobs
+
+    def jobs(self, *, limit: int = 50, after: str | None = None) -> JobPage:
+        """Return a page of jobs, newest first. A remote registry raises NotFound without an account."""
+
+    def job(self, job: int) -> Job:
+        """Return a job with its result; raises NoSuchJob."""
+
+    def cancel_job(self, job: int) -> Job:
+        """Cancel a job and return it; a job that has ended does not change. Raises NoSuchJob."""
