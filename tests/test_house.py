@@ -51,6 +51,8 @@ FRAGMENTS: dict[str, str] = {
     "ingest/jobs/submissions.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
     "registry/catalog/queries/planning.py": "How a search is planned, apart from the rows and counts that it gives.",
+    "registry/client/composing.py": "It loads the code of recipes, which reading a remote registry does not need.",
+    "registry/client/files.py": "It loads the readers of GGUF and of locks, which searches do not need.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/probe.py": "A program of its own, started by its name.",
     "web/api/downloads.py": "The description of the download routes in the document of the API.",

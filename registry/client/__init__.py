@@ -6,10 +6,9 @@
     shape       the shapes of answers, which are checked before they are used
     composing   compose in a remote registry: plans and jobs run there; the file is fetched
     remote      `RemoteRegistry`: a registry on a server
-    locked      the file of a lock, assembled on this machine from parts that a registry has
     answers     answers as the values that scripts get from any registry
     fetching    fetch a file, or only its header
-    files       check what a fetched file holds, organ by organ, and cut a fetched model into shards
+    files       files of models, downloaded: checked, cut into shards, or assembled from the parts of a lock
 
 `Connection` knows nothing of models; the modules above it do.
 """

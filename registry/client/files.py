@@ -1,4 +1,4 @@
-"""Check what a fetched file holds, organ by organ, and cut a fetched model into shards."""
+"""Files of models, downloaded: checked organ by organ, cut into shards, or assembled from the parts of a lock."""
 
 from __future__ import annotations
 
@@ -6,15 +6,32 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from organs.registry.client.connection import Connection
-from organs.registry.client.fetching import FileToFetch, Progress, check_all_fits, fetch, fetch_head, fetched
-from organs.registry.compose.lock import lock_of
-from organs.registry.digest import Digest
-from organs.registry.errors import BadGguf, BadInput, BadReply
+from organs.registry.client import answers
+from organs.registry.client.address import API, parse_full_name
+from organs.registry.client.connection import Connection, Reply
+from organs.registry.client.fetching import (
+    CUTS_MAX,
+    FILE_CHUNK_BYTES,
+    TRIES,
+    FileToFetch,
+    PartialFile,
+    Progress,
+    backoff,
+    check_all_fits,
+    fetch,
+    fetch_head,
+    fetched,
+    partial_file,
+)
+from organs.registry.client.shape import Each, Members, check, digest
+from organs.registry.compose.lock import Lock, LockedTensor, lock_of, sound_header
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadGguf, BadInput, BadReply, NotAssemblable, NotFound, Unreachable
 from organs.registry.gguf import ByteSource, Header, padded, read_header
 from organs.registry.gguf.split import (
     Shard,
@@ -28,12 +45,15 @@ from organs.registry.store.files import (
     placed,
 )
 
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
+
 READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _FileSource:
-    """A file of ours (`registry.gguf.ByteSource`): nobody else writes to it."""
+    """A downloaded file (`registry.gguf.ByteSource`); no other process writes to it."""
 
     name: str
     descriptor: int
@@ -42,58 +62,58 @@ class _FileSource:
     def read_at(self, offset: int, size: int) -> bytes:
         data = os.pread(self.descriptor, size, offset)
         if len(data) != size:
-            raise BadGguf(self.name, "data", offset, f"{size} bytes wanted, {len(data)} there")
+            raise BadGguf(self.name, "data", offset, f"{size} bytes requested, {len(data)} read")
         return data
 
 
 def check_organs(organs: Mapping[str, Digest]) -> Callable[[Path], None]:
-    """A check that a GGUF file holds exactly `organs`, by the names of their tensors, to the last byte."""
+    """Return a check that a GGUF file has exactly `organs`, by the names of their tensors, to the last byte."""
 
-    def check(path: Path) -> None:
-        _checked(path, lambda _header, _source: organs)
+    def check_file(path: Path) -> None:
+        _check_digests(path, lambda _header, _source: organs)
 
-    return check
+    return check_file
 
 
 def check_lock(lock_id: Digest) -> Callable[[Path], None]:
-    """A check that a GGUF file is of the chimera whose lock has the digest `lock_id`: its lock, and the lock's organs.
+    """Return a check that a GGUF file is that of the chimera with the lock `lock_id`: the lock and all of its organs.
 
-    So who knows that digest from elsewhere need not trust the registry.
+    A user who knows this digest need not trust the registry.
     """
 
     def organs(header: Header, source: ByteSource) -> Mapping[str, Digest]:
         lock = lock_of(header, source)
         if lock is None or lock.id != lock_id:
-            raise BadReply(f"the file that came is not of the lock {lock_id}; nothing was written")
-        return {one.spec.name: one.digest for one in lock.tensors}
+            raise BadReply(f"the downloaded file is not that of the lock {lock_id}; nothing was written")
+        return {tensor.spec.name: tensor.digest for tensor in lock.tensors}
 
-    def check(path: Path) -> None:
-        _checked(path, organs)
+    def check_file(path: Path) -> None:
+        _check_digests(path, organs)
 
-    return check
+    return check_file
 
 
 @contextmanager
-def own_file(path: Path) -> Iterator[ByteSource]:
-    """The bytes of a file that came, for the block; what is no sound file in there is raised as BadReply."""
+def downloaded_file(path: Path) -> Iterator[ByteSource]:
+    """Open a downloaded file for the block; a damaged file raises BadReply."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        yield _FileSource("the file that came", descriptor, os.fstat(descriptor).st_size)
+        yield _FileSource("the downloaded file", descriptor, os.fstat(descriptor).st_size)
     except BadInput as error:
-        raise BadReply(f"what came is no sound file: {error}; nothing was written") from error
+        raise BadReply(f"the downloaded file is damaged: {error}; nothing was written") from error
     finally:
         os.close(descriptor)
 
 
-def _checked(path: Path, organs_of: Callable[[Header, ByteSource], Mapping[str, Digest]]) -> None:
-    with own_file(path) as source:
+def _check_digests(path: Path, organs_of: Callable[[Header, ByteSource], Mapping[str, Digest]]) -> None:
+    with downloaded_file(path) as source:
         header = read_header(source)
-        due = organs_of(header, source)
-        if {info.name for info in header.tensors} != due.keys():
-            raise BadReply("the file that came has other organs than were promised; nothing was written")
+        expected = organs_of(header, source)
+        if {info.name for info in header.tensors} != expected.keys():
+            raise BadReply("the downloaded file has other organs than the registry promised; nothing was written")
         for info in header.tensors:
-            if _digest(source, header.data_offset + info.offset, info.size_bytes) != due[info.name]:
-                raise BadReply(f"the organ {info.name!r} that came has other bytes than promised; nothing was written")
+            if _digest(source, header.data_offset + info.offset, info.size_bytes) != expected[info.name]:
+                raise BadReply(f"the organ {info.name!r} has other bytes than were promised; nothing was written")
 
 
 def _digest(source: ByteSource, offset: int, size_bytes: int) -> Digest:
@@ -107,16 +127,16 @@ def _digest(source: ByteSource, offset: int, size_bytes: int) -> Digest:
 
 @dataclass(frozen=True, slots=True)
 class FileInShards:
-    """A file that is to come, and what it will be cut into."""
+    """A file to download, and the shards that it is cut into."""
 
     file: FileToFetch
     head: bytes
-    """Its header, which decides where it is cut."""
+    """The bytes of its header, which decides where it is cut."""
     shards: tuple[Shard, ...]
 
     @property
     def room_bytes(self) -> int:
-        """What all needs on the disk: the whole file lies beside its shards until the last of them is written."""
+        """The bytes needed on the disk: the whole file exists beside its shards until the last one is written."""
         return self.file.size_bytes + sum(shard.size_bytes for shard in self.shards)
 
 
@@ -127,9 +147,9 @@ def file_in_shards(
     shard_bytes: int,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FileInShards | None:
-    """What `file` is cut into, as by `registry.gguf.split.cut`; None where it is not cut at all.
+    """Return the shards of `file`, as `registry.gguf.split.cut` makes them; None if it stays one file.
 
-    Nothing but its header is fetched. Raises NotAssemblable for too many shards, BadReply, Unreachable.
+    Only its header is downloaded. Raises NotAssemblable for too many shards, BadReply, Unreachable.
     """
     header, source = fetch_head(connection, file, sleep)
     shards = cut(source, header, header.tensors, stem, shard_bytes)
@@ -138,29 +158,29 @@ def file_in_shards(
 
 def fetch_in_shards(
     connection: Connection,
-    asked: FileInShards,
+    source: FileInShards,
     targets: Sequence[Path],
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Digest]:
-    """Bring the shards to `targets`, replacing what is there, each whole or not at all; their SHA-256.
+    """Write the shards to `targets`, replacing what is there, and return their SHA-256.
 
-    The file is fetched as by `fetch`, beside the first target, and is gone afterwards; what is cut is gone on with by
-    the next call. `progress` is told of every byte twice. Raises what `fetch` does.
+    The file is downloaded as by `fetch`, beside the first target, and deleted afterwards. An interrupted download
+    continues at the next call. `progress` reports every byte twice. Raises what `fetch` does.
     """
-    check_all_fits(connection.url, [asked.file], targets[0], asked.room_bytes)
-    with fetched(connection, asked.file, targets[0], progress, sleep) as path, own_file(path) as source:
-        if source.read_at(0, min(len(asked.head), source.size_bytes)) != asked.head:
-            raise BadReply("the file that came has another header than was promised; nothing was written")
-        header = read_header(source)
+    check_all_fits(connection.url, [source.file], targets[0], source.room_bytes)
+    with fetched(connection, source.file, targets[0], progress, sleep) as path, downloaded_file(path) as whole:
+        if whole.read_at(0, min(len(source.head), whole.size_bytes)) != source.head:
+            raise BadReply("the downloaded file has another header than the registry promised; nothing was written")
+        header = read_header(whole)
         return [
-            _placed(source, header, shard, target, progress)
-            for shard, target in zip(asked.shards, targets, strict=True)
+            _placed(whole, header, shard, target, progress)
+            for shard, target in zip(source.shards, targets, strict=True)
         ]
 
 
 def _placed(source: ByteSource, header: Header, shard: Shard, target: Path, progress: Progress | None) -> Digest:
-    """One shard, of the tensors in `source`, of which `header` tells where they are."""
+    """Write one shard with tensors of `source`, whose places are in `header`, and return its SHA-256."""
     offsets = {info.name: header.data_offset + info.offset for info in header.tensors}
     digest = hashlib.sha256(shard.header)
     with placed(target, shard.size_bytes) as file:
@@ -218,3 +238,203 @@ class FetchedShards(OutputFiles):
         paths = [target for target in targets if target is not None]
         assert len(paths) == len(targets), "shards without a digest are never left out"
         return tuple(fetch_in_shards(self._connection, self._source, paths, progress))
+
+
+LOOKUP_MAX = 1000
+"""Digests in one request for those that the registry lacks."""
+MISSING_SHOWN = 20
+_KNOWN: Members = {"absent": Each(digest)}
+
+
+@dataclass(frozen=True, slots=True)
+class LockedFile:
+    """The file of a lock; the registry has all parts of it."""
+
+    lock: Lock
+    header: bytes
+    """The bytes of the header, with padding."""
+    alignment: int
+    size_bytes: int
+
+
+class FetchedLock(OutputFiles):
+    """The file of a lock, which is downloaded whole or assembled on this machine."""
+
+    def __init__(self, connection: Connection, lock: Lock, source: FileToFetch | LockedFile) -> None:
+        sha256 = source.sha256 if isinstance(source, FileToFetch) else None
+        super().__init__([NamedFile(f"{lock.id}.gguf", source.size_bytes, sha256)])
+        self._connection, self._source = connection, source
+
+    def place(self, targets: Sequence[Path | None], progress: Progress | None = None) -> tuple[Digest | None, ...]:
+        (target,) = targets
+        return (None if target is None else fetch_locked(self._connection, self._source, target, progress),)
+
+
+def locked_file(remote: RemoteRegistry, lock: Lock) -> FileToFetch | LockedFile:
+    """Return the file of `lock`: that of the registered chimera, or one to assemble. Only headers are downloaded.
+
+    Raises NotAssemblable with everything that the registry lacks, BadLock for a lock of no valid file, BadReply.
+    """
+    try:
+        return replace(remote.whole_file(f"sha256:{lock.id}"), check=check_lock(lock.id))
+    except NotFound:
+        return file_of_parts(remote, lock)
+
+
+def file_of_parts(remote: RemoteRegistry, lock: Lock) -> LockedFile:
+    """Return the file of `lock` to assemble from the base's header and the organs; raises what `locked_file` does."""
+    missing = []
+    try:
+        values = remote.connection.get(f"{API}/headers/{lock.header}")
+    except NotFound:
+        values = None
+        missing = [f"no model has the header {lock.header[:12]} of its base"]
+    missing += _missing(remote.connection, lock)
+    if missing or values is None:
+        raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
+    check(values, answers.SUMMARY, "model")
+    base = remote.own_files(str(parse_full_name(values["name"]))).files[0][1]
+    header, source = fetch_head(remote.connection, base)
+    if digest_of(source.header) != lock.header:
+        raise BadReply(f"{remote.url} sent another header than {lock.header}")
+    data, size_bytes = sound_header(header, source, lock)
+    return LockedFile(lock, data, header.alignment, size_bytes)
+
+
+def fetch_locked(
+    connection: Connection,
+    source: FileToFetch | LockedFile,
+    target: Path,
+    progress: Progress | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Digest:
+    """Write the file to `target`, replacing what is there, and return its SHA-256.
+
+    Each organ is checked. An interrupted download continues at the next call. Raises what `fetch` does; then `target`
+    is unchanged.
+    """
+    if isinstance(source, FileToFetch):
+        return fetch(connection, source, target, progress, sleep)
+    key = f"{connection.url} lock {source.lock.id}"
+    with partial_file(target, key, source.size_bytes) as partial:
+        assembly = _RemoteAssembly(connection, source, partial, progress or _ignore_progress, sleep)
+        partial.take_up(source.size_bytes, assembly.progress)
+        is_resumed = partial.size_bytes > 0
+        assembly.fill()
+        try:
+            assembly.check()
+        except BadReply:
+            if not is_resumed:
+                raise
+            assembly.progress(-partial.size_bytes)
+            partial.begin_again()  # the earlier bytes may belong to another file
+            assembly.fill()
+            assembly.check()
+        partial.place(target)
+        return partial.sha256
+
+
+@dataclass(slots=True)
+class _RemoteAssembly:
+    """One file that is assembled from downloaded organs."""
+
+    connection: Connection
+    source: LockedFile
+    partial: PartialFile
+    progress: Progress
+    sleep: Callable[[float], None]
+    cuts: int = 0
+    """The number of interrupted requests, of all organs."""
+
+    def fill(self) -> None:
+        """Download until all bytes are there."""
+        try:
+            self._literal(self.source.header, 0)
+            offset = len(self.source.header)
+            for tensor in self.source.lock.tensors:
+                self._organ(tensor, offset)
+                end = offset + tensor.spec.size_bytes
+                offset += padded(tensor.spec.size_bytes, self.source.alignment)
+                self._literal(b"\0" * (offset - end), end)
+        except BadReply:
+            self.partial.is_kept = False
+            raise
+        except BaseException:
+            self.partial.is_kept = True
+            raise
+        self.partial.is_kept = False
+
+    def check(self) -> None:
+        """Raise BadReply unless the file has the header and all organs of the lock."""
+        with downloaded_file(self.partial.path) as file:
+            has_header = file.read_at(0, len(self.source.header)) == self.source.header
+        if not has_header:
+            raise BadReply(f"the downloaded file is not that of the lock {self.source.lock.id}; nothing was written")
+        check_lock(self.source.lock.id)(self.partial.path)
+
+    def _literal(self, data: bytes, offset: int) -> None:
+        """Append the bytes that belong at `offset`, except those that are there."""
+        rest = data[max(0, self.partial.size_bytes - offset) :]
+        if rest:
+            self.partial.append(rest)
+            self.progress(len(rest))
+
+    def _organ(self, tensor: LockedTensor, offset: int) -> None:
+        failures = 0
+        end = offset + tensor.spec.size_bytes
+        while (before := self.partial.size_bytes) < end:
+            try:
+                self._request(tensor, before - offset, end)
+                error = Unreachable(f"{self.connection.url} ends the organ {tensor.digest[:12]} too early, every time")
+            except BadReply:
+                raise
+            except Unreachable as cut:
+                error = cut
+            if self.partial.size_bytes == end:
+                return
+            failures = 0 if self.partial.size_bytes > before else failures + 1
+            self.cuts += 1
+            if failures >= TRIES or self.cuts >= CUTS_MAX:
+                raise error
+            if failures:
+                self.sleep(backoff(failures))
+
+    def _request(self, tensor: LockedTensor, begin: int, end: int) -> None:
+        """Send one request for the missing bytes of an organ, all from `begin` on."""
+        headers = {"Range": f"bytes={begin}-"} if begin else {}
+        with self.connection.download(f"/organs/{tensor.digest}.raw", headers) as reply:
+            whole = f"bytes {begin}-{tensor.spec.size_bytes - 1}/{tensor.spec.size_bytes}"
+            if reply.status != (206 if begin else 200) or (begin and reply.headers.get("content-range") != whole):
+                raise BadReply(f"{self.connection.url} sends something other than the organ {tensor.digest[:12]}")
+            for chunk in _chunks(reply):
+                if self.partial.size_bytes + len(chunk) > end:
+                    raise BadReply(f"{self.connection.url} sends more bytes than the organ {tensor.digest[:12]} has")
+                self.partial.append(chunk)
+                self.progress(len(chunk))
+
+
+def _chunks(reply: Reply) -> Iterator[bytes]:
+    with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
+        yield from chunks
+
+
+def _missing(connection: Connection, lock: Lock) -> list[str]:
+    """Return a sentence for each tensor whose organ the registry lacks, up to a limit."""
+    digests = list(dict.fromkeys(tensor.digest for tensor in lock.tensors))
+    absent: set[str] = set()
+    for first in range(0, len(digests), LOOKUP_MAX):
+        request = {"digests": digests[first : first + LOOKUP_MAX]}
+        values = connection.send("POST", f"{API}/organs/lookup", request)
+        check(values, _KNOWN, "organs")
+        absent |= set(values["absent"])
+    reasons = [
+        f"the registry has no organ {tensor.digest[:12]} of {tensor.spec.name}"
+        for tensor in lock.tensors
+        if tensor.digest in absent
+    ]
+    more = len(reasons) - MISSING_SHOWN
+    return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+
+
+def _ignore_progress(_size_bytes: int) -> None:
+    """Ignore progress."""

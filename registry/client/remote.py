@@ -307,7 +307,7 @@ class RemoteRegistry:
 
         It is the file of the registered chimera, or is assembled on this machine from the base's header and the organs.
         """
-        from organs.registry.client.locked import FetchedLock, locked_file
+        from organs.registry.client.files import FetchedLock, locked_file
 
         return FetchedLock(self.connection, lock, locked_file(self, lock))
 

@@ -231,7 +231,7 @@ def test_a_file_without_a_digest_is_held_against_its_organs_or_its_lock(here: Lo
             with pytest.raises(BadReply):
                 check(path)
         path.write_bytes(data)
-    with pytest.raises(BadReply, match="not of the lock"):
+    with pytest.raises(BadReply, match="not that of the lock"):
         check_lock(Digest("0" * 64))(path)
     with pytest.raises(BadReply, match="other organs"):
         check_organs({**organs, "more": Digest("0" * 64)})(path)

@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.client import locked
+from organs.registry.client import files
 from organs.registry.client.fetching import TRIES, FileToFetch, partial_path
-from organs.registry.client.files import (
-    fetch_in_shards,
-    file_in_shards,
-)
-from organs.registry.client.locked import LockedFile, fetch_locked, file_of_parts
+from organs.registry.client.files import LockedFile, fetch_in_shards, fetch_locked, file_in_shards, file_of_parts
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.compose.api import Composition
 from organs.registry.compose.lock import Lock
@@ -156,7 +152,7 @@ def test_all_that_a_lock_lacks_there_is_named(here: LocalRegistry, there: Remote
     strange = replace(lock, header=nowhere, tensors=(replace(first, digest=nowhere), *others))
     with pytest.raises(NotAssemblable) as refused:
         file_of_parts(there, strange)
-    reasons = (f"header {nowhere[:12]} of its base; the organ {nowhere[:12]} of {first.spec.name} is not there",)
+    reasons = (f"header {nowhere[:12]} of its base; the registry has no organ {nowhere[:12]} of {first.spec.name}",)
     assert all(reason in str(refused.value) for reason in reasons)
 
 
@@ -201,7 +197,7 @@ def test_the_organs_of_a_lock_go_on_where_each_was_cut_and_none_may_be_another(
         assert (digest, sum(come)) == (digest_of(data), len(data))
         assert sent == sum(one.spec.size_bytes for one in asked.lock.tensors)
         broken = True
-        with pytest.raises(BadReply, match="other bytes than promised"):
+        with pytest.raises(BadReply, match="other bytes than were promised"):
             fetch_locked(connection, asked, out / "y.gguf", None, no_nap)
     assert left(out) == ["x.gguf"]
 
@@ -238,7 +234,7 @@ def test_what_an_earlier_attempt_at_a_lock_has_left_is_gone_on_with_or_thrown_aw
 def test_a_registry_that_sends_organs_byte_by_byte_is_given_up(
     here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locked, "CUTS_MAX", 9)
+    monkeypatch.setattr(files, "CUTS_MAX", 9)
     asked, organs, _ = parts(here, there, tmp_path)
 
     def script(request: Asked) -> Answer:
