@@ -243,11 +243,13 @@ def _show_threads(plain: bytes, rounds: int, *, as_json: bool) -> None:
                 start = time.perf_counter()
                 list(pool.map(lambda piece: encode_chunk(codec, piece).entry, pieces))
                 rates[threads].append(len(plain) / (time.perf_counter() - start) / MEGA)
-    one, two = statistics.median(rates[1]), statistics.median(rates[2])
+    item, two = statistics.median(rates[1]), statistics.median(rates[2])
     if as_json:
-        print(json.dumps({"dtype": "BF16", "encode_mb_per_s_one_thread": one, "encode_mb_per_s_two_threads": two}))
+        print(json.dumps({"dtype": "BF16", "encode_mb_per_s_one_thread": item, "encode_mb_per_s_two_threads": two}))
     else:
-        print(f"  by the clock, proof included: {one:.0f} MB/s on one thread, {two:.0f} on two ({two / one:.2f} times)")
+        print(
+            f"  by the clock, proof included: {item:.0f} MB/s on one thread, {two:.0f} on two ({two / item:.2f} times)"
+        )
 
 
 assert all(name in {dtype.name for dtype in DTYPES.values()} for name in (*KERNEL_TYPES, *FILE_TYPES))

@@ -100,12 +100,12 @@ def run(path: Path, rounds: int) -> tuple[list[Result], int]:
     for _ in range(rounds):
         for reader in READERS:
             openings[reader].append(Opening(**json.loads(_child(reader, path))))
-    assert len({(one.tokens, one.tensors) for found in openings.values() for one in found}) == 1
+    assert len({(item.tokens, item.tensors) for found in openings.values() for item in found}) == 1
     results = [
         Result(
             reader,
-            statistics.median(one.seconds for one in found),
-            int(statistics.median(one.memory_bytes for one in found)),
+            statistics.median(item.seconds for item in found),
+            int(statistics.median(item.memory_bytes for item in found)),
             rounds,
         )
         for reader, found in openings.items()
@@ -121,7 +121,10 @@ def table(results: list[Result], size: int) -> str:
         (
             f"A header of {size / MEGA:.1f} MB: {TOKENS:,} tokens, {MERGES:,} merges; median of {ours.rounds}",
             f"{'reader':<18}{'seconds':>10}{'memory MB':>12}",
-            *(f"{_label(one.reader):<18}{one.seconds:>10.4f}{one.memory_bytes / MEGA:>12.1f}" for one in results),
+            *(
+                f"{_label(result.reader):<18}{result.seconds:>10.4f}{result.memory_bytes / MEGA:>12.1f}"
+                for result in results
+            ),
             f"{faster:.0f} times faster (goal: {GOAL_TIMES_FASTER}), {share:.3f} of the memory (goal: {GOAL_SHARE})",
         )
     )

@@ -56,7 +56,7 @@ class Server:
     def processor_seconds(self) -> float:
         """What it and its workers have taken so far."""
         members = [self.process, *self.process.children(recursive=True)]
-        return float(sum(sum(one.cpu_times()[:2]) for one in members))
+        return float(sum(sum(member.cpu_times()[:2]) for member in members))
 
 
 def main() -> None:
@@ -95,8 +95,8 @@ def _mixed(registry: LocalRegistry, home: Path, again: Again, rate: float, secon
 
 def _mix(server: Server, parameters: Iterator[str]) -> Iterator[str]:
     random = Random(4)
-    for one in parameters:
-        yield f"{API_PATH if random.random() < JSON_SHARE else PAGE_PATH}?{one}"
+    for parameter in parameters:
+        yield f"{API_PATH if random.random() < JSON_SHARE else PAGE_PATH}?{parameter}"
 
 
 def _largest(home: Path, again: Again) -> None:
@@ -105,7 +105,7 @@ def _largest(home: Path, again: Again) -> None:
             with served(home) as server:
                 path = API_PATH if what == "JSON" else PAGE_PATH
                 source = drawn(*again) if which == "the popular queries" else all_different()
-                best = _step_up(server, f"{what}, {which}", (f"{path}?{one}" for one in source))
+                best = _step_up(server, f"{what}, {which}", (f"{path}?{item}" for item in source))
             print(f"{what}, {which}: {best:.0f} a second are the largest rate with p99 under {P99_MAX_MS:g} ms\n")
 
 

@@ -74,11 +74,11 @@ def _plain(found: Prediction, changes: Sequence[Change], elements: int) -> dict[
     """The numbers without any constants."""
     matrices = [matrix for change in changes if (matrix := _matrix(change)) is not None]
     energy = math.fsum(_energy(change) * change.before.spec.elements for change in changes)
-    weighed = math.fsum((1.0 - one.r) * one.elements for one in matrices)
-    scales = [abs(math.log(one.scale)) for one in matrices if one.scale > 0]
+    weighed = math.fsum((1.0 - matrix.r) * matrix.elements for matrix in matrices)
+    scales = [abs(math.log(matrix.scale)) for matrix in matrices if matrix.scale > 0]
     return {
         "mean correlation": _or(found.similarity, 1.0),
-        "lowest correlation": min((one.r for one in matrices), default=1.0),
+        "lowest correlation": min((matrix.r for matrix in matrices), default=1.0),
         "- change, the sum over blocks of 1 - correlation": -_or(found.change, 0.0),
         "- 1 - correlation by parameters, of the model": -weighed / elements,
         "- energy of the difference by parameters, of the model": -energy / elements,
@@ -86,10 +86,10 @@ def _plain(found: Prediction, changes: Sequence[Change], elements: int) -> dict[
         "- |ln of the scale|, largest": -max(scales, default=0.0),
         "θ of the organs that come": _or(found.theta_after, 0.0),
         "θ gained": _or(found.theta_after, 0.0) - _or(found.theta_before, 0.0),
-        "- |θ difference| of a matrix, mean": -_mean(abs(one.theta_difference) for one in matrices),
+        "- |θ difference| of a matrix, mean": -_mean(abs(matrix.theta_difference) for matrix in matrices),
         "spectral signal of the organs that come": _or(found.spectral_after, 0.0),
         "spectral signal gained": _or(found.spectral_after, 0.0) - _or(found.spectral_before, 0.0),
-        "- |spectral difference| of a matrix, mean": -_mean(abs(one.spectral_difference) for one in matrices),
+        "- |spectral difference| of a matrix, mean": -_mean(abs(matrix.spectral_difference) for matrix in matrices),
     }
 
 

@@ -118,7 +118,7 @@ def _pick(random: np.random.Generator, weights: dict[str, float]) -> str:
 
 
 def _add_model(session: Session, number: int, slots: list[_Slot], organs: _Organs, random: np.random.Generator) -> None:
-    architecture, license_, dtype = (_pick(random, one) for one in (ARCHITECTURES, LICENSES, DTYPES))
+    architecture, license_, dtype = (_pick(random, item) for item in (ARCHITECTURES, LICENSES, DTYPES))
     subject = SUBJECTS[int(random.integers(len(SUBJECTS)))]
     owner = contributor_id(session, f"contributor-{int(random.integers(CONTRIBUTORS))}")
     name = f"{architecture}-{subject}-{number}"

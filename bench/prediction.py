@@ -82,11 +82,15 @@ def main() -> None:
     options = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, LocalRegistry.open(folder) as registry:
-        found = tried(registry, Path(folder), [one for one in trials() if options.only in (None, one.group)])
-    decided = [one for one in found if one.verdict is not VerdictKind.UNDECIDED]
+        found = tried(registry, Path(folder), [trial for trial in trials() if options.only in (None, trial.group)])
+    decided = [graft for graft in found if graft.verdict is not VerdictKind.UNDECIDED]
     table, left_out = table_of(decided), refitted(decided)
     if options.json:
-        print(json.dumps({"grafts": [_values(one) for one in found], "numbers": table, "refitted": left_out}, indent=1))
+        print(
+            json.dumps(
+                {"grafts": [_values(graft) for graft in found], "numbers": table, "refitted": left_out}, indent=1
+            )
+        )
         return
     print_grafts(found)
     print_table(found, decided, table, left_out)
@@ -140,17 +144,19 @@ def table_of(decided: Sequence[Tried]) -> dict[str, dict[str, float]]:
 
 
 def _quality(decided: Sequence[Tried], name: str) -> dict[str, float]:
-    values = [one.numbers[name] for one in decided]
+    values = [graft.numbers[name] for graft in decided]
     lowest, right = 1.0, 0
     for donor in _donors(decided):
-        others = [one for one in decided if donor not in one.donors]
-        without = separated(others, [one.numbers[name] for one in others])
+        others = [graft for graft in decided if donor not in graft.donors]
+        without = separated(others, [graft.numbers[name] for graft in others])
         lowest = lowest if math.isnan(without) else min(lowest, without)
-        threshold = _threshold([(one.numbers[name], one.is_usable) for one in others])
-        right += sum((one.numbers[name] >= threshold) == one.is_usable for one in decided if one.donors[0] == donor)
+        threshold = _threshold([(graft.numbers[name], graft.is_usable) for graft in others])
+        right += sum(
+            (graft.numbers[name] >= threshold) == graft.is_usable for graft in decided if graft.donors[0] == donor
+        )
     return {
         "auc": separated(decided, values),
-        "spearman": spearman(values, [-one.loss for one in decided]),
+        "spearman": spearman(values, [-graft.loss for graft in decided]),
         "lowest_auc_without_a_donor": lowest,
         "right_without_the_donor": right / len(decided),
     }
@@ -163,25 +169,25 @@ def _threshold(known: Sequence[tuple[float, bool]]) -> float:
 
 def refitted(decided: Sequence[Tried]) -> dict[str, Any]:
     """How well the score does on each donor's grafts with its constants fitted to all others'."""
-    scores = [[scored(one.groups, constants) for one in decided] for constants in GRID]
+    scores = [[scored(graft.groups, constants) for graft in decided] for constants in GRID]
     values, chosen = [0.0] * len(decided), {}
     for donor in _donors(decided):
-        others = [place for place, one in enumerate(decided) if donor not in one.donors]
+        others = [place for place, graft in enumerate(decided) if donor not in graft.donors]
         best = max(range(len(GRID)), key=lambda at: _fit([decided[i] for i in others], [scores[at][i] for i in others]))
         chosen[donor] = asdict(GRID[best])
-        for place, one in enumerate(decided):
-            if one.donors[0] == donor:
+        for place, graft in enumerate(decided):
+            if graft.donors[0] == donor:
                 values[place] = scores[best][place]
-    right = fmean((value >= 1.0) == one.is_usable for value, one in zip(values, decided, strict=True))
+    right = fmean((value >= 1.0) == graft.is_usable for value, graft in zip(values, decided, strict=True))
     return {"auc": separated(decided, values), "right": right, "constants": chosen}
 
 
 def _fit(known: Sequence[Tried], values: Sequence[float]) -> float:
     """What is made largest: the AUC, and the mean share of rightly judged among usable and others."""
     shares = [
-        fmean((value >= 1.0) == kind for value, one in zip(values, known, strict=True) if one.is_usable is kind)
+        fmean((value >= 1.0) == kind for value, graft in zip(values, known, strict=True) if graft.is_usable is kind)
         for kind in (True, False)
-        if any(one.is_usable is kind for one in known)
+        if any(graft.is_usable is kind for graft in known)
     ]
     found = separated(known, values)
     return (0.0 if math.isnan(found) else found) + fmean(shares)
@@ -189,47 +195,47 @@ def _fit(known: Sequence[Tried], values: Sequence[float]) -> float:
 
 def separated(known: Sequence[Tried], values: Sequence[float]) -> float:
     """The AUC of `values`."""
-    both = [(value, one.is_usable) for value, one in zip(values, known, strict=True)]
+    both = [(value, graft.is_usable) for value, graft in zip(values, known, strict=True)]
     return auc([value for value, good in both if good], [value for value, good in both if not good])
 
 
 def _donors(known: Sequence[Tried]) -> list[str]:
-    return sorted({one.donors[0] for one in known})
+    return sorted({graft.donors[0] for graft in known})
 
 
 def print_grafts(found: Sequence[Tried]) -> None:
     print("| graft | group | verdict | ln(p / p0) | predicted | recovered | score |")
     print("|---|---|---|---:|---:|---:|---:|")
-    for one in found:
-        figures = f"{one.loss:.3f} | {one.predicted_loss:.3f} | {one.predicted_recovered:.2f}"
-        print(f"| {one.name} | {one.group} | {one.verdict} | {figures} | {one.numbers[SCORE]:.2f} |")
+    for graft in found:
+        figures = f"{graft.loss:.3f} | {graft.predicted_loss:.3f} | {graft.predicted_recovered:.2f}"
+        print(f"| {graft.name} | {graft.group} | {graft.verdict} | {figures} | {graft.numbers[SCORE]:.2f} |")
 
 
 def print_table(
     found: Sequence[Tried], decided: Sequence[Tried], table: dict[str, dict[str, float]], left_out: dict[str, Any]
 ) -> None:
-    kinds = Counter(str(one.verdict) for one in found)
+    kinds = Counter(str(graft.verdict) for graft in found)
     print(f"\n{len(found)} grafts: {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}")
-    print(f"{len(decided)} decided, {sum(one.is_usable for one in decided)} of them usable\n")
+    print(f"{len(decided)} decided, {sum(graft.is_usable for graft in decided)} of them usable\n")
     print("| number | AUC | Spearman | lowest AUC without a donor | right without the donor |")
     print("|---|---:|---:|---:|---:|")
     for name, row in table.items():
         print(f"| {name} | {' | '.join(f'{value:.3f}' for value in row.values())} |")
     print(f"\nfitted without the donor: AUC {left_out['auc']:.3f}, {left_out['right']:.3f} right")
-    wrong = [one for one in decided if (one.numbers[SCORE] >= 1.0) != one.is_usable]
+    wrong = [graft for graft in decided if (graft.numbers[SCORE] >= 1.0) != graft.is_usable]
     print(f"as shipped: {len(decided) - len(wrong)} of {len(decided)} right; wrong:")
-    for one in sorted(wrong, key=lambda one: one.numbers[SCORE]):
-        print(f"  {one.name}: {one.verdict}, ln(p / p0) {one.loss:.3f}; {one.predicted_loss:.3f} was predicted")
+    for graft in sorted(wrong, key=lambda graft: graft.numbers[SCORE]):
+        print(f"  {graft.name}: {graft.verdict}, ln(p / p0) {graft.loss:.3f}; {graft.predicted_loss:.3f} was predicted")
 
 
-def _values(one: Tried) -> dict[str, Any]:
+def _values(graft: Tried) -> dict[str, Any]:
     """For JSON, which has no infinities."""
     texts = {
         text.text: {"p0": _finite(text.base), "p": _finite(text.chimera), "pz": _finite(text.control)}
-        for text in one.texts
+        for text in graft.texts
     }
-    values = {name: value for name, value in asdict(one).items() if name != "groups"}
-    return values | {"loss": _finite(one.loss), "texts": texts}
+    values = {name: value for name, value in asdict(graft).items() if name != "groups"}
+    return values | {"loss": _finite(graft.loss), "texts": texts}
 
 
 def _finite(value: float | None) -> float | None:

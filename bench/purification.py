@@ -82,8 +82,8 @@ def plain(data: bytes, shape: tuple[int, ...], dtype_name: str) -> Plain:
 def effect(organ: Plain, way: Purification) -> Effect:
     """Purify one organ into its own dtype."""
     clean = plain(b"".join(computed(Computation(organ, organ.dtype, purification=way))), organ.shape, organ.dtype.name)
-    before, after = (measure(one.read, one.shape, one.dtype) for one in (organ, clean))
-    old, new = (decode(one.read(0, one.size_bytes), one.dtype).astype(np.float64) for one in (organ, clean))
+    before, after = (measure(values.read, values.shape, values.dtype) for values in (organ, clean))
+    old, new = (decode(values.read(0, values.size_bytes), values.dtype).astype(np.float64) for values in (organ, clean))
     return Effect(
         before.theta or 0.0,
         after.theta or 0.0,
@@ -97,13 +97,13 @@ def effect(organ: Plain, way: Purification) -> Effect:
 
 def print_line(model: str, way: Purification, effects: list[Effect]) -> None:
     def mean(name: str) -> float:
-        return float(statistics.mean(getattr(one, name) for one in effects))
+        return float(statistics.mean(getattr(effect, name) for effect in effects))
 
     method = f"{way.method} {way.keep:g}" if way.method is PurifyMethod.SPECTRAL else str(way.method)
     print(
         f"{model:<26}{method:<16}{mean('theta_before'):>6.1f} → {mean('theta_after'):>5.1f}"
         f"{mean('spectral_before'):>10.3f} → {mean('spectral_after'):.3f}{mean('correlation'):>13.4f}"
-        f"{max(one.mean for one in effects):>10.1e}{max(one.deviation for one in effects):>11.1e}"
+        f"{max(effect.mean for effect in effects):>10.1e}{max(effect.deviation for effect in effects):>11.1e}"
     )
 
 

@@ -141,7 +141,7 @@ def extract_part(whole: Path, target: Path, wanted: Callable[[Place], bool]) -> 
         chosen = zip(file.header.tensors, places(file.header), strict=True)
         tensors = [(tensor, _bytes(file, tensor.name)) for tensor, place in chosen if wanted(place)]
         metadata = [carry_over(source, field) for field in file.header.fields]
-        write_file(stream, metadata, [(TensorSpec(one.name, one.shape, one.dtype), data) for one, data in tensors])
+        write_file(stream, metadata, [(TensorSpec(item.name, item.shape, item.dtype), data) for item, data in tensors])
 
 
 def _bytes(file: DissectedFile, name: str) -> bytes:

@@ -18,10 +18,10 @@ def auc(usable: Sequence[float], others: Sequence[float]) -> float:
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Rank correlation, ties at their mean rank. NaN where one of the two is constant."""
-    one, other = _ranks(first), _ranks(second)
-    if not one.std() or not other.std():
+    item, other = _ranks(first), _ranks(second)
+    if not item.std() or not other.std():
         return float("nan")
-    return float(np.corrcoef(one, other)[0, 1])
+    return float(np.corrcoef(item, other)[0, 1])
 
 
 def _ranks(values: Sequence[float]) -> NDArray[np.float64]:

@@ -44,7 +44,10 @@ def main() -> None:
         assert chimera.recipe is not None
         again = registry.compose(chimera.recipe).plan().assemble(path)
         print("The same lock and the same bytes:", (again.lock_id, again.sha256) == (made.lock_id, made.sha256))
-        print("Its parents:", ", ".join(one.model or "" for one in chimera.relatives if one.direction == "parent"))
+        print(
+            "Its parents:",
+            ", ".join(relative.model or "" for relative in chimera.relatives if relative.direction == "parent"),
+        )
 
 
 if __name__ == "__main__":

@@ -203,10 +203,10 @@ class FileSource:
     def check_unchanged(self) -> None:
         """Raise BadSource when the file was written to, or another put in its place, since it was opened."""
         try:
-            now, there = FileIdentity.of(os.fstat(self._descriptor)), FileIdentity.of(os.stat(self.path))
+            now, on_disk = FileIdentity.of(os.fstat(self._descriptor)), FileIdentity.of(os.stat(self.path))
         except OSError as error:
             raise BadSource(f"{self.path}: gone while it was read: {error.strerror}") from error
-        if now != self.identity or there != self.identity:
+        if now != self.identity or on_disk != self.identity:
             raise BadSource(f"{self.path}: changed while it was read; nothing was registered")
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:

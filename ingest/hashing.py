@@ -159,7 +159,7 @@ class FilePass:
 
     def _hash_piece(self, piece: Piece) -> HashedPiece:
         digest = hashlib.sha256()
-        checksums, kept, nonfinite = [], [], 0
+        checksums, buffers, nonfinite = [], [], 0
         chunk_bytes = piece.codec.chunk_bytes
         keep = piece.span.size_bytes <= KEPT_CHUNKS_MAX * chunk_bytes
         for begin in range(piece.span.offset, piece.span.end, chunk_bytes):
@@ -171,10 +171,10 @@ class FilePass:
                 with self._stages.timed("count non-finite", len(buffer.data)):
                     nonfinite += count_nonfinite(buffer.data, piece.tensor.dtype)
             if keep:
-                kept.append(buffer)
+                buffers.append(buffer)
             else:
                 buffer.release()
-        return HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(kept), nonfinite)
+        return HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(buffers), nonfinite)
 
     def _read(self, offset: int, size: int) -> SharedBuffer:
         """The next bytes, which the file's hasher is given too."""

@@ -180,17 +180,17 @@ class Pipeline:
 
     def _more_hashed(self) -> list[Hashed]:
         """Further pieces that wait already: they share one question to the catalog."""
-        found: list[Hashed] = []
+        hashed: list[Hashed] = []
         others: list[Event] = []
         while not self._tasks.events.empty():
             event = self._tasks.events.get()
             if isinstance(event, Hashed):
-                found.append(event)
+                hashed.append(event)
             else:
                 others.append(event)
         for event in others:
             self._tasks.events.put(event)
-        return found
+        return hashed
 
     def _admit(self, events: Sequence[Hashed]) -> None:
         for event in events:
@@ -233,8 +233,8 @@ class Pipeline:
             return {}
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
             renew_lease(session, self._ingest_id)
-            found = blobs_by_digest(session, [row.digest for row in rows])
-            still = {digest: row for digest, row in found.items() if row.state != "corrupt"}
+            rows_by_digest = blobs_by_digest(session, [row.digest for row in rows])
+            still = {digest: row for digest, row in rows_by_digest.items() if row.state != "corrupt"}
             lease_blobs(session, self._ingest_id, [row.id for row in still.values()])
         return still
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from organs.ingest.directory.opening import names_text
 from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.files import Origin
 from organs.ingest.pipeline import Gathered
 from organs.ingest.sources import by_file
+from organs.registry.amounts import names_text
 from organs.registry.anatomy import OrganType, Place
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.organs import shape_text
@@ -59,21 +59,21 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
 
 def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dict[str, int]:
     """The tensors with values that are NaN or infinite, and how many each has; in the order of the files."""
-    found = {}
+    counts = {}
     for index, file in enumerate(files):
         for tensor in file.header.tensors:
             digest = gathered.digests[index, file.tensor_span(tensor).offset]
             if count := gathered.nonfinite[digest, tensor.dtype.name, shape_text(tensor.shape)]:
-                found[tensor.name] = count
-    return found
+                counts[tensor.name] = count
+    return counts
 
 
 def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
     """One sentence about `tensors`, names with counts; none where there are no such tensors."""
     if tensors:
-        shown = [f"{name} ({count:,})" for name, count in islice(tensors.items(), NONFINITE_SHOWN)]
-        more = f" and {len(tensors) - len(shown)} more tensors" if len(tensors) > len(shown) else ""
-        yield f"weights that are NaN or infinite in {', '.join(shown)}{more}"
+        names = [f"{name} ({count:,})" for name, count in islice(tensors.items(), NONFINITE_SHOWN)]
+        more = f" and {len(tensors) - len(names)} more tensors" if len(tensors) > len(names) else ""
+        yield f"weights that are NaN or infinite in {', '.join(names)}{more}"
 
 
 def model_digest(files: Sequence[Digest]) -> Digest:
@@ -150,8 +150,8 @@ def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None
     None when that is not known of every file, and when nothing was edited.
     """
     own = by_file(len(files), gathered.digests)
-    found = [file.source.origin(own[index]) for index, file in enumerate(files)]
-    origins = [origin for origin in found if origin is not None]
+    stated = [file.source.origin(own[index]) for index, file in enumerate(files)]
+    origins = [origin for origin in stated if origin is not None]
     unedited = all(origin.sha256 == gathered.files[index].file for index, origin in enumerate(origins))
     if len(origins) < len(files) or unedited:
         return None

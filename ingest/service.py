@@ -255,7 +255,9 @@ def _report(
         seconds=round(stages.wall_seconds, 4),
         stages=stages.summary(),
         flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable))),
-        notes=notes_of(files, {index: found.file for index, found in gathered.files.items()}, gathered.digests),
+        notes=notes_of(
+            files, {index: gathered_file.file for index, gathered_file in gathered.files.items()}, gathered.digests
+        ),
         nonfinite=nonfinite_tensors(files, gathered),
     )
 

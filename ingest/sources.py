@@ -61,27 +61,27 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[Mode
     paths: dict[Path, None] = {}
     for argument in arguments:
         try:
-            found = list(_expand(argument)) if argument else []  # the empty path would be the folder that we are in
+            matches = list(_expand(argument)) if argument else []  # an empty path would be the current folder
         except OSError as error:
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
-        if not found:
+        if not matches:
             others = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
             nothing = f"{argument}: nothing there to {purpose}: no such file, or a folder without GGUF files or organs"
             raise BadSource(f"{nothing}{others}")
-        paths.update(dict.fromkeys(found))
+        paths.update(dict.fromkeys(matches))
     return _group(paths, LOCAL_NAMESPACE)
 
 
 def skipped_files(arguments: Iterable[str]) -> Skipped:
     """Count the files below the folders among `arguments` that are not ingested. Hidden files are not counted."""
     files = {
-        found
+        path
         for argument in arguments
         if argument and (folder := Path(argument)).is_dir() and not is_organ_directory(folder)
-        for found in _visible_files(folder)
-        if not is_gguf_name(found.name)
+        for path in _visible_files(folder)
+        if not is_gguf_name(path.name)
     }
-    return Skipped(len(files), sum(found.suffix.lower() == SAFETENSORS_SUFFIX for found in files))
+    return Skipped(len(files), sum(path.suffix.lower() == SAFETENSORS_SUFFIX for path in files))
 
 
 def is_gguf_name(name: str) -> bool:
@@ -92,9 +92,9 @@ def is_gguf_name(name: str) -> bool:
 def _visible_files(folder: Path) -> Iterator[Path]:
     """The files below `folder` that are neither hidden nor part of an organ directory."""
     for parent, folders, files in os.walk(folder):
-        here = Path(parent)
-        folders[:] = [name for name in folders if not name.startswith(".") and not is_organ_directory(here / name)]
-        yield from (here / name for name in files if not name.startswith("."))
+        directory = Path(parent)
+        folders[:] = [name for name in folders if not name.startswith(".") and not is_organ_directory(directory / name)]
+        yield from (directory / name for name in files if not name.startswith("."))
 
 
 def directory_source(path: Path) -> ModelSource:
@@ -120,13 +120,13 @@ def _expand(argument: str) -> Iterator[Path]:
     elif path.exists() or path.is_symlink():
         yield path
     elif glob.has_magic(argument):
-        matches = (Path(found) for found in sorted(glob.glob(argument, recursive=True)))
-        yield from (found for found in matches if not found.is_dir() or is_organ_directory(found))
+        matches = (Path(match) for match in sorted(glob.glob(argument, recursive=True)))
+        yield from (match for match in matches if not match.is_dir() or is_organ_directory(match))
 
 
 def _below(folder: Path) -> list[Path]:
-    files = [found for found in folder.rglob("*") if is_gguf_name(found.name) and found.is_file()]
-    directories = [found.parent for found in folder.rglob(MANIFEST_FILE) if is_organ_directory(found.parent)]
+    files = [path for path in folder.rglob("*") if is_gguf_name(path.name) and path.is_file()]
+    directories = [path.parent for path in folder.rglob(MANIFEST_FILE) if is_organ_directory(path.parent)]
     return sorted([*files, *directories])
 
 
@@ -150,12 +150,12 @@ def _group(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
 
 
 def _siblings(path: Path, shard: ShardName) -> tuple[Path, ...]:
-    found = []
+    siblings = []
     for other in sorted(path.parent.glob(f"{glob.escape(shard.stem)}-*-of-{shard.count:05d}{GGUF_SUFFIX}")):
         name = parse_shard_name(other.name)
         if name is not None and name.stem == shard.stem:
-            found.append(other)
-    return tuple(found) or (path,)
+            siblings.append(other)
+    return tuple(siblings) or (path,)
 
 
 def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:

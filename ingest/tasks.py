@@ -166,8 +166,8 @@ def check_stored(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: St
                 pass
             # Bytes that were first stored as another dtype are cut elsewhere: each chunk's own checksum must do.
             cut_alike = reader.head.codec.chunk_bytes == hashed.piece.codec.chunk_bytes
-            found = tuple(chunk.entry.checksum for chunk in reader.chunks)
-            return not cut_alike or found == hashed.checksums
+            checksums = tuple(chunk.entry.checksum for chunk in reader.chunks)
+            return not cut_alike or checksums == hashed.checksums
     except StoreError:
         return False
 
@@ -361,16 +361,16 @@ def _pieces(file: DissectedFile) -> list[Piece]:
 def _reader_of(hashed: HashedPiece) -> Callable[[int, int], bytes | memoryview]:
     """Reads at an offset of the tensor, from the kept chunks where they are there."""
     span, source, chunk_bytes = hashed.piece.span, hashed.piece.source, hashed.piece.codec.chunk_bytes
-    kept = [buffer.data for buffer in hashed.kept]
+    buffers = [buffer.data for buffer in hashed.kept]
 
     def read_kept(offset: int, size: int) -> bytes | memoryview:
         index, begin = divmod(offset, chunk_bytes)
-        found = kept[index][begin : begin + size]
-        if len(found) == size:
-            return found
-        return bytes(found) + bytes(read_kept(offset + len(found), size - len(found)))
+        data = buffers[index][begin : begin + size]
+        if len(data) == size:
+            return data
+        return bytes(data) + bytes(read_kept(offset + len(data), size - len(data)))
 
     def read_again(offset: int, size: int) -> bytes:
         return source.read_at(span.offset + offset, size)
 
-    return read_kept if kept else read_again
+    return read_kept if buffers else read_again

@@ -151,7 +151,7 @@ def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
 
 def _part(file: DissectedFile, tensor: TensorInfo, place: Place) -> Part:
     begin = file.tensor_span(tensor).offset
-    found = measure(partial(_read, file, begin), tensor.shape, tensor.dtype)
+    measurement = measure(partial(_read, file, begin), tensor.shape, tensor.dtype)
     digest, nonfinite = _digest_and_count(file, tensor)
     return Part(
         name=tensor.name,
@@ -159,11 +159,11 @@ def _part(file: DissectedFile, tensor: TensorInfo, place: Place) -> Part:
         dtype=tensor.dtype,
         shape=tensor.shape,
         digest=digest,
-        theta=found.theta,
-        spectral_signal=found.spectral_signal,
-        fingerprint=found.fingerprint,
-        mean=found.mean,
-        standard_deviation=found.standard_deviation,
+        theta=measurement.theta,
+        spectral_signal=measurement.spectral_signal,
+        fingerprint=measurement.fingerprint,
+        mean=measurement.mean,
+        standard_deviation=measurement.standard_deviation,
         nonfinite=nonfinite,
     )
 

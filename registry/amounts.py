@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from organs.registry.errors import BadInput
 
 NO_VALUE = "–"
 """The text for an unknown number."""
+NAMES_SHOWN = 3
+"""Names or ranges in a sentence; more are counted."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
 
@@ -46,3 +49,26 @@ def theta_text(theta: float | None) -> str:
 def share_text(value: float | None) -> str:
     """Return a number from 0 to 1 with three digits, or a dash if there is none."""
     return NO_VALUE if value is None else f"{value:.3f}"
+
+
+def plural_text(count: int, singular: str, plural: str) -> str:
+    """Return the count with its noun: `1 place`, `12 places`."""
+    return f"{count:,} {singular if count == 1 else plural}"
+
+
+def names_text(names: Sequence[str]) -> str:
+    """Return the first three of `names`, which is not empty, and the number of the others: `a, b, c and 2 more`."""
+    more = [f"{len(names) - NAMES_SHOWN} more"] if len(names) > NAMES_SHOWN else []
+    parts = [*names[:NAMES_SHOWN], *more]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as ranges, the first three of them: `0-3 and 7`."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] + 1 == number:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return names_text([str(first) if first == last else f"{first}-{last}" for first, last in ranges])

@@ -83,8 +83,8 @@ def plan_file(session: Session, file: ModelFile, begin_bytes: int = 0, end_bytes
     Only the blobs that these bytes need are looked up. Raises MissingBlob.
     """
     end = file.size_bytes if end_bytes is None else end_bytes
-    found = [*parts_of(session, file.id), *tensors_of(session, file.id)]
-    needed = [one for one in found if one.offset_bytes < end and one.offset_bytes + one.size_bytes > begin_bytes]
+    stored = [*parts_of(session, file.id), *tensors_of(session, file.id)]
+    needed = [item for item in stored if item.offset_bytes < end and item.offset_bytes + item.size_bytes > begin_bytes]
     slices = resolve(session, sorted(needed, key=_offset))
     return clipped(FilePlan(file.name, file.size_bytes, Digest(file.sha256), b"", slices), begin_bytes, end)
 
@@ -140,23 +140,23 @@ def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice
 
 
 @contextmanager
-def naming(what: str, digest: Digest) -> Iterator[None]:
+def naming(name: str, digest: Digest) -> Iterator[None]:
     """Name the tensor `what` in the CorruptBlob or MissingBlob that the block raises for the blob `digest`."""
     try:
         yield
     except CorruptBlob as error:
-        raise CorruptBlob(f"of {what} ({digest[:12]})", error.reason) from error
+        raise CorruptBlob(f"of {name} ({digest[:12]})", error.reason) from error
     except MissingBlob as error:
-        raise MissingBlob(f"{what} ({digest[:12]}) is missing from the store") from error
+        raise MissingBlob(f"{name} ({digest[:12]}) is missing from the store") from error
 
 
-def check_readable(store: BlobStore, blob: BlobRow, what: str) -> None:
+def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
     """Read a blob that is set aside again, and return if its bytes are right. Raises CorruptBlob, MissingBlob.
 
     One that is not set aside is not read.
     """
     if blob.is_set_aside:
-        with naming(what, blob.digest):
+        with naming(name, blob.digest):
             store.open(blob).close()
 
 
@@ -180,7 +180,7 @@ def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> 
     parsed, tensors = _contents(session, store, model)
     header = encode_header(whole_metadata(parsed.source, parsed.header), tensors, parsed.header.alignment)
     rows = _tensor_rows(session, model)
-    return [plan_new_file(name, header, tensors, parsed.header.alignment, [rows[one.name] for one in tensors])]
+    return [plan_new_file(name, header, tensors, parsed.header.alignment, [rows[tensor.name] for tensor in tensors])]
 
 
 def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int) -> list[FilePlan]:
@@ -194,8 +194,10 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
         return plan_merged(session, store, model, f"{stem}.gguf")
     rows, alignment = _tensor_rows(session, model), parsed.header.alignment
     return [
-        plan_new_file(one.name, one.header, one.tensors, alignment, [rows[tensor.name] for tensor in one.tensors])
-        for one in shards
+        plan_new_file(
+            shard.name, shard.header, shard.tensors, alignment, [rows[tensor.name] for tensor in shard.tensors]
+        )
+        for shard in shards
     ]
 
 
@@ -224,7 +226,7 @@ def _contents(session: Session, store: BlobStore, model: Model) -> tuple[ReadHea
         _parse(store, plan, file)
         for plan, file in zip(plan_model(session, model), files_of(session, model.id), strict=True)
     ]
-    tensors = [TensorSpec(tensor.name, tensor.shape, tensor.dtype) for one in parsed for tensor in one.header.tensors]
+    tensors = [TensorSpec(tensor.name, tensor.shape, tensor.dtype) for item in parsed for tensor in item.header.tensors]
     return parsed[0], tensors
 
 
@@ -288,8 +290,8 @@ def plan_npy(name: str, blob: BlobRow, dtype: DType, shape: tuple[int, ...]) -> 
 def npy_head(shape: tuple[int, ...]) -> bytes:
     """What stands before the values of an organ of `shape`, row length first."""
     turned = ", ".join(str(length) for length in reversed(shape))
-    shown = f"({turned},)" if len(shape) == 1 else f"({turned})"
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shown}, }}"
+    dimensions = f"({turned},)" if len(shape) == 1 else f"({turned})"
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {dimensions}, }}"
     front = len(_MAGIC) + 2
     padding = -(front + len(text) + 1) % _ALIGNMENT
     line = (text + " " * padding + "\n").encode("ascii")
@@ -561,7 +563,7 @@ def _write(store: BlobStore, plan: FilePlan, file: UnplacedFile, progress: Progr
             digest.update(view)
             if progress is not None:
                 progress(len(view))
-    found = Digest(digest.hexdigest())
-    if plan.sha256 is not None and found != plan.sha256:
-        raise CorruptBlob(plan.name, f"its SHA-256 would be {found}, {plan.sha256} is due; nothing was written")
-    return found
+    sha256 = Digest(digest.hexdigest())
+    if plan.sha256 is not None and sha256 != plan.sha256:
+        raise CorruptBlob(plan.name, f"its SHA-256 would be {sha256}, {plan.sha256} is due; nothing was written")
+    return sha256

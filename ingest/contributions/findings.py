@@ -39,12 +39,12 @@ def finding_of(error: BadInput) -> SubmissionFinding:
 def findings_json(findings: Iterable[SubmissionFinding]) -> str:
     """Return the JSON that a submission keeps: refusals first, then warnings, then notes; each once, at most
     FINDINGS_MAX."""
-    ordered = sorted(dict.fromkeys(findings), key=lambda one: SEVERITIES.index(one.severity))
-    kept = [replace(one, sentence=shown_text(one.sentence, SENTENCE_MAX)) for one in ordered[:FINDINGS_MAX]]
-    return encode(kept).decode()
+    ordered = sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
+    bounded = [replace(item, sentence=shown_text(item.sentence, SENTENCE_MAX)) for item in ordered[:FINDINGS_MAX]]
+    return encode(bounded).decode()
 
 
 def unacknowledged(findings: Iterable[SubmissionFinding], acknowledged: Iterable[str]) -> list[SubmissionFinding]:
     """Return the findings that must be acknowledged before anything is published, and are not."""
     codes = MUST_ACKNOWLEDGE.difference(acknowledged)
-    return [one for one in findings if one.code in codes]
+    return [finding for finding in findings if finding.code in codes]

@@ -243,12 +243,12 @@ def _attempt(
 
 def _load(registry: LocalRegistry, submission_id: int) -> _Submission:
     with registry.catalog.reading() as session:
-        found = submission_by_id(session, submission_id)
-        row: Submission = found.row
+        submission = submission_by_id(session, submission_id)
+        row: Submission = submission.row
         files = locate(session, row.contributor_id, registry.settings.uploads, manifest_of(row))
         name = ModelName(row.namespace, row.name)
         stated, acknowledged = stated_metadata_of(row), acknowledged_of(row)
-        return _Submission(row.id, name, found.contributor, row.contributor_id, stated, acknowledged, files)
+        return _Submission(row.id, name, submission.contributor, row.contributor_id, stated, acknowledged, files)
 
 
 def _read_files(submission: _Submission, sources: Sources, inspection: Inspection, tell: Tell) -> list[DissectedFile]:
@@ -268,20 +268,20 @@ def _review(
     registry: LocalRegistry, files: Sequence[DissectedFile], submission: _Submission, proposal: Proposal
 ) -> list[SubmissionFinding]:
     """Return what the headers give reason to say, by themselves and beside the catalog."""
-    found = list(findings_of(files, submission.name, proposal))
+    findings = list(findings_of(files, submission.name, proposal))
     digests = [_announced(file) for file in files]
     is_partial = proposal.kind == "model" and not proposal.complete
     organs = [tensor for file in files for tensor in file.header.tensors] if is_partial else []
     header = files[0].header
     child = identity_of(header, submission.name, proposal)
     with registry.catalog.reading() as session:
-        found += base_findings(session, proposal.base, organs, child, declared_parents(header))
+        findings += base_findings(session, proposal.base, organs, child, declared_parents(header))
         known = [one for one in digests if one is not None]
         digest = model_digest(known) if len(known) == len(digests) else None
-        found += name_findings(session, submission.name, digest)
+        findings += name_findings(session, submission.name, digest)
         if digest is not None:
-            found += digest_findings(session, digest, submission.name, submission.contributor_id)
-    return found
+            findings += digest_findings(session, digest, submission.name, submission.contributor_id)
+    return findings
 
 
 def _announced(file: DissectedFile) -> Digest | None:
@@ -411,36 +411,38 @@ def _conclude(registry: LocalRegistry, submission_id: int, outcome: _Outcome) ->
 
 
 def _settle(
-    session: Session, registry: LocalRegistry, row: Submission, model: Model, found: list[SubmissionFinding]
+    session: Session, registry: LocalRegistry, row: Submission, model: Model, findings: list[SubmissionFinding]
 ) -> None:
     """Publish the model that was made, unless somebody must look at it first."""
     if model.state == "removed":
-        _refuse(session, row, [SubmissionFinding(REFUSE, "removed", REMOVED_MEANWHILE), *found])
+        _refuse(session, row, [SubmissionFinding(REFUSE, "removed", REMOVED_MEANWHILE), *findings])
         return
     is_suspended = session.get_one(Contributor, row.contributor_id).state != "active"
-    awaits = is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in found)
+    awaits = (
+        is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in findings)
+    )
     if model.state == "quarantined" and not awaits:
         unfit = unfit_for_its_base(session, model)
         if unfit is not None:  # its base was registered after its header was inspected
-            _refuse(session, row, [unfit, *found])
+            _refuse(session, row, [unfit, *findings])
             _withdraw_quarantined(session, model.id, MISFIT)
             return
         publish_model(session, model, _name_of(session, row))
     state = "quarantined" if model.state == "quarantined" else "published"
-    change_submission(session, row, state, findings=findings_json(found), model_id=model.id)
+    change_submission(session, row, state, findings=findings_json(findings), model_id=model.id)
 
 
-def _refuse(session: Session, row: Submission, found: list[SubmissionFinding]) -> None:
-    reason = next(one.sentence for one in found if one.severity == REFUSE)
-    change_submission(session, row, "refused", findings=findings_json(found), reason=reason)
+def _refuse(session: Session, row: Submission, findings: list[SubmissionFinding]) -> None:
+    reason = next(one.sentence for one in findings if one.severity == REFUSE)
+    change_submission(session, row, "refused", findings=findings_json(findings), reason=reason)
     name, model = _name_of(session, row), f"{row.namespace}/{row.name}"
     record_event(session, name, Action.FAIL_CHECKS, model, reason, submission=row.id)
 
 
 def _note_our_fault(session: Session, row: Submission) -> None:
     if row.state in UNDER_WAY:
-        found = findings_json([SubmissionFinding(REFUSE, "our-fault", OUR_FAULT)])
-        change_submission(session, row, "refused", findings=found, reason=OUR_FAULT)
+        document = findings_json([SubmissionFinding(REFUSE, "our-fault", OUR_FAULT)])
+        change_submission(session, row, "refused", findings=document, reason=OUR_FAULT)
 
 
 def _withdraw_unwanted(registry: LocalRegistry, submission_id: int, outcome: _Outcome) -> None:

@@ -157,11 +157,11 @@ class OpenLoad:
 
 def distinct(files: Iterable[CutFile]) -> dict[Digest, Wanted]:
     """The pieces of `files`, each digest once, in file order."""
-    found: dict[Digest, Wanted] = {}
+    loads: dict[Digest, Wanted] = {}
     for file in files:
         for span, digest in file.pieces:
-            found.setdefault(digest, Wanted(file.file.source, span, digest))
-    return found
+            loads.setdefault(digest, Wanted(file.file.source, span, digest))
+    return loads
 
 
 def loads(missing: Sequence[Wanted]) -> list[Load]:
@@ -215,10 +215,10 @@ class Memory:
         if entry.get("file") != _identity(identity) or entry.get("spans") != _span_values(spans):
             return None
         try:
-            found = Hashed(parse_digest(entry["sha256"]), tuple(parse_digest(text) for text in entry["pieces"]))
+            hashed = Hashed(parse_digest(entry["sha256"]), tuple(parse_digest(text) for text in entry["pieces"]))
         except (BadDigest, KeyError, TypeError, AttributeError):
             return None
-        return found if len(found.pieces) == len(spans) else None
+        return hashed if len(hashed.pieces) == len(spans) else None
 
     def keep_hashed(self, path: Path, identity: FileIdentity, spans: Sequence[Span], hashed: Hashed) -> None:
         """Remember the digests of the file at `path`, unless it was written only just now."""
@@ -238,8 +238,8 @@ class Memory:
 
     def submission(self, url: str, name: str, digest: str) -> int | None:
         """Return the id of the submission of the model `digest` to the registry at `url` as `name`, if there is one."""
-        found = self._read(_submission_key(url, name, digest)).get("submission")
-        return found if type(found) is int else None
+        name_of_submission = self._read(_submission_key(url, name, digest)).get("submission")
+        return name_of_submission if type(name_of_submission) is int else None
 
     def keep_submission(self, url: str, name: str, digest: str, submission: int) -> None:
         """Remember what was handed in."""

@@ -13,7 +13,7 @@ from organs.registry.catalog.records import (
     Edits,
 )
 from organs.registry.catalog.vocabulary import checked_text
-from organs.registry.compose.licences import wrong_with_licence
+from organs.registry.compose.licences import licence_problem
 from organs.registry.digest import Digest
 from organs.registry.entities.published import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from organs.registry.errors import BadInput, BadValue, field_errors
@@ -30,7 +30,7 @@ Wrong = tuple[str, str]
 """A field and a sentence."""
 
 
-def read_edits(given: Mapping[str, object]) -> tuple[Edits, list[Wrong]]:
+def read_edits(values: Mapping[str, object]) -> tuple[Edits, list[Wrong]]:
     """The edits that the members of `given` among `FIELDS` mean, and all that is wrong with them.
 
     What is absent stays as it is; null, an empty text and an empty list say that nothing is said any more. Where
@@ -39,9 +39,9 @@ def read_edits(given: Mapping[str, object]) -> tuple[Edits, list[Wrong]]:
     wrong: list[Wrong] = []
     read: dict[str, Any] = {}
     for name, reader in _READERS.items():
-        if name in given:
+        if name in values:
             try:
-                read[name] = reader("" if given[name] is None else given[name])
+                read[name] = reader("" if values[name] is None else values[name])
             except BadValue as error:
                 wrong.append((name, _sentence(str(error))))
     return (Edits() if wrong else Edits(**read)), wrong
@@ -52,11 +52,11 @@ def has_controls(text: str, breaks: str = "") -> bool:
     return any(not (sign.isprintable() or sign in breaks or sign in _HARMLESS) for sign in text)
 
 
-def _line(what: str, limit: int) -> Callable[[object], str]:
+def _line(name: str, limit: int) -> Callable[[object], str]:
     def read(value: object) -> str:
-        text = _text(value, what, limit)
+        text = _text(value, name, limit)
         if has_controls(text):
-            raise BadValue(f"{what} is one line of plain text, without control characters")
+            raise BadValue(f"{name} is one line of plain text, without control characters")
         return text
 
     return read
@@ -71,7 +71,7 @@ def _description(value: object) -> str:
 
 def _licence(value: object) -> str:
     text = " ".join(_text(value, "the licence", TITLE_MAX).split())
-    wrong = wrong_with_licence(text) if text else None
+    wrong = licence_problem(text) if text else None
     if wrong is not None:
         raise BadValue(wrong)
     return text
@@ -88,11 +88,11 @@ def _tags(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag for tag in tags if tag))
 
 
-def _text(value: object, what: str, limit: int) -> str:
+def _text(value: object, name: str, limit: int) -> str:
     if not isinstance(value, str):
-        raise BadValue(f"{what} is to be a text")
+        raise BadValue(f"{name} is to be a text")
     text = value.replace("\r\n", "\n").replace("\r", "\n").strip()
-    return checked_text(text, what, limit)
+    return checked_text(text, name, limit)
 
 
 def _sentence(text: str) -> str:
@@ -268,7 +268,9 @@ def _acknowledged(values: Any, reasons: _Reasons) -> tuple[str, ...]:
     if values is None:
         return ()
     known = sorted(MUST_ACKNOWLEDGE)
-    if not isinstance(values, list) or not all(isinstance(one, str) and one in MUST_ACKNOWLEDGE for one in values):
+    if not isinstance(values, list) or not all(
+        isinstance(value, str) and value in MUST_ACKNOWLEDGE for value in values
+    ):
         reasons.add("acknowledge", f"acknowledge is a list of codes of findings: {', '.join(known)}")
         return ()
     return tuple(sorted(set(values)))
@@ -278,12 +280,14 @@ def _files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= FILES_MAX:
         reasons.add("files", f"files is a list of 1 to {FILES_MAX:,} files")
         return ()
-    counts = [len(one["pieces"]) for one in values if isinstance(one, dict) and isinstance(one.get("pieces"), list)]
+    counts = [
+        len(value["pieces"]) for value in values if isinstance(value, dict) and isinstance(value.get("pieces"), list)
+    ]
     if sum(counts) > PIECES_MAX:
         reasons.add("files", f"the files have {sum(counts):,} pieces together; {PIECES_MAX:,} are the most")
         return ()
-    found = [_file(one, f"files[{number}]", reasons) for number, one in enumerate(values)]
-    files = tuple(file for file in found if file is not None)
+    files_or_none = [_file(value, f"files[{number}]", reasons) for number, value in enumerate(values)]
+    files = tuple(file for file in files_or_none if file is not None)
     names = [file.name.lower() for file in files]
     if len(set(names)) != len(names):
         reasons.add("files", "two files have one name")
@@ -331,7 +335,7 @@ def _pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tupl
     if not isinstance(values, list):
         reasons.add(where, "pieces is a list of [offset_bytes, size_bytes, digest]")
         return ()
-    found, position = [], 0
+    pieces, position = [], 0
     for number, value in enumerate(values):
         if not (isinstance(value, list) and len(value) == 3 and type(value[0]) is type(value[1]) is int):
             reasons.add(f"{where}[{number}]", "a piece is [offset_bytes, size_bytes, digest]")
@@ -344,9 +348,9 @@ def _pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tupl
         elif size <= 0 or offset + size > size_bytes:
             reasons.add(f"{where}[{number}]", f"it has {_shown(size)} bytes, and must lie within the file")
         else:
-            found.append(WantedPiece(offset, size, Digest(digest)))
+            pieces.append(WantedPiece(offset, size, Digest(digest)))
             position = offset + size
-    return tuple(found)
+    return tuple(pieces)
 
 
 def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
@@ -364,7 +368,7 @@ def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
         for name, limit in limits.items()
     }
     tags = _manifest_tags(values.get("tags"), reasons)
-    wrong = wrong_with_licence(texts["license"]) if texts["license"] else None
+    wrong = licence_problem(texts["license"]) if texts["license"] else None
     if wrong is not None:
         reasons.add("metadata.license", wrong.rstrip("."))
     return StatedMetadata(texts["title"], texts["description"], texts["license"], texts["base"], tags)
@@ -394,11 +398,11 @@ def _manifest_tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
     if not isinstance(value, list) or len(value) > TAGS_MAX:
         reasons.add("metadata.tags", f"tags is a list of at most {TAGS_MAX} words")
         return None
-    for number, one in enumerate(value):
-        if one is None:  # which elsewhere means that nothing is said
+    for number, entry in enumerate(value):
+        if entry is None:  # which elsewhere means that nothing is said
             reasons.add(f"metadata.tags[{number}]", "this is a text")
-    found = [_manifest_text(one, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, one in enumerate(value)]
-    return tuple(dict.fromkeys(one for one in found if one))
+    tags = [_manifest_text(item, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, item in enumerate(value)]
+    return tuple(dict.fromkeys(item for item in tags if item))
 
 
 def _is_digest(value: Any) -> bool:

@@ -200,8 +200,8 @@ def front_messages(front: Front) -> Iterator[Values]:
         for field in header.fields
     ]
     yield from _batches("fields", described, [len(field.key) for field in header.fields])
-    tensors = [[one.name, one.shape, one.dtype.id, one.offset] for one in header.tensors]
-    yield from _batches("tensors", tensors, [len(one.name) for one in header.tensors])
+    tensors = [[tensor.name, tensor.shape, tensor.dtype.id, tensor.offset] for tensor in header.tensors]
+    yield from _batches("tensors", tensors, [len(tensor.name) for tensor in header.tensors])
     yield {
         "front": {
             "version": header.version,
@@ -397,35 +397,35 @@ def _check_members(values: Any, names: Sequence[str]) -> None:
         raise BadMessage("an object has other members than it must have")
 
 
-def _whole(value: Any, what: str, most: int = SIZE_MAX) -> int:
+def _whole(value: Any, name: str, most: int = SIZE_MAX) -> int:
     if type(value) is not int or not 0 <= value <= most:
-        raise BadMessage(f"{what} is not a whole number up to {most:,}")
+        raise BadMessage(f"{name} is not a whole number up to {most:,}")
     return value
 
 
-def _text(value: Any, what: str, longest: int, pattern: re.Pattern[str] | None = None) -> str:
+def _text(value: Any, name: str, longest: int, pattern: re.Pattern[str] | None = None) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= longest:
-        raise BadMessage(f"{what} is not a text of 1 to {longest:,} characters")
+        raise BadMessage(f"{name} is not a text of 1 to {longest:,} characters")
     if pattern is not None and not pattern.fullmatch(value):
-        raise BadMessage(f"{what} has characters that it cannot have")
+        raise BadMessage(f"{name} has characters that it cannot have")
     if not _is_unicode(value):
-        raise BadMessage(f"{what} is not Unicode")
+        raise BadMessage(f"{name} is not Unicode")
     return value
 
 
-def _texts(values: Any, what: str, most: int, longest: int) -> Iterator[str]:
+def _texts(values: Any, name: str, most: int, longest: int) -> Iterator[str]:
     """Return texts that have at most `longest` characters each, and `most` times so many are not there."""
     if not isinstance(values, list) or len(values) > most:
-        raise BadMessage(f"the {what} are not a list of at most {most:,}")
+        raise BadMessage(f"the {name} are not a list of at most {most:,}")
     for value in values:
         if not isinstance(value, str) or len(value) > longest or not _is_unicode(value):
-            raise BadMessage(f"one of the {what} is not a text of at most {longest:,} characters")
+            raise BadMessage(f"one of the {name} is not a text of at most {longest:,} characters")
         yield value
 
 
 def _printable(text: str) -> str:
     """Return `text` with blanks for characters that a terminal would obey."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    return "".join(item if item.isprintable() else " " for item in text)
 
 
 def _is_unicode(text: str) -> bool:
@@ -490,7 +490,10 @@ _ANY = _number(-math.inf, math.inf)
 _MEASUREMENT: dict[str, Callable[[Any], bool]] = {
     "method": lambda value: value == Z_METHOD,
     "sample_size": _count(SAMPLE_MAX_ELEMENTS),
-    **{one.name: _number(one.low, math.inf if one.high is None else one.high + ROUNDING) for one in MEASURES.values()},
+    **{
+        item.name: _number(item.low, math.inf if item.high is None else item.high + ROUNDING)
+        for item in MEASURES.values()
+    },
     "entropy": _ANY,
     "kurtosis": _ANY,
     "coherence": _ANY,

@@ -18,6 +18,7 @@ from organs.ingest.contributions.manifest import StatedMetadata
 from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.records import is_complete, kind_of, nonfinite_flags
 from organs.ingest.tasks import Progress
+from organs.registry.amounts import names_text
 from organs.registry.catalog.queries.models import (
     model_by_name,
     newest_reachable,
@@ -30,10 +31,9 @@ from organs.registry.catalog.queries.organs import models_with_most_organs_of
 from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.queries.submissions import refused_with_digest
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.findings import listed
 from organs.registry.compose.licences import AND, differing_licence, terms_of
 from organs.registry.compose.lock import LOCK_KEY
-from organs.registry.compose.models import parts_of, why_unfit
+from organs.registry.compose.models import misfit_sentence, parts_of
 from organs.registry.digest import Digest
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadName, NotFound
@@ -79,20 +79,20 @@ def base_findings(
         if unfit is not None:
             yield SubmissionFinding(REFUSE, UNFIT, unfit)
         return
-    shown = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
+    quoted = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
     meant = next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
     guesses = [] if child is None else models_meant(session, child, meant)
     if not guesses:
         sentence = (
-            f"Its base {shown} was not registered here under that name when this was looked at; when it is, the two "
+            f"Its base {quoted} was not registered here under that name when this was looked at; when it is, the two "
             "are joined."
         )
         yield SubmissionFinding(NOTE, "base-not-registered", sentence)
         return
-    names = listed([guess.full_name for guess in guesses])
+    names = names_text([guess.full_name for guess in guesses])
     taken = names if len(guesses) == 1 else f"the one that is most like it of {names}"
     how = "by the name in its header" if meant in parents else "by its name"
-    yield SubmissionFinding(NOTE, "base-found", f"Its base {shown} is taken to be {taken}, {how}.")
+    yield SubmissionFinding(NOTE, "base-found", f"Its base {quoted} is taken to be {taken}, {how}.")
     unfits = [_unfit(session, guess, organs) for guess in guesses]
     if unfits[0] is not None and None not in unfits:
         yield SubmissionFinding(WARN, UNFIT, unfits[0])
@@ -113,16 +113,16 @@ def unfit_for_its_base(session: Session, model: Model) -> SubmissionFinding | No
 
 
 def _unfit(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
-    return why_unfit(session, base, organs) if base.complete else None
+    return misfit_sentence(session, base, organs) if base.complete else None
 
 
 def registered_base(session: Session, base: str) -> Model | None:
     """The model of that name, if it is shown to everybody."""
     try:
-        found = model_by_name(session, parse_model_name(base)) if "/" in base else None
+        model = model_by_name(session, parse_model_name(base)) if "/" in base else None
     except (BadName, NotFound):
         return None
-    return found if found is not None and found.state == "visible" else None
+    return model if model is not None and model.state == "visible" else None
 
 
 def digest_findings(
@@ -167,14 +167,14 @@ def organ_findings(session: Session, model: Model, base: str | None) -> Iterator
     """Warn if most of the different organs of `model` are those of another's model, which it does not name as base."""
     named = folded((base or "").partition("@")[0])
     organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
-    for found in others:
-        other = found.model
+    for row in others:
+        other = row.model
         names = (f"{other.namespace}/{other.name}", other.name, other.title or "")
-        is_named = named and named in [folded(one) for one in names]
+        is_named = named and named in [folded(name) for name in names]
         if other.digest == model.digest or is_named:
             continue
-        if found.shared >= MUCH * organs:
-            much = f"{found.shared:,} of its {organs:,} organs are those of {other.full_name}"
+        if row.shared >= MUCH * organs:
+            much = f"{row.shared:,} of its {organs:,} organs are those of {other.full_name}"
             yield SubmissionFinding(WARN, "organs-of-another", f"{much}, which it does not name as its base.")
         return
 
@@ -235,12 +235,12 @@ def count_nonfinite_weights(files: Sequence[DissectedFile], progress: Progress) 
             yield piece
             progress(len(piece))
 
-    found = {
+    counts = {
         tensor.name: count_nonfinite_in(pieces(file, tensor), tensor.dtype)
         for file in files
         for tensor in file.header.tensors
     }
-    return {name: count for name, count in found.items() if count}
+    return {name: count for name, count in counts.items() if count}
 
 
 def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[SubmissionFinding]:
@@ -294,7 +294,7 @@ def _of_licence(licence: str | None, in_header: str | None) -> Iterator[Submissi
         sentence = "No licence is stated: nobody may use it then. Give one, such as Apache-2.0 or CC-BY-4.0."
         yield SubmissionFinding(WARN, "no-license", sentence)
         return
-    stated = [part.strip("() ") for one in licence.split(AND) for part in one.split(" OR ")]
+    stated = [part.strip("() ") for item in licence.split(AND) for part in item.split(" OR ")]
     unknown = [part for part in stated if part and terms_of(part) is None]
     if unknown:
         sentence = f"The licence {_shown(unknown[0])} is not known here; SPDX identifiers such as MIT are."

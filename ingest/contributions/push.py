@@ -193,8 +193,8 @@ def check_room(
         )
     if account.namespace == LOCAL:
         return  # who works at the machine has its disk
-    kept = patiently(stop, partial(connection.read, UploadPage, f"{API}/uploads"))
-    _check_quota(name, account.quota, size_bytes, missing, known_bytes, kept.items)
+    uploads = patiently(stop, partial(connection.read, UploadPage, f"{API}/uploads"))
+    _check_quota(name, account.quota, size_bytes, missing, known_bytes, uploads.items)
 
 
 def _check_quota(
@@ -203,7 +203,7 @@ def _check_quota(
     size_bytes: int,
     missing: Mapping[Digest, Wanted],
     known_bytes: int,
-    kept: Sequence[Upload],
+    uploads: Sequence[Upload],
 ) -> None:
     """As it will be when all has been sent and the model is handed in: its files count whole, and what was sent for it
     counts no more.
@@ -211,8 +211,8 @@ def _check_quota(
     What is `kept` there of an earlier run counts already. Of what is known there some may lie in uploads that were
     finished, at most as much as there is beside those under way.
     """
-    new_bytes = sum(_counted_bytes(load) for load in loads(list(missing.values())) if not _is_kept(load, kept))
-    finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in kept))
+    new_bytes = sum(_counted_bytes(load) for load in loads(list(missing.values())) if not _is_kept(load, uploads))
+    finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in uploads))
     sent_bytes = sum(piece.span.size_bytes for piece in missing.values()) + min(known_bytes, finished_bytes)
     then = structs.replace(
         quota, used_bytes=quota.used_bytes + new_bytes, uploads_bytes=quota.uploads_bytes + new_bytes
@@ -231,9 +231,9 @@ def _counted_bytes(load: Load) -> int:
     return load.size_bytes + (PIECE_ROW_BYTES * len(load.pieces) if load.is_pack else 0)
 
 
-def _is_kept(load: Load, kept: Sequence[Upload]) -> bool:
+def _is_kept(load: Load, uploads: Sequence[Upload]) -> bool:
     """Return whether an upload of exactly this load is open. The bytes of a pack are read only if one has its size."""
-    same_size = [upload for upload in kept if upload.size_bytes == load.size_bytes]
+    same_size = [upload for upload in uploads if upload.size_bytes == load.size_bytes]
     if not same_size:
         return False
     request = load.opened().request
@@ -268,13 +268,13 @@ def submit(connection: Connection, name: ModelName, request: SubmissionRequest, 
 
 
 def followed(
-    connection: Connection, submission: Submission, stop: threading.Event, told: Callable[[Submission], None]
+    connection: Connection, submission: Submission, stop: threading.Event, notify: Callable[[Submission], None]
 ) -> Submission:
     """`submission` when it has ended; `told` of each look at it. Raises Unreachable, NotFound."""
     patience = Patience(stop)
     pause = POLL_SECONDS
     while not submission.has_ended:
-        told(submission)
+        notify(submission)
         if stop.wait(pause):
             raise Stopped
         pause = min(pause * 1.5, POLL_MAX_SECONDS)
@@ -323,7 +323,7 @@ class Sender:
         opened = load.opened()
         patience = Patience(self._stop)
         session: Upload | None = None
-        told = refused = 0
+        reported = refused = 0
         while True:
             self._check_not_stopped()
             try:
@@ -339,11 +339,11 @@ class Sender:
                 session = None  # a chunk that was damaged on its way, or a session that is no more
                 patience.wait(error)
                 continue
-            if session.received_bytes > told or session.is_complete:
+            if session.received_bytes > reported or session.is_complete:
                 patience.succeeded()
             reached = opened.span.size_bytes if session.is_complete else session.received_bytes
-            self._advance(reached - told)
-            told = reached
+            self._advance(reached - reported)
+            reported = reached
             if session.is_complete:
                 return
 
@@ -476,9 +476,9 @@ def push(
         _check_partial(files, options)
         name = model_name(connection, source, options)
         progress.stage("read", sum(file.header.file_size_bytes for file in files))
-        one = _Push(connection, name, cut(files, memory, progress.advance), options, memory, progress, stop)
+        item = _Push(connection, name, cut(files, memory, progress.advance), options, memory, progress, stop)
         try:
-            return one.run()
+            return item.run()
         except Misfit:
             for path in source.paths:
                 memory.forget_hashed(path)  # it changed in a way that its date and size do not tell
@@ -500,8 +500,8 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     Raises BadName, and NotAllowed for a namespace that is another's, before anything is read or sent.
     """
     own = connection.read(Account, f"{API}/account").namespace
-    asked = options.name or source.name.name
-    name = parse_model_name(asked if "/" in asked else f"{own}/{asked}")
+    requested = options.name or source.name.name
+    name = parse_model_name(requested if "/" in requested else f"{own}/{requested}")
     if name.version is not None:
         raise BadName("a name that is pushed has no @version: the next free one is given")
     if own != LOCAL and name.namespace.lower() != own.lower():
@@ -538,8 +538,8 @@ class _Push:
         self._digest = model_digest([file.sha256 for file in files])
 
     def run(self) -> PushReport:
-        if (there := self._there()) is not None:
-            return there
+        if (registered := self._there()) is not None:
+            return registered
         pieces = distinct(self._files)
         if (earlier := self._handed_in_earlier()) is not None:
             return self._report(self._followed(earlier), {}, pieces, 0)
@@ -566,12 +566,12 @@ class _Push:
     def _there(self) -> PushReport | None:
         """The report when the newest model of this name has these very files."""
         try:
-            found = self._connection.read(_ModelFiles, f"{API}/models/{self._name.namespace}/{self._name.name}")
+            files = self._connection.read(_ModelFiles, f"{API}/models/{self._name.namespace}/{self._name.name}")
         except NotFound:
             return None
-        if [file.sha256 for file in found.files] != [file.sha256 for file in self._files]:
+        if [file.sha256 for file in files.files] != [file.sha256 for file in self._files]:
             return None
-        model = found.name
+        model = files.name
         pieces, address = distinct(self._files), f"{self._connection.url}/models/{model}"
         unheard = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
         return PushReport(

@@ -130,11 +130,11 @@ def _is_needed(session: Session, contributor_id: int, upload_id: int, newest_id:
     """
     upload = session.get(Upload, upload_id)
     hold_contributor(session, contributor_id)
-    later = [manifest_of(one) for one in open_submissions(session, contributor_id, UNDER_WAY, newest_id)]
+    later = [manifest_of(submission) for submission in open_submissions(session, contributor_id, UNDER_WAY, newest_id)]
     if upload is None or not later:
         return False
     stored = {digest for _, _, digest in pieces_of_upload(session, upload_id)}
-    return any(upload.public_id in one.uploads() or stored & one.digests() for one in later)
+    return any(upload.public_id in item.uploads() or stored & item.digests() for item in later)
 
 
 INSPECT, PUBLISH = "inspect", "publish"
@@ -207,11 +207,11 @@ def publish(
         agreed = {*acknowledged, *acknowledged_of(row)}
         for finding in unacknowledged(stored_findings(row.findings), agreed):
             raise BadInput(f"{finding.sentence} To publish it all the same, acknowledge {finding.code}")
-        said = metadata_json(stated.over(stated_metadata_of(row)), publish=True, acknowledged=agreed)
+        document = metadata_json(stated.over(stated_metadata_of(row)), publish=True, acknowledged=agreed)
         if name is not None:
             check_model_name(session, ModelName(row.namespace, name))
             row.name = name
-        change_submission(session, row, "publishing", said=said)
+        change_submission(session, row, "publishing", said=document)
         _enqueue(session, row, PUBLISH, contributor)
 
 

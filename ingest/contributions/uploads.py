@@ -266,9 +266,9 @@ def open_upload(registry: LocalRegistry, contributor_id: int, declared: Declared
     Raises OverQuota, TooMany, DiskFull, StoreUnwritable.
     """
     with registry.catalog.reading() as session:
-        found = _same(registry, session, contributor_id, declared)
-        if found is not None:
-            return found
+        existing = _same(registry, session, contributor_id, declared)
+        if existing is not None:
+            return existing
         _check_allowed(registry, session, contributor_id, declared, hold=False)
     spool = spool_of(registry)
     name = spool.make(declared.size_bytes)
@@ -346,9 +346,9 @@ def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest:
         if upload.received_bytes < upload.size_bytes:
             raise BadInput(f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes have come: send the rest first")
         assert file is not None
-        found = _checked(registry, upload, file, digest or _declared_digest(upload))
+        problem = _checked(registry, upload, file, digest or _declared_digest(upload))
         with registry.catalog.writing() as session:
-            if not complete_upload(session, upload.id, found):
+            if not complete_upload(session, upload.id, problem):
                 raise Conflict("the upload has ended meanwhile")
         return look_up(registry, contributor_id, public_id)
 
@@ -473,8 +473,8 @@ def _checked(registry: LocalRegistry, upload: Upload, file: SpoolFile, wanted: D
     if wanted is not None and whole.hexdigest() != wanted:
         raise BadInput(f"its bytes have the digest {whole.hexdigest()}, not {wanted}")
     if wrong:
-        told = ", ".join(f"{offset:,}" for offset in wrong[:WRONG_PIECES_TOLD])
-        raise BadInput(f"{len(wrong)} of its pieces have other digests than declared: those at byte {told}")
+        offsets = ", ".join(f"{offset:,}" for offset in wrong[:WRONG_PIECES_TOLD])
+        raise BadInput(f"{len(wrong)} of its pieces have other digests than declared: those at byte {offsets}")
     return Digest(whole.hexdigest())
 
 

@@ -164,8 +164,8 @@ def _measured(file: DissectedFile, tensor: TensorInfo) -> Measures:
     def read(offset: int, size: int) -> bytes:
         return file.source.read_at(begin + offset, size)
 
-    found = measure(read, tensor.shape, tensor.dtype)
-    return {name: getattr(found, name) for name in MEASURE_NAMES}
+    measurement = measure(read, tensor.shape, tensor.dtype)
+    return {name: getattr(measurement, name) for name in MEASURE_NAMES}
 
 
 def _unchanged(file: DissectedFile, _found: Digest) -> None:
@@ -195,9 +195,9 @@ def _plan_views(store: BlobStore, plan: FilePlan) -> Iterator[Iterator[memoryvie
         yield iter(stream)
 
 
-def _as_it_came(plan: FilePlan, found: Digest) -> None:
-    if plan.sha256 is not None and found != plan.sha256:
-        raise CorruptBlob(plan.name, f"its SHA-256 would be {found}, {plan.sha256} is due; nothing was written")
+def _as_it_came(plan: FilePlan, digest: Digest) -> None:
+    if plan.sha256 is not None and digest != plan.sha256:
+        raise CorruptBlob(plan.name, f"its SHA-256 would be {digest}, {plan.sha256} is due; nothing was written")
 
 
 Progress = Callable[[int], None]
@@ -241,13 +241,13 @@ def extract(
 
 def _check_limits(contents: Sequence[Content]) -> None:
     tensors = sum(len(content.header.tensors) for content in contents)
-    for what, count, most in (
+    for name, count, most in (
         ("tensors", tensors, TENSORS_MAX),
         ("files", len(contents), GGUF_FILES_MAX),
         ("bytes of headers", sum(content.header.end for content in contents), HEADERS_MAX_BYTES),
     ):
         if count > most:
-            raise BadSource(f"{contents[0].name}: {count} {what}; an organ directory holds at most {most}")
+            raise BadSource(f"{contents[0].name}: {count} {name}; an organ directory holds at most {most}")
 
 
 def _disk_bytes(contents: Sequence[Content]) -> int:
@@ -273,10 +273,10 @@ class _Extraction:
                 self.staging.make_folder(folder)
         workers = ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="measure")
         try:
-            with threadpool_limits(1, "blas"), self.staging.new_file(HEADER_FILE) as kept:  # threads of our own
+            with threadpool_limits(1, "blas"), self.staging.new_file(HEADER_FILE) as header_file:  # threads of our own
                 left = iter(names)
                 for number, content in enumerate(self.contents):
-                    self._take_apart(number, content, left, kept, workers)
+                    self._take_apart(number, content, left, header_file, workers)
                 self.tensors = [
                     replace(tensor, measures=measured.result())
                     for tensor, measured in zip(self.tensors, self._measuring, strict=True)
@@ -288,19 +288,19 @@ class _Extraction:
         self._write_manifest()
 
     def _take_apart(
-        self, number: int, content: Content, names: Iterator[str], kept: StagedFile, workers: ThreadPoolExecutor
+        self, number: int, content: Content, names: Iterator[str], header_file: StagedFile, workers: ThreadPoolExecutor
     ) -> None:
         header = content.header
-        begun = kept.size_bytes
+        begun = header_file.size_bytes
         with content.views() as views:
             bytes_in_order = _Passage(views, self.progress)
             for view in bytes_in_order.take(header.end):
-                kept.write(view)
-            paddings = list(_odd(bytes_in_order, _until_data(content), kept))
+                header_file.write(view)
+            paddings = list(_odd(bytes_in_order, _until_data(content), header_file))
             for tensor in header.tensors:
                 self._write_organ(number, content, tensor, next(names), bytes_in_order)
                 self._measuring.append(workers.submit(content.measures, tensor))
-                paddings += _odd(bytes_in_order, _until_next(content, tensor), kept)
+                paddings += _odd(bytes_in_order, _until_next(content, tensor), header_file)
         self.ggufs.append(
             WrittenGguf(
                 name=safe_file_name(content.name),
@@ -379,13 +379,13 @@ def _until_next(content: Content, tensor: TensorInfo) -> tuple[int, int]:
     return end, min(end + padding, header.file_size_bytes)
 
 
-def _odd(bytes_in_order: _Passage, between: tuple[int, int], kept: StagedFile) -> Iterator[Padding]:
+def _odd(bytes_in_order: _Passage, between: tuple[int, int], header_file: StagedFile) -> Iterator[Padding]:
     """Let the padding `between` two offsets pass; if it is not all zeros it is kept."""
     begin, end = between
     data = b"".join(bytes(view) for view in bytes_in_order.take(end - begin))
     if data.strip(b"\0"):
-        yield Padding(begin, Stretch(kept.size_bytes, len(data)))
-        kept.write(data)
+        yield Padding(begin, Stretch(header_file.size_bytes, len(data)))
+        header_file.write(data)
 
 
 def _no_progress(_size_bytes: int) -> None:

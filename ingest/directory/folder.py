@@ -105,16 +105,16 @@ class Folder:
         for folder in FOLDERS.values():
             try:
                 with os.scandir(self.path / folder) as entries:
-                    found = [entry.name for entry in entries if entry.name.lower().endswith(ORGAN_SUFFIX)]
+                    names = [entry.name for entry in entries if entry.name.lower().endswith(ORGAN_SUFFIX)]
             except OSError:
                 continue  # not there; what the manifest wants of it is missed by name
-            yield from (f"{folder}/{name}" for name in sorted(found))
+            yield from (f"{folder}/{name}" for name in sorted(names))
 
     def close(self) -> None:
         """Give all descriptors back; safe to call twice."""
         with self._lock:
-            for one in self._opened.values():
-                os.close(one.descriptor)
+            for item in self._opened.values():
+                os.close(item.descriptor)
             self._opened.clear()
             if self._descriptor >= 0:
                 os.close(self._descriptor)
@@ -124,22 +124,22 @@ class Folder:
     def _lent(self, file: str) -> Iterator[int]:
         """A descriptor of `file` that nobody closes inside the block."""
         with self._lock:
-            one = self._opened.get(file)
-            if one is None:
-                one = self._opened[file] = _Open(self._open(file))
+            item = self._opened.get(file)
+            if item is None:
+                item = self._opened[file] = _Open(self._open(file))
             self._opened.move_to_end(file)
-            one.readers += 1
+            item.readers += 1
             self._close_idle()
         try:
-            yield one.descriptor
+            yield item.descriptor
         finally:
             with self._lock:
-                one.readers -= 1
+                item.readers -= 1
 
     def _close_idle(self) -> None:
-        for file, one in list(self._opened.items())[: max(0, len(self._opened) - OPEN_FILES_MAX)]:
-            if not one.readers:
-                os.close(one.descriptor)
+        for file, item in list(self._opened.items())[: max(0, len(self._opened) - OPEN_FILES_MAX)]:
+            if not item.readers:
+                os.close(item.descriptor)
                 del self._opened[file]
 
     def _open(self, file: str) -> int:

@@ -138,7 +138,7 @@ def _check_keys(data: bytes) -> None:
     for inside, pieces in _chunks(data):
         strings, behind = pieces[1 - inside :: 2], pieces[2 - inside :: 2]
         # Hashes, as keys may be of any length.
-        keys.update(hash(one) for one, other in zip(strings, behind, strict=False) if other.lstrip().startswith(b":"))
+        keys.update(hash(item) for item, other in zip(strings, behind, strict=False) if other.lstrip().startswith(b":"))
         if len(keys) > KEYS_MAX:
             raise ValueError(f"more than {KEYS_MAX} different keys")
 

@@ -65,7 +65,7 @@ def organ_files(names: Iterable[str]) -> list[str]:
     taken: set[str] = set()
     files = []
     for name in names:
-        file = next(one for one in _candidates(name) if one.lower() not in taken)
+        file = next(candidate for candidate in _candidates(name) if candidate.lower() not in taken)
         taken.add(file.lower())
         files.append(file)
     return files
@@ -183,9 +183,9 @@ def check_shape(shape: tuple[int, ...], dtype: DType) -> None:
         raise ValueError("the shape is larger than any file")
 
 
-def _number(data: bytes, offset: int, what: str) -> int:
+def _number(data: bytes, offset: int, name: str) -> int:
     if len(data) < offset + 4:
-        raise ValueError(f"it ends before its {what}")
+        raise ValueError(f"it ends before its {name}")
     value: int = _U32.unpack_from(data, offset)[0]
     return value
 

@@ -92,7 +92,7 @@ class Fields:
     def numbers(self, key: str) -> tuple[int, ...] | None:
         """A list of whole numbers."""
         value = self.values.get(key)
-        if isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+        if isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
             return tuple(value)
         self._refuse(key, "a list of whole numbers", required=False)
         return None
@@ -103,10 +103,10 @@ class Fields:
         if isinstance(value, list) and len(value) > most:
             self.reasons.add(f"{self.where}{key} has {len(value)} entries; at most {most} are read")
             return ()
-        if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
             return [
-                Fields(one, f"{self.where}{key}[{number}].", self.reasons, self.lenient)
-                for number, one in enumerate(value)
+                Fields(item, f"{self.where}{key}[{number}].", self.reasons, self.lenient)
+                for number, item in enumerate(value)
             ]
         self._refuse(key, "a list of objects", required=False)
         return ()
@@ -122,7 +122,7 @@ class Fields:
     def check_measures(self, key: str) -> None:
         """An object of numbers and nulls."""
         value = self.values.get(key)
-        if not isinstance(value, dict) or not all(_is_number(one) for one in value.values()):
+        if not isinstance(value, dict) or not all(_is_number(item) for item in value.values()):
             self._refuse(key, "an object of numbers", required=False)
 
     def _refuse(self, key: str, wanted: str, *, required: bool) -> None:
@@ -369,15 +369,15 @@ def _type_of(value: Any) -> str:
 
 
 def _element_type(values: list[Any]) -> str:
-    if all(isinstance(one, str) for one in values):
+    if all(isinstance(value, str) for value in values):
         return "string"
-    if all(isinstance(one, bool) for one in values):
+    if all(isinstance(value, bool) for value in values):
         return "bool"
-    if any(isinstance(one, bool) for one in values):
+    if any(isinstance(value, bool) for value in values):
         raise ValueError("a list of several kinds")
-    if all(isinstance(one, int) for one in values):
+    if all(isinstance(value, int) for value in values):
         return _smallest(values, ("int32", "uint32", "int64", "uint64"))
-    if all(isinstance(one, int | float) for one in values):
+    if all(isinstance(value, int | float) for value in values):
         return _float_type(values)
     raise ValueError("a list of several kinds, or of what GGUF has no type for")
 
@@ -392,7 +392,7 @@ def _smallest(values: list[int], order: tuple[str, ...]) -> str:
 
 
 def _float_type(values: list[float]) -> str:
-    largest = max((abs(one) for one in values if math.isfinite(one)), default=0.0)
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     return "float32" if largest <= 3.4e38 else "float64"
 
 
@@ -425,24 +425,24 @@ def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
 
 
 def _files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
-    found = fields.objects("files", GGUF_FILES_MAX)
-    if not found:
+    entries = fields.objects("files", GGUF_FILES_MAX)
+    if not entries:
         fields.reasons.add("files has 0 entries that can be read; one is needed")
     if fields.values.get("header_file") not in (None, HEADER_FILE):
         fields.reasons.add(f"header_file is not {HEADER_FILE}")
-    for one in found:
-        name = one.text("name", required=True) or ""
+    for item in entries:
+        name = item.text("name", required=True) or ""
         if name and not _is_file_name(name):
-            one.reasons.add(f"{one.where}name is no plain name of a GGUF file: {name[:80]!r}")
-        one.whole("alignment")
-        readable, pairs = _metadata(one, notes)
-        header = one.object("header")
+            item.reasons.add(f"{item.where}name is no plain name of a GGUF file: {name[:80]!r}")
+        item.whole("alignment")
+        readable, pairs = _metadata(item, notes)
+        header = item.object("header")
         yield GgufEntry(
             name=name,
-            size_bytes=one.whole("size_bytes", required=header is not None),
-            sha256=one.digest("sha256"),
+            size_bytes=item.whole("size_bytes", required=header is not None),
+            sha256=item.digest("sha256"),
             header=None if header is None else _stretch(header),
-            paddings=tuple(_paddings(one)),
+            paddings=tuple(_paddings(item)),
             readable=readable,
             pairs=pairs,
         )
@@ -461,11 +461,11 @@ def _stretch(fields: Fields) -> Stretch:
 
 
 def _paddings(fields: Fields) -> Iterator[Padding]:
-    for one in fields.objects("padding", PADDINGS_MAX):
-        kept = one.object("kept")
-        offset = one.whole("offset_bytes", required=True)
+    for item in fields.objects("padding", PADDINGS_MAX):
+        kept = item.object("kept")
+        offset = item.whole("offset_bytes", required=True)
         if kept is None:
-            one.reasons.add(f"{one.where}kept is missing")
+            item.reasons.add(f"{item.where}kept is missing")
         else:
             yield Padding(offset or 0, _stretch(kept))
 
@@ -473,10 +473,10 @@ def _paddings(fields: Fields) -> Iterator[Padding]:
 def _single_file(fields: Fields, name: str, notes: list[str]) -> GgufEntry:
     """The one GGUF of a manifest without `files`: metadata, and where it lacks them architecture and model name."""
     _readable, pairs = _metadata(fields, notes)
-    said = {pair if isinstance(pair, str) else pair.key for pair in pairs}
+    keys = {pair if isinstance(pair, str) else pair.key for pair in pairs}
     more = []
     for key, value in (("general.architecture", _architecture(fields)), ("general.name", _model_name(fields))):
-        if value is not None and key not in said:
+        if value is not None and key not in keys:
             more.append(KeyValue(key, ValueType.STRING, value))
     return GgufEntry(name, pairs=(*more, *pairs))
 
@@ -489,8 +489,8 @@ def _architecture(fields: Fields) -> str | None:
 
 def _model_name(fields: Fields) -> str | None:
     model = fields.values.get("model")
-    found = model.get("name") if isinstance(model, dict) else model
-    return found if isinstance(found, str) and found.isprintable() else None
+    name = model.get("name") if isinstance(model, dict) else model
+    return name if isinstance(name, str) and name.isprintable() else None
 
 
 def _metadata(fields: Fields, notes: list[str]) -> tuple[tuple[dict[str, Any], ...] | None, tuple[KeyValue | str, ...]]:
@@ -537,15 +537,15 @@ def _pair(entry: Fields) -> KeyValue | str:
 
 
 def _tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
-    found = next((fields.values[key] for key in TENSOR_MAPS if isinstance(fields.values.get(key), list | dict)), None)
-    if found is None:
+    listing = next((fields.values[key] for key in TENSOR_MAPS if isinstance(fields.values.get(key), list | dict)), None)
+    if listing is None:
         fields.reasons.add(f"{MANIFEST_FILE} has no tensor map")
         return
-    if len(found) > TENSORS_MAX:
-        fields.reasons.add(f"{len(found)} tensors; at most {TENSORS_MAX} are read")
+    if len(listing) > TENSORS_MAX:
+        fields.reasons.add(f"{len(listing)} tensors; at most {TENSORS_MAX} are read")
         return
-    for number, one in enumerate(_items(found)):
-        entry = Fields(one, f"tensors[{number}].", fields.reasons, fields.lenient) if isinstance(one, dict) else None
+    for number, item in enumerate(_items(listing)):
+        entry = Fields(item, f"tensors[{number}].", fields.reasons, fields.lenient) if isinstance(item, dict) else None
         if entry is None:
             fields.reasons.add(f"tensors[{number}] is no object")
             continue
@@ -559,12 +559,12 @@ def _tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
         yield TensorEntry(name or "", file or "", gguf, entry.digest("sha256"))
 
 
-def _items(found: list[Any] | dict[str, Any]) -> Iterator[Any]:
-    if isinstance(found, list):
-        yield from found
+def _items(listing: list[Any] | dict[str, Any]) -> Iterator[Any]:
+    if isinstance(listing, list):
+        yield from listing
         return
-    for name, one in found.items():
-        yield {"name": name, **one} if isinstance(one, dict) else {"name": name, "file": one}
+    for name, item in listing.items():
+        yield {"name": name, **item} if isinstance(item, dict) else {"name": name, "file": item}
 
 
 def _check_path(entry: Fields, file: str) -> None:
@@ -593,11 +593,11 @@ def _check_rest(entry: Fields) -> None:
 
 
 def _check_unique(tensors: tuple[TensorEntry, ...], files: tuple[GgufEntry, ...], reasons: Reasons) -> None:
-    for what, values in (
+    for name, values in (
         ("tensor", [tensor.name for tensor in tensors]),
         ("file", [tensor.file for tensor in tensors]),
         ("GGUF", [file.name for file in files]),
     ):
         for value, times in Counter(values).items():
             if times > 1 and value:
-                reasons.add(f"the {what} {value[:80]!r} stands {times} times in the manifest")
+                reasons.add(f"the {name} {value[:80]!r} stands {times} times in the manifest")

@@ -45,15 +45,15 @@ def readable_metadata(source: ByteSource, header: Header) -> list[Entry]:
     return entries
 
 
-def same_metadata(given: list[Entry], of_header: list[Entry]) -> bool:
+def same_metadata(entries: list[Entry], of_header: list[Entry]) -> bool:
     """Whether `given` says what the header says; a value that is left out on either side is not compared."""
-    if len(given) != len(of_header):
+    if len(entries) != len(of_header):
         return False
     return all(
-        one["key"] == other["key"]
-        and one["type"] == other["type"]
-        and ("value" not in one or "value" not in other or one["value"] == other["value"])
-        for one, other in zip(given, of_header, strict=True)
+        item["key"] == other["key"]
+        and item["type"] == other["type"]
+        and ("value" not in item or "value" not in other or item["value"] == other["value"])
+        for item, other in zip(entries, of_header, strict=True)
     )
 
 
@@ -66,7 +66,7 @@ def key_value(key: str, type_text: str, value: Any) -> KeyValue:
     kind = _kind(type_text.removeprefix(_ARRAY_OF))
     if not isinstance(value, list):
         _refuse(f"the value of an {type_text} is a list")
-    return KeyValue(key, ValueType.ARRAY, [_from_readable(kind, one) for one in value], kind)
+    return KeyValue(key, ValueType.ARRAY, [_from_readable(kind, item) for item in value], kind)
 
 
 def check_key(key: str) -> None:
@@ -86,13 +86,13 @@ def _readable(source: ByteSource, field: Field) -> Any:
 
 
 def _readable_array(source: ByteSource, field: Field, kind: ValueType) -> list[Any]:
-    found = read_array(source, field)
-    if isinstance(found, list):
-        return [_text(one) for one in found]
-    values: list[Any] = found.tolist()
+    array = read_array(source, field)
+    if isinstance(array, list):
+        return [_text(item) for item in array]
+    values: list[Any] = array.tolist()
     if kind is ValueType.BOOL:
-        return [bool(one) if one in (0, 1) else one for one in values]
-    return [_number(one) for one in values] if kind in _FLOATS else values
+        return [bool(value) if value in (0, 1) else value for value in values]
+    return [_number(value) for value in values] if kind in _FLOATS else values
 
 
 def _text(raw: bytes) -> Any:

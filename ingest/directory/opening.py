@@ -24,6 +24,7 @@ from organs.ingest.files import (
     Origin,
     Section,
 )
+from organs.registry.amounts import names_text
 from organs.registry.digest import Digest
 from organs.registry.errors import BadDirectory, BadGguf, BadSource
 from organs.registry.gguf import (
@@ -95,14 +96,16 @@ class VirtualFile(ComposedFile):
 
     def organ_digests(self) -> dict[int, Digest]:
         """The digest of each organ by its offset; reads them all."""
-        return {one.offset_bytes: self._digest(one) for one in self._organs}
+        return {organ.offset_bytes: self._digest(organ) for organ in self._organs}
 
     def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
         """The file that the folder was made from, if the manifest says which; `organs` are digests by offset."""
         if self.sha256 is None:
             return None
         edited = (
-            one.spec.name for one in self._organs if one.sha256 not in (None, organs.get(one.offset_bytes, one.sha256))
+            organ.spec.name
+            for organ in self._organs
+            if organ.sha256 not in (None, organs.get(organ.offset_bytes, organ.sha256))
         )
         return Origin(self.path.name, self.sha256, tuple(edited))
 
@@ -111,19 +114,19 @@ class VirtualFile(ComposedFile):
         yield from self.remarks
         origin = self.origin(organs)
         if origin is not None and origin.sha256 != sha256:
-            what = f"edited organs: {names_text(origin.edited)}" if origin.edited else "the folder was edited"
-            yield f"{origin.name} is not the file that the folder was made from: {what}"
+            reason = f"edited organs: {names_text(origin.edited)}" if origin.edited else "the folder was edited"
+            yield f"{origin.name} is not the file that the folder was made from: {reason}"
         yield from self._mismatches(organs)
 
     def _mismatches(self, organs: Mapping[int, Digest]) -> Iterator[str]:
         """The organ files whose bytes do not have the SHA-256 that the manifest states, with both."""
         wrong = [
-            (one, found)
-            for one in self._organs
-            if (found := organs.get(one.offset_bytes)) is not None and one.sha256 not in (None, found)
+            (organ, actual)
+            for organ in self._organs
+            if (actual := organs.get(organ.offset_bytes)) is not None and organ.sha256 not in (None, actual)
         ]
-        for one, found in wrong[:NAMES_SHOWN_MAX]:
-            yield f"{one.file}: its values have the SHA-256 {found}, the manifest states {one.sha256}"
+        for item, actual in wrong[:NAMES_SHOWN_MAX]:
+            yield f"{item.file}: its values have the SHA-256 {actual}, the manifest states {item.sha256}"
         if len(wrong) > NAMES_SHOWN_MAX:
             yield f"{len(wrong) - NAMES_SHOWN_MAX} more organ files do not have the SHA-256 that the manifest states"
 
@@ -136,12 +139,6 @@ class VirtualFile(ComposedFile):
             self.read_into(view, begin)
             digest.update(view)
         return Digest(digest.hexdigest())
-
-
-def names_text(names: Sequence[str]) -> str:
-    """The first few of `names`, and how many more there are."""
-    more = len(names) - NAMES_SHOWN_MAX
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 HEADERS_MAX_BYTES = 256 * 1024 * 1024
@@ -175,7 +172,7 @@ def open_directory(folder: Folder) -> list[VirtualFile]:
     manifest = _read_manifest(folder)
     reasons = Reasons()
     organs = _organs(folder, manifest, reasons)
-    kept = _kept_headers(folder, manifest.files, reasons)
+    headers = _kept_headers(folder, manifest.files, reasons)
     reasons.raise_if_any(where)
     own: list[list[Organ]] = [[] for _ in manifest.files]
     for organ in organs:
@@ -183,7 +180,7 @@ def open_directory(folder: Folder) -> list[VirtualFile]:
     files = []
     for number, entry in enumerate(manifest.files):
         try:
-            files.append(_virtual(folder, entry, own[number], kept[number], () if number else manifest.notes))
+            files.append(_virtual(folder, entry, own[number], headers[number], () if number else manifest.notes))
         except ValueError as error:
             reasons.add(f"{entry.name}: {error}")
     reasons.raise_if_any(where)
@@ -226,12 +223,12 @@ def _organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]
 
 def _kept_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_Kept | None]:
     """The header of each file; many files may name the same bytes, so that what is read is counted over all."""
-    kept = []
+    headers = []
     room = HEADERS_MAX_BYTES
     for entry in files:
-        kept.append(_kept_header(folder, entry, room, reasons))
+        headers.append(_kept_header(folder, entry, room, reasons))
         room -= 0 if entry.header is None else min(room, entry.header.size_bytes)
-    return kept
+    return headers
 
 
 def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) -> _Kept | None:
@@ -241,7 +238,7 @@ def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) 
     stretches = [entry.header, *(padding.kept for padding in entry.paddings)]
     try:
         size = folder.size_bytes(HEADER_FILE)
-        if any(one.offset_bytes + one.size_bytes > size for one in stretches):
+        if any(stretch.offset_bytes + stretch.size_bytes > size for stretch in stretches):
             raise ValueError(f"it has {size} bytes, the manifest speaks of more")
         if entry.header.size_bytes > entry.size_bytes:
             raise ValueError(f"a header of {entry.header.size_bytes} bytes in a file of {entry.size_bytes}")
@@ -264,12 +261,12 @@ def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) 
 
 
 def _virtual(
-    folder: Folder, entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None, notes: Sequence[str]
+    folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: _Kept | None, notes: Sequence[str]
 ) -> VirtualFile:
-    misfit = _misfit(entry, organs, kept)
-    if kept is not None and misfit is None:
-        return _with_kept_header(folder, entry, organs, kept.header)
-    literal, alignment = _fresh_header(entry, organs, kept)
+    misfit = _misfit(entry, organs, header)
+    if header is not None and misfit is None:
+        return _with_kept_header(folder, entry, organs, header.header)
+    literal, alignment = _fresh_header(entry, organs, header)
     sections = [Section(0, len(literal), BytesAtHand(literal))]
     placed = []
     offset = len(literal)
@@ -281,18 +278,18 @@ def _virtual(
     return VirtualFile(folder, entry.name, offset, sections, placed, entry.sha256, remarks)
 
 
-def _misfit(entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None) -> str | None:
+def _misfit(entry: GgufEntry, organs: Sequence[Organ], header: _Kept | None) -> str | None:
     """Why the header that came with the folder cannot be used, if it cannot."""
-    if kept is None:
+    if header is None:
         return "none came with the folder"
-    due = {tensor.name: (tensor.shape, tensor.dtype) for tensor in kept.header.tensors}
+    due = {tensor.name: (tensor.shape, tensor.dtype) for tensor in header.header.tensors}
     if list(due) != [organ.spec.name for organ in organs]:
         return "tensors were added, removed or moved"
     changed = [organ.spec.name for organ in organs if due[organ.spec.name] != (organ.spec.shape, organ.spec.dtype)]
     if changed:
         return f"another type or shape: {names_text(changed)}"
     if entry.readable is not None and not same_metadata(
-        list(entry.readable), readable_metadata(kept.source, kept.header)
+        list(entry.readable), readable_metadata(header.source, header.header)
     ):
         return "its metadata was changed in the manifest"
     return None
@@ -325,14 +322,14 @@ def _organ_section(folder: Folder, organ: Organ, offset: int) -> Section:
     return Section(offset, organ.spec.size_bytes, FolderFile(folder, organ.entry.file), organ.data_offset_bytes)
 
 
-def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None) -> tuple[bytes, int]:
+def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _Kept | None) -> tuple[bytes, int]:
     """The header with its padding, and the alignment; raises ValueError for metadata that cannot be written."""
-    metadata = _metadata(entry, kept)
-    alignment = kept.header.alignment if kept is not None else ALIGNMENT_DEFAULT
-    for one in metadata:
-        if isinstance(one, KeyValue) and one.key == ALIGNMENT_KEY:
-            value = one.value
-            if one.type is not ValueType.UINT32 or not isinstance(value, int):
+    metadata = _metadata(entry, header)
+    alignment = header.header.alignment if header is not None else ALIGNMENT_DEFAULT
+    for item in metadata:
+        if isinstance(item, KeyValue) and item.key == ALIGNMENT_KEY:
+            value = item.value
+            if item.type is not ValueType.UINT32 or not isinstance(value, int):
                 raise ValueError(f"{ALIGNMENT_KEY} is no uint32")
             if not 1 <= value <= ALIGNMENT_MAX or value & (value - 1):
                 raise ValueError(f"{ALIGNMENT_KEY} is {str(value)[:40]}, no power of two up to {ALIGNMENT_MAX}")
@@ -340,20 +337,20 @@ def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None)
     return encode_header(metadata, [organ.spec for organ in organs], alignment), alignment
 
 
-def _metadata(entry: GgufEntry, kept: _Kept | None) -> list[Metadata]:
-    if kept is None:
+def _metadata(entry: GgufEntry, header: _Kept | None) -> list[Metadata]:
+    if header is None:
         absent = [pair for pair in entry.pairs if isinstance(pair, str)]
         if absent:
             raise ValueError(f"metadata without a value, and no header that has it: {names_text(absent)}")
         return [pair for pair in entry.pairs if isinstance(pair, KeyValue)]
-    raw = {field.key: carry_over(kept.source, field) for field in kept.header.fields}
+    raw = {field.key: carry_over(header.source, field) for field in header.header.fields}
     if entry.readable is None:
         return list(raw.values())
-    of_header = {one["key"]: one for one in readable_metadata(kept.source, kept.header)}
+    of_header = {item["key"]: item for item in readable_metadata(header.source, header.header)}
     metadata: list[Metadata] = []
-    for pair, given in zip(entry.pairs, entry.readable, strict=True):
+    for pair, value in zip(entry.pairs, entry.readable, strict=True):
         key = pair if isinstance(pair, str) else pair.key
-        if key in of_header and same_metadata([given], [of_header[key]]):
+        if key in of_header and same_metadata([value], [of_header[key]]):
             metadata.append(raw[key])
         elif isinstance(pair, str):
             raise ValueError(f"metadata without a value that the header does not have either: {key[:80]!r}")
@@ -364,4 +361,4 @@ def _metadata(entry: GgufEntry, kept: _Kept | None) -> list[Metadata]:
 
 def directory_size_bytes(path: Path) -> int:
     """What there is to read in the folder, for progress; what cannot be looked at counts as nothing."""
-    return sum(found.stat().st_size for found in path.rglob("*.bin") if found.is_file())
+    return sum(file.stat().st_size for file in path.rglob("*.bin") if file.is_file())

@@ -29,7 +29,7 @@ from organs.registry.client.fetching import (
     partial_file,
 )
 from organs.registry.client.shape import Each, Members, check, digest
-from organs.registry.compose.lock import Lock, LockedTensor, lock_of, sound_header
+from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadGguf, BadInput, BadReply, NotAssemblable, NotFound, Unreachable
 from organs.registry.gguf import ByteSource, Header, padded, read_header
@@ -297,7 +297,7 @@ def file_of_parts(remote: RemoteRegistry, lock: Lock) -> LockedFile:
     header, source = fetch_head(remote.connection, base)
     if digest_of(source.header) != lock.header:
         raise BadReply(f"{remote.url} sent another header than {lock.header}")
-    data, size_bytes = sound_header(header, source, lock)
+    data, size_bytes = checked_header(header, source, lock)
     return LockedFile(lock, data, header.alignment, size_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Composing from Python: build a recipe step by step, plan it, and make the chimera."""
+"""Compose from Python: build a recipe step by step, plan it, and make the chimera."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from organs.registry import notebook
-from organs.registry.amounts import size_text, theta_text
+from organs.registry.amounts import plural_text, size_text, theta_text
 from organs.registry.catalog.engine import Catalog
 from organs.registry.compose.build import Progress, make
-from organs.registry.compose.findings import counted
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
@@ -29,17 +28,17 @@ from organs.registry.store import BlobStore
 from organs.registry.store.files import NamedFile, OutputFiles
 
 Words = str | Iterable[str] | None
-"""One word, several with commas between them, or a list of words; None narrows nothing."""
+"""One word, several separated by commas, or a list of words; None selects all."""
 Blocks = str | int | Iterable[int] | None
 """`"2-5"`, `"0,2-5"`, 3, or a list of blocks."""
 _STEPS = {"grafts": "graft", "adapters": "adapter"}
-"""What one of a list is called, where the list's name does not say."""
+"""Names of steps that differ from their key in a recipe."""
 NO_LOCK_YET = "there is no lock before its organs are computed: make the chimera, then ask for its lock"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecipeBuilder(ABC):
-    """A recipe under way. Every step gives a new one, so that a beginning can be gone on with in several ways."""
+    """A recipe that is built step by step. Every step returns a new builder and leaves the old one unchanged."""
 
     recipe: Recipe
 
@@ -57,16 +56,16 @@ class RecipeBuilder(ABC):
         blocks: Blocks = None,
         sort: str = "",
     ) -> Self:
-        """Take organs from the model `donor`, or from whichever models the query `where` finds best.
+        """Take organs from the model `donor`, or from the best models that the query `where` finds.
 
-        `type`, `slot` and `blocks` select the places; without any, all that fit. As every step, it raises BadRecipe for
-        what means nothing, such as a graft with both a donor and a query.
+        `type`, `slot` and `blocks` select the places; by default all that fit. As every step, it raises BadRecipe for
+        invalid values, such as a graft with both a donor and a query.
         """
         graft = {"from": donor, "where": where, "sort": sort or None, **_selection(type, slot, blocks)}
         return self._with(grafts=(*self.recipe.grafts, *self._read(grafts=[graft]).grafts))
 
     def adapter(self, name: str, scale: float = 1.0) -> Self:
-        """Add the low-rank adapter `name` to what it adapts, `scale` times."""
+        """Add the low-rank adapter `name` to the tensors that it adapts, `scale` times."""
         merge = {"from": name, "scale": scale}
         return self._with(adapters=(*self.recipe.adapters, *self._read(adapters=[merge]).adapters))
 
@@ -85,16 +84,16 @@ class RecipeBuilder(ABC):
         return self._with(purify=(*self.recipe.purify, *self._read(purify=[step]).purify))
 
     def encode(self, dtype: str) -> Self:
-        """Write computed organs as `dtype` where their own type cannot be written: Q8_0, F16, BF16 or F32."""
+        """Write computed organs as `dtype` if their own type cannot be written: Q8_0, F16, BF16 or F32."""
         return self._with(encode=self._read(encode=dtype).encode)
 
     def accept(self, *codes: str) -> Self:
-        """Accept warnings by their codes, which are listed in `registry.compose.findings`."""
+        """Accept warnings by their codes, which are listed in `registry.compose.recipe.WARNINGS`."""
         more = self._read(accept=list(codes)).accept
         return self._with(accept=tuple(dict.fromkeys((*self.recipe.accept, *more))))
 
     def metadata(self, key: str, value: str | int | float | bool | list[str]) -> Self:
-        """Set a metadata key of the result; one that was set before is set anew."""
+        """Set a metadata key of the result, and replace an earlier value."""
         others = (change for change in self.recipe.metadata if change.key != key)
         return self._with(metadata=(*others, *self._read(metadata={key: value}).metadata))
 
@@ -103,28 +102,28 @@ class RecipeBuilder(ABC):
         return self._with(name=self._read(name=name).name)
 
     def yaml(self) -> str:
-        """The recipe as YAML."""
+        """Return the recipe as YAML."""
         return recipe_yaml(self.recipe)
 
     def __repr__(self) -> str:
         recipe = self.recipe
         counts = ((recipe.grafts, "graft"), (recipe.adapters, "adapter"), (recipe.purify, "purification"))
-        steps = ", ".join(counted(len(steps), one, f"{one}s") for steps, one in counts if steps)
+        steps = ", ".join(plural_text(len(steps), item, f"{item}s") for steps, item in counts if steps)
         return f"<{type(self).__name__} on {recipe.base!r}: {steps or 'no steps yet'}>"
 
     def _repr_html_(self) -> str:
         return notebook.document(notebook.preformatted(self.yaml()))
 
     def _read(self, **members: object) -> Recipe:
-        """One step by itself, read as a recipe file is: the same rules, and the same sentences for what breaks them."""
-        given = {key: _without_nothing(value) for key, value in members.items()}
+        """Read one step by the rules of recipe files, with the same errors."""
+        values = {key: _without_none(value) for key, value in members.items()}
         try:
-            return read_recipe(json.dumps({"base": self.recipe.base, **given}), "step")
+            return read_recipe(json.dumps({"base": self.recipe.base, **values}), "step")
         except BadRecipe as error:
-            # It was read as the only one of its list: its place in there would say nothing, or something wrong.
+            # The step was read as the only one of its list, so its number there is left out.
             (key,) = members
-            own = re.compile(rf"^{key}(?:\[\d+\])?\.?")
-            reasons = [(own.sub("", field), sentence) for field, sentence in error.reasons]
+            prefix = re.compile(rf"^{key}(?:\[\d+\])?\.?")
+            reasons = [(prefix.sub("", field), sentence) for field, sentence in error.reasons]
             raise BadRecipe(_STEPS.get(key, key), reasons) from error
 
     def _with(self, **changes: object) -> Self:
@@ -139,22 +138,22 @@ def _selection(types: Words, slots: Words, blocks: Blocks) -> dict[str, object]:
     }
 
 
-def _words(given: str | Iterable[str | int] | None) -> object:
-    """A word or a list of them. An empty list stays one: the reader refuses it, for it would select everything."""
-    if given is None or (isinstance(given, str) and "," not in given):
-        return given
-    return [word.strip() for word in given.split(",")] if isinstance(given, str) else [*given]
+def _words(words: str | Iterable[str | int] | None) -> object:
+    """Return a word or a list of words. An empty list stays a list: the reader refuses it."""
+    if words is None or (isinstance(words, str) and "," not in words):
+        return words
+    return [part.strip() for part in words.split(",")] if isinstance(words, str) else [*words]
 
 
-def _without_nothing(value: object) -> object:
+def _without_none(value: object) -> object:
     if isinstance(value, list):
-        return [_without_nothing(one) for one in value]
-    return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else value
+        return [_without_none(item) for item in value]
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Composition(RecipeBuilder):
-    """A recipe under way, on the models of a registry."""
+    """A recipe that is built on the models of a local registry."""
 
     catalog: Catalog
     blobs: Callable[[], BlobStore]
@@ -198,7 +197,7 @@ class RecipePlan(ABC):
 
     @property
     def prediction(self) -> Prediction:
-        """What is expected of the result."""
+        """The prediction for the result."""
         return self._plan.prediction
 
     @property
@@ -217,7 +216,7 @@ class RecipePlan(ABC):
 
     @abstractmethod
     def work_bytes(self, *, with_file: bool) -> int:
-        """Return how many bytes `progress` counts, with or without a file that is written."""
+        """Return the number of bytes that `progress` counts, with or without a written file."""
 
     @abstractmethod
     def register(self, progress: Progress | None = None) -> MadeChimera:
@@ -225,7 +224,7 @@ class RecipePlan(ABC):
 
     @abstractmethod
     def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
-        """Make and register the chimera, and write its file to `path`, replacing what is there."""
+        """Make and register the chimera, and write its file to `path`, replacing an existing file."""
 
     @abstractmethod
     def lock(self) -> Lock:
@@ -246,13 +245,15 @@ class RecipePlan(ABC):
     def check(self) -> None:
         """Raise NotComposable unless it can be made."""
         if not self.can_be_made:
-            raise NotComposable([one.sentence for one in self.planned.refusals], list(self.planned.unaccepted))
+            raise NotComposable([refusal.sentence for refusal in self.planned.refusals], list(self.planned.unaccepted))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._headline()}>"
 
     def _repr_html_(self) -> str:
-        findings = [(one.severity.value, one.code, one.field, one.sentence) for one in self.findings]
+        findings = [
+            (finding.severity.value, finding.code, finding.field, finding.sentence) for finding in self.findings
+        ]
         changed = [_row(part) for part in self.parts if part.acts]
         return notebook.document(
             notebook.heading(self._headline()),
@@ -265,27 +266,27 @@ class RecipePlan(ABC):
         plan, refusals, unaccepted = self._plan, len(self.planned.refusals), self._warnings_to_accept()
         return ", ".join(
             [
-                f"{plan.changed} of {counted(plan.organs, 'tensor', 'tensors')} of {plan.base}",
+                f"{plan.changed} of {plural_text(plan.organs, 'tensor', 'tensors')} of {plan.base}",
                 size_text(plan.size_bytes),
-                *([counted(refusals, "refusal", "refusals")] if refusals else []),
-                *([counted(unaccepted, "warning to accept", "warnings to accept")] if unaccepted else []),
+                *([plural_text(refusals, "refusal", "refusals")] if refusals else []),
+                *([plural_text(unaccepted, "warning to accept", "warnings to accept")] if unaccepted else []),
                 *(["can be made"] if self.can_be_made else []),
             ]
         )
 
     def _warnings_to_accept(self) -> int:
-        return sum(one.severity is Severity.WARN and not one.accepted for one in self.findings)
+        return sum(finding.severity is Severity.WARN and not finding.accepted for finding in self.findings)
 
 
 class ChimeraPlan(RecipePlan):
-    """The plan of a recipe on the models of a registry in a folder."""
+    """The plan of a recipe on the models of a local registry."""
 
     def __init__(self, plan: Plan, catalog: Catalog, store: BlobStore) -> None:
         super().__init__(plan.recipe, planned_recipe(plan, every_part=True))
         self.plan, self.catalog, self.store = plan, catalog, store
 
     def accepting_all(self) -> ChimeraPlan:
-        """Return the plan of the same recipe with all of its warnings accepted; nothing is planned again."""
+        """Return the plan of the same recipe with all its warnings accepted; the plan is not computed again."""
         codes = dict.fromkeys((*self.recipe.accept, *self.planned.unaccepted))
         recipe = replace(self.recipe, accept=tuple(codes))
         return ChimeraPlan(replace(self.plan, recipe=recipe), self.catalog, self.store)
@@ -295,14 +296,14 @@ class ChimeraPlan(RecipePlan):
         return self.size_bytes + sum(part.spec.size_bytes for part in self.plan.parts if part.computation is not None)
 
     def register(self, progress: Progress | None = None) -> MadeChimera:
-        """Make and register the chimera; its file is written when it is asked for. Raises as `assemble` does."""
+        """Make and register the chimera without writing its file. Raises as `assemble` does."""
         return make(self.catalog, self.store, self.plan, progress=progress)
 
     def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
-        """Make and register the chimera, and write its file to `path`, replacing what is there.
+        """Make and register the chimera, and write its file to `path`, replacing an existing file.
 
         Raises NotComposable for refusals and warnings that are not accepted, BadOrgan, StoreError, DiskFull; then
-        nothing is registered and `path` is as it was.
+        nothing is registered and `path` is unchanged.
         """
         return make(self.catalog, self.store, self.plan, path=Path(path), progress=progress)
 

@@ -52,7 +52,7 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.compose.lock import Lock, lock_of, sound_header
+from organs.registry.compose.lock import Lock, checked_header, lock_of
 from organs.registry.compose.models import parts_of
 from organs.registry.compose.plan import (
     Computation,
@@ -61,7 +61,7 @@ from organs.registry.compose.plan import (
     chimera_name,
 )
 from organs.registry.compose.planner import predicted
-from organs.registry.compose.recipe import kept_text
+from organs.registry.compose.recipe import recipe_to_json
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import MadeChimera, Prediction, Reading
@@ -99,14 +99,14 @@ SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 """A result up to this size waits for its digest in memory, a larger one in a temporary file."""
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Of a result, that are read at once to count values that are NaN or infinite."""
+"""Bytes that are read at once to count values that are NaN or infinite."""
 
 Rows = Mapping[Digest, BlobRow]
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedOrgan:
-    """A computed organ, durable; its row is not written yet."""
+    """A computed organ; its bytes are durable, its row is not written yet."""
 
     digest: Digest
     size_bytes: int
@@ -115,9 +115,9 @@ class ComputedOrgan:
 
 
 def compute_organ(store: BlobStore, computation: Computation, rows: Rows) -> ComputedOrgan:
-    """Compute an organ from what `rows` has under the digests of its ingredients, and store it.
+    """Compute an organ from the blobs `rows` of its ingredients, and store it.
 
-    Raises BadOrgan naming the tensor, StoreError; then nothing is kept. `rows` also tells which results are there.
+    Raises BadOrgan with the tensor's name, StoreError; then nothing is stored.
     """
     with ExitStack() as opened, threadpool_limits(1, "blas"):
         transformation = _transformation(store, computation, rows, opened)
@@ -132,15 +132,18 @@ def compute_organ(store: BlobStore, computation: Computation, rows: Rows) -> Com
 
 
 def _transformation(store: BlobStore, computation: Computation, rows: Rows, opened: ExitStack) -> Transformation:
-    def plain(one: Ingredient) -> Plain:
-        row = rows.get(one.digest)
+    def plain(ingredient: Ingredient) -> Plain:
+        row = rows.get(ingredient.digest)
         if row is None:
-            raise MissingBlob(f"{one.name} ({one.digest[:12]}) is missing from the store")
-        with naming(one.name, one.digest):
+            raise MissingBlob(f"{ingredient.name} ({ingredient.digest[:12]}) is missing from the store")
+        with naming(ingredient.name, ingredient.digest):
             reader = opened.enter_context(store.open(row))
-        return Plain(_buffered(reader, one), one.dtype, one.shape)
+        return Plain(_buffered(reader, ingredient), ingredient.dtype, ingredient.shape)
 
-    adapters = tuple(Adapter(plain(one.a), plain(one.b), one.alpha, one.scale) for one in computation.additions)
+    adapters = tuple(
+        Adapter(plain(addition.a), plain(addition.b), addition.alpha, addition.scale)
+        for addition in computation.additions
+    )
     purification = None
     if computation.method is not None:
         method = PurifyMethod(computation.method)
@@ -149,21 +152,21 @@ def _transformation(store: BlobStore, computation: Computation, rows: Rows, open
     return Transformation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
 
 
-def _buffered(reader: BlobReader, one: Ingredient) -> Callable[[int, int], bytes]:
-    """Reads of a blob that mostly go forward: the chunk that was decoded last is kept."""
-    held: list[tuple[int, bytes]] = []
+def _buffered(reader: BlobReader, ingredient: Ingredient) -> Callable[[int, int], bytes]:
+    """Return a function that reads a blob, mostly forward: it keeps the chunk that was decoded last."""
+    cached: list[tuple[int, bytes]] = []
 
     def read(offset: int, size: int) -> bytes:
         pieces = []
         for chunk in reader.chunks:
             begin, end = chunk.plain_offset_bytes, chunk.plain_offset_bytes + chunk.plain_size_bytes
             if begin < offset + size and end > offset:
-                if not held or held[0][0] != begin:
+                if not cached or cached[0][0] != begin:
                     plain = bytearray(chunk.plain_size_bytes)
-                    with naming(one.name, one.digest):
+                    with naming(ingredient.name, ingredient.digest):
                         reader.read_chunk(chunk, memoryview(plain))
-                    held[:] = [(begin, bytes(plain))]
-                pieces.append(held[0][1][max(0, offset - begin) : offset + size - begin])
+                    cached[:] = [(begin, bytes(plain))]
+                pieces.append(cached[0][1][max(0, offset - begin) : offset + size - begin])
         return b"".join(pieces)
 
     return read
@@ -178,7 +181,7 @@ def _spooled(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[Dige
             size_bytes += len(piece)
     except BadOrgan as error:
         raise BadOrgan(f"{name}: {error}") from error
-    except OSError as error:  # of the temporary file: the store translates its own
+    except OSError as error:  # from the temporary file: the store translates its own errors
         raise placing_error(error, Path(tempfile.gettempdir()) / name) from error
     return Digest(digest.hexdigest()), size_bytes
 
@@ -198,24 +201,24 @@ def _reads(spool: IO[bytes]) -> Callable[[int, int], bytes]:
 
 @dataclass(frozen=True, slots=True)
 class LockedFile:
-    """The one file of a chimera, as its lock gives it."""
+    """The one file of a chimera, from its lock."""
 
     plan: Plan
     lock: Lock
     header_bytes: bytes
-    """With the padding behind it."""
+    """The header with its padding."""
     header: Header
 
     @classmethod
     def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> LockedFile:
-        """The file of `plan`, now that the digest of each organ that had to be computed is known."""
+        """Return the file of `plan`; `digests` has those of the computed organs."""
         lock = plan.lock(digests)
         header = plan.header(lock)
         return cls(plan, lock, header, read_header(HeaderSource(header, plan.size_bytes, plan.file_name)))
 
     @property
     def literal(self) -> bytes:
-        """The header without its large values, which are blobs of their own."""
+        """The header without its large values, which are separate blobs."""
         spans = around(large_values(self.header), self.header.end)
         return b"".join(self.header_bytes[span.offset : span.end] for span in spans)
 
@@ -233,9 +236,9 @@ def record_chimera(
     measured: Mapping[str, Measurement],
     contributor: str,
 ) -> Registered:
-    """Register the chimera of `contributor` whose file has the digest `sha256`. All of its blobs have rows.
+    """Register the chimera of `contributor` whose file has the digest `sha256`. All its blobs have rows.
 
-    `measured` has what was read of organs that were computed just now, by the names of their tensors.
+    `measured` has the measurements of organs that were computed now, by the names of their tensors.
     """
     header, plan = file.header, file.plan
     record = ModelRecord(
@@ -247,7 +250,7 @@ def record_chimera(
         description=header.text("general.description"),
         license=header.text("general.license"),
         size_label=header.text("general.size_label"),
-        metadata=tuple((one.key, shown_type(one), shown_value(one)) for one in header.fields),
+        metadata=tuple((item.key, shown_type(item), shown_value(item)) for item in header.fields),
         files=(_file_record(file, sha256, measured),),
         tags=tuple(tags_of(HeaderSource(file.header_bytes, header.file_size_bytes), header)),
         complete=plan.base.complete,
@@ -304,11 +307,13 @@ def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterat
 
 
 def _prediction(session: Session, model: Model, file: LockedFile) -> Prediction:
-    """The plan's, made complete by what was measured of organs that were computed, now or before."""
-    wanted = file.plan.computations
-    if not wanted:
+    """Return the plan's prediction, completed by the measurements of computed organs."""
+    computations = file.plan.computations
+    if not computations:
         return file.plan.prediction
-    return predicted(file.plan.parts, {part.name: part for part in parts_of(session, model.id) if part.name in wanted})
+    return predicted(
+        file.plan.parts, {part.name: part for part in parts_of(session, model.id) if part.name in computations}
+    )
 
 
 def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
@@ -317,7 +322,7 @@ def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
     return ChimeraRecord(
         lock_id=file.lock.id,
         base_model_id=plan.base.model_id,
-        recipe=kept_text(plan.recipe),
+        recipe=recipe_to_json(plan.recipe),
         findings=encode(plan.findings).decode(),
         prediction=encode(prediction).decode(),
         origins=_json(origins_of(plan)),
@@ -327,9 +332,9 @@ def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
 
 
 def origins_of(plan: Plan) -> dict[str, Any]:
-    """Where each tensor comes from that is not the base's own: `parents` by number, the base being 0, and `parts`.
+    """Return the origins of all tensors that are not the base's own: `parents` (number 0 is the base) and `parts`.
 
-    A part is the number of the model whose organ stands there or was computed from, and the acts.
+    A part has the number of the model of its organ or of the computation's source, and the acts.
     """
     labels = {parent.label: number for number, parent in enumerate(plan.parents)}
     return {
@@ -343,7 +348,7 @@ def origins_of(plan: Plan) -> dict[str, Any]:
 
 
 def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
-    """The parents that are registered models, each with the acts by which the chimera came from it."""
+    """Return the ids of the parents that are registered, with the acts by which the chimera uses them."""
     done = {act for part in plan.parts for act in part.acts}
     first = next(act for act in ("grafted", "adapter", "purified") if act in done)
     assert plan.base.model_id is not None
@@ -358,21 +363,21 @@ def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
 
 def _computations(file: LockedFile) -> Iterator[ComputationRecord]:
     for planned, locked in zip(file.plan.parts, file.lock.tensors, strict=True):
-        made = planned.computation
-        if made is not None:
+        computation = planned.computation
+        if computation is not None:
             organ = (locked.digest, locked.spec.dtype.name, shape_text(locked.spec.shape))
-            yield ComputationRecord(made.key, made.made(), organ, tuple(_sources(made)))
+            yield ComputationRecord(computation.key, computation.document(), organ, tuple(_sources(computation)))
 
 
-def _sources(made: Computation) -> Iterator[tuple[OrganKey, str]]:
-    yield _key(made.source), made.acts[-1]
-    for one in made.additions:
-        yield _key(one.a), "adapter"
-        yield _key(one.b), "adapter"
+def _sources(computation: Computation) -> Iterator[tuple[OrganKey, str]]:
+    yield _key(computation.source), computation.acts[-1]
+    for addition in computation.additions:
+        yield _key(addition.a), "adapter"
+        yield _key(addition.b), "adapter"
 
 
-def _key(one: Ingredient) -> OrganKey:
-    return one.digest, one.dtype.name, shape_text(one.shape)
+def _key(ingredient: Ingredient) -> OrganKey:
+    return ingredient.digest, ingredient.dtype.name, shape_text(ingredient.shape)
 
 
 def _json(value: object) -> str:
@@ -380,7 +385,7 @@ def _json(value: object) -> str:
 
 
 Progress = Callable[[str, int], None]
-"""Told what is being done, and how many bytes of it have been dealt with since it was told last."""
+"""A callback with the current action and the number of bytes since the last call."""
 
 
 def make(
@@ -392,12 +397,12 @@ def make(
     progress: Progress | None = None,
     contributor: str = LOCAL,
 ) -> MadeChimera:
-    """Make the chimera that `plan` describes and register it as the contributor's; with `path`, write its file there.
+    """Make the chimera of `plan` and register it for the contributor; with `path`, write its file there.
 
-    Its name is the recipe's, or one by convention; a name that stands for other bytes gets the next version. Raises
-    NotComposable for a plan that must not be made, NotAllowed for a name in the namespace of somebody else, BadOrgan,
-    StoreError, DiskFull; then nothing is registered and `path` is as it was. The file is written first: should the
-    catalog fail after that, it is there and not registered.
+    Its name is the recipe's, or one by convention; a name that has other bytes gets the next version. Raises
+    NotComposable for a plan that cannot be made, NotAllowed for a name in another namespace, BadOrgan, StoreError,
+    DiskFull; then nothing is registered and `path` is unchanged. The file is written first: if the catalog fails after
+    that, the file exists and is not registered.
     """
     name = chimera_name(plan.recipe, plan.stem, contributor)
     check_own(name, contributor)
@@ -420,18 +425,18 @@ def make(
 
 
 def check_own(name: ModelName, contributor: str) -> None:
-    """Raise NotAllowed for a namespace that is not the contributor's; `local` may use any."""
+    """Raise NotAllowed for a namespace that is not the contributor's; `local` can use any."""
     if contributor not in (LOCAL, name.namespace):
-        raise NotAllowed(f"{name.namespace} is not your namespace: a chimera of yours is {contributor}/{name.name}")
+        raise NotAllowed(f"{name.namespace} is not your namespace: name the chimera {contributor}/{name.name}")
 
 
 def _check_place(path: Path, size_bytes: int) -> None:
-    """Raise what placing the file would, as far as it can be known before anything is computed for it."""
+    """Raise the errors of writing the file that can be known before anything is computed."""
     try:
         if path.is_dir():
-            raise StoreUnwritable(f"{path}: a folder is there")
+            raise StoreUnwritable(f"{path} is a folder: give the path of a file")
         if not path.parent.is_dir():
-            raise StoreUnwritable(f"{path.parent}: no such folder")
+            raise StoreUnwritable(f"{path.parent}: the folder does not exist")
         check_room(path.parent, size_bytes, Files())
     except OSError as error:
         raise placing_error(error, path) from error
@@ -439,7 +444,7 @@ def _check_place(path: Path, size_bytes: int) -> None:
 
 @dataclass(slots=True)
 class _Workshop:
-    """One plan in the making."""
+    """The state of making one plan."""
 
     catalog: Catalog
     store: BlobStore
@@ -448,19 +453,19 @@ class _Workshop:
     tell: Progress
     contributor: str
     computed: dict[str, ComputedOrgan] = field(default_factory=dict)
-    """What was computed now, by the names of the tensors."""
+    """Organs that were computed now, by the names of their tensors."""
     known: dict[str, Digest] = field(default_factory=dict)
-    """What had been computed before."""
+    """Digests of organs that had been computed before."""
 
     def make(self, name: ModelName, path: Path | None) -> MadeChimera:
         self._compute()
-        file = LockedFile.of(self.plan, self.known | {tensor: one.digest for tensor, one in self.computed.items()})
+        file = LockedFile.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
         rows = self._stored([file.literal, *file.values], file.lock)
-        tensors = [one.spec for one in file.lock.tensors]
-        blobs = [rows[one.digest] for one in file.lock.tensors]
+        tensors = [tensor.spec for tensor in file.lock.tensors]
+        blobs = [rows[tensor.digest] for tensor in file.lock.tensors]
         planned = plan_new_file(self.plan.file_name, file.header_bytes, tensors, file.header.alignment, blobs)
         sha256 = self._write(planned, path)
-        measured = {tensor: one.measurement for tensor, one in self.computed.items()}
+        measured = {tensor: item.measurement for tensor, item in self.computed.items()}
         with self.catalog.writing() as session:
             registered = record_chimera(session, file, name, sha256, measured, self.contributor)
             report = json.dumps({"lock": file.lock.id, "size_bytes": planned.size_bytes})
@@ -473,37 +478,41 @@ class _Workshop:
             size_bytes=planned.size_bytes,
             created=registered.created,
             computed={
-                name: Reading(theta=one.theta, spectral_signal=one.spectral_signal) for name, one in measured.items()
+                name: Reading(theta=item.theta, spectral_signal=item.spectral_signal) for name, item in measured.items()
             },
         )
 
     def _compute(self) -> None:
-        wanted = self.plan.computations
+        computations = self.plan.computations
         with self.catalog.reading() as session:
-            there = computed_organs(session, {one.key for one in wanted.values()})
-            rows = blobs_by_digest(session, {one.digest for made in wanted.values() for one in made.ingredients})
+            known = computed_organs(session, {item.key for item in computations.values()})
+            rows = blobs_by_digest(
+                session, {ingredient.digest for needed in computations.values() for ingredient in needed.ingredients}
+            )
         self._lease([row.id for row in rows.values()])
-        for tensor, computation in wanted.items():
-            if computation.key in there:
-                self.known[tensor] = there[computation.key]
+        for tensor, computation in computations.items():
+            if computation.key in known:
+                self.known[tensor] = known[computation.key]
                 continue
-            one = compute_organ(self.store, computation, rows)
-            self.computed[tensor] = one
-            self._record([one.blob])
-            self.tell("compute", one.size_bytes)
+            organ = compute_organ(self.store, computation, rows)
+            self.computed[tensor] = organ
+            self._record([organ.blob])
+            self.tell("compute", organ.size_bytes)
 
     def _stored(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
-        """The rows of the header's pieces, stored now, and of all tensors, leased."""
+        """Store the header's pieces; return the rows of all tensors, leased."""
         self._record([self.store.put(piece) for piece in pieces if piece])
-        wanted = {one.digest for one in lock.tensors}
+        digests = {tensor.digest for tensor in lock.tensors}
         with self.catalog.writing() as session:
             renew_lease(session, self.ingest_id)
-            rows = blobs_by_digest(session, wanted)
+            rows = blobs_by_digest(session, digests)
             lease_blobs(session, self.ingest_id, [row.id for row in rows.values()])
-        for one in lock.tensors:
-            if one.digest not in rows:
-                raise MissingBlob(f"{one.spec.name} ({one.digest[:12]}) was swept meanwhile: run it again")
-            check_readable(self.store, rows[one.digest], one.spec.name)
+        for tensor in lock.tensors:
+            if tensor.digest not in rows:
+                raise MissingBlob(
+                    f"{tensor.spec.name} ({tensor.digest[:12]}) was removed by a sweep: run the command again"
+                )
+            check_readable(self.store, rows[tensor.digest], tensor.spec.name)
         return rows
 
     def _write(self, file: FilePlan, path: Path | None) -> Digest:
@@ -529,48 +538,48 @@ class _Workshop:
             self.store.local.remove(self.store.local.path(file))
 
 
-def _no_progress(_what: str, _size_bytes: int) -> None:
-    """Nobody watches."""
+def _no_progress(_action: str, _size_bytes: int) -> None:
+    """Ignore progress."""
 
 
 MISSING_SHOWN = 20
-"""Tensors without an organ that are named."""
+"""Tensors without an organ in the message."""
 
 
 def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> FilePlan:
-    """The file that `lock` describes, called `name`. Nothing is registered.
+    """Return the file that `lock` describes, with this name. Nothing is registered.
 
-    Raises NotAssemblable with all that is missing here, BadLock for a lock that describes no sound file, StoreError.
+    Raises NotAssemblable with everything that is missing, BadLock for a lock that describes no valid file, StoreError.
     """
     base = model_with_header(session, lock.header)
-    rows = blobs_by_digest(session, {one.digest for one in lock.tensors})
-    missing = [] if base is not None else [f"no model here has the header {lock.header[:12]} of its base"]
+    rows = blobs_by_digest(session, {tensor.digest for tensor in lock.tensors})
+    missing = [] if base is not None else [f"no model in this registry has the header {lock.header[:12]} of its base"]
     missing += _missing(store, lock, rows)
     if missing or base is None:
         raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
     read = first_header(session, store, base)
-    data, _ = sound_header(read.header, read.source, lock)
-    tensors = [one.spec for one in lock.tensors]
-    return plan_new_file(name, data, tensors, read.header.alignment, [rows[one.digest] for one in lock.tensors])
+    data, _ = checked_header(read.header, read.source, lock)
+    tensors = [tensor.spec for tensor in lock.tensors]
+    return plan_new_file(name, data, tensors, read.header.alignment, [rows[tensor.digest] for tensor in lock.tensors])
 
 
 def lock_of_model(session: Session, store: BlobStore, model: Model) -> Lock | None:
-    """The lock that stands in the header of `model`; None where there is none."""
+    """Return the lock in the header of `model`; None if it has none."""
     read = first_header(session, store, model)
     return lock_of(read.header, read.source)
 
 
 def _missing(store: BlobStore, lock: Lock, rows: Mapping[Digest, BlobRow]) -> list[str]:
-    """One sentence for each tensor that has no organ here, of the right size and sound, up to a limit."""
+    """Return a reason for each tensor whose organ is missing, damaged or of another size, up to a limit."""
     reasons = []
-    for one in lock.tensors:
-        row = rows.get(one.digest)
+    for tensor in lock.tensors:
+        row = rows.get(tensor.digest)
         if row is None:
-            reasons.append(f"the organ {one.digest[:12]} of {one.spec.name} is not here")
+            reasons.append(f"the organ {tensor.digest[:12]} of {tensor.spec.name} is missing")
         elif not _is_readable(store, row):
-            reasons.append(f"the organ {one.digest[:12]} of {one.spec.name} is damaged")
-        elif row.size_bytes != one.spec.size_bytes:
-            reasons.append(f"{one.digest[:12]} is no {one.spec.dtype.name} of the shape of {one.spec.name}")
+            reasons.append(f"the organ {tensor.digest[:12]} of {tensor.spec.name} is damaged")
+        elif row.size_bytes != tensor.spec.size_bytes:
+            reasons.append(f"{tensor.digest[:12]} is not {tensor.spec.dtype.name} of the shape of {tensor.spec.name}")
     more = len(reasons) - MISSING_SHOWN
     return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
 

@@ -1,4 +1,4 @@
-"""Registered chimeras: in pages, one with all that is known about it, and the card of a model."""
+"""Registered chimeras: lists, a complete description of one, and the card of a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
 from organs.registry.compose.licences import combined_licence
 from organs.registry.compose.plan import acts_in_order, summarize_changes
-from organs.registry.compose.recipe import kept_recipe
+from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
 from organs.registry.entities.base import Digest, Entity, Text
 from organs.registry.entities.chimera import (
@@ -64,7 +64,7 @@ def chimera_page(session: Session, limit: int, after: str | None = None) -> Chim
 def chimera_by_lock(session: Session, prefix: str) -> Chimera:
     """Return the chimera whose lock has a digest that begins with `prefix`.
 
-    One lock may have several names, with the same bytes: the oldest model is returned, `also` has the others. Raises
+    A lock can have several names with the same bytes: the oldest model is returned, `also` has the others. Raises
     BadDigest, NotFound, Ambiguous.
     """
     model, *others = chimera_rows.chimeras_by_lock(session, prefix)
@@ -74,12 +74,12 @@ def chimera_by_lock(session: Session, prefix: str) -> Chimera:
 
 
 def chimera_of_model(session: Session, model: Model) -> Chimera | None:
-    """Return everything that is known of `model` because it was composed here; None for any other model."""
+    """Return the description of `model` as a chimera; None if it was not composed in this registry."""
     row = chimera_of(session, model.id)
     if row is None:
         return None
     (file,) = files_of(session, model.id)
-    recipe = kept_recipe(row.recipe)
+    recipe = recipe_from_json(row.recipe)
     parents, parts = _parents(session, model, row), _parts(session, model, row)
     usage = _usage(session, model, file)
     chimera = Chimera(
@@ -96,7 +96,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         recipe=recipe_file(recipe),
         recipe_yaml=recipe_yaml(recipe),
         parents=parents,
-        license=combined_licence({one.model: one.license for one in parents}).text,
+        license=combined_licence({parent.model: parent.license for parent in parents}).text,
         findings=in_order(
             [*_withdrawn(session, parents, row), *stored_findings(row.findings)],
             recipe.accept,
@@ -105,7 +105,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         changes=summarize_changes(parts),
         parts=parts,
         computed=_computed(session, model, parts),
-        verdicts=tuple(_verdict(one) for one in chimera_rows.verdicts_of(session, model.id)),
+        verdicts=tuple(_verdict(verdict) for verdict in chimera_rows.verdicts_of(session, model.id)),
         made_into=_made_into(session, model),
         modelfile=usage.modelfile(),
         llama_cli=usage.llama_cli(),
@@ -141,12 +141,12 @@ def lock_of_name(session: Session, name: object) -> str | None:
 
 
 class _Origins(Entity, frozen=True, kw_only=True):
-    """Where the tensors of a chimera come from, as it is stored."""
+    """The stored origins of a chimera's tensors."""
 
     parents: tuple[Text, ...]
-    """The base first."""
+    """Labels, the base first."""
     parts: dict[Text, tuple[int | Text, ...]]
-    """By tensor the number of the parent, then the acts."""
+    """By tensor: the number of the parent, then the acts."""
 
     def of(self, name: str) -> tuple[str, tuple[str, ...]] | None:
         """Return the parent of a tensor and the acts; None for the base's own."""
@@ -184,14 +184,14 @@ def _summary(
 
 
 def _withdrawn(session: Session, parents: Sequence[ParentModel], row: ChimeraRow) -> list[Finding]:
-    """Return a finding for each parent that was yanked or removed, except those that the plan warned of."""
-    known = {one.sentence for one in stored_findings(row.findings)}
-    found = withdrawn_findings(session, [one.model for one in parents])
-    return [one for one in found if one.sentence not in known]
+    """Return a finding for each parent that was yanked or removed, except those in the plan's findings."""
+    known = {finding.sentence for finding in stored_findings(row.findings)}
+    findings = withdrawn_findings(session, [parent.model for parent in parents])
+    return [item for item in findings if item.sentence not in known]
 
 
 def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentModel, ...]:
-    """Return the parents in the order of the recipe; the licence is known of those that are still registered."""
+    """Return the parents in the order of the recipe; a licence is known if the model is still registered."""
     origins = _origins(row)
     acts: dict[str, set[str]] = {label: set() for label in origins.parents}
     for name in origins.parts:
@@ -209,10 +209,10 @@ def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentMod
 
 
 def _parts(session: Session, model: Model, row: ChimeraRow) -> tuple[PlanPart, ...]:
-    """Return the organs that are not the base's own. A base that may not be shown is not described."""
+    """Return the organs that are not the base's own. A base that is not visible is not described."""
     origins = _origins(row)
-    held = placements_of(session, row.base_model_id) if is_reachable(session, row.base_model_id) else ()
-    before = {placement.name: placement for placement, *_ in held}
+    rows = placements_of(session, row.base_model_id) if is_reachable(session, row.base_model_id) else ()
+    before = {placement.name: placement for placement, *_ in rows}
     parts = []
     for placement, _, digest, _ in placements_of(session, model.id):
         origin = origins.of(placement.name)
@@ -247,8 +247,8 @@ def _part(
 
 def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
     """Return the organs that were computed: how, from what, and θ before and after."""
-    made = chimera_rows.computations_in(session, model.id)
-    thetas = chimera_rows.thetas_of(session, {one.key for one in made.values()})
+    computations = chimera_rows.computations_in(session, model.id)
+    thetas = chimera_rows.thetas_of(session, {item.key for item in computations.values()})
     return tuple(
         ComputedOrgan(
             name=part.name,
@@ -258,17 +258,17 @@ def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tupl
             model=part.model,
             digest=part.digest or Digest(""),
             theta=part.theta,
-            **made[part.name].made(thetas),
+            **computations[part.name].made(thetas),
         )
         for part in parts
-        if part.name in made and set(part.acts) - {GRAFTED}
+        if part.name in computations and set(part.acts) - {GRAFTED}
     )
 
 
 def _verdict(row: VerdictRow) -> Verdict:
     try:
         report = msgspec.json.decode(row.report, type=VerdictReport)
-    except msgspec.DecodeError:  # of a form that this version does not know; its word and its reason still count
+    except msgspec.DecodeError:  # of another version of the program: the word and the reason still count
         report = None
     return Verdict(
         verdict=row.verdict, reason=row.reason, runtime=row.runtime, report=report, created_at=row.created_at
@@ -277,10 +277,10 @@ def _verdict(row: VerdictRow) -> Verdict:
 
 def _made_into(session: Session, model: Model) -> tuple[DerivedModel, ...]:
     """Return the models that were composed of `model`, each with the acts."""
-    found: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for child, act in recorded_children(session, model.id):
-        found.setdefault(child.full_name, []).append(act)
-    return tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in found.items())
+        kinds.setdefault(child.full_name, []).append(act)
+    return tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in kinds.items())
 
 
 def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
@@ -289,30 +289,30 @@ def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
     return Usage(model.full_name, file.name, model.title or model.name, int(stated) if stated.isdecimal() else None)
 
 
-CARD_VERSION = 1
-"""Raised when cards change: a revision that has been handed out keeps its text."""
+CARD_VERSION = 2
+"""Increased when cards change: the text of a published revision never changes."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
 _SPECIAL = re.compile(r"[\\`*_{}\[\]#!|~@$^]|:(?=//)|(?<=www)\.", re.IGNORECASE)
-"""What begins markup, a table's cell, an entity or a link, in the Markdown of the hub."""
+"""Characters that start markup, a table cell, an entity or a link in the Markdown of the hub."""
 
 
 CONTEXT_MAX = 4096
-"""Tokens of context that a Modelfile asks for at most: the default of runtimes."""
+"""Largest context of a Modelfile, in tokens: the default of runtimes."""
 PROMPT = "Once upon a time"
 TITLE_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How to use a chimera: a Modelfile, the line for llama.cpp, and the line that writes its file."""
+    """How to use a chimera: a Modelfile, the command of llama.cpp, and the command that writes its file."""
 
     model: str
     """`namespace/name@version`."""
     file: str
     """The name of its file."""
     title: str
-    """From outside: any text."""
+    """Any text, from outside."""
     context_length: int | None
     """In tokens, if the header states it."""
 
@@ -325,8 +325,8 @@ class Usage:
         return f"organ assemble {self.model} -o {shlex.quote(self.file)}"
 
     def modelfile(self) -> str:
-        """Return three lines for runtimes that read Modelfiles; the file is expected beside it."""
-        title = " ".join("".join(one if one.isprintable() else " " for one in self.title).split())
+        """Return three lines for runtimes that read Modelfiles; the GGUF file must be beside the Modelfile."""
+        title = " ".join("".join(item if item.isprintable() else " " for item in self.title).split())
         tokens = min(self.context_length or CONTEXT_MAX, CONTEXT_MAX)
         return f"# {title[:TITLE_MAX]}, {self.model}\nFROM ./{self.file}\nPARAMETER num_ctx {tokens}\n"
 
@@ -334,9 +334,9 @@ class Usage:
 def card(
     model: Model, files: Sequence[tuple[str, ModelFile]], chimera: Chimera | None = None, *, with_verdicts: bool = True
 ) -> str:
-    """Return the README of `model`, whose `files` have the names under which they are sent.
+    """Return the README of `model`; `files` has the names of its files in downloads.
 
-    `chimera` is what is known of a model that was composed here. Without verdicts the text does not change later.
+    `chimera` describes a model that was composed here. Without verdicts, the text never changes.
     """
     lines = [*_front_matter(model), f"# {_text(model.title or model.name)}", ""]
     if model.description:
@@ -345,13 +345,13 @@ def card(
     lines += ["| file | size | SHA-256 |", "|---|---|---|"]
     lines += [f"| {_text(name)} | {size_text(file.size_bytes)} | `{file.sha256}` |" for name, file in files]
     lines += [] if chimera is None else ["", *_chimera(chimera, with_verdicts=with_verdicts)]
-    lines += ["", "Written by the organ registry from what is registered. θ is the shape of a weight distribution,"]
-    lines += ["from even noise (0°) to few strong weights (90°); it is no mark for a model.", ""]
+    lines += ["", "Written by the organ registry from the registered data. θ is the shape of a weight distribution,"]
+    lines += ["from uniform (0°) to heavy tails (90°); it does not grade a model.", ""]
     return "\n".join(lines)
 
 
 def _front_matter(model: Model) -> list[str]:
-    """Return only values that are one plain word: programs read the front matter."""
+    """Return the front matter with values of one plain word: programs read it."""
     lines = ["---", "library_name: gguf"]
     if model.license and _PLAIN.fullmatch(model.license):
         lines.append(f'license: "{model.license.lower()}"')
@@ -364,41 +364,41 @@ def _facts(model: Model) -> list[tuple[str, str]]:
     rows = [
         ("registered as", model.full_name),
         ("digest", f"sha256:{model.digest}"),
-        ("architecture", model.architecture or "not said"),
-        ("licence", model.license or "not said"),
+        ("architecture", model.architecture or "not stated"),
+        ("licence", model.license or "not stated"),
         ("parameters", count_text(model.parameters)),
         ("tensors", str(model.tensors)),
         ("size", size_text(model.size_bytes)),
         ("mean θ", theta_text(model.mean_theta)),
     ]
-    return rows if model.complete else [*rows, ("complete", "no: it has only some of its model's organs")]
+    return rows if model.complete else [*rows, ("complete", "no: it has only some organs of its model")]
 
 
 def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
-    """Return how it came to be: parents with their licences, findings, θ, prediction, verdict, recipe and use."""
-    lines = ["## Made of", "", "| model | licence | given |", "|---|---|---|"]
-    lines += [_row(one.model, one.license or "not said", _acts(one.acts)) for one in chimera.parents]
+    """Return the sections on parents with licences, findings, θ, prediction, verdict, recipe and use."""
+    lines = ["## Parents", "", "| model | licence | contribution |", "|---|---|---|"]
+    lines += [_row(parent.model, parent.license or "not stated", _acts(parent.acts)) for parent in chimera.parents]
     lines += ["", f"Licences: {_text(chimera.license)}", ""]
     lines += ["| from | type | blocks | organs | done | θ before | θ after |", "|---|---|---|---|---|---|---|"]
-    lines += [_change_row(one) for one in chimera.changes]
-    findings = [one for one in chimera.findings if one.severity is not Severity.INFO]
-    findings += [one for one in chimera.findings if one.code.startswith("licence-")]
+    lines += [_change_row(change) for change in chimera.changes]
+    findings = [finding for finding in chimera.findings if finding.severity is not Severity.INFO]
+    findings += [finding for finding in chimera.findings if finding.code.startswith("licence-")]
     lines += ["", "## Findings", ""]
-    lines += [f"- {one.severity.value}, {_text(one.code)}: {_text(one.sentence)}" for one in findings]
-    lines += [] if findings else ["Nothing was warned of."]
+    lines += [f"- {finding.severity.value}, {_text(finding.code)}: {_text(finding.sentence)}" for finding in findings]
+    lines += [] if findings else ["No warnings."]
     lines += ["", "## Prediction and verdict", "", _text(chimera.prediction.sentence)]
     lines += _verdict_lines(chimera.verdicts) if with_verdicts else []
     lines += ["", "## Recipe", "", *_code(chimera.recipe_yaml)]
-    lines += ["", f"Its lock is `sha256:{chimera.lock_id}`: the same lock gives the same bytes."]
+    lines += ["", f"The lock is `sha256:{chimera.lock_id}`; the same lock gives the same bytes."]
     lines += ["", "## Use", "", *_code(chimera.llama_cli), "", "As a Modelfile:", "", *_code(chimera.modelfile)]
     return lines
 
 
 def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
     if not verdicts:
-        return ["", "It was not run yet."]
+        return ["", "Not run yet."]
     newest = verdicts[0]
-    return ["", f"Run in {_text(newest.runtime)}: {newest.verdict}. {_text(newest.reason)}"]
+    return ["", f"Verdict in {_text(newest.runtime)}: {newest.verdict}. {_text(newest.reason)}"]
 
 
 def _row(*cells: str) -> str:
@@ -417,11 +417,11 @@ def _change_row(change: PlanChange) -> str:
 
 
 def _code(text: str) -> list[str]:
-    """Return lines that are shown as they are: indented, because a text can end a fence but not an indentation."""
-    return ["    " + "".join(one if one.isprintable() else " " for one in line) for line in text.splitlines()]
+    """Return lines of code: indented, because a text can end a fence but not an indentation."""
+    return ["    " + "".join(item if item.isprintable() else " " for item in line) for line in text.splitlines()]
 
 
 def _text(value: str) -> str:
-    """Return `value` on one line, with everything escaped that has a meaning in Markdown or HTML."""
-    line = " ".join("".join(one if one.isprintable() else " " for one in value).split())
+    """Return `value` on one line, escaped for Markdown and HTML."""
+    line = " ".join("".join(item if item.isprintable() else " " for item in value).split())
     return escape(_SPECIAL.sub(r"\\\g<0>", line), quote=False)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import plural_text
 from organs.registry.anatomy import OrganType, Slot, Tower
 from organs.registry.catalog.queries.composing import CellOrgan as CellOrganRow
 from organs.registry.catalog.queries.composing import cell_organs, likenesses
@@ -19,8 +20,14 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.queries.search import search_models, search_organs
 from organs.registry.catalog.search import MODELS, parse_query
-from organs.registry.compose.findings import counted
-from organs.registry.compose.fitting import check_adapter, is_dtype_refused, kept, misfits, misplaced, odd_weights
+from organs.registry.compose.fitting import (
+    check_adapter,
+    is_dtype_refused,
+    kept_organs,
+    misfits,
+    misplaced,
+    odd_weights,
+)
 from organs.registry.compose.licences import combined_licence
 from organs.registry.compose.models import (
     Facts,
@@ -51,49 +58,49 @@ from organs.registry.lineage import CLOSE, ComparableOrgan, Kinship, Similarity,
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import withdrawal_sentence
 
-SHOWN_MAX = 6
-"""Differing keys that a sentence names."""
+KEYS_SHOWN = 6
+"""Differing keys in a sentence."""
 NUMBERS_SHOWN = 8
 TEXT_SHOWN = 60
 TOLERANCE = 1e-6
-"""Relative; a float32 that was written as decimal text and read again is closer."""
+"""Relative; a float32 that was written as decimal text and read again differs by less."""
 
 Values = Mapping[str, Value | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What is taken from a donor: of which types, and in which blocks of the text tower."""
+    """The types that are taken from a donor, and their blocks in the text tower."""
 
     types: frozenset[OrganType]
     blocks: frozenset[int]
 
     @classmethod
     def of(cls, replacements: Iterable[Replacement]) -> Taken:
-        """What `replacements`, all of one donor, take."""
-        places = [one.before.place for one in replacements]
+        """Return what `replacements` take, all from one donor."""
+        places = [replacement.before.place for replacement in replacements]
         blocks = {place.block for place in places if place.block is not None and place.tower is Tower.TEXT}
         return cls(frozenset(place.type for place in places), frozenset(blocks))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One kind of difference, and whom it concerns."""
+    """One kind of difference, and the types that it affects."""
 
     severity: Severity
     code: str
     types: frozenset[OrganType]
-    """It counts only where one of these is taken; empty for whatever is taken."""
+    """The rule applies if one of these types is taken; empty for any type."""
     values: Callable[[Facts], Values]
-    """What is compared, by key; what one of the two does not say (None) is no difference."""
+    """Return the values to compare, by key; a value that one model does not state (None) is no difference."""
     sentence: str
-    """With {donor}, {base} and {figures}."""
+    """A template with {donor}, {base} and {figures}."""
 
 
 def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> list[Finding]:
-    """One finding for each kind of difference that concerns what is `taken`; `labels` are the base's and the donor's.
+    """Return one finding for each kind of difference that affects `taken`; `labels` are the base's and the donor's.
 
-    Models of two architectures are not compared any further.
+    Models of different architectures are not compared further.
     """
     if base.architecture is None or base.architecture != donor.architecture:
         return [_of_architectures(base, donor, labels)]
@@ -102,8 +109,9 @@ def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]
 
 
 def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Finding:
-    ours, theirs = (facts.architecture or "no architecture that it names" for facts in (base, donor))
-    sentence = f"{labels[1]} is of {theirs}, {labels[0]} of {ours}: no organ of one has its place in the other."
+    ours, theirs = (facts.architecture or "not stated" for facts in (base, donor))
+    names = f"{labels[1]}: {theirs}; {labels[0]}: {ours}"
+    sentence = f"The architectures differ ({names}); organs fit only within one architecture."
     return Finding(Severity.REFUSE, "architecture-differs", sentence, "general.architecture", labels)
 
 
@@ -111,26 +119,26 @@ def _applied(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple
     ours, theirs = rule.values(base), rule.values(donor)
     figures = []
     for key in sorted(ours.keys() & theirs.keys()):
-        one, other = (_in_blocks(value, taken.blocks) for value in (ours[key], theirs[key]))
-        if one is not None and other is not None and not _equal(one, other):
-            figures.append((key, f"{key} {_shown(other)}, not {_shown(one)}"))
+        ours_there, other = (_in_blocks(value, taken.blocks) for value in (ours[key], theirs[key]))
+        if ours_there is not None and other is not None and not _equal(ours_there, other):
+            figures.append((key, f"{key} {_shown(other)}, not {_shown(ours_there)}"))
     if not figures:
         return None
-    more = [f"{len(figures) - SHOWN_MAX} more"] if len(figures) > SHOWN_MAX else []
-    listed = "; ".join([text for _, text in figures[:SHOWN_MAX]] + more)
+    more = [f"{len(figures) - KEYS_SHOWN} more"] if len(figures) > KEYS_SHOWN else []
+    listed = "; ".join([text for _, text in figures[:KEYS_SHOWN]] + more)
     sentence = rule.sentence.format(base=labels[0], donor=labels[1], figures=listed)
     return Finding(rule.severity, rule.code, sentence, _field(figures[0][0], base), labels)
 
 
 def _field(key: str, facts: Facts) -> str:
-    """The metadata key that `key` stands for; empty where it stands for none."""
+    """Return the metadata key for `key`; empty if it has none."""
     if key.startswith(("general.", "tokenizer.")):
         return key
     return "" if " " in key else f"{facts.architecture}.{key}"
 
 
 def _in_blocks(value: Value | None, blocks: frozenset[int]) -> Value | None:
-    """Of numbers that stand one a block, those of `blocks`; all where none of them is meant."""
+    """Return the numbers of `blocks` if there is one for each block; all of them if none is in `blocks`."""
     if not isinstance(value, tuple):
         return value
     numbers = [value[block] for block in sorted(blocks) if block < len(value)] or value
@@ -192,8 +200,8 @@ def _tokenizer(facts: Facts) -> Values:
 
 def _scale(facts: Facts) -> Values:
     known = {"block_count": facts.block_count, "embedding_length": facts.embedding_length}
-    said = all(value is not None for value in known.values())
-    return known if said else {**known, "general.size_label": facts.size_label}
+    is_stated = all(value is not None for value in known.values())
+    return known if is_stated else {**known, "general.size_label": facts.size_label}
 
 
 _ANY: frozenset[OrganType] = frozenset()
@@ -202,111 +210,113 @@ _SKELETON, _ORGAN, _EMBED = (frozenset({kind}) for kind in (OrganType.SKELETON, 
 _RULES = (
     _Rule(
         *(Severity.REFUSE, "heads-differ", _SKELETON, _heads),
-        "Attention is divided otherwise in {donor} than in {base}, so it would load and babble: {figures}.",
+        "The attention heads of {donor} and {base} differ, so the result would load but produce garbage: {figures}.",
     ),
     _Rule(
         *(Severity.REFUSE, "rope-differs", _SKELETON, _rope),
-        "Positions are turned into other parts of attention in {donor} than in {base}: {figures}.",
+        "RoPE applies to other dimensions in {donor} than in {base}: {figures}.",
     ),
     _Rule(
         *(Severity.REFUSE, "window-differs", _SKELETON, _windows),
-        "Attention looks back over another window in {donor} than in {base}, 0 for all: {figures}.",
+        "The attention windows of {donor} and {base} differ (0: no window): {figures}.",
     ),
     _Rule(
         *(Severity.REFUSE, "experts-differ", _ORGAN, lambda facts: dict(facts.experts)),
-        "Experts are laid out or chosen otherwise in {donor} than in {base}: {figures}.",
+        "The experts of {donor} and {base} are arranged or selected differently: {figures}.",
     ),
     _Rule(
         *(Severity.REFUSE, "tied-embeddings", _EMBED, _tied),
-        "The way back to tokens is made otherwise in {donor} than in {base}, so their embeddings cannot be exchanged: "
+        "Only one of {donor} and {base} has an output matrix of its own, so their embeddings cannot be exchanged: "
         "{figures}.",
     ),
     _Rule(
         *(Severity.WARN, "tokenizer-differs", _EMBED, _tokenizer),
-        "Embeddings go by the numbers of tokens, and {donor} numbers them otherwise than {base}: {figures}.",
+        "{donor} numbers tokens differently from {base}, so its embeddings belong to other tokens: {figures}.",
     ),
     _Rule(
         *(Severity.WARN, "other-scale", _ANY, _scale),
-        "{donor} is of the family of {base} but of another size: {figures}.",
+        "{donor} is of the same family as {base}, but of another size: {figures}.",
     ),
     _Rule(
         *(Severity.WARN, "rope-base-differs", _ANY, lambda facts: {"rope.freq_base": facts.rope_base}),
-        "{donor} was trained with positions that turn at another speed than those of {base}: {figures}.",
+        "{donor} was trained with another RoPE base frequency than {base}: {figures}.",
     ),
     _Rule(
         *(Severity.WARN, "rope-scaling-differs", _ANY, _rope_scaling),
-        "{donor} stretches positions otherwise than {base}, whose way the chimera will have: {figures}.",
+        "{donor} was trained with another RoPE scaling than {base}; the chimera keeps that of {base}: {figures}.",
     ),
     _Rule(
         *(Severity.WARN, "epsilon-differs", _ANY, lambda facts: {"norm epsilon": facts.epsilon}),
-        "{donor} was trained with norms of another epsilon than {base}: {figures}.",
+        "{donor} was trained with another norm epsilon than {base}: {figures}.",
     ),
     _Rule(
         *(Severity.WARN, "context-differs", _ANY, lambda facts: {"context_length": facts.context_length}),
-        "{donor} was made for another context length than {base}, whose length the chimera will have: {figures}.",
+        "{donor} was trained for another context length than {base}; the chimera keeps that of {base}: {figures}.",
     ),
     _Rule(
         *(Severity.WARN, "activation-differs", _ORGAN, lambda facts: dict(facts.activations)),
-        "The feed-forward organs of {donor} work with another activation than those of {base}: {figures}.",
+        "The feed-forward of {donor} uses another activation than that of {base}: {figures}.",
     ),
 )
 
 
 _ORGANS = ("organ", "organs")
+_TYPE_NAMES = {OrganType.ORGAN: "feed-forward"}
+"""Types whose name in sentences is not their value."""
 
 
 def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """Information about all replacements together; nothing where there are none.
+    """Return information about all replacements together; nothing if there are none.
 
-    `changed-share`, `size-changes` (where the size does), `theta-changes` (one a type), and `dtype-differs`.
+    The codes are `changed-share`, `size-changes`, `theta-changes` (one for each type) and `dtype-differs`.
     """
-    changed = [one for one in replacements if one.changes]
+    changed = [replacement for replacement in replacements if replacement.changes]
     if not replacements:
         return
     yield _share(base, changed)
     before, after = (sum(part.size_bytes for part in parts) for parts in _both(changed))
     if before != after:
         total = sum(part.size_bytes for part in base.parts)
-        sentence = f"The tensors will take {total - before + after:,} bytes where those of {base.label} take {total:,}."
+        sentence = f"The tensors will take {total - before + after:,} bytes; those of {base.label} take {total:,}."
         yield _info("size-changes", sentence, base, ())
-    dtypes = Counter((one.before.dtype.name, one.after.dtype.name) for one in changed)
+    dtypes = Counter((change.before.dtype.name, change.after.dtype.name) for change in changed)
     other = {pair: count for pair, count in dtypes.items() if pair[0] != pair[1]}
     if other:
         listed = ", ".join(f"{count} from {ours} to {theirs}" for (ours, theirs), count in sorted(other.items()))
-        names = [one.before.name for one in changed if one.before.dtype != one.after.dtype]
-        yield _info("dtype-differs", f"{counted(len(names), *_ORGANS)} will change dtype: {listed}.", base, names)
+        names = [change.before.name for change in changed if change.before.dtype != change.after.dtype]
+        yield _info("dtype-differs", f"{plural_text(len(names), *_ORGANS)} will change dtype: {listed}.", base, names)
     yield from _thetas(base, changed)
 
 
 def already_equal(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """`already-equal`: organs of one donor that are the base's own, byte for byte."""
-    names = [one.before.name for one in replacements if not one.changes]
+    """Return `already-equal` if organs of the donor have the same bytes as the base's own."""
+    names = [replacement.before.name for replacement in replacements if not replacement.changes]
     if names:
-        sentence = (
-            f"{counted(len(names), *_ORGANS)} of {donor.label} would change nothing: {base.label} has the very same."
-        )
+        organs = plural_text(len(names), *_ORGANS)
+        sentence = f"{organs} of {donor.label} would change nothing: {base.label} has the same bytes."
         yield Finding(Severity.INFO, "already-equal", sentence, models=(base.label, donor.label), organs=tuple(names))
 
 
 def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
     elements = math.fsum(part.spec.elements for part in base.parts)
-    share = math.fsum(one.before.spec.elements for one in changed) / elements if elements else 0.0
+    share = math.fsum(change.before.spec.elements for change in changed) / elements if elements else 0.0
     of_all = f"{len(changed)} of {len(base.parts)} organs"
     sentence = f"{of_all} of {base.label} will change, {share:.1%} of its parameters."
-    return _info("changed-share", sentence, base, [one.before.name for one in changed])
+    return _info("changed-share", sentence, base, [change.before.name for change in changed])
 
 
 def _thetas(base: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
-    """The mean θ of all organs of each type that is touched, before and after, where the two figures differ."""
-    after = {one.before.name: one.after for one in changed}
+    """Return the mean θ of each type that changes, before and after, if the two figures differ."""
+    after = {change.before.name: change.after for change in changed}
     for kind in OrganType:
-        if all(one.before.place.type is not kind for one in changed):
+        if all(change.before.place.type is not kind for change in changed):
             continue
         parts = [part for part in base.parts if part.place.type is kind]
         ours, theirs = _mean_theta(parts), _mean_theta(after.get(part.name, part) for part in parts)
         if ours is not None and theirs is not None and f"{ours:.1f}" != f"{theirs:.1f}":
-            names = [one.before.name for one in changed if one.before.place.type is kind]
-            sentence = f"The mean θ of type {kind.value} will be {theirs:.1f}°, where {base.label} has {ours:.1f}°."
+            names = [change.before.name for change in changed if change.before.place.type is kind]
+            name = _TYPE_NAMES.get(kind, kind.value)
+            sentence = f"The mean θ of {name} will be {theirs:.1f}°; in {base.label} it is {ours:.1f}°."
             yield Finding(Severity.INFO, "theta-changes", sentence, kind.value, (base.label,), tuple(names))
 
 
@@ -316,7 +326,7 @@ def _mean_theta(parts: Iterable[Part]) -> float | None:
 
 
 def _both(changed: Sequence[Replacement]) -> tuple[list[Part], list[Part]]:
-    return [one.before for one in changed], [one.after for one in changed]
+    return [change.before for change in changed], [change.after for change in changed]
 
 
 def _info(code: str, sentence: str, base: Parent, organs: Sequence[str]) -> Finding:
@@ -329,7 +339,7 @@ _MATRICES = ("matrix", "matrices")
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The matrices of one type in one block, before and after."""
+    """The matrices of one type in one block, compared with those that they replace."""
 
     replacements: list[Replacement]
     found: Similarity
@@ -340,24 +350,24 @@ class _Judged:
 
     @property
     def names(self) -> list[str]:
-        return [one.before.name for one in self.replacements]
+        return [replacement.before.name for replacement in self.replacements]
 
 
 def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """What is to be said of the lineage of what one donor gives; nothing where it changes nothing, or nothing fits.
+    """Return findings on the lineage of what one donor gives; nothing if it changes nothing or nothing fits.
 
-    `unrelated-lineage` (warn) where a block's matrices of a type are no more alike than chance; `lineage-unknown`
-    (warn) where they cannot be compared; else `related-lineage` (info) with the figure, and the types as its field.
-    Where nothing but vectors is taken, which tell nothing, the two models are compared as wholes.
+    `unrelated-lineage` (warn): the matrices of a type in a block are no more alike than by chance. `lineage-unknown`
+    (warn): they cannot be compared. `related-lineage` (info): the correlation, with the types as its field. If only
+    vectors are taken, which say nothing about lineage, the two models are compared as wholes.
     """
-    changed = [one for one in replacements if one.fits and one.changes]
+    changed = [replacement for replacement in replacements if replacement.fits and replacement.changes]
     judged = _judged(changed)
     if changed and not judged:
         yield from _as_wholes(base, donor, changed)
         return
-    foreign = [one for one in judged if one.found.kinship is Kinship.UNRELATED]
-    unknown = [one for one in judged if one.found.kinship is Kinship.INCOMPARABLE]
-    kin = [one for one in judged if one.found.kinship in (Kinship.CLOSE, Kinship.KIN)]
+    foreign = [item for item in judged if item.found.kinship is Kinship.UNRELATED]
+    unknown = [item for item in judged if item.found.kinship is Kinship.INCOMPARABLE]
+    kin = [item for item in judged if item.found.kinship in (Kinship.CLOSE, Kinship.KIN)]
     if foreign:
         yield _of_strangers(base, donor, foreign)
     if unknown:
@@ -369,57 +379,57 @@ def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]
 def _of_strangers(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
     mean, count = _mean(judged)
     sentence = (
-        f"The mean correlation of {counted(count, *_MATRICES)} of {donor.label} with those of {base.label} that they "
-        f"would replace is {mean:.2f}: they are not related. Strangers have 0.00, fine-tunes {CLOSE} and more, and "
-        "grafts from strangers gave garbage."
+        f"{donor.label} and {base.label} are unrelated: {plural_text(count, *_MATRICES)} and those that they would "
+        f"replace have a mean correlation of {mean:.2f}. Unrelated models have 0.00, fine-tunes {CLOSE} and more; "
+        "grafts between unrelated models gave garbage."
     )
     return _finding(Severity.WARN, "unrelated-lineage", sentence, base, donor, _names(judged))
 
 
 def _of_unknown(base: Parent, donor: Parent, names: Sequence[str]) -> Finding:
     sentence = (
-        f"Whether {donor.label} and {base.label} are related cannot be told for {counted(len(names), *_MATRICES)} that "
-        "would be replaced: there are no fingerprints to compare."
+        f"{donor.label} and {base.label} cannot be compared: {plural_text(len(names), *_MATRICES)} that would be "
+        "replaced have no fingerprints."
     )
     return _finding(Severity.WARN, "lineage-unknown", sentence, base, donor, names)
 
 
 def _of_kin(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
     mean, count = _mean(judged)
-    lowest = min(value for one in judged for value in [one.found.mean] if value is not None)
+    lowest = min(value for item in judged for value in [item.found.mean] if value is not None)
     sentence = (
-        f"The mean correlation of {counted(count, *_MATRICES)} of {donor.label} with those of {base.label} that they "
-        f"would replace is {mean:.3f}, and {lowest:.3f} in the block that differs most: they are related."
+        f"{donor.label} and {base.label} are related: {plural_text(count, *_MATRICES)} and those that they would "
+        f"replace have a mean correlation of {mean:.3f}, {lowest:.3f} in the block that differs most."
     )
-    kinds = ", ".join(dict.fromkeys(one.kind for one in judged))
-    found = _finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged))
-    return msgspec.structs.replace(found, field=kinds)
+    kinds = ", ".join(dict.fromkeys(item.kind for item in judged))
+    finding = _finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged))
+    return msgspec.structs.replace(finding, field=kinds)
 
 
 def _judged(changed: Sequence[Replacement]) -> list[_Judged]:
-    """The changed matrices by type and block, compared."""
+    """Return the changed matrices by type and block, compared."""
     groups: dict[tuple[str, str, int | None], list[Replacement]] = {}
-    for one in changed:
-        if one.before.organ.is_matrix:
-            place = one.before.place
-            groups.setdefault((place.type.value, place.tower.value, place.block), []).append(one)
+    for change in changed:
+        if change.before.organ.is_matrix:
+            place = change.before.place
+            groups.setdefault((place.type.value, place.tower.value, place.block), []).append(change)
     return [_Judged(group, _compared(group)) for group in groups.values()]
 
 
 def _compared(group: Sequence[Replacement]) -> Similarity:
-    before = {one.before.slot: one.before.organ for one in group}
-    return similarity(before, {one.before.slot: one.after.organ for one in group})
+    before = {item.before.slot: item.before.organ for item in group}
+    return similarity(before, {item.before.slot: item.after.organ for item in group})
 
 
 def _as_wholes(base: Parent, donor: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
-    found = similarity(_organs(base), _organs(donor))
-    if found.kinship is not Kinship.UNRELATED:
+    likeness = similarity(_organs(base), _organs(donor))
+    if likeness.kinship is not Kinship.UNRELATED:
         return
     sentence = (
-        f"{donor.label} and {base.label} are not related: the mean correlation of {found.organ_count} matrices is "
-        f"{found.mean or 0.0:.2f}, where strangers have 0.00 and fine-tunes {CLOSE} and more."
+        f"{donor.label} and {base.label} are unrelated: {likeness.organ_count} matrices have a mean correlation of "
+        f"{likeness.mean or 0.0:.2f}. Unrelated models have 0.00, fine-tunes {CLOSE} and more."
     )
-    names = [one.before.name for one in changed]
+    names = [change.before.name for change in changed]
     yield _finding(Severity.WARN, "unrelated-lineage", sentence, base, donor, names)
 
 
@@ -428,13 +438,13 @@ def _organs(parent: Parent) -> Compared:
 
 
 def _mean(judged: Sequence[_Judged]) -> tuple[float, int]:
-    """The mean correlation over all organs that were compared, and how many these are."""
-    values = [value for one in judged for value in one.found.by_organ.values()]
+    """Return the mean correlation over all compared organs, and their number."""
+    values = [value for item in judged for value in item.found.by_organ.values()]
     return sum(values) / len(values), len(values)
 
 
 def _names(judged: Sequence[_Judged]) -> list[str]:
-    return [name for one in judged for name in one.names]
+    return [name for item in judged for name in item.names]
 
 
 def _finding(
@@ -453,16 +463,16 @@ __all__ = [
 ]
 
 TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
-"""What is exchanged by type, in the order in which it is shown."""
+"""The types that can be exchanged, in the order of pages and tables."""
 REASONS_SHOWN = 5
 NO_BASES = frozenset({"adapter", "imatrix"})
-"""Values of `general.type` of files that no loader takes for a model."""
+"""Values of `general.type` of files that no loader accepts as a model."""
 
 
 def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
     """Return how much of each type of `donor` fits into `base`, with all findings.
 
-    A refusal of one type does not affect the others. An adapter has no types: it fits as a whole, or not.
+    A refusal of one type does not affect the others. An adapter has no types: it fits as a whole or not at all.
     """
     is_adapter = donor.header.text("general.type") == "adapter"
     return Compatibility(
@@ -474,10 +484,10 @@ def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
 
 
 def check_pair(base: Parent, donor: Parent) -> list[Finding]:
-    """All that is to be said of the two: as wholes first, then what speaks for and against each type, then licences.
+    """Return all findings on the two models: as wholes first, then by type, then on licences.
 
-    A refusal of one type says nothing against the others: `fit_by_type` tells which is meant. An adapter is checked as
-    one.
+    A refusal of one type does not affect the others: `fit_by_type` has the findings of each. An adapter is checked as
+    an adapter.
     """
     licences = combined_licence({base.label: base.license, donor.label: donor.license}).findings
     of_both = [*check_yanked((base, donor)), *licences]
@@ -485,16 +495,16 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
         return _each_once([*_of_base(base), *check_adapter(base, donor), *of_both])
     facts = facts_of(base), facts_of(donor)
     nothing = Taken(frozenset(), frozenset())
-    found = [*_of_base(base), *differences(*facts, nothing, (base.label, donor.label))]
+    findings = [*_of_base(base), *differences(*facts, nothing, (base.label, donor.label))]
     for fit in fit_by_type(base, donor, facts):
-        found += fit.findings
-    return _each_once([*found, *of_both])
+        findings += fit.findings
+    return _each_once([*findings, *of_both])
 
 
 def check_yanked(parents: Sequence[Parent]) -> list[Finding]:
     """Return a warning for each of the parents, the base first, that was yanked.
 
-    A yanked model is still found by its name, so that nothing breaks that was made of it; it should not be used anew.
+    A yanked model is still found by its name, so that existing chimeras keep working; new ones should not use it.
     """
     return [
         Finding(Severity.WARN, "parent-yanked", sentence, models=(parent.label,))
@@ -505,53 +515,53 @@ def check_yanked(parents: Sequence[Parent]) -> list[Finding]:
 
 
 def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeCompatibility]:
-    """How much of each type of the base can be taken from `donor`, and what keeps the rest.
+    """Return how much of each type of the base `donor` can replace, with the reasons against the rest.
 
-    The types that the base has, in the order skeleton, organ, embed, norm. `facts` are the two's, where they are known.
+    The types are those of the base, in the order skeleton, organ, embed, norm. `facts` are those of the base and the
+    donor if the caller has them.
     """
     ours, theirs = facts if facts is not None else (facts_of(base), facts_of(donor))
     return [fit for kind in TYPES for fit in [_fit(base, donor, kind, ours, theirs)] if fit.total or fit.findings]
 
 
 def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
-    """All that is to be said of replacing these at once: refusals, warnings and information, a few for each donor.
+    """Return the findings on all replacements together: refusals, warnings and information, a few for each donor.
 
-    What was asked for and came to no replacement is not seen here, nor are licences: `combined_licence` tells those of
-    all parents together.
+    Requests that led to no replacement are not checked here, and neither are licences: see `combined_licence`.
     """
     ours = facts_of(base)
-    replaced = {one.before.name for one in replacements}
+    replaced = {replacement.before.name for replacement in replacements}
     own = [part for part in base.parts if part.name not in replaced]
-    found = [*_of_base(base), *misplaced(base, replacements), *odd_weights(base, own, base=base, donor=None)]
+    findings = [*_of_base(base), *misplaced(base, replacements), *odd_weights(base, own, base=base, donor=None)]
     for donor, taken in by_donor(replacements):
-        found += _of_donor(base, donor, taken, (ours, facts_of(donor)))
-    return _each_once([*found, *changes(base, replacements)])
+        findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
+    return _each_once([*findings, *changes(base, replacements)])
 
 
 def _of_base(base: Parent) -> Iterator[Finding]:
-    """Why nothing can be made of the base at all."""
+    """Return the reasons why no chimera can be made of the base."""
     if base.unassemblable:
         reasons = "; ".join(base.unassemblable[:REASONS_SHOWN])
-        sentence = f"{base.label} must not be given to a loader, nor what has its header: {reasons}."
+        sentence = f"Loaders cannot open {base.label}, nor a chimera with its header: {reasons}."
         yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
     kind = base.header.text("general.type")
     if kind in NO_BASES:
-        sentence = f"{base.label} is of the type {kind}: no model can be made of it."
+        sentence = f"{base.label} is of the type {kind}, not a model: choose another base."
         yield Finding(Severity.REFUSE, "not-loadable", sentence, "general.type", (base.label,))
     if not base.complete:
-        sentence = f"{base.label} is only a part of a model, so nothing that can be loaded comes of it."
+        sentence = f"{base.label} has only some organs of its model: choose a complete model as the base."
         yield Finding(Severity.REFUSE, "not-complete", sentence, models=(base.label,))
 
 
 def _of_donor(
     base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[Facts, Facts]
 ) -> Iterator[Finding]:
-    """All that is to be said of what one donor gives."""
-    found = differences(*facts, Taken.of(replacements), (base.label, donor.label))
-    yield from found
+    """Return the findings on what one donor gives."""
+    findings = differences(*facts, Taken.of(replacements), (base.label, donor.label))
+    yield from findings
     yield from misfits(base, donor, replacements)
-    yield from odd_weights(donor, [one.after for one in replacements], base=base, donor=donor)
-    if not any(finding.code == "architecture-differs" for finding in found):
+    yield from odd_weights(donor, [replacement.after for replacement in replacements], base=base, donor=donor)
+    if not any(finding.code == "architecture-differs" for finding in findings):
         yield from relatedness(base, donor, replacements)
     yield from already_equal(base, donor, replacements)
 
@@ -561,24 +571,26 @@ def _fit(base: Parent, donor: Parent, kind: OrganType, ours: Facts, theirs: Fact
     pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
     taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]
     as_wholes = differences(ours, theirs, Taken(frozenset(), frozenset()), (base.label, donor.label))
-    found = [one for one in _of_donor(base, donor, taken, (ours, theirs)) if one not in as_wholes] if taken else []
-    found += kept(base, donor, [part.place for part in places])
-    # What refuses organs one by one leaves the others fitting; all else is against the type.
-    against = [*as_wholes, *found]
-    refused = {one.code for one in against if one.severity is Severity.REFUSE} - _ONE_BY_ONE
-    fitting = 0 if refused else sum(one.fits and not is_dtype_refused(one) for one in taken)
-    refused_here = any(finding.severity is Severity.REFUSE for finding in found)
+    findings = (
+        [item for item in _of_donor(base, donor, taken, (ours, theirs)) if item not in as_wholes] if taken else []
+    )
+    findings += kept_organs(base, donor, [part.place for part in places])
+    # A refusal of single organs leaves the others fitting; any other refusal affects the whole type.
+    against = [*as_wholes, *findings]
+    refused = {item.code for item in against if item.severity is Severity.REFUSE} - _ONE_BY_ONE
+    fitting = 0 if refused else sum(item.fits and not is_dtype_refused(item) for item in taken)
+    refused_here = any(finding.severity is Severity.REFUSE for finding in findings)
     return TypeCompatibility(
         type=kind.value,
         fitting=fitting,
         total=len(places),
         refused=refused_here or not fitting,
-        findings=in_order(_each_once(found)),
+        findings=in_order(_each_once(findings)),
     )
 
 
 _ONE_BY_ONE = {"width-differs", "dtype-refused", "partial-group", "slot-absent"}
-"""Codes of refusals that are about single organs."""
+"""Codes of refusals of single organs."""
 
 
 def _each_once(findings: Iterable[Finding]) -> list[Finding]:
@@ -586,17 +598,17 @@ def _each_once(findings: Iterable[Finding]) -> list[Finding]:
 
 
 CANDIDATES_MAX = 12
-"""Models that are shown for one cell."""
+"""Models in the list of one cell."""
 THETA = "-theta"
-LOOKED_AT_MAX = 600
-"""Organs that are looked at to find them, the best first; all that they bring are as many at most."""
+EXAMINED_MAX = 600
+"""Organs that a search for candidates examines, the best first; also the limit of organs that fit."""
 ADAPTERS_EXAMINED_MAX = 12
 ALIKE = "-alike"
-"""The order of candidates by likeness; the others are those of a search for organs."""
+"""The order by likeness; other orders are those of a search for organs."""
 COMPARED_MAX = 48
-"""Models whose likeness is looked at for one cell: relatives of the base, then those that a search finds first."""
+"""Models that are compared for one cell: relatives of the base, then the first ones of a search."""
 NEWEST_ADAPTERS = 50
-"""Adapters of any architecture among which those are looked for."""
+"""Adapters of any architecture that are searched for the base's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,7 +621,7 @@ class Cell:
 
     @classmethod
     def of(cls, part: Part) -> Cell:
-        """The cell in which `part` is."""
+        """Return the cell of `part`."""
         return cls(part.place.type.value, part.place.block, part.place.tower.value)
 
     def __str__(self) -> str:
@@ -642,18 +654,18 @@ def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Ca
     own = {part.place.slot: part for part in base.parts if Cell.of(part) == cell}
     block = "none" if cell.block is None else cell.block
     query = f"fits:{base.label} type:{cell.type} block:{block} tower:{cell.tower}"
-    names, more = _givers(session, base, query, order)
-    looked_at = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
-    ids = [model_by_name(session, parse_model_name(name)).id for name in looked_at]
-    brought: dict[str, list[CellOrganRow]] = {name: [] for name in looked_at}
+    names, more = _models_with_organs(session, base, query, order)
+    examined = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
+    ids = [model_by_name(session, parse_model_name(name)).id for name in examined]
+    offered: dict[str, list[CellOrganRow]] = {name: [] for name in examined}
     for organ in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
-        brought[organ.model].append(organ)
+        offered[organ.model].append(organ)
     if order == ALIKE:
-        looked_at.sort(key=lambda name: -(_likeness(own, brought[name]).mean or 0.0))
-    shown = looked_at[:CANDIDATES_MAX]
+        examined.sort(key=lambda name: -(_likeness(own, offered[name]).mean or 0.0))
+    selected = examined[:CANDIDATES_MAX]
     fitting: set[tuple[str, str]] = set()
-    if shown:
-        fits = search_organs(session, parse_query(f"{query} model:{','.join(shown)}"), LOOKED_AT_MAX)
+    if selected:
+        fits = search_organs(session, parse_query(f"{query} model:{','.join(selected)}"), EXAMINED_MAX)
         fitting = {(organ.model, organ.slot) for organ in fits.items}
     return Candidates(
         cell=str(cell),
@@ -662,29 +674,28 @@ def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Ca
         tower=cell.tower,
         slots=tuple(own),
         query=query,
-        items=tuple(_candidate(own, name, brought[name], fitting) for name in shown),
-        more=more or len(names) > len(shown),
+        items=tuple(_candidate(own, name, offered[name], fitting) for name in selected),
+        more=more or len(names) > len(selected),
     )
 
 
 def adapters_for(session: Session, base: Parent, library: Library) -> tuple[AdapterChoice, ...]:
     """Return the newest adapters that can be merged into `base`, each with its findings.
 
-    Only adapters that state the base's architecture are looked at, as many as the budget of `library` allows. Raises
-    StoreError.
+    Only adapters of the base's architecture are examined, as many as the budget of `library` allows. Raises StoreError.
     """
     newest = search_models(session, parse_query("kind:adapter", MODELS), NEWEST_ADAPTERS).items
     same = [model.name for model in newest if model.architecture == base.header.architecture]
-    found = []
+    choices = []
     for name in same[:ADAPTERS_EXAMINED_MAX]:
         try:
             adapter = library.parent(name)
         except TooCostly:
             break
         findings = check_adapter(base, adapter)
-        if not any(one.severity is Severity.REFUSE for one in findings):
-            found.append(AdapterChoice(model=name, findings=in_order(findings)))
-    return tuple(found)
+        if not any(finding.severity is Severity.REFUSE for finding in findings):
+            choices.append(AdapterChoice(model=name, findings=in_order(findings)))
+    return tuple(choices)
 
 
 def _cell(cell: Cell, parts: Sequence[PlannedPart]) -> CellTotals:
@@ -718,10 +729,10 @@ def _totals(parts: Sequence[PlannedPart]) -> dict[str, Any]:
     }
 
 
-def _givers(session: Session, base: Parent, query: str, order: str) -> tuple[list[str], bool]:
-    """The models that the query finds organs of, in that order, and whether there are more."""
+def _models_with_organs(session: Session, base: Parent, query: str, order: str) -> tuple[list[str], bool]:
+    """Return the models whose organs the query finds, in that order, and whether there are more."""
     by = THETA if order == ALIKE else order
-    page = search_organs(session, parse_query(f"{query} sort:{by}"), LOOKED_AT_MAX)
+    page = search_organs(session, parse_query(f"{query} sort:{by}"), EXAMINED_MAX)
     names = [organ.model for organ in page.items]
     if order == ALIKE:
         names = [*_relatives(session, base, query), *names]
@@ -729,24 +740,24 @@ def _givers(session: Session, base: Parent, query: str, order: str) -> tuple[lis
 
 
 def _relatives(session: Session, base: Parent, query: str) -> list[str]:
-    """Those of them that are known to be like the base, the nearest first."""
+    """Return those of them that are known relatives of the base, the nearest first."""
     alike = likenesses(session, base.model_id or 0)
-    models = models_by_id(session, heapq.nlargest(COMPARED_MAX, alike, key=lambda one: alike[one]))
+    models = models_by_id(session, heapq.nlargest(COMPARED_MAX, alike, key=lambda item: alike[item]))
     if not models:
         return []
     names = {model.full_name: alike[model_id] for model_id, model in models.items()}
-    page = search_organs(session, parse_query(f"{query} model:{','.join(names)}"), LOOKED_AT_MAX)
+    page = search_organs(session, parse_query(f"{query} model:{','.join(names)}"), EXAMINED_MAX)
     return sorted({organ.model for organ in page.items}, key=lambda name: (-names[name], name))
 
 
 def _candidate(
     own: dict[str, Part], model: str, organs: Sequence[CellOrganRow], fitting: set[tuple[str, str]]
 ) -> Candidate:
-    """Return what one model has for the places `own` of the base, by slot."""
+    """Return the organs of one model for the places `own` of the base, by slot."""
     placed = {organ.slot: organ for organ in organs if organ.slot in own}
     equal = {slot for slot, organ in placed.items() if _is_equal(own[slot], organ)}
     fits = {slot for slot in placed if (model, slot) in fitting}
-    found = _likeness(own, organs)
+    likeness = _likeness(own, organs)
     return Candidate(
         model=model,
         license=next((organ.license for organ in organs), None),
@@ -756,18 +767,18 @@ def _candidate(
         whole=fits | equal == own.keys(),
         theta=mean_of([organ.theta for organ in placed.values()]),
         spectral_signal=mean_of([organ.spectral_signal for organ in placed.values()]),
-        likeness=found.mean,
-        kinship=found.kinship.value,
+        likeness=likeness.mean,
+        kinship=likeness.kinship.value,
         size_bytes=sum(organ.size_bytes for organ in placed.values()),
         organs=tuple(
-            CellOrgan(name=one.name, slot=one.slot, digest=Digest(one.digest), dtype=one.dtype, theta=one.theta)
-            for one in placed.values()
+            CellOrgan(name=item.name, slot=item.slot, digest=Digest(item.digest), dtype=item.dtype, theta=item.theta)
+            for item in placed.values()
         ),
     )
 
 
 def _likeness(own: dict[str, Part], organs: Sequence[CellOrganRow]) -> Similarity:
-    """How alike what a model has for the places `own` is to what stands there."""
+    """Compare the organs of a model with the base's `own` organs at the same places."""
     slots = {organ.slot: organ for organ in organs if organ.slot in own}
     places: dict[str, Slot] = {slot: ("text", None, slot) for slot in slots}
     return similarity(

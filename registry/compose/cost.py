@@ -1,8 +1,8 @@
-"""What planning costs, estimated before it is spent: a short recipe can name very large models, or ask for very much.
+"""The cost of planning, estimated in advance: a short recipe can name very large models or request much work.
 
-A cost is in microseconds of processor time, on the machine that docs/design/planning-cost.md names. The steps that take
-time are charged to a budget before they are done; a recipe whose named models and steps alone exceed it is refused
-before anything is read.
+A cost is in microseconds of processor time, on the machine that docs/design/planning-cost.md names. Each expensive step
+is charged to a budget before it is done. A recipe is refused before anything is read if its named models and steps
+alone exceed the budget.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from organs.registry.compose.recipe import Recipe, Selection
 from organs.registry.errors import TooCostly
 
 MODEL_COST = 5_000
-"""A model: its name is looked up and its header is opened."""
+"""Looking up a model and opening its header."""
 MISSING_COST = 30_000
-"""A model that is not there: the nearest name is looked for."""
+"""A missing model: the nearest name is searched."""
 HEADER_COST = 5_000
-"""A mebibyte of a header, which is read from the store and parsed."""
+"""Reading and parsing a mebibyte of a header."""
 TENSOR_COST = 35
-"""A tensor of a model that is read: its row in the catalog."""
+"""Reading the row of a tensor."""
 PLACE_COST = 85
-"""A tensor of the base in a plan: findings, prediction and lists are made of it."""
+"""A tensor of the base in findings, prediction and lists."""
 DONOR_PLACE_COST = 10
-"""A tensor of the base for each donor or adapter that is checked."""
+"""Checking a tensor of the base against one donor or adapter."""
 PAIR_COST = 40
-"""A tensor of two models that are compared by type."""
+"""A tensor in the comparison of two models by type."""
 VISIT_COST = 1
-"""A tensor of the base that a step looks at, for each slot and range of blocks that the step names."""
+"""A tensor of the base in a step, for each slot and range of blocks that the step names."""
 CANDIDATE_COST = 40
 """An organ that a query finds."""
 QUERY_COST = 10_000
-"""A query, whatever it finds."""
+"""A query, in addition to the organs that it finds."""
 COMMON_COST = 3
-"""A model that has an organ of the base at the same place: a query of a graft looks for all of them."""
+"""A model that shares an organ with the base at the same place: a graft by query searches all of them."""
 MODELS_MAX = 256
 """Models that one recipe may name."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """The cost that is allowed, and the cost so far, both in microseconds. None allows any."""
+    """The limit of the cost and the cost so far, both in microseconds. A limit of None allows any cost."""
 
     limit: int | None = None
     spent: int = 0
 
     def spend(self, cost: int) -> None:
-        """Add `cost`; raise TooCostly where that is more than is allowed."""
+        """Add `cost`; raise TooCostly above the limit."""
         self.spent += cost
         if self.limit is not None and self.spent > self.limit:
             raise TooCostly(self.spent / 1e6, self.limit / 1e6)
@@ -59,8 +59,8 @@ class Budget:
 def check_recipe(session: Session, recipe: Recipe, budget: Budget) -> int:
     """Return the least cost of planning `recipe`, and spend nothing.
 
-    What queries find is not known before and is not counted here: the library charges for it. Raises TooCostly where
-    the budget does not allow that cost.
+    Results of queries are not known in advance: the library charges for them later. Raises TooCostly if the budget does
+    not allow the cost.
     """
     names = dict.fromkeys([recipe.base, *_donors(recipe)])
     if budget.limit is not None and len(names) > MODELS_MAX:
@@ -77,9 +77,9 @@ def check_recipe(session: Session, recipe: Recipe, budget: Budget) -> int:
 
 
 def check_pair(session: Session, base: str, donor: str, budget: Budget) -> int:
-    """Return the cost of comparing two models by type; raise TooCostly where the budget does not allow it.
+    """Return the cost of comparing two models by type; raise TooCostly if the budget does not allow it.
 
-    Raises what is raised of a name that means no model.
+    Raises as `model_by_text` for names of no model.
     """
     estimate = Budget(budget.limit)
     for model in (model_by_text(session, name) for name in (base, donor)):
@@ -94,9 +94,9 @@ def read_cost(session: Session, model: Model) -> int:
 
 
 def steps_cost(recipe: Recipe, tensors: int) -> int:
-    """Return the cost of all that a plan does with the tensors of its base, of which there are `tensors`."""
+    """Return the cost of a plan for the tensors of its base, of which there are `tensors`."""
     selections = [graft.selection for graft in recipe.grafts] + [step.selection for step in recipe.purify]
-    visits = sum(map(_looks, selections))
+    visits = sum(map(_visits, selections))
     return tensors * (PLACE_COST + DONOR_PLACE_COST * len(_donors(recipe)) + VISIT_COST * visits)
 
 
@@ -105,5 +105,6 @@ def _donors(recipe: Recipe) -> set[str]:
     return {*(graft.donor for graft in recipe.grafts if graft.donor), *(merge.adapter for merge in recipe.adapters)}
 
 
-def _looks(selection: Selection) -> int:
+def _visits(selection: Selection) -> int:
+    """Return how often a step compares each tensor."""
     return 1 + len(selection.slots) + len(selection.blocks)

@@ -1,4 +1,4 @@
-"""Reading a document as a tree of plain values: YAML, or JSON where it begins with `{`; bounded before it is built."""
+"""Read a document as a tree of plain values: YAML, or JSON if it begins with `{`; limited before it is built."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ TEXT_MAX_BYTES = 256 * 1024
 
 
 DEPTH_MAX = 16
-"""Of mappings and lists inside each other."""
+"""Levels of nested mappings and lists."""
 
 
 VALUES_MAX = 20_000
-"""Texts, numbers, keys, lists and mappings of one document together."""
+"""Texts, numbers, keys, lists and mappings of one document."""
 
 
 DIGITS_MAX = 300
-"""What is longer is beyond every number here; Python alone would take thousands of digits to say so."""
+"""Digits of an integer; a longer one counts as infinite."""
 
 
 REASON_MAX = 200
-"""Characters of a parser's own words, which may quote what it read."""
+"""Characters of a parser's own message, which can quote the document."""
 
 
 NUMBER_PATTERN = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<rest>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
-"""A number as JSON writes it; with an empty `rest` it is a whole one."""
+"""A number as in JSON; with an empty `rest` it is an integer."""
 
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -48,15 +48,15 @@ _JSON_SIGN = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},:]', re.DOTALL)
 _LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-_ALIASES = "anchors (&) and aliases (*) are not taken; a text that begins with & or * stands in quotation marks"
+_ALIASES = "anchors (&) and aliases (*) are not supported; put a text that begins with & or * in quotation marks"
 
 
-_TAB = "a tab stands there; YAML is indented with spaces"
+_TAB = "a tab is not allowed; indent YAML with spaces"
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value. `text` is what it reads as where text is due: `2024` is both in YAML; None where it is no text."""
+    """One value. `text` is its text: in YAML, `2024` is a number and a text; None if it is no text."""
 
     value: str | int | float | bool | None
     text: str | None = None
@@ -71,7 +71,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A mapping as it is written: keys may stand twice, and need not be text."""
+    """A mapping as written: keys can be repeated, and need not be text."""
 
     pairs: tuple[tuple[Node, Node], ...]
 
@@ -80,7 +80,7 @@ Node = Scalar | Listing | Table
 
 
 def read_document(text: str | bytes, where: str) -> Node:
-    """The tree that `text` holds. Raises BadRecipe, with one reason that names no field."""
+    """Return the tree of `text`. Raises BadRecipe with one reason without a field."""
     plain = _decoded(text, where)
     if plain.lstrip().startswith("{"):
         return _read_json(plain, where)
@@ -88,18 +88,18 @@ def read_document(text: str | bytes, where: str) -> Node:
 
 
 def _decoded(text: str | bytes, where: str) -> str:
-    # Characters are counted first: of a text of 10 MB no copy is made.
+    # The length is checked first, so that a text of 10 MB is not copied.
     if len(text) > TEXT_MAX_BYTES:
         _refuse(where, f"the text is longer than {TEXT_MAX_BYTES // 1024} KiB")
     try:
         raw = text.encode("utf-8") if isinstance(text, str) else text
         plain = raw.decode("utf-8")
     except UnicodeError as error:
-        raise BadRecipe(where, [("", "the text is no UTF-8")]) from error
+        raise BadRecipe(where, [("", "the text is not UTF-8")]) from error
     if len(raw) > TEXT_MAX_BYTES:
         _refuse(where, f"the text is longer than {TEXT_MAX_BYTES // 1024} KiB")
     if "\0" in plain:
-        _refuse(where, "a NUL character is in the text")
+        _refuse(where, "the text has a NUL character")
     plain = plain.removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
     if not plain.strip():
         _refuse(where, "the text is empty")
@@ -117,7 +117,7 @@ def _read_json(text: str, where: str) -> Node:
             text, object_pairs_hook=_table, parse_int=_number, parse_float=_number, parse_constant=_no_constant
         )
     except json.JSONDecodeError as error:
-        sentence = f"what begins with {{ is read as JSON; line {error.lineno}, column {error.colno}: {error.msg}"
+        sentence = f"a text that begins with {{ is read as JSON; line {error.lineno}, column {error.colno}: {error.msg}"
         raise BadRecipe(where, [("", sentence)]) from error
     except ValueError as error:
         raise BadRecipe(where, [("", str(error))]) from error
@@ -125,7 +125,7 @@ def _read_json(text: str, where: str) -> Node:
 
 
 def _check_json_size(text: str, where: str) -> None:
-    """Refuses what is deep or full before any of it is built; strings are stepped over."""
+    """Refuse too many levels or values before any value is built; strings are skipped."""
     depth = values = 0
     for match in _JSON_SIGN.finditer(text):
         sign = match[0]
@@ -136,9 +136,9 @@ def _check_json_size(text: str, where: str) -> None:
 
 def _check_size(depth: int, values: int, where: str) -> None:
     if depth > DEPTH_MAX:
-        _refuse(where, f"lists and mappings stand inside each other more than {DEPTH_MAX} deep")
+        _refuse(where, f"lists and mappings are nested more than {DEPTH_MAX} levels deep")
     if values > VALUES_MAX:
-        _refuse(where, f"the text holds more than {VALUES_MAX:,} values")
+        _refuse(where, f"the text has more than {VALUES_MAX:,} values")
 
 
 def _table(pairs: list[tuple[str, object]]) -> Table:
@@ -146,7 +146,7 @@ def _table(pairs: list[tuple[str, object]]) -> Table:
 
 
 def _json_node(value: object) -> Node:
-    """The node of what the parser or one of its hooks gave."""
+    """Return the node for a value of the parser or of one of its hooks."""
     if isinstance(value, list):
         return Listing(tuple(_json_node(item) for item in value))
     if isinstance(value, str):
@@ -162,7 +162,7 @@ def _number(written: str) -> Scalar:
 
 
 def _number_value(written: str) -> int | float:
-    """The number that `written`, which fits the pattern, stands for; infinity where it is out of all bounds."""
+    """Return the number in `written`, which matches the pattern; infinity if it is too large."""
     match = NUMBER_PATTERN.fullmatch(written)
     assert match is not None
     if match["rest"]:
@@ -171,7 +171,7 @@ def _number_value(written: str) -> int | float:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _read_yaml(text: str, where: str) -> Node:
@@ -198,25 +198,25 @@ def _read_yaml(text: str, where: str) -> Node:
 
 
 def _events(text: str, where: str) -> Iterator[yaml.Event]:
-    """What the parser sees, piece by piece, before anything is composed of it."""
+    """Return the events of the parser, before any value is built."""
     try:
         yield from yaml.parse(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise BadRecipe(where, [("", f"{place}{_problem(error, text)}")]) from error
-    # Of the parser written in Python, a character's number beyond Unicode and a version of many digits come out so.
+    # The Python parser raises these for characters beyond Unicode and for versions of many digits.
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        reason = error.reason if isinstance(error, yaml.reader.ReaderError) else "a number in it is out of bounds"
-        raise BadRecipe(where, [("", f"the text is no YAML: {reason}")]) from error
+        reason = error.reason if isinstance(error, yaml.reader.ReaderError) else "a number is out of bounds"
+        raise BadRecipe(where, [("", f"the text is not YAML: {reason}")]) from error
 
 
 def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Return what is wrong, by the characters at the places that the parser names."""
+    """Return what is wrong, from the characters at the positions of the parser's error."""
     begin, mark = error.context_mark, error.problem_mark
     if begin is not None and text[begin.index : begin.index + 1] in ("&", "*"):
         return _ALIASES
-    lines = text.split("\n")  # a line end of another kind hides a tab, and the parser's own words stand
+    lines = text.split("\n")  # another kind of line end hides a tab; then the parser's message is used
     if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
         return _TAB
     return str(error.problem)[:REASON_MAX]
@@ -225,11 +225,11 @@ def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
 def _check_event(event: yaml.Event, documents: int, where: str) -> None:
     line = event.start_mark.line + 1 if event.start_mark else 0
     if documents > 1:
-        _refuse(where, f"line {line}: a second document begins; a recipe is one")
+        _refuse(where, f"line {line}: a second document begins; a recipe is one document")
     if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
         _refuse(where, f"line {line}: {_ALIASES}")
     if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
-        _refuse(where, f"line {line}: tags such as {event.tag[:40]!r} are not taken: write the value alone")
+        _refuse(where, f"line {line}: tags such as {event.tag[:40]!r} are not supported: write only the value")
 
 
 def _yaml_scalar(written: str, *, is_plain: bool) -> Scalar:

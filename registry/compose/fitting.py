@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from organs.registry.amounts import names_text, plural_text, ranges_text
 from organs.registry.anatomy import (
     LORA_SUFFIXES,
     OUTPUT_MATRIX,
@@ -22,12 +23,12 @@ from organs.registry.anatomy import (
     place_of,
 )
 from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
-from organs.registry.compose.findings import counted, listed, runs
 from organs.registry.compose.models import (
     Parent,
     Part,
     Replacement,
     effective_shape,
+    shape_text,
 )
 from organs.registry.compose.plan import (
     Addition,
@@ -42,64 +43,72 @@ _PLACES = ("place", "places")
 
 
 def misplaced(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """`no-such-place` and `place-twice`: what is to be replaced is not in the base, or is replaced by two."""
-    foreign = [one.before.name for one in replacements if base.by_name.get(one.before.name) != one.before]
+    """Return `no-such-place` for organs that the base does not have, `place-twice` for those replaced twice."""
+    foreign = [
+        replacement.before.name
+        for replacement in replacements
+        if base.by_name.get(replacement.before.name) != replacement.before
+    ]
     if foreign:
-        sentence = f"{base.label} has no {listed(foreign)}: there is nothing to replace."
+        sentence = f"{base.label} has no {names_text(foreign)}: there is nothing to replace."
         yield _refusal("no-such-place", sentence, base, None, foreign)
-    counts = Counter(one.before.name for one in replacements)
+    counts = Counter(replacement.before.name for replacement in replacements)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
-        yield _refusal("place-twice", f"More than one graft is for {listed(twice)}.", base, None, twice)
+        yield _refusal(
+            "place-twice", f"Several grafts replace {names_text(twice)}: keep one of them.", base, None, twice
+        )
 
 
 def misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """All that keeps what is taken from one donor from fitting the base, one finding a kind."""
-    yield from _of_shapes(base, donor, [one for one in replacements if not one.fits])
-    refused = [one for one in replacements if is_dtype_refused(one)]
+    """Return why organs of the donor do not fit the base, one finding for each kind of reason."""
+    yield from _of_shapes(base, donor, [replacement for replacement in replacements if not replacement.fits])
+    refused = [replacement for replacement in replacements if is_dtype_refused(replacement)]
     if refused:
-        dtypes = " and ".join(sorted({one.after.dtype.name for one in refused}))
-        names = [one.after.name for one in refused]
-        sentence = f"{donor.label} keeps {listed(names)} as {dtypes}, with which llama.cpp crashes there."
+        dtypes = " and ".join(sorted({item.after.dtype.name for item in refused}))
+        names = [item.after.name for item in refused]
+        sentence = (
+            f"{donor.label} stores {names_text(names)} as {dtypes}; llama.cpp crashes with this type at these places."
+        )
         yield _refusal("dtype-refused", sentence, base, donor, names)
     yield from _of_groups(base, donor, replacements)
     surplus = _surplus(base, donor, replacements)
     if surplus:
         slots = sorted({part.place.slot for part in surplus})
-        places = counted(len(surplus), *_PLACES)
-        sentence = f"{donor.label} has {listed(slots)} in {places} where {base.label} has no such slot."
+        places = plural_text(len(surplus), *_PLACES)
+        sentence = f"{donor.label} has {names_text(slots)} in {places}; {base.label} has no such slot there."
         yield _refusal("slot-absent", sentence, base, donor, [part.name for part in surplus])
 
 
 def odd_weights(owner: Parent, parts: Iterable[Part], *, base: Parent, donor: Parent | None) -> Iterator[Finding]:
-    """`non-finite-weights`: which of `parts`, tensors of `owner`, have weights that are NaN or infinite."""
+    """Return `non-finite-weights` if some of `parts`, tensors of `owner`, have weights that are NaN or infinite."""
     odd = [part for part in parts if part.nonfinite]
     if odd:
         sentence = (
-            f"{owner.label} has weights that are NaN or infinite in {listed([part.name for part in odd])}: "
-            "most likely the file is damaged, and the result will compute nothing but NaN."
+            f"{owner.label} has weights that are NaN or infinite in {names_text([part.name for part in odd])}: "
+            "the file is probably damaged, and the result would compute only NaN."
         )
         names = tuple(part.name for part in odd)
         yield Finding(Severity.WARN, "non-finite-weights", sentence, models=_labels(base, donor), organs=names)
 
 
-def kept(base: Parent, donor: Parent, places: Iterable[Place]) -> Iterator[Finding]:
-    """`kept-organs`: those of the base's `places` that the donor has nothing for; they stay as they are."""
+def kept_organs(base: Parent, donor: Parent, places: Iterable[Place]) -> Iterator[Finding]:
+    """Return `kept-organs` for the base's `places` that the donor has no organ for; the base's own stay."""
     lacking = [place for place in places if _slot(place) not in donor.by_slot]
     if lacking:
         slots = sorted({place.slot for place in lacking})
         names = tuple(base.by_slot[_slot(place)].name for place in lacking)
-        how_many = counted(len(names), *_PLACES)
-        sentence = f"{donor.label} has nothing for {how_many} ({listed(slots)}): {base.label} keeps its own."
+        how_many = plural_text(len(names), *_PLACES)
+        sentence = f"{donor.label} has no organs for {how_many} ({names_text(slots)}): those of {base.label} stay."
         yield Finding(Severity.INFO, "kept-organs", sentence, models=(base.label, donor.label), organs=names)
 
 
-def is_dtype_refused(one: Replacement) -> bool:
-    """Whether a runtime cannot take the dtype at that place; what the base has there itself is its own matter."""
-    dtype = one.after.dtype.name
-    if one.after.dtype == one.before.dtype and dtype != "F64":
+def is_dtype_refused(replacement: Replacement) -> bool:
+    """Return whether runtimes refuse the donor's dtype at that place. The base's own dtype is accepted."""
+    dtype = replacement.after.dtype.name
+    if replacement.after.dtype == replacement.before.dtype and dtype != "F64":
         return False
-    is_vector = len(effective_shape(one.before.shape)) < 2
+    is_vector = len(effective_shape(replacement.before.shape)) < 2
     return dtype not in VECTOR_DTYPES if is_vector else dtype in MATRIX_DTYPES_REFUSED
 
 
@@ -108,16 +117,17 @@ def _of_shapes(base: Parent, donor: Parent, unfit: Sequence[Replacement]) -> Ite
         return
     first = unfit[0]
     ours, theirs = first.before.shape, first.after.shape
-    both = f"{_shape(theirs)} where {base.label} has {_shape(ours)}"
-    what = f"{theirs[0]} values a row where {base.label} has {ours[0]}" if theirs[0] != ours[0] else both
-    others = f", and {len(unfit) - 1} more do not fit either" if len(unfit) > 1 else ""
-    sentence = f"{donor.label} has {what}, at {first.before.name}{others}."
-    yield _refusal("width-differs", sentence, base, donor, [one.before.name for one in unfit])
+    shapes = f"{shape_text(theirs)}, in {base.label} {shape_text(ours)}"
+    rows = f"{theirs[0]} values in a row, in {base.label} {ours[0]}"
+    difference = rows if theirs[0] != ours[0] else shapes
+    others = f"; {len(unfit) - 1} more do not fit either" if len(unfit) > 1 else ""
+    sentence = f"{first.before.name} of {donor.label} does not fit: it has {difference}{others}."
+    yield _refusal("width-differs", sentence, base, donor, [item.before.name for item in unfit])
 
 
 def _of_groups(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    taken = {one.before.name for one in replacements}
-    groups = (group_of(one.before.place) for one in replacements if not one.by_slot)
+    taken = {replacement.before.name for replacement in replacements}
+    groups = (group_of(replacement.before.place) for replacement in replacements if not replacement.by_slot)
     members: dict[Group, list[Part]] = {group: [] for group in groups if group is not None}
     for part in base.parts:
         group = group_of(part.place)
@@ -129,15 +139,15 @@ def _of_groups(base: Parent, donor: Parent, replacements: Sequence[Replacement])
         names = sorted({group[2] for group, parts in partial.items() if parts})
         blocks = sorted({group[1] for group, parts in partial.items() if parts})
         sentence = (
-            f"Only a part of the {listed(names)} of block {runs(blocks)} would come from {donor.label}, without "
-            f"{listed([part.name for part in left])}: these only work together. Name the slots to do it all the same."
+            f"{donor.label} would replace only part of {names_text(names)} in block {ranges_text(blocks)}, without "
+            f"{names_text([part.name for part in left])}. They only work together: graft all, or name the slots."
         )
         yield _refusal("partial-group", sentence, base, donor, [part.name for part in left])
 
 
 def _surplus(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> list[Part]:
-    """What of the donor would have to come along and has no place in the base; but for an output matrix of its own."""
-    touched = {_whereabouts(one.before.place) for one in replacements if not one.by_slot}
+    """Return the donor's organs that belong to a graft and have no place in the base, except an output matrix."""
+    touched = {_whereabouts(replacement.before.place) for replacement in replacements if not replacement.by_slot}
     return [
         part
         for part in donor.parts
@@ -153,10 +163,6 @@ def _slot(place: Place) -> tuple[str, int | None, str]:
     return place.tower.value, place.block, place.slot
 
 
-def _shape(shape: tuple[int, ...]) -> str:
-    return " × ".join(str(length) for length in shape)
-
-
 def _refusal(code: str, sentence: str, base: Parent, donor: Parent | None, organs: Iterable[str]) -> Finding:
     return Finding(Severity.REFUSE, code, sentence, models=_labels(base, donor), organs=tuple(organs))
 
@@ -168,12 +174,12 @@ def _labels(base: Parent, donor: Parent | None) -> tuple[str, ...]:
 TYPE_KEY = "adapter.type"
 ALPHA_KEY = "adapter.lora.alpha"
 PARENTS_MAX = 64
-"""Declared parents that are looked at."""
+"""Declared parents that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class FactorPair:
-    """The two factors for one tensor of the base, as far as they are there."""
+    """The two factors for one tensor of the base; None for a missing one."""
 
     target: str
     a: Part | None
@@ -181,31 +187,31 @@ class FactorPair:
 
 
 def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
-    """All that is to be said of merging `adapter` into `base`.
+    """Return the findings on merging `adapter` into `base`.
 
     Refuses `not-an-adapter`, `adapter-not-lora`, `architecture-differs`, `adapter-misfit`, `non-finite-weights` and
-    `dtype-refused` (values that cannot be read here); warns of `adapter-base-differs`; reports `adapter-rank`.
-    Licences are checked elsewhere.
+    `dtype-refused` (values that cannot be decoded); warns of `adapter-base-differs`; reports `adapter-rank`.
+    Licences are not checked here.
     """
     pairs = factor_pairs(adapter)
     if not pairs and adapter.header.text("general.type") != "adapter":
         return [_not_an_adapter(base, adapter)]
-    found = [*_of_header(base, adapter), *_of_pairs(base, adapter, pairs)]
-    found += [*_of_dtypes(base, adapter, pairs), *_of_base_name(base, adapter)]
+    findings = [*_of_header(base, adapter), *_of_pairs(base, adapter, pairs)]
+    findings += [*_of_dtypes(base, adapter, pairs), *_of_base_name(base, adapter)]
     odd = odd_weights(adapter, adapter.parts, base=base, donor=adapter)
-    found += [msgspec.structs.replace(one, severity=Severity.REFUSE) for one in odd]  # they cannot be computed with
+    findings += [msgspec.structs.replace(item, severity=Severity.REFUSE) for item in odd]  # no sum has a meaning then
     ranks = sorted({pair.b.shape[0] for pair in pairs if pair.b is not None})
     if ranks:
         alpha = alpha_of(adapter)
-        listed_ranks = listed([str(rank) for rank in ranks])
+        listed_ranks = names_text([str(rank) for rank in ranks])
         sentence = f"{adapter.label} changes {len(pairs)} tensors at rank {listed_ranks}, with an alpha of {alpha:g}."
         targets = [pair.target for pair in pairs]
-        found.append(_finding(Severity.INFO, "adapter-rank", sentence, base, adapter, targets, ALPHA_KEY))
-    return found
+        findings.append(_finding(Severity.INFO, "adapter-rank", sentence, base, adapter, targets, ALPHA_KEY))
+    return findings
 
 
 def factor_pairs(adapter: Parent) -> list[FactorPair]:
-    """The factors in `adapter` by the tensor that they change, in the order of the file."""
+    """Return the factors in `adapter` by the tensor that they change, in the order of the file."""
     parts: dict[str, dict[str, Part]] = {}
     for part in adapter.parts:
         target = adapted_tensor(part.name)
@@ -216,7 +222,7 @@ def factor_pairs(adapter: Parent) -> list[FactorPair]:
 
 
 def alpha_of(adapter: Parent) -> float:
-    """Alpha as the header says it; 0, which means a factor of 1, where it says none or no number."""
+    """Return alpha as the header states it; 0, which means a factor of 1, if the header has no such number."""
     field = adapter.header.field(ALPHA_KEY)
     value = field.value if field is not None and field.type is not ValueType.BOOL else None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -225,7 +231,7 @@ def alpha_of(adapter: Parent) -> float:
 
 
 def _not_an_adapter(base: Parent, adapter: Parent) -> Finding:
-    sentence = f"{adapter.label} is no adapter: its general.type is {_said(adapter.header.text('general.type'))}."
+    sentence = f"{adapter.label} is not an adapter: its general.type is {_quoted(adapter.header.text('general.type'))}."
     return _finding(Severity.REFUSE, "not-an-adapter", sentence, base, adapter, (), "general.type")
 
 
@@ -235,36 +241,36 @@ def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
     method = adapter.header.text(TYPE_KEY)
     if method != "lora":
         sentence = (
-            f"{adapter.label} is kept as it is, but cannot be merged: its {TYPE_KEY} is {_said(method)}, not lora."
+            f"{adapter.label} is registered but cannot be merged: its {TYPE_KEY} is {_quoted(method)}, not 'lora'."
         )
         yield _finding(Severity.REFUSE, "adapter-not-lora", sentence, base, adapter, (), TYPE_KEY)
     ours, theirs = base.header.architecture, adapter.header.architecture
     if ours is None or ours != theirs:
-        sentence = f"{adapter.label} is for the architecture {_said(theirs)}, {base.label} is of {_said(ours)}."
+        sentence = f"{adapter.label} is for the architecture {_quoted(theirs)}; {base.label} has {_quoted(ours)}."
         yield _finding(Severity.REFUSE, "architecture-differs", sentence, base, adapter, (), "general.architecture")
     field = adapter.header.field(ALPHA_KEY)
     if field is not None and isinstance(field.value, float) and not math.isfinite(field.value):
-        sentence = f"{adapter.label} has an alpha of {field.value}: nothing can be scaled by that."
+        sentence = f"{adapter.label} has an alpha of {field.value}: it must be a finite number."
         yield _finding(Severity.REFUSE, "adapter-misfit", sentence, base, adapter, (), ALPHA_KEY)
 
 
 def _of_pairs(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Iterator[Finding]:
-    strange = [part.name for part in adapter.parts if adapted_tensor(part.name) is None]
-    if strange or not pairs:
-        what = f"has {listed(strange)}, which would be lost" if strange else "holds no factors"
-        sentence = f"{adapter.label} {what}: an adapter is made of pairs of {' and '.join(LORA_SUFFIXES)}."
-        yield _misfit(sentence, base, adapter, strange)
+    unpaired = [part.name for part in adapter.parts if adapted_tensor(part.name) is None]
+    if unpaired or not pairs:
+        problem = f"has {names_text(unpaired)}, which cannot be merged" if unpaired else "has no factors"
+        sentence = f"{adapter.label} {problem}: an adapter consists of pairs of {' and '.join(LORA_SUFFIXES)}."
+        yield _misfit(sentence, base, adapter, unpaired)
     halves = [pair.target for pair in pairs if pair.a is None or pair.b is None]
     if halves:
-        yield _misfit(f"{adapter.label} has one factor of two for {listed(halves)}.", base, adapter, halves)
+        yield _misfit(f"{adapter.label} has only one of two factors for {names_text(halves)}.", base, adapter, halves)
     absent = [pair.target for pair in pairs if pair.target not in base.by_name]
     if absent:
-        sentence = f"{adapter.label} changes {listed(absent)}, and {base.label} has no such tensor."
+        sentence = f"{adapter.label} changes {names_text(absent)}, but {base.label} has no such tensor."
         yield _misfit(sentence, base, adapter, absent)
     reasons = {pair.target: reason for pair in pairs if (reason := _shape_reason(base, pair)) is not None}
     if reasons:
         first = next(iter(reasons))
-        others = f", nor {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        others = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         sentence = f"{adapter.label} does not fit {base.label} at {first}{others}: {reasons[first]}."
         yield _misfit(sentence, base, adapter, list(reasons))
 
@@ -283,18 +289,18 @@ def _of_dtypes(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> It
     if closed:
         dtypes = " and ".join(sorted({part.dtype.name for part in closed}))
         names = [part.name for part in closed]
-        sentence = f"No values can be read here of {dtypes}, and {listed(names)} would have to be added up."
+        sentence = f"{names_text(names)} cannot be merged: values of {dtypes} cannot be decoded here."
         yield _finding(Severity.REFUSE, "dtype-refused", sentence, base, adapter, names)
 
 
 def _of_base_name(base: Parent, adapter: Parent) -> Iterator[Finding]:
-    """A warning where the adapter names its base and the base goes by another name, and names no such parent itself."""
-    meant = _declared(adapter)
+    """Return a warning if the adapter names another base, and the base declares no such parent."""
+    declared = _declared(adapter)
     own = {name for name in (base.header.text("general.name"), *_declared(base)) if name is not None}
-    if meant and own and not any(_is_same(one, other) for one in meant for other in own):
+    if declared and own and not any(_is_same(first, second) for first in declared for second in own):
         sentence = (
-            f"{adapter.label} says that it was made for {listed(meant)}; {base.label} calls itself "
-            f"{base.header.text('general.name') or 'nothing'} and names no such parent."
+            f"{adapter.label} names {names_text(declared)} as its base; the name of {base.label} is "
+            f"{base.header.text('general.name') or 'not stated'}, and it declares no such parent."
         )
         field = "general.base_model.0.name"
         yield _finding(Severity.WARN, "adapter-base-differs", sentence, base, adapter, (), field)
@@ -306,13 +312,17 @@ def _declared(parent: Parent) -> list[str]:
 
 
 def _is_same(first: str, second: str) -> bool:
-    """Whether two names mean one model, as far as letters and digits tell: one may say more than the other."""
-    one, other = ("".join(char for char in name.casefold() if char.isalnum()) for name in (first, second))
-    return bool(one and other) and (one in other or other in one)
+    """Return whether two names mean one model by their letters and digits: one may be part of the other."""
+    short, long = sorted((_letters(name) for name in (first, second)), key=len)
+    return bool(short) and short in long
 
 
-def _said(value: str | None) -> str:
-    return "not said" if value is None else repr(value[:80])
+def _letters(name: str) -> str:
+    return "".join(char for char in name.casefold() if char.isalnum())
+
+
+def _quoted(value: str | None) -> str:
+    return "not stated" if value is None else repr(value[:80])
 
 
 def _misfit(sentence: str, base: Parent, adapter: Parent, organs: Sequence[str]) -> Finding:
@@ -332,9 +342,9 @@ def _finding(
 
 
 def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
-    """The additions of `adapter`, `scale` times, by the name of the tensor that each is added to.
+    """Return the additions of `adapter`, `scale` times, by the name of the tensor that each is added to.
 
-    What is incomplete is left out: compatibility has refused it.
+    Incomplete pairs are left out: the findings refuse them.
     """
     alpha = alpha_of(adapter)
     return {
@@ -345,7 +355,7 @@ def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
 
 
 def is_token_embedding(name: str) -> bool:
-    """Whether the tensor `name` turns tokens into vectors: its adapters are stored the other way round."""
+    """Return whether `name` is the token embedding, whose adapters are stored transposed."""
     return place_of(name) == TOKEN_EMBEDDING
 
 

@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from itertools import combinations
 
-from organs.registry.compose.findings import listed
+from organs.registry.amounts import names_text
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.published import LICENSE_MAX
 
 TEXT_MAX = 100
-"""What is shown of a licence's name."""
+"""Characters of a licence's name in a sentence."""
 NOT_STATED = "not stated"
 AND, NO_ASSERTION = " AND ", "NOASSERTION"
-"""Of SPDX expressions: all of these apply; nothing is said."""
+"""Words of SPDX expressions: all of these licences apply; no licence is stated."""
 LICENCES_MAX = 64
-"""In one expression."""
+"""Licences in one expression."""
 _FIELD = "general.license"
 
 
 class Terms(Flag):
-    """What a licence is known for, beyond asking for its notice to be kept."""
+    """What a licence requires beyond keeping its notice."""
 
     PERMISSIVE = 0
     COPYLEFT = auto()
-    """What is derived must come under the same licence."""
+    """Derived works must have the same licence."""
     NON_COMMERCIAL = auto()
     NO_DERIVATIVES = auto()
     OWN = auto()
-    """An agreement of its own, with rules for use."""
+    """A licence of one publisher, with its own rules for use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Combined:
     """The licences of several parents together."""
 
     text: str
-    """For the card: each licence with the parents that are under it."""
+    """Each licence with its parents, for the card."""
     findings: tuple[Finding, ...]
 
 
@@ -68,7 +68,7 @@ _TERMS: dict[str, Terms] = {
 _NON_COMMERCIAL = re.compile(r"cc-by-nc(?P<rest>-sa|-nd)?(-\d\.\d)?")
 _NO_DERIVATIVES = re.compile(r"cc-by-nd(-\d\.\d)?")
 
-# Copyleft that says that it may be combined with these.
+# Copyleft licences that allow combinations with these.
 _AGREED: dict[str, frozenset[str]] = {
     "gpl-3.0": frozenset(("agpl-3.0", "lgpl-3.0", "lgpl-2.1", "mpl-2.0", "cc-by-sa-4.0")),
     "agpl-3.0": frozenset(("gpl-3.0", "lgpl-3.0", "mpl-2.0")),
@@ -77,28 +77,28 @@ _AGREED: dict[str, frozenset[str]] = {
     "lgpl-2.1": frozenset(("mpl-2.0",)),
 }
 _DISPUTED = frozenset({frozenset(("gpl-2.0", "apache-2.0"))})
-"""Copyleft that does not take this permissive licence in."""
+"""Copyleft licences that are considered incompatible with a permissive one."""
 
 
 def differing_licence(stated: str | None, in_header: str | None) -> str | None:
     """Return a sentence if the licence that is stated for a model is not the one in its file's header.
 
-    Spelling is no difference: `Apache 2.0` is `apache-2.0`. None if either says nothing.
+    Spelling makes no difference: `Apache 2.0` is `apache-2.0`. None if either is missing.
     """
     if not stated or not in_header or _spelled(stated) == _spelled(in_header):
         return None
     return (
         f"The stated licence is {stated[:TEXT_MAX]!r}, but the header of the file says {in_header[:TEXT_MAX]!r}. "
-        "Check which one holds."
+        "Check which one is right."
     )
 
 
 def terms_of(licence: str) -> Terms | None:
-    """What `licence` (as a header writes it, in any case) is known for; None for one that is not known here."""
+    """Return the terms of `licence`, as a header writes it, in any case; None if it is unknown."""
     name = _folded(licence)
-    found = _NON_COMMERCIAL.fullmatch(name)
-    if found is not None:
-        more = {"-sa": Terms.COPYLEFT, "-nd": Terms.NO_DERIVATIVES}.get(found["rest"] or "", Terms.PERMISSIVE)
+    match = _NON_COMMERCIAL.fullmatch(name)
+    if match is not None:
+        more = {"-sa": Terms.COPYLEFT, "-nd": Terms.NO_DERIVATIVES}.get(match["rest"] or "", Terms.PERMISSIVE)
         return Terms.NON_COMMERCIAL | more
     if _NO_DERIVATIVES.fullmatch(name):
         return Terms.NO_DERIVATIVES
@@ -106,32 +106,32 @@ def terms_of(licence: str) -> Terms | None:
 
 
 def combined_licence(licences: Mapping[str, str | None]) -> Combined:
-    """What is to be said of the licences of a chimera's parents, by what the parents are called; the base stands first.
+    """Return the licences of a chimera's parents with findings; `licences` is by the parent's label, the base first.
 
-    `licences-conflict` is warned of: no-derivatives anywhere; copyleft beside another copyleft that it does not name,
-    beside non-commercial or beside own terms; two different sets of own terms. Everything else is information.
+    `licences-conflict` (warn): no-derivatives anywhere; copyleft with another copyleft that it does not name, with
+    non-commercial or with own terms; two different sets of own terms. Everything else is information.
     """
     parents = _by_licence(licences)
     stated = [name for name in parents if name != NOT_STATED]
     known = [name for name in stated if terms_of(name) is not None]
     base = next(iter(licences), "")
-    found = [_finding(base, *one) for one in _single(parents)]
+    findings = [_finding(base, *item) for item in _single(parents)]
     for first, second in combinations(known, 2):
         reason = _conflict(first, second)
         if reason is not None:
-            who = f"{first} is the licence of {listed(parents[first])}, {second} that of {listed(parents[second])}"
-            sentence = f"{who}: {reason}. Read both before this is passed on."
-            found.append(_finding(base, Severity.WARN, "licences-conflict", sentence, parents[second]))
+            parties = " and ".join(f"{name} (of {names_text(parents[name])})" for name in (first, second))
+            sentence = f"The licences {parties} may conflict: {reason}. Read both before you publish the result."
+            findings.append(_finding(base, Severity.WARN, "licences-conflict", sentence, parents[second]))
     if len(stated) > 1:
-        sentence = f"The parents are under {len(stated)} licences, and all apply: {_text(parents)}."
-        found.append(_finding(base, Severity.INFO, "licences-differ", sentence, ()))
-    return Combined(_text(parents), tuple(found))
+        sentence = f"The parents have {len(stated)} different licences, and all of them apply: {_text(parents)}."
+        findings.append(_finding(base, Severity.INFO, "licences-differ", sentence, ()))
+    return Combined(_text(parents), tuple(findings))
 
 
 def licence_expression(licences: Mapping[str, str | None]) -> str | None:
-    """What a chimera of these parents states as its licence, an SPDX expression: all of theirs.
+    """Return the licence of a chimera of these parents, an SPDX expression with all of theirs.
 
-    None where they state the same, or none states any: then the base's header says it.
+    None if they state the same or none states any: then the base's header has it.
     """
     names = list(_by_licence(licences))
     if len(names) < 2:
@@ -140,7 +140,7 @@ def licence_expression(licences: Mapping[str, str | None]) -> str | None:
 
 
 def _by_licence(licences: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """The parents under each licence, spelled as it was first."""
+    """Return the parents of each licence, in its first spelling."""
     spelled: dict[str, str] = {}
     parents: dict[str, list[str]] = {}
     for parent, licence in licences.items():
@@ -151,7 +151,7 @@ def _by_licence(licences: Mapping[str, str | None]) -> dict[str, list[str]]:
 
 
 def _each_of(licence: str | None) -> list[str]:
-    """The licences that a header states: a chimera of differing ones states them all."""
+    """Return the licences that a header states: a chimera of several licences states them all."""
     texts = [text.strip()[:TEXT_MAX] for text in (licence or "").split(AND)[:LICENCES_MAX]]
     return list(dict.fromkeys("" if text.upper() == NO_ASSERTION else text for text in texts))
 
@@ -159,48 +159,48 @@ def _each_of(licence: str | None) -> list[str]:
 def _text(parents: Mapping[str, list[str]]) -> str:
     if len(parents) == 1:
         return next(iter(parents))
-    return "; ".join(f"{name} ({', '.join(those)})" for name, those in parents.items())
+    return "; ".join(f"{name} ({', '.join(labels)})" for name, labels in parents.items())
 
 
-_Said = tuple[Severity, str, str, list[str]]
+_Statement = tuple[Severity, str, str, list[str]]
 
 
-def _single(parents: Mapping[str, list[str]]) -> list[_Said]:
-    """What is to be said of each licence on its own."""
-    found: list[_Said] = []
-    for name, those in parents.items():
+def _single(parents: Mapping[str, list[str]]) -> list[_Statement]:
+    """Return the findings on each licence by itself: severity, code, sentence, parents."""
+    findings: list[_Statement] = []
+    for name, names in parents.items():
         if name == NOT_STATED:
-            sentence = f"No licence is stated by {listed(those)}: ask the makers before this is passed on."
-            found.append((Severity.INFO, "licence-not-stated", sentence, those))
+            sentence = f"No licence is stated for {names_text(names)}: ask the authors before you publish the result."
+            findings.append((Severity.INFO, "licence-not-stated", sentence, names))
             continue
         terms = terms_of(name)
         if terms is None:
-            sentence = f"{name!r}, the licence of {listed(those)}, is not known here: read what it says."
-            found.append((Severity.INFO, "licence-unknown", sentence, those))
+            sentence = f"The licence {name!r} of {names_text(names)} is unknown to this registry: read it."
+            findings.append((Severity.INFO, "licence-unknown", sentence, names))
         elif Terms.NO_DERIVATIVES in terms:
-            sentence = f"{name}, the licence of {listed(those)}, does not let derivatives be passed on: read it."
-            found.append((Severity.WARN, "licences-conflict", sentence, those))
+            sentence = f"The licence {name} of {names_text(names)} forbids publishing derivatives: read it."
+            findings.append((Severity.WARN, "licences-conflict", sentence, names))
         elif terms & (Terms.OWN | Terms.NON_COMMERCIAL):
-            what = "does not allow commercial use" if Terms.NON_COMMERCIAL in terms else "has terms of its own"
-            sentence = f"{name}, the licence of {listed(those)}, {what}; that holds for the chimera, too: read it."
-            found.append((Severity.INFO, "licence-terms", sentence, those))
-    return found
+            limit = "does not allow commercial use" if Terms.NON_COMMERCIAL in terms else "has terms of its own"
+            sentence = f"The licence {name} of {names_text(names)} {limit}; this applies to the chimera too: read it."
+            findings.append((Severity.INFO, "licence-terms", sentence, names))
+    return findings
 
 
 def _conflict(first: str, second: str) -> str | None:
-    """Why two licences may not go together, or None."""
+    """Return why two licences may conflict, or None."""
     names = _folded(first), _folded(second)
-    one, other = terms_of(first), terms_of(second)
-    if one is None or other is None or _is_agreed(*names):
+    terms, others = terms_of(first), terms_of(second)
+    if terms is None or others is None or _is_agreed(*names):
         return None
     if frozenset(names) in _DISPUTED:
-        return "the two are commonly held not to go together"
-    if Terms.COPYLEFT in one and Terms.COPYLEFT in other:
-        return "each wants the whole under itself alone"
-    if Terms.COPYLEFT in one | other and not _one_holds_all(one, other):
-        return "one wants the whole under itself alone, the other adds rules to it"
-    if Terms.OWN in one and Terms.OWN in other:
-        return "each has terms of its own that it wants for the whole"
+        return "they are commonly considered incompatible"
+    if Terms.COPYLEFT in terms and Terms.COPYLEFT in others:
+        return "each requires the whole to be under itself"
+    if Terms.COPYLEFT in terms | others and not _copyleft_covers(terms, others):
+        return "one requires the whole to be under itself, the other adds restrictions"
+    if Terms.OWN in terms and Terms.OWN in others:
+        return "each sets its own terms for the whole"
     return None
 
 
@@ -208,8 +208,8 @@ def _is_agreed(first: str, second: str) -> bool:
     return second in _AGREED.get(first, ()) or first in _AGREED.get(second, ())
 
 
-def _one_holds_all(first: Terms, second: Terms) -> bool:
-    """Whether the one without copyleft asks for nothing that the other does not ask for, too."""
+def _copyleft_covers(first: Terms, second: Terms) -> bool:
+    """Return whether the copyleft licence has all restrictions of the other one."""
     with_copyleft, other = (first, second) if Terms.COPYLEFT in first else (second, first)
     return other & ~with_copyleft == Terms.PERMISSIVE
 
@@ -219,7 +219,7 @@ def _spelled(licence: str) -> str:
 
 
 def _folded(licence: str) -> str:
-    """Lower case, without what SPDX puts behind; a `2.0 or later` is as good as 3.0."""
+    """Return the name in lower case, without the suffixes of SPDX; `2.0 or later` counts as 3.0."""
     name = _spelled(licence)
     if name in ("gpl-2.0-or-later", "gpl-2.0+"):
         return "gpl-3.0"
@@ -231,30 +231,29 @@ def _finding(base: str, severity: Severity, code: str, sentence: str, parents: t
     return Finding(severity, code, sentence, _FIELD, (base, *others[:1]))
 
 
-"""Characters; the catalog keeps no more."""
 OTHER = "other"
-"""What hubs write where a licence has no id."""
+"""The word of model hubs for a licence without an SPDX id."""
 _TOKEN = re.compile(r"\s*(\(|\)|[^\s()]+)")
 _REFERENCE = re.compile(r"(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+")
 _EXCEPTION = re.compile(r"[A-Za-z0-9.-]+")
 
 
-def wrong_with_licence(text: str) -> str | None:
-    """A sentence on what is wrong with `text` as a licence; None where nothing is."""
+def licence_problem(text: str) -> str | None:
+    """Return a sentence on what is wrong with `text` as a licence; None if it is valid."""
     if len(text) > LICENSE_MAX:
-        return f"A licence has at most {LICENSE_MAX} characters; this has {len(text)}."
+        return f"A licence has at most {LICENSE_MAX} characters; this one has {len(text)}."
     tokens = _TOKEN.findall(text)
     if not tokens:
-        return "Write the SPDX id of a licence, such as apache-2.0, or leave the licence out."
+        return "Write the SPDX id of a licence, such as apache-2.0, or leave it empty."
     left = list(reversed(tokens))
     wrong = _expression(left)
     if wrong is None and left:
-        return f"{left[-1]!r} does not belong there: licences are joined by AND or OR, in brackets where need be."
+        return f"Unexpected {left[-1]!r}: join licences with AND or OR, with brackets if necessary."
     return wrong
 
 
 def _expression(left: list[str]) -> str | None:
-    """Take an expression from the end of `left`; what is wrong with it. Brackets go as deep as 96 characters let."""
+    """Take an expression from the end of `left` and return what is wrong with it. The length limits the depth."""
     while True:
         wrong = _part(left)
         if wrong is not None or not left or left[-1] not in ("AND", "OR"):
@@ -268,18 +267,18 @@ def _part(left: list[str]) -> str | None:
         wrong = _expression(left)
         if wrong is not None:
             return wrong
-        return None if left and left.pop() == ")" else "A bracket that is opened is not closed."
+        return None if left and left.pop() == ")" else "A bracket is not closed."
     if word in ("", ")", "AND", "OR", "WITH"):
         return f"A licence is missing{f' before {word!r}' if word else ' at the end'}."
     if not _is_known(word):
         return (
-            f"{word!r} is no licence that is known here: write its SPDX id, such as apache-2.0 or cc-by-sa-4.0, or "
-            f"LicenseRef- and a name of your own, or {OTHER}."
+            f"Unknown licence {word!r}: write its SPDX id, such as apache-2.0 or cc-by-sa-4.0, or LicenseRef- with a "
+            f"name of your own, or {OTHER}."
         )
     if left and left[-1] == "WITH":
         left.pop()
         if not left or not _EXCEPTION.fullmatch(left.pop()):
-            return "The exception behind WITH is missing."
+            return "The exception after WITH is missing."
     return None
 
 

@@ -1,4 +1,4 @@
-"""The header of a chimera where it differs from its base's: names, parents, file type, and its file name."""
+"""The header entries of a chimera that differ from its base's: names, parents, file type; and its file name."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ ENCODINGS: dict[int | None, str] = {
     37: "TQ2_0",
     38: "MXFP4",
 }
-"""The names of the numbers."""
+"""Names of the values of `general.file_type`."""
 
 _MIXTURES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 _NUMBERS = {name: number for number, name in ENCODINGS.items()}
 
 
 def file_type_of(dtype: str) -> int | None:
-    """The number of a file of which most bytes are of `dtype`; None where there is none."""
+    """Return the file type of a file whose bytes are mostly `dtype`; None if there is no such type."""
     return _NUMBERS.get(_MIXTURES.get(dtype, dtype))
 
 
@@ -69,15 +69,15 @@ _VERSION = re.compile(r"v?(\d{1,4})(?:\.(\d{1,4}))?(?:\.\d{1,4})*", re.ASCII)
 
 
 def file_stem(base: Parent, sets: Sequence[KeyValue], name: str | None) -> str:
-    """The file's name without `.gguf`; `name` is what the chimera is registered as, if that is given."""
+    """Return the file's name without `.gguf`; `name` is the recipe's name of the chimera, if it has one."""
     header = base.header
     basename = _clean(header.text("general.basename") or header.text("general.name") or "Model")
     size = _clean(header.text("general.size_label") or "")
     variety = _clean(name.rpartition("/")[2]) if name else CHIMERA
     version = _VERSION.fullmatch((header.text("general.version") or "").strip())
     numbered = f"v{version[1]}.{version[2] or 0}" if version else "v1.0"
-    told = next((entry.value for entry in sets if entry.key == "general.file_type"), None)
-    encoding = ENCODINGS.get(told if isinstance(told, int) else header.integer("general.file_type"), "mixed")
+    file_type = next((entry.value for entry in sets if entry.key == "general.file_type"), None)
+    encoding = ENCODINGS.get(file_type if isinstance(file_type, int) else header.integer("general.file_type"), "mixed")
     return "-".join(part for part in (basename, size, variety, numbered, encoding) if part)
 
 
@@ -89,9 +89,9 @@ NAME_KEY = "general.name"
 LICENCE_KEY = "general.license"
 NAMED_PARENTS_MAX = 3
 QUANTIZATION_VERSION = 2
-"""Of the layout of quantised blocks; ggml has had no other since 2023."""
+"""Version of the layout of quantised blocks; ggml has had no other since 2023."""
 
-_TOLD_OF_PARENTS = ("name", "author", "version", "organization", "url", "doi", "uuid", "repo_url")
+_PARENT_KEYS = ("name", "author", "version", "organization", "url", "doi", "uuid", "repo_url")
 _DROPPED = (
     "general.description",
     "general.uuid",
@@ -117,55 +117,55 @@ _FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
 
 
 def dropped_keys(base: Header, sets: Iterable[KeyValue]) -> tuple[str, ...]:
-    """The keys of `base` that a chimera does not carry, sorted, without those that it sets."""
-    kept = {entry.key for entry in sets}
-    gone = (field.key for field in base.fields if is_dropped(field.key) and field.key not in kept)
+    """Return the keys of `base` that a chimera leaves out, sorted, without those that it sets."""
+    replaced = {entry.key for entry in sets}
+    gone = (field.key for field in base.fields if is_dropped(field.key) and field.key not in replaced)
     return tuple(sorted(gone))
 
 
 def is_dropped(key: str) -> bool:
-    """Whether `key` says something of the base alone."""
+    """Return whether `key` describes only the base."""
     return key in _DROPPED or key in SPLIT_KEYS or key.startswith(_DROPPED_GROUPS)
 
 
 def set_entries(
-    base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec], wanted: Sequence[MetadataChange]
+    base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec], changes: Sequence[MetadataChange]
 ) -> tuple[KeyValue, ...]:
-    """What a chimera's header sets: its name, its `parents` (the base is the first), its types, then what is `wanted`.
+    """Return the entries of a chimera's header: its name, its `parents` (the base first), its types, then `changes`.
 
-    Parents are named by their own metadata alone. Of two entries with one key the last stands.
+    Parents are described by their own metadata only. Of two entries with the same key, the last one is used.
     """
     entries = [
         KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
         *_parent_entries(parents),
         *_type_entries(base, tensors),
         *_licence_entries(parents),
-        *(_wanted_entry(base.header, change) for change in wanted),
+        *(_changed_entry(base.header, change) for change in changes),
     ]
     return tuple({entry.key: entry for entry in entries}.values())
 
 
 def default_name(parents: Sequence[Parent]) -> str:
-    """The parents' own names, joined: `A × Code`."""
+    """Return the parents' own names, joined: `A × Code`."""
     names = list(dict.fromkeys(parent.header.text(NAME_KEY) or "unnamed" for parent in parents))
     more = len(names) - NAMED_PARENTS_MAX
-    shown = names[:NAMED_PARENTS_MAX] + ([f"{more} more"] if more > 0 else [])
-    return " × ".join(shown) if len(shown) > 1 else f"{shown[0]}, recomposed"
+    parts = names[:NAMED_PARENTS_MAX] + ([f"{more} more"] if more > 0 else [])
+    return " × ".join(parts) if len(parts) > 1 else f"{parts[0]}, recomposed"
 
 
 def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
     yield KeyValue("general.base_model.count", ValueType.UINT32, len(parents))
     for number, parent in enumerate(parents):
-        for part in _TOLD_OF_PARENTS:
-            told = parent.header.text(f"general.{part}")
-            if told:
-                yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, told)
+        for part in _PARENT_KEYS:
+            value = parent.header.text(f"general.{part}")
+            if value:
+                yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, value)
 
 
 def _licence_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
-    """Where parents are under different licences, all of them: else the next generation would know the base's alone."""
+    """Return all licences if the parents' differ: otherwise a chimera of this one would inherit only the base's."""
     base = parents[0]
-    expression = licence_expression({parent.label: parent.license for parent in parents}) or base.licence_said
+    expression = licence_expression({parent.label: parent.license for parent in parents}) or base.stated_licence
     if expression is not None:
         yield KeyValue(LICENCE_KEY, ValueType.STRING, expression)
 
@@ -181,14 +181,14 @@ def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyVa
 
 
 def _main_dtype(tensors: Sequence[TensorSpec]) -> str:
-    """The dtype of most of the bytes; of two with as many the first by name."""
+    """Return the dtype of most bytes; of two with the same number, the first by name."""
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         sizes[tensor.dtype.name] += tensor.size_bytes
     return min(sizes, key=lambda name: (-sizes[name], name), default="")
 
 
-def _wanted_entry(base: Header, change: MetadataChange) -> KeyValue:
+def _changed_entry(base: Header, change: MetadataChange) -> KeyValue:
     value = change.value
     if isinstance(value, tuple):
         return KeyValue(change.key, ValueType.ARRAY, list(value), element_type=ValueType.STRING)
@@ -204,15 +204,15 @@ def _wanted_entry(base: Header, change: MetadataChange) -> KeyValue:
 
 
 def _float_type(own: ValueType | None, value: float) -> ValueType:
-    """64 bits where the base has them under this key, or where 32 do not reach so far."""
+    """Return the 64-bit type if the base has it under this key, or if the value exceeds 32 bits."""
     is_far = abs(value) > FLOAT32_MAX
     return ValueType.FLOAT64 if is_far or own is ValueType.FLOAT64 else ValueType.FLOAT32
 
 
 def _whole_type(own: ValueType | None, value: int) -> ValueType:
-    """The base's `own` type under this key where the number fits, else the smallest usual one that it fits."""
+    """Return the base's `own` type under this key if the number fits, else the smallest usual type that fits."""
     kinds = (*([] if own is None else [own]), *_USUAL_WHOLE_TYPES)
-    return next(kind for kind in kinds if _fits(kind, value))  # recipes hold numbers of 64 bits
+    return next(kind for kind in kinds if _fits(kind, value))  # recipes only have numbers of 64 bits
 
 
 def _fits(kind: ValueType, value: int) -> bool:

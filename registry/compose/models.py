@@ -1,4 +1,4 @@
-"""Parents: models as composing sees them, from the registry or from files, with the facts of their headers."""
+"""Parents: models for composing, from the registry or from files, with the facts of their headers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import names_text
 from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Slot, Tower, place_of
 from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.composing import model_by_text, names_of_chimeras, tensor_rows
@@ -23,7 +24,6 @@ from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
-from organs.registry.compose.findings import listed
 from organs.registry.compose.recipe import Graft, Recipe, Selection
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import PlacedOrgan
@@ -38,22 +38,22 @@ from organs.registry.store import BlobStore
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of a parent, or one that is to be computed for a chimera."""
+    """A tensor of a parent, or one to compute for a chimera."""
 
     name: str
     place: Place
     dtype: DType
     shape: tuple[int, ...]
-    """Row length first."""
+    """Lengths of the dimensions, row length first."""
     digest: Digest
-    """Of its bytes."""
+    """SHA-256 of its bytes."""
     theta: float | None = None
     spectral_signal: float | None = None
     fingerprint: bytes | None = field(default=None, repr=False)
     mean: float | None = None
     standard_deviation: float | None = None
     nonfinite: int | None = None
-    """How many of its values are NaN or infinite; None where they were not counted."""
+    """Number of values that are NaN or infinite; None if not counted."""
 
     @property
     def slot(self) -> Slot:
@@ -69,7 +69,7 @@ class Part:
 
     @property
     def organ(self) -> ComparableOrgan:
-        """As models are compared by it."""
+        """The tensor as comparisons of models use it."""
         return ComparableOrgan(self.place.type.value, self.shape, self.dtype.name, self.fingerprint, self.digest)
 
 
@@ -78,40 +78,40 @@ class Parent:
     """A base, a donor or an adapter."""
 
     label: str
-    """What people call it: `acme/tiny@1`, or a file's name."""
+    """Its name for people: `acme/tiny@1`, or a file's name."""
     header: Header = field(repr=False)
-    """Of its first file."""
+    """The header of its first file."""
     source: ByteSource = field(repr=False)
-    """Of which `header` was read; only the header's own bytes may be asked for."""
+    """The source of `header`; it has only the bytes of the header."""
     header_digest: Digest
     """SHA-256 from the magic to the last tensor info of the first file."""
     parts: tuple[Part, ...] = field(repr=False)
-    """Of all of its files, in order."""
+    """The tensors of all its files, in order."""
     unassemblable: tuple[str, ...] = ()
-    """Why it must not be given to a loader; empty for nearly all."""
+    """Reasons why loaders cannot open it; empty for most models."""
     complete: bool = True
     model_id: int | None = None
-    """Its row, where it is registered."""
+    """The id of its row; None for a file."""
     yanked: tuple[str | None, str] | None = None
-    """The day on which it was yanked, and why; None for a model that is not."""
-    licence_said: str | None = None
-    """What its contributor says beside its header; None where that is nothing else."""
+    """The day on which it was yanked, and the reason; None for other models."""
+    stated_licence: str | None = None
+    """The licence that its contributor stated, if it differs from the header."""
     by_name: Mapping[str, Part] = field(init=False, repr=False, compare=False)
     by_slot: Mapping[Slot, Part] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Frozen, so what is looked up all the time is set once, here.
+        # The class is frozen; these indexes are built once.
         object.__setattr__(self, "by_name", {part.name: part for part in self.parts})
         object.__setattr__(self, "by_slot", {part.slot: part for part in self.parts})
 
     @property
     def license(self) -> str | None:
-        """What it is under: what its contributor says, else what its header does."""
-        return self.licence_said or self.header.text("general.license")
+        """The licence that the contributor stated, else that of the header."""
+        return self.stated_licence or self.header.text("general.license")
 
 
 CACHED_MAX = 256
-"""Digests that are remembered; one takes some hundred bytes."""
+"""Vocabulary digests in the cache; each takes some hundred bytes."""
 WINDOW_BYTES = 1 << 20
 
 _cached: OrderedDict[tuple[Digest, int, int], Digest] = OrderedDict()
@@ -119,7 +119,7 @@ _lock = threading.Lock()
 
 
 def vocabulary_digest(source: ByteSource, header_digest: Digest, tokens: Field | None) -> Digest | None:
-    """SHA-256 of the elements of the array `tokens`, lengths included; None for none, and for more than 64 MiB.
+    """Return the SHA-256 of the array `tokens` with its lengths; None without an array and above 64 MiB.
 
     A vocabulary is read once for each header: `header_digest` covers its bytes.
     """
@@ -139,25 +139,25 @@ def vocabulary_digest(source: ByteSource, header_digest: Digest, tokens: Field |
 
 
 def _digest(source: ByteSource, tokens: Field) -> Digest:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     end = tokens.offset + tokens.size_bytes
     for offset in range(tokens.offset, end, WINDOW_BYTES):
-        found.update(source.read_at(offset, min(WINDOW_BYTES, end - offset)))
-    return Digest(found.hexdigest())
+        digest.update(source.read_at(offset, min(WINDOW_BYTES, end - offset)))
+    return Digest(digest.hexdigest())
 
 
 PER_BLOCK_MAX = 4096
-"""Elements of an array that has one number a block; the deepest models have some hundreds of blocks."""
+"""Elements of an array with one number for each block; the deepest models have some hundred blocks."""
 TEXT_MAX = 200
-"""Longer texts are no names of anything; they count as absent."""
+"""Characters; longer texts are no names and count as absent."""
 ROPE_BASE_DEFAULT = 10_000.0
-"""What llama.cpp takes where a header says nothing."""
+"""The default of llama.cpp if a header does not state it."""
 
 PerBlock: TypeAlias = int | tuple[int, ...]
 """One number for all blocks, or one for each; an array of equal numbers is one number."""
 Value: TypeAlias = int | float | bool | str | tuple[int, ...]
 Setting: TypeAlias = tuple[str, Value]
-"""A key without the architecture before it, and its value."""
+"""A key without its architecture prefix, and its value."""
 
 _T = TypeVar("_T")
 
@@ -185,7 +185,7 @@ _EXPERT_COUNTS = ("expert_count", "expert_used_count", "expert_shared_count")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is compared. None is what the header does not say."""
+    """The facts of a header that are compared. None: the header does not state it."""
 
     architecture: str | None
     block_count: int | None
@@ -194,72 +194,72 @@ class Facts:
     context_length: int | None
     head_count: PerBlock | None
     head_count_kv: PerBlock | None
-    """As many as `head_count` where it is not said."""
+    """By default `head_count`."""
     key_length: int | None
-    """The embedding length by the heads where it is not said."""
+    """By default the embedding length divided by the heads."""
     value_length: int | None
     rope_dimensions: int | None
-    """The key length where it is not said."""
+    """By default the key length."""
     rope_sections: PerBlock | None
     rope_base: float
     rope_settings: tuple[Setting, ...]
-    """All else under `rope.`: the scaling to longer contexts."""
+    """All other keys under `rope.`: the scaling to longer contexts."""
     rope_factors: str | None
-    """Which tensors outside the blocks stretch positions, by their digests."""
+    """The tensors outside of blocks that scale positions, with their digests."""
     window: PerBlock | None
     """The sliding window of attention; None without one."""
     window_pattern: PerBlock | None
     mixing: tuple[Setting, ...]
-    """All else that mixing tokens goes by: `attention.*` without epsilons, `ssm.*`, `wkv.*` ..."""
+    """All other settings of token mixing: `attention.*` without epsilons, `ssm.*`, `wkv.*` ..."""
     epsilon: float | None
-    """Of the norms."""
+    """The epsilon of the norms."""
     experts: tuple[Setting, ...]
-    """The counts (0 where they are not said), and all else that says how experts are laid out and chosen."""
+    """The counts (by default 0), and all other settings of the arrangement and selection of experts."""
     activations: tuple[Setting, ...]
     vocabulary: Digest | None
-    """Of the tokens as they are stored."""
+    """SHA-256 of the stored tokens."""
     vocabulary_size: int | None
     tokenizer_model: str | None
     tokenizer_pre: str | None
     tied_embeddings: bool | None
-    """Whether the token embedding is the output matrix, too; None for what has no token embedding."""
+    """Whether the token embedding is also the output matrix; None without a token embedding."""
     licence: str | None
     size_label: str | None
-    """How large the model is called: `7B`."""
+    """The size in the model's name: `7B`."""
 
 
 def facts_of(parent: Parent) -> Facts:
-    """The facts of `parent`. Reads the vocabulary, once for each header; raises what the source does."""
-    said = _Said(parent.header, parent.source)
-    width = said.whole("embedding_length")
-    heads = said.per_block("attention.head_count")
-    key_value_heads = said.per_block("attention.head_count_kv")
+    """Return the facts of `parent`. Reads the vocabulary once for each header; raises the errors of the source."""
+    values = _ArchitectureKeys(parent.header, parent.source)
+    width = values.whole("embedding_length")
+    heads = values.per_block("attention.head_count")
+    key_value_heads = values.per_block("attention.head_count_kv")
     head_length = width // heads if width is not None and isinstance(heads, int) and heads else None
-    key_length = _either(said.whole("attention.key_length"), head_length)
+    key_length = _either(values.whole("attention.key_length"), head_length)
     tokens = parent.header.field(TOKENS_KEY)
     return Facts(
-        architecture=said.architecture,
-        block_count=said.whole("block_count"),
+        architecture=values.architecture,
+        block_count=values.whole("block_count"),
         embedding_length=width,
-        feed_forward_length=said.per_block("feed_forward_length"),
-        context_length=said.whole("context_length"),
+        feed_forward_length=values.per_block("feed_forward_length"),
+        context_length=values.whole("context_length"),
         head_count=heads,
         head_count_kv=heads if key_value_heads is None else key_value_heads,
         key_length=key_length,
-        value_length=_either(said.whole("attention.value_length"), head_length),
-        rope_dimensions=_either(said.whole("rope.dimension_count"), key_length),
-        rope_sections=said.per_block("rope.dimension_sections"),
-        rope_base=said.real("rope.freq_base") or ROPE_BASE_DEFAULT,
-        rope_settings=said.settings(lambda key: key.startswith("rope.") and key not in _ROPE_NAMED),
+        value_length=_either(values.whole("attention.value_length"), head_length),
+        rope_dimensions=_either(values.whole("rope.dimension_count"), key_length),
+        rope_sections=values.per_block("rope.dimension_sections"),
+        rope_base=values.real("rope.freq_base") or ROPE_BASE_DEFAULT,
+        rope_settings=values.settings(lambda key: key.startswith("rope.") and key not in _ROPE_NAMED),
         rope_factors=_rope_factors(parent),
-        window=said.per_block("attention.sliding_window") or None,
-        window_pattern=said.per_block("attention.sliding_window_pattern"),
-        mixing=said.settings(_is_mixing),
-        epsilon=_either(said.real("attention.layer_norm_rms_epsilon"), said.real("attention.layer_norm_epsilon")),
-        experts=said.settings(_is_expert, dict.fromkeys(_EXPERT_COUNTS, 0)),
-        activations=said.settings(lambda key: "activation" in key or key.endswith("_act")),
+        window=values.per_block("attention.sliding_window") or None,
+        window_pattern=values.per_block("attention.sliding_window_pattern"),
+        mixing=values.settings(_is_mixing),
+        epsilon=_either(values.real("attention.layer_norm_rms_epsilon"), values.real("attention.layer_norm_epsilon")),
+        experts=values.settings(_is_expert, dict.fromkeys(_EXPERT_COUNTS, 0)),
+        activations=values.settings(lambda key: "activation" in key or key.endswith("_act")),
         vocabulary=vocabulary_digest(parent.source, parent.header_digest, tokens),
-        vocabulary_size=_either(tokens.count if tokens and tokens.is_array else None, said.whole("vocab_size")),
+        vocabulary_size=_either(tokens.count if tokens and tokens.is_array else None, values.whole("vocab_size")),
         tokenizer_model=_text(parent.header, "tokenizer.ggml.model"),
         tokenizer_pre=_text(parent.header, "tokenizer.ggml.pre"),
         tied_embeddings=_is_tied(parent),
@@ -268,8 +268,8 @@ def facts_of(parent: Parent) -> Facts:
     )
 
 
-class _Said:
-    """What a header says under its own architecture's keys."""
+class _ArchitectureKeys:
+    """The values of a header under the keys of its architecture."""
 
     def __init__(self, header: Header, source: ByteSource) -> None:
         self.architecture = _text(header, "general.architecture")
@@ -282,32 +282,32 @@ class _Said:
         }
 
     def whole(self, key: str) -> int | None:
-        """A whole number that is not negative."""
+        """Return an integer that is not negative, else None."""
         value = self._value(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
     def real(self, key: str) -> float | None:
-        """A number above 0; a whole number will do."""
+        """Return an integer or a float above 0 as a float, else None."""
         value = self._value(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         return float(value) if value > 0 else None
 
     def per_block(self, key: str) -> PerBlock | None:
-        """A whole number, or an array of such or of yes and no."""
+        """Return an integer, or the numbers of an array of integers or booleans; else None."""
         value = self._value(key)
         if isinstance(value, tuple):
             return value[0] if len(set(value)) == 1 else value
         return self.whole(key)
 
-    def settings(self, wanted: Callable[[str], bool], defaults: dict[str, int] | None = None) -> tuple[Setting, ...]:
-        """All values of the keys that are `wanted`, in the order of the keys."""
-        found: dict[str, Value] = dict(defaults or {})
-        for key in filter(wanted, self._fields):
+    def settings(self, is_wanted: Callable[[str], bool], defaults: dict[str, int] | None = None) -> tuple[Setting, ...]:
+        """Return the values of all keys for which `is_wanted` is true, in the order of the keys."""
+        result: dict[str, Value] = dict(defaults or {})
+        for key in filter(is_wanted, self._fields):
             value = self._value(key)
             if value is not None:
-                found[key] = value
-        return tuple(sorted(found.items(), key=lambda setting: setting[0]))
+                result[key] = value
+        return tuple(sorted(result.items(), key=lambda setting: setting[0]))
 
     def _value(self, key: str) -> Value | None:
         field = self._fields.get(key)
@@ -373,16 +373,16 @@ class Replacement:
     """A place of the base that gets a donor's tensor."""
 
     before: Part
-    """The base's."""
+    """The base's tensor."""
     after: Part
-    """The donor's."""
+    """The donor's tensor."""
     donor: Parent
     by_slot: bool = False
-    """Whether the person named the slot; then a part of a group may be replaced."""
+    """Whether the recipe names the slot; then a part of a group may be replaced."""
 
     @property
     def changes(self) -> bool:
-        """Whether the two are not the very same organ."""
+        """Whether the two organs differ."""
         return self.before.digest != self.after.digest or self.before.dtype != self.after.dtype or not self.fits
 
     @property
@@ -392,7 +392,7 @@ class Replacement:
 
 
 def effective_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` as a loader compares it: without trailing lengths of 1."""
+    """Return `shape` without trailing lengths of 1, as loaders compare it."""
     end = len(shape)
     while end > 1 and shape[end - 1] == 1:
         end -= 1
@@ -400,10 +400,12 @@ def effective_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def by_donor(replacements: Iterable[Replacement]) -> list[tuple[Parent, list[Replacement]]]:
-    """The replacements of each donor, donors in the order of their first one."""
+    """Return the replacements of each donor, in the order of the donor's first one."""
     groups: dict[tuple[str, str], tuple[Parent, list[Replacement]]] = {}
-    for one in replacements:
-        groups.setdefault((one.donor.label, one.donor.header_digest), (one.donor, []))[1].append(one)
+    for replacement in replacements:
+        groups.setdefault((replacement.donor.label, replacement.donor.header_digest), (replacement.donor, []))[
+            1
+        ].append(replacement)
     return list(groups.values())
 
 
@@ -411,24 +413,24 @@ PAGE = 1000
 
 
 class Library(Protocol):
-    """Gives models by what people call them, and organs by query."""
+    """Models by name and organs by query."""
 
     def parent(self, text: str) -> Parent:
-        """The model that `text` means; raises NotFound, Ambiguous, BadName, BadDigest, StoreError."""
+        """Return the model that `text` names; raises NotFound, Ambiguous, BadName, BadDigest, StoreError."""
         ...
 
     def organs(self, query: str) -> Iterator[PlacedOrgan]:
-        """All that `query` finds, in its order; raises BadQuery."""
+        """Return all results of `query`, in its order; raises BadQuery."""
         ...
 
     def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
-        """For places of `base`, the other models that have its very organ there."""
+        """Return the other models that have the same organ as `base`, by place."""
         ...
 
 
 @dataclass(slots=True)
 class RegisteredLibrary:
-    """The models of a registry, as one session sees them. What is read is charged to `budget`, which may refuse it."""
+    """The models of a registry in one session. Reads are charged to `budget`, which can refuse them."""
 
     session: Session
     store: BlobStore
@@ -438,7 +440,7 @@ class RegisteredLibrary:
     _chimeras: frozenset[str] | None = None
 
     def parent(self, text: str) -> Parent:
-        """Return the model of that name, or whose bytes, file or lock has that digest; raises TooCostly."""
+        """Return the model with that name, or with that digest of its bytes, file or lock; raises TooCostly."""
         model = model_by_text(self.session, text)
         if model.id not in self._held:
             self.budget.spend(read_cost(self.session, model))
@@ -446,17 +448,16 @@ class RegisteredLibrary:
         return self._held[model.id]
 
     def organs(self, query: str) -> Iterator[PlacedOrgan]:
-        """All that `query` finds, a page at a time; organs of chimeras only where it names models.
+        """Return all results of `query`, read in pages; organs of chimeras only if it names models.
 
-        Else what a recipe makes would be found by the same recipe the next time, and be made of itself. Raises
-        TooCostly.
+        Otherwise a recipe could find the chimera that it made before. Raises TooCostly.
         """
-        asked = parse_query(query)
+        parsed = parse_query(query)
         self.budget.spend(QUERY_COST)
-        left_out = frozenset() if asked.choices("model") else self._names_of_chimeras()
+        left_out = frozenset() if parsed.choices("model") else self._names_of_chimeras()
         after = None
         while True:
-            page = search_organs(self.session, asked, PAGE, after)
+            page = search_organs(self.session, parsed, PAGE, after)
             self.budget.spend(CANDIDATE_COST * len(page.items))
             yield from (organ for organ in page.items if organ.model not in left_out)
             if page.next is None:
@@ -464,12 +465,12 @@ class RegisteredLibrary:
             after = page.next
 
     def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
-        """For places of `base`, the other visible models that have its very organ there."""
+        """Return the other visible models that have the same organ as `base`, by place."""
         if base.model_id is None:
             return {}
         if base.model_id not in self._common:
-            self._common[base.model_id] = found = models_in_common(self.session, base.model_id)
-            self.budget.spend(COMMON_COST * sum(map(len, found.values())))
+            self._common[base.model_id] = names = models_in_common(self.session, base.model_id)
+            self.budget.spend(COMMON_COST * sum(map(len, names.values())))
         return self._common[base.model_id]
 
     def _names_of_chimeras(self) -> frozenset[str]:
@@ -489,7 +490,7 @@ class RegisteredLibrary:
             complete=model.complete,
             model_id=model.id,
             yanked=_yanked(model),
-            licence_said=_licence_said(model, read.header.text("general.license")),
+            stated_licence=_stated_licence(model, read.header.text("general.license")),
         )
 
 
@@ -499,14 +500,14 @@ def _yanked(model: Model) -> tuple[str | None, str] | None:
     return None if model.changed_at is None else model.changed_at.date().isoformat(), model.state_reason or ""
 
 
-def _licence_said(model: Model, in_header: str | None) -> str | None:
-    """What was said of a model beside its header, or edited later."""
-    kept = None if in_header is None else shown_text(in_header, LICENSE_MAX)
-    return None if model.license == kept else model.license
+def _stated_licence(model: Model, in_header: str | None) -> str | None:
+    """Return the licence that was stated for a model, if it differs from the header."""
+    stored = None if in_header is None else shown_text(in_header, LICENSE_MAX)
+    return None if model.license == stored else model.license
 
 
 def parts_of(session: Session, model_id: int) -> list[Part]:
-    """The tensors of a registered model, in the order of its files."""
+    """Return the tensors of a registered model, in the order of its files."""
     return [
         Part(
             row.name, row.place, dtype_by_name(row.dtype), row.shape, row.digest,
@@ -517,32 +518,31 @@ def parts_of(session: Session, model_id: int) -> list[Part]:
 
 
 def is_partial(session: Session, model: Model) -> bool:
-    """Whether `model` has only some organs, and names a base that has the others."""
+    """Return whether `model` has only some organs and names a base with the others."""
     return model.kind == "model" and not model.complete and bool(parents_of(session, [model.id], ("declared",)))
 
 
 def partial_base(session: Session, model: Model) -> Model | None:
-    """The first parent that `model` declares and that is registered here."""
+    """Return the first declared parent of `model` that is registered."""
     edges = parents_of(session, [model.id], ("declared",))
     known = models_by_id(session, {edge.parent_model_id for edge in edges if edge.parent_model_id is not None})
     return next((known[edge.parent_model_id] for edge in edges if edge.parent_model_id in known), None)
 
 
 def partial_recipe(session: Session, model: Model) -> Recipe:
-    """The base of `model` with all of its organs; raises NotAssemblable where no base of it is registered."""
+    """Return a recipe that grafts all organs of `model` into its base; raises NotAssemblable without a base."""
     base = partial_base(session, model)
     if base is None:
         named = ", ".join(edge.parent_text or "" for edge in parents_of(session, [model.id], ("declared",)))
-        reason = f"it has only some organs, and its base, {named}, is not registered here"
+        reason = f"it has only some organs, and its base, {named}, is not in this registry"
         raise NotAssemblable(model.full_name, [reason])
     return Recipe(base.full_name, grafts=(Graft(Selection(), donor=model.full_name),))
 
 
-def why_unfit(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
-    """Why `organs` cannot be grafted into `base`, which lacks a place for some or has another shape there.
+def misfit_sentence(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
+    """Return why `organs` do not fit into `base`: a place is missing or has another shape; None if all fit.
 
-    One sentence with the first few names; None where every one of them has a place. What only a plan finds out, such as
-    organs that work in groups, is left to it.
+    The sentence has the first few names. Groups of organs and other rules are checked by a plan.
     """
     parts = {part.slot: part for part in parts_of(session, base.id)}
     lacking, unlike = [], []
@@ -552,20 +552,21 @@ def why_unfit(session: Session, base: Model, organs: Iterable[TensorSpec]) -> st
         if part is None:
             lacking.append(organ.name)
         elif effective_shape(part.shape) != effective_shape(organ.shape):
-            unlike.append(f"{organ.name} ({_shape(organ.shape)}, there {_shape(part.shape)})")
-    reasons = [f"that has no place for {listed(lacking)}"] if lacking else []
-    reasons += [f"other shapes are due for {listed(unlike)}"] if unlike else []
-    return f"Its organs do not fit into its base, {base.full_name}: {'; '.join(reasons)}." if reasons else None
+            unlike.append(f"{organ.name} ({shape_text(organ.shape)}, not {shape_text(part.shape)})")
+    reasons = [f"it has no place for {names_text(lacking)}"] if lacking else []
+    reasons += [f"it has other shapes at {names_text(unlike)}"] if unlike else []
+    return f"The organs do not fit into their base, {base.full_name}: {'; '.join(reasons)}." if reasons else None
 
 
 def refuse_partial(session: Session, model: Model) -> None:
-    """Raise NotAssemblable for a model that is none without its base, with what to do instead."""
+    """Raise NotAssemblable for a model with only some organs, with what to do instead."""
     if is_partial(session, model):
         base = partial_base(session, model)
-        how = "its base is not registered here" if base is None else f"graft it into its base, {base.full_name}"
-        reason = f"it has only some organs: {how}, or fetch the file that came in, as it is"
+        how = "its base is not in this registry" if base is None else f"graft it into its base, {base.full_name}"
+        reason = f"it has only some organs: {how}, or download the original file"
         raise NotAssemblable(model.full_name, [reason])
 
 
-def _shape(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape for people: `64 × 128`."""
     return " × ".join(str(length) for length in shape)

@@ -1,4 +1,4 @@
-"""The plan: every tensor of the result, where its bytes come from, and how computed organs are computed."""
+"""The plan: every tensor of the result, the origin of its bytes, and the computation of computed organs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.compose.findings import refusals, unaccepted
 from organs.registry.compose.lock import Lock, LockedTensor, locked_header
 from organs.registry.compose.models import (
     Parent,
@@ -17,7 +16,7 @@ from organs.registry.compose.models import (
 )
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.finding import Finding, in_order
+from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import (
     ACTS,
     ADAPTER,
@@ -37,18 +36,18 @@ from organs.registry.transform import METHOD
 
 @dataclass(frozen=True, slots=True)
 class Ingredient:
-    """An organ that goes in: bytes with the dtype and shape that give them meaning."""
+    """An organ that is an input of a computation: bytes with their dtype and shape."""
 
     digest: Digest
     dtype: DType
     shape: tuple[int, ...]
     name: str = ""
-    """Of the tensor, for people; no part of what is computed."""
+    """The tensor's name, for messages; not part of the computation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A low-rank product that is added: `scale` · (`alpha` / rank, or 1 where that is 0) · B·A."""
+    """A low-rank product that is added: `scale` · (`alpha` / rank, or 1 if alpha is 0) · B·A."""
 
     a: Ingredient
     b: Ingredient
@@ -58,47 +57,49 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """What is done to `source`: products are added, then it is purified; the result is written as `dtype`."""
+    """A computation on `source`: products are added, then it is purified; the result is written as `dtype`."""
 
     source: Ingredient
     dtype: DType
     additions: tuple[Addition, ...] = ()
     is_token_embedding: bool = False
-    """Whether products are laid the other way round, as adapters of the token embedding are."""
+    """Whether products are transposed, as in adapters of the token embedding."""
     method: str | None = None
-    """Of purifying; None where nothing is purified."""
+    """The method of purification; None without purification."""
     keep: float | None = None
 
     @property
     def acts(self) -> tuple[str, ...]:
-        """As lineage calls them, in their order."""
+        """The acts in the words of lineage, in their order."""
         return (*(("adapter",) if self.additions else ()), *(("purified",) if self.method else ()))
 
-    def made(self) -> str:
-        """Canonical JSON of all that the result is a function of."""
-        added = [[_values(one.a), _values(one.b), one.alpha, one.scale] for one in self.additions]
-        document: dict[str, Any] = {"dtype": self.dtype.name, "method": METHOD, "source": _values(self.source)}
-        document |= {"add": added, "is_token_embedding": self.is_token_embedding} if added else {}
-        document |= {"purify": self.method, "keep": self.keep} if self.method else {}
-        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    def document(self) -> str:
+        """Return canonical JSON of everything that determines the result."""
+        added = [
+            [_values(addition.a), _values(addition.b), addition.alpha, addition.scale] for addition in self.additions
+        ]
+        values: dict[str, Any] = {"dtype": self.dtype.name, "method": METHOD, "source": _values(self.source)}
+        values |= {"add": added, "is_token_embedding": self.is_token_embedding} if added else {}
+        values |= {"purify": self.method, "keep": self.keep} if self.method else {}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
     def key(self) -> str:
-        """SHA-256 of `made()`."""
-        return digest_of(self.made().encode("ascii"))
+        """SHA-256 of `document()`."""
+        return digest_of(self.document().encode("ascii"))
 
     @property
     def ingredients(self) -> tuple[Ingredient, ...]:
-        """All that goes in, the source first."""
-        return (self.source, *(half for one in self.additions for half in (one.a, one.b)))
+        """All inputs, the source first."""
+        return (self.source, *(half for addition in self.additions for half in (addition.a, addition.b)))
 
 
-def _values(one: Ingredient) -> list[Any]:
-    return [one.digest, one.dtype.name, list(one.shape)]
+def _values(ingredient: Ingredient) -> list[Any]:
+    return [ingredient.digest, ingredient.dtype.name, list(ingredient.shape)]
 
 
 NOT_YET = Digest("0" * 64)
-"""Stands for the digest of an organ that has not been computed: as long as any, so that sizes are known."""
+"""A placeholder for the digest of an organ before it is computed; it has the same length, so sizes are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +107,14 @@ class PlannedPart:
     """A tensor of the result."""
 
     before: Part
-    """The base's, whose name and place it has."""
+    """The base's tensor, whose name and place it keeps."""
     source: Part
-    """What stands there, or what it is computed from."""
+    """The new tensor, or the input of its computation."""
     donor: Parent | None
-    """Whom `source` comes from; None for the base's own."""
+    """The model of `source`; None for the base's own."""
     computation: Computation | None = None
     adapters: tuple[Parent, ...] = ()
-    """Whose products are added."""
+    """The adapters whose products are added."""
 
     @property
     def spec(self) -> TensorSpec:
@@ -122,41 +123,43 @@ class PlannedPart:
 
     @property
     def acts(self) -> tuple[str, ...]:
-        """What was done at this place, as lineage calls it: nothing where the base's own stays."""
+        """The acts at this place in the words of lineage; empty if the base's own tensor stays."""
         grafted = ("grafted",) if self.donor is not None else ()
         return (*grafted, *(self.computation.acts if self.computation else ()))
 
     def __repr__(self) -> str:
-        whose = f" from {self.donor.label}" if self.donor is not None else ""
-        return f"<{self.before.name}: {', '.join(self.acts) or 'kept'}{whose}>"
+        origin = f" from {self.donor.label}" if self.donor is not None else ""
+        return f"<{self.before.name}: {', '.join(self.acts) or 'kept'}{origin}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a recipe comes to. One with refusals is never made; warnings must be accepted by their codes."""
+    """The plan of a recipe. A plan with refusals is never made; warnings must be accepted by their codes."""
 
     recipe: Recipe
     base: Parent
     parents: tuple[Parent, ...]
-    """The base, then everybody whose weights go in, in the order of the recipe."""
+    """The base, then all models whose weights are used, in the order of the recipe."""
     parts: tuple[PlannedPart, ...]
     sets: tuple[KeyValue, ...]
     drops: tuple[str, ...]
     findings: tuple[Finding, ...]
     prediction: Prediction
     licence: str
-    """Of all parents together, for people."""
+    """The licences of all parents together, for people."""
     stem: str
     """The file's name without its ending."""
 
     @property
     def refusals(self) -> list[Finding]:
-        return refusals(self.findings)
+        return [finding for finding in self.findings if finding.severity is Severity.REFUSE]
 
     @property
     def unaccepted(self) -> list[Finding]:
         """Warnings that the recipe does not accept."""
-        return unaccepted(self.findings, self.recipe.accept)
+        accepted = set(self.recipe.accept)
+        warnings = (finding for finding in self.findings if finding.severity is Severity.WARN)
+        return [finding for finding in warnings if finding.code not in accepted]
 
     @property
     def can_be_made(self) -> bool:
@@ -168,30 +171,30 @@ class Plan:
 
     @property
     def computations(self) -> dict[str, Computation]:
-        """What must be computed, by the names of the tensors."""
+        """The necessary computations, by the names of the tensors."""
         return {part.before.name: part.computation for part in self.parts if part.computation is not None}
 
     @property
     def size_bytes(self) -> int:
-        """Of the file that it makes."""
+        """Size of the resulting file."""
         tensors = sum(padded(part.spec.size_bytes, self.base.header.alignment) for part in self.parts)
         return len(self.header(self.lock(dict.fromkeys(self.computations, NOT_YET)))) + tensors
 
     @property
     def digest(self) -> Digest:
-        """Of all that it would make: two plans with one digest make the same bytes."""
+        """Digest of the result: two plans with the same digest make the same bytes."""
         steps = [part.source.digest if part.computation is None else part.computation.key for part in self.parts]
         lock = self.lock(dict.fromkeys(self.computations, NOT_YET))
         return digest_of("\n".join([lock.id, *steps]).encode())
 
     def check(self) -> None:
-        """Raise NotComposable unless it can be made."""
+        """Raise NotComposable if it cannot be made."""
         if not self.can_be_made:
             codes = sorted({finding.code for finding in self.unaccepted})
             raise NotComposable([finding.sentence for finding in self.refusals], codes)
 
     def lock(self, computed: Mapping[str, Digest] | None = None) -> Lock:
-        """The lock; `computed` has the digest of each organ that is computed, by its tensor's name."""
+        """Return the lock; `computed` has the digest of each computed organ by its tensor's name."""
         digests = computed or {}
         tensors = [
             LockedTensor(part.spec, part.source.digest if part.computation is None else digests[part.before.name])
@@ -200,15 +203,14 @@ class Plan:
         return Lock(self.base.header_digest, tuple(tensors), self.sets, self.drops)
 
     def header(self, lock: Lock) -> bytes:
-        """The header of the file that `lock` describes."""
+        """Return the header of the file that `lock` describes."""
         return locked_header(self.base.header, self.base.source, lock)
 
 
 def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = LOCAL) -> PlannedRecipe:
-    """Return what `plan` makes when `contributor` makes it, with the organs that change, or with all of them.
+    """Return the result of `plan` for `contributor`, with the changed organs or with all of them.
 
-    `lock_id` is None while organs are to be computed, and for a refused recipe. Whether the disk has room is not
-    checked here.
+    `lock_id` is None before organs are computed, and for a refused recipe. Free disk space is not checked here.
     """
     every = [plan_part(part, plan.base) for part in plan.parts]
     changed = [part for part in every if part.acts]
@@ -236,7 +238,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
 
 
 def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
-    """Return a tensor of the result beside the base's; what is still to be computed has no θ and no digest."""
+    """Return a tensor of the result beside the base's; before it is computed it has no θ and no digest."""
     before, spec = part.before, part.spec
     known = part.source if part.computation is None else None
     return PlanPart(
@@ -293,9 +295,9 @@ def acts_in_order(acts: Collection[str]) -> tuple[str, ...]:
 
 
 def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
-    """Return one entry for each run of blocks in which the same is done to a type with organs of one model.
+    """Return one entry for each range of blocks with the same acts on a type by organs of one model.
 
-    A mean θ is that of the organs that have one.
+    A mean θ is the mean of the organs that have one.
     """
     groups: dict[tuple[str, ...], dict[int | None, list[PlanPart]]] = {}
     for part in parts:
@@ -308,12 +310,15 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
     ]
     types = list(dict.fromkeys(part.type for part in parts))
     return tuple(
-        sorted(changes, key=lambda one: (types.index(one.type), -1 if one.first_block is None else one.first_block))
+        sorted(
+            changes,
+            key=lambda change: (types.index(change.type), -1 if change.first_block is None else change.first_block),
+        )
     )
 
 
 def _runs(blocks: Sequence[int | None]) -> list[list[int | None]]:
-    """Return `blocks` cut where a number is missing; what is outside the blocks is a run of its own."""
+    """Return `blocks` as ranges without gaps; None, for places outside of blocks, is a range of its own."""
     runs: list[list[int | None]] = [[None]] if None in blocks else []
     last: int | None = None
     for block in sorted(block for block in blocks if block is not None):
@@ -343,6 +348,6 @@ def _change(parts: Sequence[PlanPart]) -> PlanChange:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known, None without any."""
+    """Return the mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None

@@ -1,4 +1,4 @@
-"""From a recipe to a plan: rows, headers and fingerprints are read; nothing is written and no organ is read."""
+"""Plan a recipe: rows, headers and fingerprints are read; nothing is written and no organ is read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import islice
 
 import msgspec
 
+from organs.registry.amounts import names_text, ranges_text
 from organs.registry.anatomy import OrganType, Place, Slot
 from organs.registry.catalog.search import nearest, parse_query
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_yanked
 from organs.registry.compose.cost import Budget, steps_cost
-from organs.registry.compose.findings import runs
 from organs.registry.compose.fitting import (
     additions_of,
     is_token_embedding,
@@ -47,29 +47,30 @@ from organs.registry.errors import NotFound, OrganError, StoreError, TooCostly, 
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.purify import KEEP_DEFAULT
 
-LOOKED_AT_MAX = 20_000
-"""Organs that a query's graft looks at, the best first."""
-NAMES_SHOWN_MAX = 5
+EXAMINED_MAX = 20_000
+"""Organs that a graft by query examines, the best first."""
+GUESSES_MAX = 5
+"""Slots of a selection for which the nearest slot of the base is searched."""
 SLOTS_COMPARED_MAX = 1000
-"""Tensors of the base whose slots are compared with one that it has not."""
+"""Tensors of the base whose slots are compared with an unknown slot."""
 
 GroupKey = tuple[str, int | None, str]
-"""Tower, block and type: what is taken from one model."""
+"""Tower, block and type of organs that come from one model."""
 
 
 @dataclass(slots=True)
 class Chosen:
-    """What the grafts of a recipe come to."""
+    """The replacements and findings of the grafts of a recipe."""
 
     replacements: list[Replacement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def refuse(self, code: str, sentence: str, at: str, donor: str = "", organs: Sequence[str] = ()) -> None:
-        """Note why it cannot be made like this."""
+        """Add a refusal."""
         self._note(Severity.REFUSE, code, sentence, at, donor, organs)
 
-    def tell(self, code: str, sentence: str, at: str, donor: str = "", organs: Sequence[str] = ()) -> None:
-        """Note something to know."""
+    def inform(self, code: str, sentence: str, at: str, donor: str = "", organs: Sequence[str] = ()) -> None:
+        """Add information."""
         self._note(Severity.INFO, code, sentence, at, donor, organs)
 
     def _note(self, severity: Severity, code: str, sentence: str, at: str, donor: str, organs: Sequence[str]) -> None:
@@ -77,9 +78,9 @@ class Chosen:
 
 
 def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
-    """The replacements of all grafts of `recipe`, in their order, and what stands in the way of some.
+    """Return the replacements of all grafts of `recipe`, in their order, with findings.
 
-    Raises StoreError for stored bytes that cannot be read; what the recipe asks wrongly is a finding.
+    Raises StoreError for stored bytes that cannot be read; mistakes of the recipe are findings.
     """
     chosen = Chosen()
     taken: dict[Slot, str] = {}
@@ -91,23 +92,25 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
         if not places:
             chosen.refuse("nothing-selected", nothing_selected(base, graft.selection), at)
             continue
-        found = _of_donor(base, graft, places, at, library, chosen) if graft.donor is not None else ()
-        found = found or (_of_query(base, graft, places, at, library, chosen) if graft.where is not None else ())
-        _take(found, taken, at, chosen)
+        replacements = _of_donor(base, graft, places, at, library, chosen) if graft.donor is not None else ()
+        replacements = replacements or (
+            _of_query(base, graft, places, at, library, chosen) if graft.where is not None else ()
+        )
+        _take(replacements, taken, at, chosen)
     return chosen
 
 
-def _take(found: Sequence[Replacement], taken: dict[Slot, str], at: str, chosen: Chosen) -> None:
-    twice = [one for one in found if one.before.slot in taken]
-    if twice:
-        others = ", ".join(sorted({taken[one.before.slot] for one in twice}))
-        names = [one.before.name for one in twice]
-        sentence = f"{at} and {others} both replace {shown_names(names)}: say which is meant"
+def _take(replacements: Sequence[Replacement], taken: dict[Slot, str], at: str, chosen: Chosen) -> None:
+    repeated = [replacement for replacement in replacements if replacement.before.slot in taken]
+    if repeated:
+        others = ", ".join(sorted({taken[replacement.before.slot] for replacement in repeated}))
+        names = [replacement.before.name for replacement in repeated]
+        sentence = f"Both {at} and {others} replace {names_text(names)}: remove one of them."
         chosen.refuse("overlapping-grafts", sentence, at, organs=names)
-    for one in found:
-        if one.before.slot not in taken:
-            taken[one.before.slot] = at
-            chosen.replacements.append(one)
+    for replacement in replacements:
+        if replacement.before.slot not in taken:
+            taken[replacement.before.slot] = at
+            chosen.replacements.append(replacement)
 
 
 def _of_donor(
@@ -118,38 +121,36 @@ def _of_donor(
     if donor is None:
         return []
     if donor.header_digest == base.header_digest and donor.parts == base.parts:
-        chosen.refuse(
-            "own-donor", f"{donor.label} is the base itself: it has nothing to give to itself", at, donor.label
-        )
+        chosen.refuse("own-donor", f"{donor.label} is the base itself: choose another donor.", at, donor.label)
         return []
-    found = [
+    replacements = [
         Replacement(part, donor.by_slot[part.slot], donor, by_slot=bool(graft.selection.slots))
         for part in places
         if part.slot in donor.by_slot
     ]
-    if not found:
-        sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}"
+    if not replacements:
+        sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
         chosen.refuse("nothing-to-graft", sentence, at, donor.label)
         return []
-    _tell_of_missing(base, donor, graft.selection, places, at, chosen)
-    return found
+    _note_missing(base, donor, graft.selection, places, at, chosen)
+    return replacements
 
 
-def _tell_of_missing(
+def _note_missing(
     base: Parent, donor: Parent, selection: Selection, places: Sequence[Part], at: str, chosen: Chosen
 ) -> None:
-    """What the one has and the other has not, where both are selected: organs of a partial donor may be missing."""
+    """Note selected organs that only one of the two models has: a partial donor may lack some."""
     surplus = [part.name for part in donor.parts if selection.holds(part.place) and part.slot not in base.by_slot]
     if surplus:
-        sentence = f"{base.label} has no place for {shown_names(surplus)} of {donor.label}"
+        sentence = f"{base.label} has no place for {names_text(surplus)} of {donor.label}."
         chosen.refuse("slot-absent", sentence, at, donor.label, surplus)
     missing = [part.name for part in places if part.slot not in donor.by_slot]
     if missing and donor.complete:
-        sentence = f"{donor.label} has no {shown_names(missing)} for what is selected in {base.label}"
+        sentence = f"{donor.label} has no {names_text(missing)}, selected in {base.label}."
         chosen.refuse("organ-absent", sentence, at, donor.label, missing)
     elif missing:
-        sentence = f"{shown_names(missing)} stay those of {base.label}: {donor.label} brings only some organs"
-        chosen.tell("kept-organs", sentence, at, donor.label, missing)
+        sentence = f"{names_text(missing)} of {base.label} stay: {donor.label} has only some organs."
+        chosen.inform("kept-organs", sentence, at, donor.label, missing)
 
 
 def _of_query(
@@ -160,7 +161,7 @@ def _of_query(
         groups.setdefault(_group(part.place), {})[part.slot] = part
     try:
         query = query_of(base, graft)
-        found, winners = _winners(_wanted(groups, query), library.organs(query), library.in_common(base))
+        organs, winners = _winners(_wanted(groups, query), library.organs(query), library.in_common(base))
         replacements = list(_replacements(base, graft, groups, winners, library))
     except (StoreError, TooCostly):
         raise
@@ -168,17 +169,17 @@ def _of_query(
         chosen.refuse("bad-query", str(error), f"{at}.where")
         return []
     if not replacements:
-        what = f"finds {len(found)} organs, but never all of a group" if found else "finds nothing that fits"
-        chosen.refuse("empty-query", f"{graft.where!r} {what} in {base.label}", f"{at}.where")
+        result = f"{len(organs)} organs, but no complete group for" if organs else "nothing that fits"
+        chosen.refuse("empty-query", f"{graft.where!r} finds {result} {base.label}.", f"{at}.where")
         return []
-    asked = {organ.type for organ in found}  # types that the query leaves out are no losses
-    wanted = {key: group for key, group in groups.items() if key[2] in asked}
-    _tell_of_losses(graft, wanted, winners, len(found), at, chosen)
+    types = {organ.type for organ in organs}  # types outside of the query are not missing
+    wanted = {key: group for key, group in groups.items() if key[2] in types}
+    _note_unfilled(graft, wanted, winners, len(organs), at, chosen)
     return replacements
 
 
 def query_of(base: Parent, graft: Graft) -> str:
-    """The query of a graft in full: what it asks, what fits the base, what its selection leaves."""
+    """Return the complete query of a graft: its own terms, a term for the base, and its selection."""
     selection = graft.selection
     terms = [graft.where or "", f"fits:{base.label}"]
     terms += [f"type:{','.join(selection.types)}"] if selection.types else []
@@ -198,29 +199,29 @@ def _wanted(groups: Mapping[GroupKey, dict[Slot, Part]], query: str) -> dict[Gro
 def _winners(
     groups: Mapping[GroupKey, dict[Slot, Part]], organs: Iterator[PlacedOrgan], common: Mapping[Slot, Collection[str]]
 ) -> tuple[list[PlacedOrgan], dict[GroupKey, str]]:
-    """Return the organs that were looked at, and for each group the first model that has brought all of it.
+    """Return the examined organs, and for each group the first model that has all of its organs.
 
-    No more organs are looked at than decide all groups, and at most LOOKED_AT_MAX. What a model has in `common` with
-    the base it need not bring: no query finds that.
+    It stops when all groups are decided, or after EXAMINED_MAX organs. Organs that a model has in `common` with the
+    base count as present: queries do not find them.
     """
-    found: list[PlacedOrgan] = []
+    organs_seen: list[PlacedOrgan] = []
     lacking: dict[tuple[GroupKey, str], set[Slot]] = {}
     winners: dict[GroupKey, str] = {}
-    for organ in islice(organs, LOOKED_AT_MAX):
-        found.append(organ)
+    for organ in islice(organs, EXAMINED_MAX):
+        organs_seen.append(organ)
         key = (organ.tower, organ.block, organ.type)
         group = groups.get(key, {})
         slot = (organ.tower, organ.block, organ.slot)
         if key in winners or slot not in group:
             continue
         if (key, organ.model) not in lacking:
-            lacking[key, organ.model] = {one for one in group if organ.model not in common.get(one, ())}
+            lacking[key, organ.model] = {item for item in group if organ.model not in common.get(item, ())}
         lacking[key, organ.model].discard(slot)
         if not lacking[key, organ.model]:
             winners[key] = organ.model
             if len(winners) == len(groups):
                 break
-    return found, winners
+    return organs_seen, winners
 
 
 def _replacements(
@@ -237,7 +238,7 @@ def _replacements(
                 yield Replacement(part, donor.by_slot[slot], donor, by_slot=bool(graft.selection.slots))
 
 
-def _tell_of_losses(
+def _note_unfilled(
     graft: Graft,
     groups: dict[GroupKey, dict[Slot, Part]],
     winners: dict[GroupKey, str],
@@ -247,15 +248,15 @@ def _tell_of_losses(
 ) -> None:
     left = [part.name for key, group in groups.items() if key not in winners for part in group.values()]
     if left:
-        sentence = f"{graft.where!r} finds no whole group for {shown_names(left)}: the base's own stay"
-        chosen.tell("kept-organs", sentence, f"{at}.where", organs=left)
-    if looked_at == LOOKED_AT_MAX:
-        sentence = f"{graft.where!r} finds more than {LOOKED_AT_MAX} organs; the best {LOOKED_AT_MAX} were looked at"
-        chosen.tell("query-cut", sentence, f"{at}.where")
+        sentence = f"{graft.where!r} finds no complete group for {names_text(left)}: the base's own stay."
+        chosen.inform("kept-organs", sentence, f"{at}.where", organs=left)
+    if looked_at == EXAMINED_MAX:
+        sentence = f"{graft.where!r} finds more than {EXAMINED_MAX} organs; only the best {EXAMINED_MAX} were examined."
+        chosen.inform("query-cut", sentence, f"{at}.where")
 
 
 def refused_blocks(base: Parent, selection: Selection, at: str, chosen: Chosen) -> bool:
-    """Whether `selection` names blocks that `base` has not, which is refused."""
+    """Return whether `selection` names blocks that `base` does not have, and refuse them."""
     blocks = sorted({part.place.block for part in base.parts if part.place.block is not None})
     absent = [
         f"{first}-{last}" if last > first else f"{first}"
@@ -263,23 +264,23 @@ def refused_blocks(base: Parent, selection: Selection, at: str, chosen: Chosen) 
         if sum(first <= block <= last for block in blocks) <= last - first
     ]
     if absent:
-        there = f"its blocks are {runs(blocks)}" if blocks else "it has none"
-        sentence = f"{base.label} does not have all of the blocks {shown_names(absent)}: {there}"
+        known = f"its blocks are {ranges_text(blocks)}" if blocks else "it has no blocks"
+        sentence = f"{base.label} does not have these blocks: {names_text(absent)}; {known}."
         chosen.refuse("no-such-block", sentence, f"{at}.blocks")
     return bool(absent)
 
 
 def nothing_selected(base: Parent, selection: Selection) -> str:
-    """Why no organ of `base` is selected, with the nearest slots that it has."""
+    """Return a sentence that no organ of `base` is selected, with the nearest slots that it has."""
     slots = dict.fromkeys(islice((part.place.slot for part in base.parts), SLOTS_COMPARED_MAX))
-    absent = [slot for slot in selection.slots if not any(matches_slot(one, slot) for one in slots)]
-    close = [nearest(slot, slots) for slot in absent[:NAMES_SHOWN_MAX]]
-    meant = ", ".join(dict.fromkeys(word for word in close if word))
-    return f"{base.label} has no organ of that selection{f'; did you mean {meant}?' if meant else ''}"
+    absent = [slot for slot in selection.slots if not any(matches_slot(item, slot) for item in slots)]
+    close = [nearest(slot, slots) for slot in absent[:GUESSES_MAX]]
+    guesses = ", ".join(dict.fromkeys(word for word in close if word))
+    return f"{base.label} has no organ in this selection{f'; did you mean {guesses}?' if guesses else '.'}"
 
 
 def parent_or_finding(library: Library, text: str, code: str, at: str, chosen: Chosen) -> Parent | None:
-    """The model that `text` means, or None and a finding. Raises StoreError."""
+    """Return the model that `text` names; None with a finding if there is none. Raises StoreError."""
     try:
         return library.parent(text)
     except (StoreError, TooCostly):
@@ -289,27 +290,20 @@ def parent_or_finding(library: Library, text: str, code: str, at: str, chosen: C
         return None
 
 
-def shown_names(names: Sequence[str]) -> str:
-    """The first few of `names`, and how many more there are."""
-    more = len(names) - NAMES_SHOWN_MAX
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
 def _group(place: Place) -> GroupKey:
     return place.tower.value, place.block, place.type.value
 
 
 TYPE_DEFAULT = OrganType.ORGAN.value
-"""What is purified where a step has no type, no slot and no query."""
+"""The type that a purification selects by default: without type, slot and query."""
 
 
 def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], library: Library) -> list[str]:
-    """The names of the tensors that `step` purifies, among `parts`: each with the model that it comes from.
+    """Return the names of the tensors that `step` purifies; `parts` has each tensor with its model.
 
-    A query is asked of those models: organs are found by what they measured before anything was done to them. Raises
-    BadQuery.
+    A query searches those models by the measures of their own organs, before any step. Raises BadQuery.
     """
-    selection = meant_by(step)
+    selection = selection_of(step)
     selected = {name: found for name, found in parts.items() if selection.holds(found[0].place)}
     if not step.where:
         return list(selected)
@@ -321,8 +315,8 @@ def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], l
     return [name for name, (part, parent) in selected.items() if part.slot in matching[parent.label]]
 
 
-def meant_by(step: Purification) -> Selection:
-    """The places that `step` means: the feed-forward organs, where it says neither type nor slot nor query."""
+def selection_of(step: Purification) -> Selection:
+    """Return the places that `step` selects: by default, without type, slot and query, the feed-forward."""
     selection = step.selection
     if selection.types or selection.slots or step.where:
         return selection
@@ -330,29 +324,29 @@ def meant_by(step: Purification) -> Selection:
 
 
 FRACTAL_ENERGY = 0.105
-"""Energy that fractal purification moves in a matrix: 0.096 to 0.132 over those of two models, whatever they hold."""
-TRIED = "Of 83 grafts between small models it was right for 78."
-"""By `python -m bench.prediction`, which docs/prediction.md tells more of."""
+"""Energy that fractal purification moves in a matrix: 0.096 to 0.132 for the matrices of two models."""
+ACCURACY = "The prediction was right for 78 of 83 grafts between small models."
+"""Measured by `python -m bench.prediction`; docs/prediction.md has the details."""
 
 
 def predicted(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None = None) -> Prediction:
-    """The prediction for a plan's `parts`; `computed` has what was measured of computed organs, by their names."""
+    """Return the prediction for a plan's `parts`; `computed` has the measured computed organs by name."""
     all_parts = list(parts)
     return predict(changes_of(all_parts, computed), sum(part.before.spec.elements for part in all_parts))
 
 
 def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None = None) -> list[Change]:
-    """What changes: every part whose source is not the base's own to the last byte, or that is computed."""
-    made = computed or {}
-    changes = (_change(part, made.get(part.before.name)) for part in parts)
+    """Return the changes: all parts whose source is not the base's own organ, or that are computed."""
+    measured = computed or {}
+    changes = (_change(part, measured.get(part.before.name)) for part in parts)
     return [change for change in changes if change.is_grafted or change.is_computed]
 
 
 def likely_degraded(base: Parent, prediction: Prediction, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """`likely-degraded` (warn) where the prediction says so; nothing where strangers are warned of among `findings`."""
-    if prediction.usable is not False or any(one.code == "unrelated-lineage" for one in findings):
+    """Return `likely-degraded` (warn) if the prediction says so, unless `findings` warn of unrelated models."""
+    if prediction.usable is not False or any(finding.code == "unrelated-lineage" for finding in findings):
         return
-    yield Finding(Severity.WARN, "likely-degraded", f"{prediction.sentence} {TRIED}", models=(base.label,))
+    yield Finding(Severity.WARN, "likely-degraded", f"{prediction.sentence} {ACCURACY}", models=(base.label,))
 
 
 def _change(part: PlannedPart, computed: Part | None) -> Change:
@@ -362,26 +356,26 @@ def _change(part: PlannedPart, computed: Part | None) -> Change:
 
 
 def _estimated(part: PlannedPart) -> float | None:
-    """Energy that computing will move, over the source's, from moments alone; None where those are not known."""
-    made, source = part.computation, part.source
+    """Return the energy that computing will move, over the source's, from moments; None if they are unknown."""
+    computation, source = part.computation, part.source
     size, spread = _size(source), source.standard_deviation
-    if made is None or not size or spread is None:
+    if computation is None or not size or spread is None:
         return None
     energy = 0.0
-    for addition, adapter in zip(made.additions, part.adapters, strict=True):
+    for addition, adapter in zip(computation.additions, part.adapters, strict=True):
         product = _product_size(addition, adapter)
         if product is None:
             return None
         energy += (product / size) * (product / size)
-    if made.method is not None:
-        energy += _purified_energy(made.method, made.keep) * (spread / size) * (spread / size)
+    if computation.method is not None:
+        energy += _purified_energy(computation.method, computation.keep) * (spread / size) * (spread / size)
     return energy
 
 
 def _product_size(addition: Addition, adapter: Parent) -> float | None:
-    """Root of the mean square of what an adapter adds, were its two factors independent of each other.
+    """Return the root mean square of an adapter's product, as if its two factors were independent.
 
-    Every value of B·A is a sum of rank products. Of the zoo's adapter this gives 0.86 to 1.00 of the energy.
+    Each value of B·A is a sum of rank products. For the zoo's adapter this gives 0.86 to 1.00 of the energy.
     """
     halves = (adapter.by_name.get(addition.a.name), adapter.by_name.get(addition.b.name))
     sizes = [_size(half) for half in halves if half is not None]
@@ -393,10 +387,10 @@ def _product_size(addition: Addition, adapter: Parent) -> float | None:
 
 
 def _purified_energy(method: str, keep: float | None) -> float:
-    """Energy moved about the mean, where the standard deviation is restored.
+    """Return the energy moved around the mean when the standard deviation is restored.
 
-    What spectral purification leaves correlates by the root of the share that is kept, and is stretched to the length
-    that the organ had: 2 - 2 r.
+    The result of spectral purification correlates by r, the root of the kept share, and is scaled to the length of the
+    original: 2 - 2 r.
     """
     if method == PurifyMethod.FRACTAL:
         return FRACTAL_ENERGY
@@ -404,7 +398,7 @@ def _purified_energy(method: str, keep: float | None) -> float:
 
 
 def _size(part: Part) -> float | None:
-    """Root of the mean square of an organ's values; None where it is not known."""
+    """Return the root mean square of an organ's values; None if unknown."""
     if part.mean is None or part.standard_deviation is None:
         return None
     size = math.hypot(part.mean, part.standard_deviation)
@@ -412,22 +406,22 @@ def _size(part: Part) -> float | None:
 
 
 MISSING_SHOWN_MAX = 10
-"""Models that are named as not there, where the base is not."""
+"""Missing models in the message if the base is missing."""
 
 
 def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) -> Plan:
-    """Return what `recipe` comes to, with everything that is wrong with it.
+    """Return the plan of `recipe` with all findings.
 
-    Raises what `library` raises for the base; a NotFound names all models of the recipe that are not there. Raises
-    TooCostly where `budget` does not allow the work. What else is wrong is among the findings.
+    Raises the errors of `library` for the base; a NotFound names all missing models of the recipe. Raises TooCostly if
+    `budget` does not allow the work. All other problems are findings.
     """
     base = _base(recipe, library)
     if budget is not None:
         budget.spend(steps_cost(recipe, len(base.parts)))
     chosen = choose(base, recipe, library)
     parts = {part.name: PlannedPart(part, part, None) for part in base.parts}
-    for one in chosen.replacements:
-        parts[one.before.name] = PlannedPart(one.before, one.after, one.donor)
+    for replacement in chosen.replacements:
+        parts[replacement.before.name] = PlannedPart(replacement.before, replacement.after, replacement.donor)
     draft = _Draft(base, recipe, library, chosen, parts)
     draft.adapt()
     draft.purify()
@@ -442,26 +436,26 @@ def _base(recipe: Recipe, library: Library) -> Parent:
 
 
 def _missing(recipe: Recipe, library: Library, first: str) -> list[str]:
-    """What is said of every model of `recipe` that is not there; `first` is said of the base."""
+    """Return the messages for all missing models of `recipe`; `first` is that of the base."""
     named = (*(graft.donor for graft in recipe.grafts if graft.donor), *(merge.adapter for merge in recipe.adapters))
-    said = [first]
+    messages = [first]
     for name in dict.fromkeys(named):
         try:
             library.parent(name)
         except (StoreError, TooCostly):
             raise
         except NotFound as error:
-            said.append(str(error))
+            messages.append(str(error))
         except OrganError:
-            continue  # no name at all: it is told when the base is there
-        if len(said) == MISSING_SHOWN_MAX:
+            continue  # not a name: it is a finding when the base is known
+        if len(messages) == MISSING_SHOWN_MAX:
             break
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(messages))
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan in the making."""
+    """The state of planning: the parts so far, and the findings."""
 
     base: Parent
     recipe: Recipe
@@ -471,18 +465,18 @@ class _Draft:
     adapters: list[Parent] = field(default_factory=list)
 
     def adapt(self) -> None:
-        """Add what adapters bring to the tensors that they adapt."""
+        """Add the adapters' products to the tensors that they adapt."""
         for number, merge in enumerate(self.recipe.adapters):
             at = f"adapters[{number}]"
             adapter = parent_or_finding(self.library, merge.adapter, "unknown-adapter", f"{at}.from", self.chosen)
             if adapter is None:
                 continue
-            found = [
+            findings = [
                 msgspec.structs.replace(finding, field=finding.field or at)
                 for finding in check_adapter(self.base, adapter)
             ]
-            self.chosen.findings += found
-            if any(finding.severity is Severity.REFUSE for finding in found):
+            self.chosen.findings += findings
+            if any(finding.severity is Severity.REFUSE for finding in findings):
                 continue
             self.adapters.append(adapter)
             for name, addition in additions_of(adapter, merge.scale).items():
@@ -497,13 +491,13 @@ class _Draft:
                     self.parts[name] = replace(part, computation=more, adapters=(*part.adapters, adapter))
 
     def purify(self) -> None:
-        """Note what is to be purified; a tensor is purified once."""
+        """Add purifications; each tensor can be purified once."""
         for number, step in enumerate(self.recipe.purify):
             at = "purify" if len(self.recipe.purify) == 1 else f"purify[{number}]"
             names = self._selected(step, at)
-            twice = [name for name in names if (made := self.parts[name].computation) and made.method]
+            twice = [name for name in names if (planned := self.parts[name].computation) and planned.method]
             if twice:
-                sentence = f"{at} purifies {shown_names(twice)} a second time: say which is meant"
+                sentence = f"{at} purifies {names_text(twice)} a second time: remove one of the steps."
                 self.chosen.refuse("overlapping-steps", sentence, at, organs=twice)
             done = set(twice)
             for name in (name for name in names if name not in done):
@@ -525,11 +519,11 @@ class _Draft:
             self.chosen.refuse("bad-query", str(error), f"{at}.where")
             return []
         if not names:
-            self.chosen.refuse("nothing-selected", nothing_selected(self.base, meant_by(step)), at)
+            self.chosen.refuse("nothing-selected", nothing_selected(self.base, selection_of(step)), at)
         return names
 
     def _computation(self, name: str, at: str) -> Computation | None:
-        """What is computed at a place so far; None and a finding where nothing can be."""
+        """Return the computation at a place so far; None with a finding if its dtype cannot be written."""
         part = self.parts[name]
         if part.computation is not None:
             return part.computation
@@ -557,8 +551,8 @@ def _finished(draft: _Draft) -> Plan:
         *check_yanked(parents),
         *licence.findings,
     ]
-    if not any(part.acts for part in parts) and not any(one.severity is Severity.REFUSE for one in findings):
-        sentence = f"nothing of {base.label} is replaced, adapted or purified"
+    if not any(part.acts for part in parts) and not any(finding.severity is Severity.REFUSE for finding in findings):
+        sentence = f"Nothing of {base.label} is replaced, adapted or purified."
         findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
     findings += likely_degraded(base, prediction, findings)
     return Plan(
@@ -576,12 +570,12 @@ def _finished(draft: _Draft) -> Plan:
 
 
 def _parents(base: Parent, replacements: Sequence[Replacement], adapters: Sequence[Parent]) -> tuple[Parent, ...]:
-    found = [base, *(one.donor for one in replacements), *adapters]
-    return tuple({(parent.label, parent.header_digest): parent for parent in found}.values())
+    parents = [base, *(replacement.donor for replacement in replacements), *adapters]
+    return tuple({(parent.label, parent.header_digest): parent for parent in parents}.values())
 
 
 def _re_encoded(parts: Sequence[PlannedPart]) -> list[Finding]:
-    """What changes its type because it is computed and its own cannot be written here."""
+    """Return `encoded-again` for computed organs whose own dtype cannot be written."""
     changed: dict[tuple[str, str], list[str]] = {}
     for part in parts:
         if part.spec.dtype != part.source.dtype:
@@ -590,7 +584,7 @@ def _re_encoded(parts: Sequence[PlannedPart]) -> list[Finding]:
         Finding(
             Severity.INFO,
             "encoded-again",
-            f"{len(names)} computed organs become {after}, as {before} cannot be written here: {shown_names(names)}",
+            f"{len(names)} computed organs become {after}, because {before} cannot be written: {names_text(names)}.",
             "encode",
             organs=tuple(names),
         )
@@ -599,13 +593,13 @@ def _re_encoded(parts: Sequence[PlannedPart]) -> list[Finding]:
 
 
 def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) -> list[Finding]:
-    """Hyperparameters belong to the base's skeleton: a recipe does not set them. A licence it sets at its own risk."""
+    """Refuse changes of the base's hyperparameters; warn if the stated licence is not that of the parents."""
     own = f"{base.header.architecture}."
-    found = [
+    findings = [
         Finding(
             Severity.REFUSE,
             "bad-metadata",
-            f"{change.key} is a hyperparameter of {base.label} and stays what it is",
+            f"{change.key} is a hyperparameter of {base.label} and cannot be changed.",
             f"metadata.{change.key}",
             (base.label,),
         )
@@ -615,6 +609,8 @@ def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) 
     stated = licence_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
     for change in recipe.metadata:
         if change.key == LICENCE_KEY and change.value != stated:
-            sentence = f"The recipe states the licence {change.value!r}; by its parents it is {stated}: read theirs."
-            found.append(Finding(Severity.WARN, "licences-conflict", sentence, f"metadata.{change.key}", (base.label,)))
-    return found
+            sentence = f"The recipe states the licence {change.value!r}, but its parents give {stated}: read theirs."
+            findings.append(
+                Finding(Severity.WARN, "licences-conflict", sentence, f"metadata.{change.key}", (base.label,))
+            )
+    return findings

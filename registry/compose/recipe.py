@@ -1,6 +1,6 @@
-"""The recipe: what a person wants composed, in names and words.
+"""The recipe: the composition that a person wants, by names.
 
-The catalog keeps it as JSON (`kept_recipe`). What it resolves to is the lock (`registry.compose.lock`).
+The catalog stores it as JSON (`recipe_to_json`). It resolves to a lock (`registry.compose.lock`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,32 @@ BlockRange = tuple[int, int]
 """First and last block, both included."""
 
 ENCODINGS = ("Q8_0", "F16", "BF16", "F32")
-"""What organs that were computed are written as where their own dtype cannot be written here."""
+"""The dtypes for computed organs whose own dtype cannot be written here."""
+
+WARNINGS = {
+    "unrelated-lineage": "the organs are no more alike than those of unrelated models",
+    "lineage-unknown": "there is no fingerprint to compare the two models by",
+    "likely-degraded": "the prediction says that the result will not be usable",
+    "adapter-base-differs": "the adapter names another model as its base",
+    "other-scale": "a model of the same family and of another size",
+    "rope-base-differs": "the donor was trained with another base frequency of its positions (RoPE)",
+    "rope-scaling-differs": "the donor was trained with another scaling of its positions (RoPE)",
+    "epsilon-differs": "the donor was trained with another epsilon of its norms",
+    "context-differs": "the donor was trained for another context length",
+    "activation-differs": "the feed-forward of the donor was trained with another activation",
+    "tokenizer-differs": "the two models number tokens differently",
+    "parent-yanked": "a parent was yanked by its publisher or an administrator",
+    "non-finite-weights": "some weights are NaN or infinite; they spread to everything that the model computes",
+    "licences-conflict": "the licences conflict, or one allows no derivatives",
+}
+"""The codes of warnings, which a recipe can accept, with their meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Places in a model: of these types, slots and blocks. What is left empty does not narrow.
+    """Places in a model: of these types, slots and blocks. An empty member selects all.
 
-    A slot may hold `*`. Blocks are ranges; what stands outside the blocks is selected only where no block is given.
+    A slot may contain `*`. Blocks are ranges; places outside of blocks are selected only if no block is given.
     """
 
     types: tuple[str, ...] = ()
@@ -42,9 +60,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Graft:
-    """Organs to be taken from `donor` (a model's name), or from whichever models `where` (a query) finds.
+    """Organs to take from `donor` (a model's name), or from the models that `where` (a query) finds.
 
-    Exactly one of the two is given. `sort` ranks what the query finds; empty is the query's own order.
+    Exactly one of the two is set. `sort` ranks the results of the query; empty is the query's own order.
     """
 
     selection: Selection
@@ -55,7 +73,7 @@ class Graft:
 
 @dataclass(frozen=True, slots=True)
 class AdapterMerge:
-    """A low-rank adapter to be added to what it adapts, `scale` times."""
+    """A low-rank adapter to add to the tensors that it adapts, `scale` times."""
 
     adapter: str
     scale: float = 1.0
@@ -63,18 +81,18 @@ class AdapterMerge:
 
 @dataclass(frozen=True, slots=True)
 class Purification:
-    """Organs of the result to be purified. `keep` is the share of the energy that `spectral` keeps."""
+    """Organs of the result to purify. `keep` is the share of the energy that `spectral` keeps."""
 
     selection: Selection
     method: PurifyMethod
     where: str = ""
-    """A query that narrows the selection further, by what the organs measure; empty for none."""
+    """A query on measures that narrows the selection further; empty for none."""
     keep: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataChange:
-    """A metadata key to be set. `value` is text, a whole number, a number, true or false, or a list of texts."""
+    """A metadata key to set. `value` is text, an integer, a float, a boolean, or a list of texts."""
 
     key: str
     value: str | int | float | bool | tuple[str, ...]
@@ -82,7 +100,7 @@ class MetadataChange:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is to be made, in the order in which it is done: grafts, then adapters, then purification."""
+    """The steps of a composition, in the order in which they are done: grafts, then adapters, then purification."""
 
     base: str
     grafts: tuple[Graft, ...] = ()
@@ -94,13 +112,13 @@ class Recipe:
     """Codes of warnings that are accepted."""
     metadata: tuple[MetadataChange, ...] = ()
     name: str | None = None
-    """What the chimera will be registered as; None for a name by convention."""
+    """The name of the chimera in the registry; None for a name by convention."""
 
 
 def matches_slot(slot: str, pattern: str) -> bool:
     """Return whether `slot` is `pattern`, in which each `*` stands for any text.
 
-    The pattern is not compiled: a recipe may have thousands of patterns, and each is held against few slots.
+    The pattern is not compiled: a recipe may have thousands of patterns, each compared with few slots.
     """
     first, *rest = pattern.split("*")
     if not rest:
@@ -110,10 +128,10 @@ def matches_slot(slot: str, pattern: str) -> bool:
     if begin > end or not slot.startswith(first) or not slot.endswith(last):
         return False
     for piece in middle:
-        found = slot.find(piece, begin, end)
-        if found < 0:
+        position = slot.find(piece, begin, end)
+        if position < 0:
             return False
-        begin = found + len(piece)
+        begin = position + len(piece)
     return True
 
 
@@ -121,34 +139,34 @@ def _within(block: int, ranges: Sequence[BlockRange]) -> bool:
     return any(first <= block <= last for first, last in ranges)
 
 
-def kept_text(recipe: Recipe) -> str:
-    """`recipe` as JSON."""
+def recipe_to_json(recipe: Recipe) -> str:
+    """Return `recipe` as JSON for the catalog."""
     return json.dumps(asdict(recipe), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def kept_recipe(text: str) -> Recipe:
-    """The recipe that was kept as `text`."""
+def recipe_from_json(text: str) -> Recipe:
+    """Return the recipe that was stored as `text`."""
     values: dict[str, Any] = json.loads(text)
     return Recipe(
         base=values["base"],
-        grafts=tuple(Graft(**one | {"selection": _selection(one)}) for one in values["grafts"]),
-        adapters=tuple(AdapterMerge(**one) for one in values["adapters"]),
+        grafts=tuple(Graft(**value | {"selection": _selection(value)}) for value in values["grafts"]),
+        adapters=tuple(AdapterMerge(**value) for value in values["adapters"]),
         purify=tuple(
-            Purification(**one | {"selection": _selection(one), "method": PurifyMethod(one["method"])})
-            for one in values["purify"]
+            Purification(**value | {"selection": _selection(value), "method": PurifyMethod(value["method"])})
+            for value in values["purify"]
         ),
         encode=values["encode"],
         accept=tuple(values["accept"]),
-        metadata=tuple(MetadataChange(one["key"], _value(one["value"])) for one in values["metadata"]),
+        metadata=tuple(MetadataChange(value["key"], _value(value["value"])) for value in values["metadata"]),
         name=values["name"],
     )
 
 
 def _selection(step: dict[str, Any]) -> Selection:
-    kept = step["selection"]
-    blocks = tuple((first, last) for first, last in kept["blocks"])
-    return Selection(tuple(kept["types"]), tuple(kept["slots"]), blocks)
+    stored = step["selection"]
+    blocks = tuple((first, last) for first, last in stored["blocks"])
+    return Selection(tuple(stored["types"]), tuple(stored["slots"]), blocks)
 
 
-def _value(kept: Any) -> Any:
-    return tuple(kept) if isinstance(kept, list) else kept
+def _value(stored: Any) -> Any:
+    return tuple(stored) if isinstance(stored, list) else stored

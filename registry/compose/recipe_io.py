@@ -1,7 +1,6 @@
-"""Reading and writing recipes as text: YAML, or JSON where the text begins with `{`.
+"""Read and write recipes as text: YAML, or JSON if the text begins with `{`.
 
-Reading reports everything that is wrong at once, each error with its field. Writing gives a text that reads back to
-the same recipe.
+Reading reports all errors at once, each with its field. Writing gives a text that reads back to the same recipe.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from organs.registry.catalog.search import (
 )
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.document import NUMBER_PATTERN, Listing, Node, Scalar, Table, read_document
-from organs.registry.compose.findings import WARNINGS
 from organs.registry.compose.recipe import (
     ENCODINGS,
+    WARNINGS,
     AdapterMerge,
     BlockRange,
     Graft,
@@ -44,51 +43,49 @@ from organs.registry.errors import BadName, BadQuery, BadRecipe
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 
 REASONS_MAX = 100
-"""Nobody reads more; what comes behind is not looked at."""
+"""Errors of one recipe; after these, reading stops."""
 SHOWN_MAX = 60
-"""Characters of what is quoted in a reason."""
+"""Characters of a quotation in a message."""
 
 _PLAIN_KEY = re.compile(r"[\w.-]{1,60}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Reasons:
-    """What is wrong with a recipe, gathered so that all of it is told at once."""
+    """Collects the errors of a recipe, to report all of them at once."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.found: list[tuple[str, str]] = []
 
     def note(self, path: str, sentence: str) -> None:
-        """Keeps one; raises BadRecipe where there are too many to go on."""
+        """Add an error; raise BadRecipe if there are too many."""
         self.found.append((path, sentence))
         if len(self.found) == REASONS_MAX:
-            raise BadRecipe(
-                self.where, [*self.found, ("", f"the first {REASONS_MAX} are listed, and not looked behind")]
-            )
+            raise BadRecipe(self.where, [*self.found, ("", f"reading stopped after {REASONS_MAX} errors")])
 
     def settle(self) -> None:
-        """Raises BadRecipe where anything was noted."""
+        """Raise BadRecipe if there are errors."""
         if self.found:
             raise BadRecipe(self.where, self.found)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value at its path. What reads it gives None, or leaves out, what it has refused."""
+    """A value at its path. Its methods return None, or leave out items, that they refuse."""
 
     node: Node
     path: str
     reasons: Reasons
 
     def refuse(self, sentence: str) -> None:
-        """Notes what is wrong here."""
+        """Add an error at this path."""
         self.reasons.note(self.path, sentence)
 
     def text(self, due: str, at_most: int) -> str | None:
-        """The text here, on one line, without space around it, of 1 to `at_most` characters.
+        """Return the text on one line, stripped, of 1 to `at_most` characters.
 
-        `due` says what it should be, for people.
+        `due` describes the expected value in messages.
         """
         if not isinstance(self.node, Scalar) or self.node.text is None:
             self._refuse_kind(due)
@@ -97,15 +94,15 @@ class Entry:
         if not text:
             self.refuse(f"{due} is missing")
         elif len(text) > at_most:
-            self.refuse(f"{due} has at most {at_most} characters, this has {len(text):,}")
+            self.refuse(f"{due} has at most {at_most} characters; this one has {len(text):,}")
         elif not text.isprintable():
-            self.refuse(f"a control character or a space of an odd kind is in {quoted(text)}")
+            self.refuse(f"{quoted(text)} has a control character or an unusual space")
         else:
             return text
         return None
 
     def value(self, due: str) -> str | int | float | bool | None:
-        """The text, number or truth here, whatever characters the text has but NUL and halves of pairs."""
+        """Return the text, number or boolean; a text without NUL and unpaired surrogates."""
         if not isinstance(self.node, Scalar) or self.node.value is None:
             self._refuse_kind(due)
             return None
@@ -118,12 +115,12 @@ class Entry:
         return value
 
     def whole(self) -> int | None:
-        """The whole number here; None where there is none, which is not noted."""
+        """Return the integer; None, without an error, if there is none."""
         value = self.node.value if isinstance(self.node, Scalar) else None
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def number(self, due: str) -> float | None:
-        """The finite number here."""
+        """Return the finite number."""
         value = self.node.value if isinstance(self.node, Scalar) else None
         if not isinstance(value, int | float) or isinstance(value, bool):
             self._refuse_kind(due)
@@ -134,62 +131,62 @@ class Entry:
         return float(value)
 
     def items(self, due: str, at_most: int) -> list[Entry]:
-        """The entries of the list here."""
+        """Return the entries of the list."""
         if not isinstance(self.node, Listing):
             self._refuse_kind(due)
             return []
         if len(self.node.items) > at_most:
-            self.refuse(f"{len(self.node.items):,} stand there; at most {at_most:,} are taken")
+            self.refuse(f"the list has {len(self.node.items):,} items; at most {at_most:,} are allowed")
             return []
         return [Entry(item, f"{self.path}[{index}]", self.reasons) for index, item in enumerate(self.node.items)]
 
     def one_or_more(self, due: str, at_most: int) -> list[Entry]:
-        """The entries of the list here, which is not empty, or this one alone."""
+        """Return the entries of the list, which must not be empty, or this entry alone."""
         if not isinstance(self.node, Listing):
             return [self]
         if not self.node.items:
-            self.refuse("the list is empty: leave the key out, or name something")
+            self.refuse("the list is empty: leave the key out, or add a value")
         return self.items(due, at_most)
 
-    def members(self, keys: tuple[str, ...], meant: Mapping[str, str]) -> dict[str, Entry] | None:
-        """What stands under each of `keys`, which are all that may; None where this is no mapping.
+    def members(self, keys: tuple[str, ...], synonyms: Mapping[str, str]) -> dict[str, Entry] | None:
+        """Return the values of `keys`, and refuse other keys; None if this is not a mapping.
 
-        `meant` has the keys that other words probably stand for.
+        `synonyms` has the keys for other words.
         """
         due = f"a mapping with {', '.join(keys)}"
         if not isinstance(self.node, Table):
             self._refuse_kind(due)
             return None
-        found = self.pairs(due)
-        for key, entry in found.items():
+        pairs = self.pairs(due)
+        for key, entry in pairs.items():
             if key not in keys:
-                word = meant.get(key.lower())
+                word = synonyms.get(key.lower())
                 close = word if word in keys else nearest(key[:SHOWN_MAX], keys)
                 hint = f"did you mean {close}?" if close else f"the keys are {', '.join(keys)}"
-                entry.refuse(f"no key is called so; {hint}")
-        return found
+                entry.refuse(f"unknown key; {hint}")
+        return pairs
 
     def pairs(self, due: str) -> dict[str, Entry]:
-        """What stands under each key of the mapping here, whatever the keys; a key that stands twice is refused."""
+        """Return the values of all keys of the mapping; repeated keys are refused."""
         if not isinstance(self.node, Table):
             self._refuse_kind(due)
             return {}
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for key_node, node in self.node.pairs:
             key = key_node.text if isinstance(key_node, Scalar) else None
             if key is None:
-                self.refuse(f"a key is text, not {_kind(key_node)}")
+                self.refuse(f"a key must be text, not {_kind(key_node)}")
                 continue
             path = shown_key(key)
             entry = Entry(node, f"{self.path}.{path}" if self.path else path, self.reasons)
-            if key in found:
-                entry.refuse("the key stands there twice")
-            found.setdefault(key, entry)
-        return found
+            if key in entries:
+                entry.refuse("the key is given twice")
+            entries.setdefault(key, entry)
+        return entries
 
     def _is_sound(self, text: str) -> bool:
         if "\0" in text or _SURROGATE.search(text):
-            self.refuse("the text has a NUL character or half of a pair of surrogates in it")
+            self.refuse("the text has a NUL character or an unpaired surrogate")
             return False
         return True
 
@@ -199,12 +196,12 @@ class Entry:
 
 
 def quoted(text: str) -> str:
-    """`text` for a sentence: quoted, its control characters made visible, cut."""
+    """Return `text` for a message: shortened, in quotation marks, with control characters escaped."""
     return repr(text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…")
 
 
 def shown_key(key: str) -> str:
-    """`key` as a part of a path."""
+    """Return `key` as a part of a path."""
     return key if _PLAIN_KEY.fullmatch(key) else quoted(key)
 
 
@@ -221,12 +218,12 @@ def _kind(node: Node) -> str:
 
 
 CHOICES_MAX = 1000
-"""In one list of types, slots or blocks."""
+"""Items in one list of types, slots or blocks."""
 WORD_MAX_LENGTH = 200
 SELECTION_KEYS = ("type", "slot", "blocks")
-"""What can be chosen by its type; other tensors are chosen by slot."""
+"""The keys of a selection."""
 MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
-"""Of a query: what an organ has by itself, whatever model it is in."""
+"""Fields of queries that an organ has by itself, in any model."""
 
 _BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*-\s*([0-9]{{1,{BLOCK_DIGITS_MAX}}}))?")
 _SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
@@ -234,7 +231,7 @@ _BLOCKS_DUE = "a block such as 3, a range such as 2-5, or a list of these"
 
 
 def read_selection(members: Mapping[str, Entry]) -> Selection:
-    """What `type`, `slot` and `blocks` of a step select."""
+    """Return the selection by `type`, `slot` and `blocks` of a step."""
     types = [_type(entry) for entry in _choices(members, "type", f"one of {', '.join(GRAFTED_TYPES)}")]
     slots = [_slot(entry) for entry in _choices(members, "slot", "a slot, or a list of slots")]
     blocks = [_block_range(entry) for entry in _choices(members, "blocks", _BLOCKS_DUE)]
@@ -246,7 +243,7 @@ def read_selection(members: Mapping[str, Entry]) -> Selection:
 
 
 def read_query(entry: Entry) -> tuple[str, Query | None]:
-    """The text of the query in `entry`, and what it asks; None where that was refused."""
+    """Return the text of the query in `entry`, and the parsed query; None if it is refused."""
     text = entry.text("a query", QUERY_MAX_LENGTH)
     if text is None:
         return "", None
@@ -258,14 +255,14 @@ def read_query(entry: Entry) -> tuple[str, Query | None]:
 
 
 def read_sort(entry: Entry, text: str, query: Query | None) -> str:
-    """The order in `entry`, for what the query `text` finds."""
+    """Return the order in `entry` for the results of the query `text`."""
     sort = entry.text("a measure to rank by, such as -theta", WORD_MAX_LENGTH)
     if sort is None:
         return ""
     if query is not None and query.like is not None:
-        entry.refuse("like: in the query ranks by likeness: leave sort out")
+        entry.refuse("like: in the query already ranks by likeness: remove sort")
     elif query is not None and sorts_itself(text):
-        entry.refuse(f"the query has a sort:{query.sort} of its own: leave one of the two out")
+        entry.refuse(f"the query already has sort:{query.sort}: remove one of the two")
     try:
         return str(parse_query("", default_sort=sort).sort)
     except BadQuery as error:
@@ -274,14 +271,14 @@ def read_sort(entry: Entry, text: str, query: Query | None) -> str:
 
 
 def sorts_itself(text: str) -> bool:
-    """Whether the query `text`, which is a sound one, says how to sort."""
-    # A parsed query always has an order; its own is the one that no default changes.
+    """Return whether the valid query `text` has an order of its own."""
+    # A parsed query always has an order; one of its own does not depend on the default.
     by_theta, by_size = (parse_query(text, default_sort=sort).sort for sort in ("theta", "size"))
     return by_theta == by_size
 
 
 def read_measured_query(entry: Entry) -> str:
-    """The query in `entry` that narrows a model's own organs: by what they are and measure, not by whose they are."""
+    """Return the query in `entry` on organs of one model: by type, place and measures, not by model."""
     text, query = read_query(entry)
     if query is None:
         return ""
@@ -289,10 +286,10 @@ def read_measured_query(entry: Entry) -> str:
     ranks = [*(["like"] if query.like is not None else []), *(["unique"] if query.unique else [])]
     ranks += ["sort"] if query.like is None and sorts_itself(text) else []
     if foreign or ranks:
-        entry.refuse(f"{[*foreign, *ranks][0]}: means nothing here; the fields are {', '.join(MEASURED_FIELDS)}")
+        entry.refuse(f"{[*foreign, *ranks][0]}: cannot be used here; the fields are {', '.join(MEASURED_FIELDS)}")
     if query.words or query.excluded_words:
         word = [*query.words, *query.excluded_words][0]
-        entry.refuse(f"{quoted(word)} looks for models by name; here one model's organs are narrowed")
+        entry.refuse(f"{quoted(word)} searches models by name; this query narrows the organs of one model")
     return text
 
 
@@ -304,21 +301,21 @@ def _type(entry: Entry) -> str | None:
     word = entry.text(f"one of {', '.join(GRAFTED_TYPES)}", WORD_MAX_LENGTH)
     if word is None or word.lower() in GRAFTED_TYPES:
         return word and word.lower()
-    if _is_row(entry, word):
+    if _is_comma_list(entry, word):
         return None
     close = SYNONYMS.get(word.lower()) or nearest(word, GRAFTED_TYPES)
-    meant = f"; did you mean {close}?" if close in GRAFTED_TYPES else ""
-    entry.refuse(f"{quoted(word)} is no type to choose by: the types are {', '.join(GRAFTED_TYPES)}{meant}")
+    hint = f"; did you mean {close}?" if close in GRAFTED_TYPES else ""
+    entry.refuse(f"{quoted(word)} is not a type for selections: the types are {', '.join(GRAFTED_TYPES)}{hint}")
     return None
 
 
 def _slot(entry: Entry) -> str | None:
     word = entry.text("a slot", WORD_MAX_LENGTH)
-    if word is None or _is_row(entry, word):
+    if word is None or _is_comma_list(entry, word):
         return None
     place = place_of(word)
     if not _SLOT.fullmatch(word):
-        entry.refuse(f"{quoted(word)} is no slot: one word with * for any text, without ? [ ] and quotation marks")
+        entry.refuse(f"{quoted(word)} is not a slot: write one word, without ? [ ] and quotation marks; * is any text")
     elif word in GRAFTED_TYPES:
         entry.refuse(f"{word} is a type: write type: {word}")
     elif place.slot != word:
@@ -334,11 +331,11 @@ def _block_range(entry: Entry) -> BlockRange | None:
     if value is not None and 0 <= value < 10**BLOCK_DIGITS_MAX:
         return (value, value)
     word = str(value) if value is not None else entry.text(_BLOCKS_DUE, WORD_MAX_LENGTH)
-    if word is None or _is_row(entry, word):
+    if word is None or _is_comma_list(entry, word):
         return None
     match = _BLOCKS.fullmatch(word.replace("–", "-"))
     if match is None:
-        entry.refuse(f"{quoted(word)} is no block: write {_BLOCKS_DUE}")
+        entry.refuse(f"{quoted(word)} is not a block: write {_BLOCKS_DUE}")
         return None
     first, last = int(match[1]), int(match[2] or match[1])
     if first > last:
@@ -347,33 +344,33 @@ def _block_range(entry: Entry) -> BlockRange | None:
     return (first, last)
 
 
-def _is_row(entry: Entry, word: str) -> bool:
-    """Whether several words stand between commas in one text, which is refused."""
+def _is_comma_list(entry: Entry, word: str) -> bool:
+    """Return whether one text has several words with commas, and refuse it."""
     if "," in word:
-        entry.refuse(f"several stand in a list: [{', '.join(part.strip() for part in word[:60].split(','))}]")
+        entry.refuse(f"write several values as a list: [{', '.join(part.strip() for part in word[:60].split(','))}]")
     return "," in word
 
 
 KEY_MAX_LENGTH = 255
 CHANGES_MAX = 1000
 WHOLE_MIN, WHOLE_MAX = -(2**63), 2**64 - 1
-"""What a GGUF holds in 64 bits."""
+"""Limits of the 64-bit integers of GGUF."""
 FIXED_KEYS = (
     *("general.type", "general.architecture", "general.alignment"),
     *("general.quantization_version", "general.file_type"),
 )
-"""They say how the file is to be read, and follow from its organs."""
+"""Keys that describe the file; they follow from its organs."""
 FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.")
-"""The base's vocabulary; where a file ends; who its parents are; what we write ourselves."""
+"""Keys of the base's vocabulary, of split files, of the parents, and of this registry."""
 
 _VALUE_DUE = "text, a number, true or false, or a list of texts"
 
 
 def read_metadata(entry: Entry) -> tuple[MetadataChange, ...]:
-    """The changes in the mapping `entry`, in its order."""
+    """Return the changes in the mapping `entry`, in its order."""
     pairs = entry.pairs("a mapping of metadata keys to values")
     if len(pairs) > CHANGES_MAX:
-        entry.refuse(f"{len(pairs):,} keys stand there; at most {CHANGES_MAX:,} are taken")
+        entry.refuse(f"the mapping has {len(pairs):,} keys; at most {CHANGES_MAX:,} are allowed")
         return ()
     changes = []
     for key, value_entry in pairs.items():
@@ -386,7 +383,7 @@ def read_metadata(entry: Entry) -> tuple[MetadataChange, ...]:
 
 def _check_key(key: str, entry: Entry) -> None:
     if not (0 < len(key) <= KEY_MAX_LENGTH and key.isascii() and key.isprintable()):
-        entry.refuse(f"a key is 1 to {KEY_MAX_LENGTH} characters of printable ASCII, such as general.name")
+        entry.refuse(f"a key has 1 to {KEY_MAX_LENGTH} characters of printable ASCII, such as general.name")
     elif key in FIXED_KEYS:
         entry.refuse("the key follows from the organs and cannot be set")
     elif key.startswith(FIXED_PREFIXES):
@@ -409,7 +406,7 @@ def _listed_text(entry: Entry) -> str | None:
     text = entry.value("a text")
     if text is None or isinstance(text, str):
         return text
-    entry.refuse("a list here is one of texts: put it in quotation marks")
+    entry.refuse("this list can only have texts: put the value in quotation marks")
     return None
 
 
@@ -424,7 +421,7 @@ ADAPTER_KEYS = ("from", "scale")
 PURIFY_KEYS = ("method", "where", *SELECTION_KEYS, "keep")
 METHODS = tuple(method.value for method in PurifyMethod)
 
-_MEANT = {
+_SYNONYMS = {
     "title": "name",
     "base_model": "base",
     "accepted": "accept",
@@ -439,27 +436,26 @@ _MEANT = {
     **dict.fromkeys(("layer", "layers"), "blocks"),
     **dict.fromkeys(("weight", "strength", "alpha"), "scale"),
 }
-"""What people write, and the key that has it here; what is only misspelt is found without it."""
+"""Other words for keys; misspelt keys are recognised without it."""
 
 _Step = TypeVar("_Step")
 
 
 def read_recipe(text: str | bytes, where: str = "recipe") -> Recipe:
-    """The recipe that `text` holds: YAML, or JSON where it begins with `{`. `where` names it in what is said of it.
+    """Return the recipe in `text`: YAML, or JSON if it begins with `{`. `where` names the recipe in errors.
 
-    Raises BadRecipe with all that is wrong. Only the text is looked at: whether there are such models, and whether
-    anything fits, is found later.
+    Raises BadRecipe with all errors. Only the text is checked: models and compatibility are checked by a plan.
     """
     reasons = Reasons(where)
-    members = Entry(read_document(text, where), "", reasons).members(RECIPE_KEYS, _MEANT)
+    members = Entry(read_document(text, where), "", reasons).members(RECIPE_KEYS, _SYNONYMS)
     if members is None:
         raise BadRecipe(where, reasons.found)
     if "base" not in members:
-        reasons.note("base", "the model that receives is missing")
+        reasons.note("base", "the base model is missing")
     recipe = Recipe(
         base=_model(members["base"]) if "base" in members else "",
-        grafts=_each(members.get("grafts"), "a list of grafts, each with a - before it", _read_graft),
-        adapters=_each(members.get("adapters"), "a list of adapters, each with a - before it", _read_adapter),
+        grafts=_each(members.get("grafts"), "a list of grafts, each after a -", _read_graft),
+        adapters=_each(members.get("adapters"), "a list of adapters, each after a -", _read_adapter),
         purify=_read_purifications(members.get("purify")),
         encode=_encoding(members["encode"]) if "encode" in members else ENCODINGS[0],
         accept=tuple(dict.fromkeys(_each(members.get("accept"), "a list of codes such as [unrelated-lineage]", _code))),
@@ -471,7 +467,7 @@ def read_recipe(text: str | bytes, where: str = "recipe") -> Recipe:
 
 
 def recipe_findings(error: BadRecipe) -> list[Finding]:
-    """What is wrong with a recipe as findings, which are shown like those of a composition."""
+    """Return the errors of a recipe as findings, for display with those of a plan."""
     return [Finding(Severity.REFUSE, "bad-recipe", _as_sentence(sentence), field) for field, sentence in error.reasons]
 
 
@@ -480,7 +476,7 @@ def _as_sentence(text: str) -> str:
 
 
 def parse_blocks(text: str, field: str = "blocks") -> tuple[BlockRange, ...]:
-    """The ranges that `text` names with commas between them, as people type it: `0,2-5`. Raises BadRecipe."""
+    """Return the ranges in `text`, separated by commas: `0,2-5`. Raises BadRecipe."""
     reasons = Reasons(field)
     words = [Scalar(word.strip(), word.strip()) for word in text.split(",")]
     entry = Entry(words[0] if len(words) == 1 else Listing(tuple(words)), "", reasons)
@@ -494,7 +490,7 @@ def _model(entry: Entry) -> str:
 
 
 def _each(entry: Entry | None, due: str, read: Callable[[Entry], _Step | None]) -> tuple[_Step, ...]:
-    """What `read` makes of each item of the list `entry`."""
+    """Return the results of `read` for the items of the list `entry`."""
     return () if entry is None else _steps(entry.items(due, STEPS_MAX), read)
 
 
@@ -503,25 +499,25 @@ def _steps(entries: Iterable[Entry], read: Callable[[Entry], _Step | None]) -> t
 
 
 def _read_graft(entry: Entry) -> Graft | None:
-    members = entry.members(GRAFT_KEYS, _MEANT)
+    members = entry.members(GRAFT_KEYS, _SYNONYMS)
     if members is None:
         return None
     if "from" not in members and "where" not in members:
         entry.refuse("from: MODEL or where: QUERY is missing")
     if "from" in members and "where" in members:
-        members["where"].refuse("from and where exclude each other: model: in the query keeps to one model")
+        members["where"].refuse("use either from or where; model: in the query limits it to one model")
     donor = _model(members["from"]) if "from" in members else None
     text, query = read_query(members["where"]) if "where" in members else (None, None)
     sort = ""
     if "sort" in members and text is None:
-        members["sort"].refuse("there is nothing to rank without where: QUERY")
+        members["sort"].refuse("sort needs where: QUERY")
     elif "sort" in members and text is not None:
         sort = read_sort(members["sort"], text, query)
     return Graft(read_selection(members), donor, text, sort)
 
 
 def _read_adapter(entry: Entry) -> AdapterMerge | None:
-    members = entry.members(ADAPTER_KEYS, _MEANT)
+    members = entry.members(ADAPTER_KEYS, _SYNONYMS)
     if members is None:
         return None
     if "from" not in members:
@@ -529,7 +525,7 @@ def _read_adapter(entry: Entry) -> AdapterMerge | None:
     adapter = _model(members["from"]) if "from" in members else ""
     scale = members["scale"].number("a number such as 0.8") if "scale" in members else SCALE_DEFAULT
     if scale is not None and (scale == 0 or abs(scale) > SCALE_MAX):
-        members["scale"].refuse(f"a scale is not 0, and from -{SCALE_MAX:g} to {SCALE_MAX:g}: {scale:g}")
+        members["scale"].refuse(f"{scale:g} is not a scale: it must be from -{SCALE_MAX:g} to {SCALE_MAX:g}, and not 0")
     return AdapterMerge(adapter, SCALE_DEFAULT if scale is None else scale)
 
 
@@ -540,7 +536,7 @@ def _read_purifications(entry: Entry | None) -> tuple[Purification, ...]:
 
 
 def _read_purification(entry: Entry) -> Purification | None:
-    members = entry.members(PURIFY_KEYS, _MEANT)
+    members = entry.members(PURIFY_KEYS, _SYNONYMS)
     if members is None:
         return None
     method = _method(entry, members)
@@ -553,29 +549,29 @@ def _read_purification(entry: Entry) -> Purification | None:
 
 
 def _method(entry: Entry, members: Mapping[str, Entry]) -> PurifyMethod | None:
-    """How to purify; None where that was refused."""
+    """Return the method of purification; None if it is refused."""
     if "method" not in members:
         entry.refuse(f"method: {' or '.join(METHODS)} is missing")
         return None
-    word = _one_of(members["method"], METHODS, str.lower)
+    word = _choice(members["method"], METHODS, str.lower)
     return None if word is None else PurifyMethod(word)
 
 
 def _keep(entry: Entry, method: PurifyMethod | None) -> float | None:
     keep = entry.number("a share such as 0.9")
     if keep is not None and not 0 < keep <= 1:
-        entry.refuse(f"the share of the energy that is kept is above 0 and at most 1: {keep:g}")
+        entry.refuse(f"the kept share of the energy is above 0 and at most 1, not {keep:g}")
     if method is PurifyMethod.FRACTAL:
-        entry.refuse("keep is for spectral; fractal finds its own measure")
+        entry.refuse("keep is for spectral; fractal chooses its own share")
     return keep
 
 
 def _encoding(entry: Entry) -> str:
-    return _one_of(entry, ENCODINGS, str.upper) or ""
+    return _choice(entry, ENCODINGS, str.upper) or ""
 
 
-def _one_of(entry: Entry, words: tuple[str, ...], fold: Callable[[str], str]) -> str | None:
-    """The one of `words` in `entry`, in whichever case it is written."""
+def _choice(entry: Entry, words: tuple[str, ...], fold: Callable[[str], str]) -> str | None:
+    """Return the word in `entry`, which is one of `words` in any case; None if it is refused."""
     due = f"one of {', '.join(words)}"
     word = entry.text(due, MODEL_TEXT_MAX_LENGTH)
     if word is None or fold(word) in words:
@@ -590,7 +586,7 @@ def _code(entry: Entry) -> str | None:
     if word is None or word in WARNINGS:
         return word
     close = nearest(word, WARNINGS)
-    entry.refuse(f"{quoted(word)} is no code of a warning{f'; did you mean {close}?' if close else ''}")
+    entry.refuse(f"{quoted(word)} is not the code of a warning{f'; did you mean {close}?' if close else ''}")
     return None
 
 
@@ -600,7 +596,7 @@ def _name(entry: Entry) -> str | None:
         return None
     try:
         if parse_model_name(text).version is not None:
-            entry.refuse("a name has no version here: the registry numbers them")
+            entry.refuse("remove the version: the registry numbers versions")
     except BadName as error:
         entry.refuse(str(error))
     return text
@@ -614,7 +610,7 @@ Value = str | int | float | bool | Sequence["Value"] | Mapping[str, "Value"]
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Value]:
-    """The recipe as a document holds it: in one order, what is the default left out."""
+    """Return the values of a recipe file, in a fixed order, without default values."""
     values: dict[str, Value] = {"base": recipe.base}
     if recipe.name is not None:
         values["name"] = recipe.name
@@ -634,12 +630,12 @@ def recipe_values(recipe: Recipe) -> dict[str, Value]:
 
 
 def recipe_json(recipe: Recipe) -> str:
-    """The recipe as JSON, indented, with a line's end behind it."""
+    """Return the recipe as indented JSON with a final line end."""
     return json.dumps(recipe_values(recipe), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
 
 
 def recipe_yaml(recipe: Recipe) -> str:
-    """The recipe as YAML: one line for each value, texts that could be misread in quotation marks."""
+    """Return the recipe as YAML: one line for each value, ambiguous texts in quotation marks."""
     return yaml.dump(
         recipe_values(recipe),
         Dumper=_Dumper,
@@ -656,13 +652,13 @@ def recipe_file(recipe: Recipe) -> RecipeFile:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes lists of plain values on one line and indents the others; quotes what any YAML would misread."""
+    """Writes lists of plain values on one line and indents the others; quotes texts that other parsers misread."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
     def ignore_aliases(self, data: object) -> bool:
-        # The same text twice is written twice: anchors are not read.
+        # A repeated text is written again: anchors are not supported.
         return True
 
     def represent_list(self, data: Iterable[object]) -> yaml.SequenceNode:
@@ -670,14 +666,14 @@ class _Dumper(yaml.SafeDumper):
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
 
     def represent_text(self, data: str) -> yaml.ScalarNode:
-        # In any other style the dumper writes these as breaks of lines, and a reader makes another break of them.
+        # In other styles the dumper writes these as line breaks, which a reader changes to other line breaks.
         style = '"' if _OTHER_BREAK.search(data) else None
         return self.represent_scalar("tag:yaml.org,2002:str", data, style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_representer(list, _Dumper.represent_list)
-# `1e5` is text for the YAML of 2005, which the dumper follows, and a number for everyone since.
+# `1e5` is text in YAML 1.1, which the dumper follows, and a number in YAML 1.2.
 _Dumper.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(rf"{NUMBER_PATTERN.pattern}\Z"), list("-0123456789")
 )
@@ -732,13 +728,13 @@ def _one_or_list(values: Sequence[Value]) -> Value:
 
 
 def recipe_python(recipe: Recipe, file_name: str) -> str:
-    """Return a program that makes the recipe and writes the file `file_name` to the folder where it is run."""
+    """Return a program that makes the recipe and writes the file `file_name` to the current folder."""
     calls = [
-        *(_call("graft", _graft_call(one)) for one in recipe.grafts),
-        *(_call("adapter", _adapter_call(one)) for one in recipe.adapters),
-        *(_call("purify", _purify_call(one)) for one in recipe.purify),
+        *(_call("graft", _graft_call(graft)) for graft in recipe.grafts),
+        *(_call("adapter", _adapter_call(adapter)) for adapter in recipe.adapters),
+        *(_call("purify", _purify_call(item)) for item in recipe.purify),
         *([_call("encode", {"": recipe.encode})] if recipe.encode != ENCODINGS[0] else []),
-        *(f"metadata({one.key!r}, {_plain_value(one.value)!r})" for one in recipe.metadata),
+        *(f"metadata({item.key!r}, {_plain_value(item.value)!r})" for item in recipe.metadata),
         *([f"accept({', '.join(map(repr, recipe.accept))})"] if recipe.accept else []),
         *([_call("named", {"": recipe.name})] if recipe.name is not None else []),
     ]
@@ -754,9 +750,9 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
 
 
 def _call(verb: str, arguments: Mapping[str, object]) -> str:
-    """Return a call; what is empty or None is left out. The name of a positional argument is empty."""
-    given = {name: value for name, value in arguments.items() if value not in (None, "")}
-    return f"{verb}({', '.join(f'{name}={value!r}' if name else repr(value) for name, value in given.items())})"
+    """Return a call without empty arguments and None. The name of a positional argument is empty."""
+    named = {name: value for name, value in arguments.items() if value not in (None, "")}
+    return f"{verb}({', '.join(f'{name}={value!r}' if name else repr(value) for name, value in named.items())})"
 
 
 def _graft_call(graft: Graft) -> dict[str, object]:

@@ -29,7 +29,7 @@ from organs.registry.catalog.tables import Model, ModelMetadata
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.licences import differing_licence
 from organs.registry.compose.metadata import LICENCE_KEY
-from organs.registry.compose.recipe import kept_recipe
+from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.published import LICENSE_MAX
@@ -98,7 +98,7 @@ def _composed(session: Session, model: Model) -> Values | None:
     return {
         "lock_id": chimera.lock_id,
         "parents": json.loads(chimera.origins)["parents"],
-        "recipe": recipe_values(kept_recipe(chimera.recipe)),
+        "recipe": recipe_values(recipe_from_json(chimera.recipe)),
     }
 
 

@@ -132,9 +132,9 @@ def registered_value(session: Session, model: Model) -> RegisteredModel:
     chimera = chimera_of(session, model.id)
     recipe = None
     if chimera is not None:
-        from organs.registry.compose.recipe import kept_recipe
+        from organs.registry.compose.recipe import recipe_from_json
 
-        recipe = kept_recipe(chimera.recipe)
+        recipe = recipe_from_json(chimera.recipe)
     return RegisteredModel(
         name=model.full_name,
         digest=Digest(model.digest),

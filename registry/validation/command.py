@@ -126,15 +126,15 @@ class CommandRuntime:
     def _places(self) -> list[Path]:
         """What the template itself names: its program with its libraries, and the files among its arguments."""
         named = [Path(word) for argument in self._arguments[1:] for word in (argument, argument.partition("=")[2])]
-        found = [path for path in named if path.name and path.exists()]
+        places = [path for path in named if path.name and path.exists()]
         program = Path(self._arguments[0])
         for _ in range(_LINKS_MAX):  # of an environment made by `venv`, say, to the interpreter that it stands on
             if program.parent.name == "bin":
-                found += [program.parents[1] / name for name in ("lib", "lib64", "pyvenv.cfg")]
+                places += [program.parents[1] / name for name in ("lib", "lib64", "pyvenv.cfg")]
             if not program.is_symlink():
                 break
             program = program.parent / program.readlink()
-        return found
+        return places
 
 
 def _parse(template: str) -> tuple[dict[str, str], list[str]]:

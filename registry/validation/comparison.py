@@ -76,24 +76,24 @@ def context_tokens(path: Path) -> int | None:
         return header.integer(f"{header.architecture}.context_length")
 
 
-def length_that_fits(asked: int, chimera: Candidate, base: Candidate, donors: Sequence[Candidate]) -> Length:
+def length_that_fits(requested: int, chimera: Candidate, base: Candidate, donors: Sequence[Candidate]) -> Length:
     """As many of the `asked` tokens as all of them can be given: one less than the smallest context has.
 
     The first token of a text is given and not scored. A donor that cannot take enough to be scored at all is not asked:
     it is only shown. Raises BadInput where that is the case of the chimera or its base.
     """
     named = (("the chimera", chimera), ("its base", base))
-    known = [(whose, one.context_tokens) for whose, one in named if one.context_tokens is not None]
+    known = [(whose, item.context_tokens) for whose, item in named if item.context_tokens is not None]
     for whose, context in known:
         if context <= TOKENS_MIN:
             raise BadInput(f"{whose} has a context of {context} tokens, in which no {TOKENS_MIN} tokens can be scored")
     contexts = [context for _, context in known]
-    contexts += [one.context_tokens for one in donors if one.context_tokens and one.context_tokens > TOKENS_MIN]
+    contexts += [donor.context_tokens for donor in donors if donor.context_tokens and donor.context_tokens > TOKENS_MIN]
     smallest = min(contexts, default=None)
-    if smallest is None or asked < smallest:
-        return Length(asked)
-    said = f"{asked} tokens a text were asked for; the smallest context among these models has {smallest}"
-    return Length(smallest - 1, f"{said}, so {smallest - 1} were scored at most.")
+    if smallest is None or requested < smallest:
+        return Length(requested)
+    reason = f"{requested} tokens a text were asked for; the smallest context among these models has {smallest}"
+    return Length(smallest - 1, f"{reason}, so {smallest - 1} were scored at most.")
 
 
 _NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}

@@ -156,8 +156,8 @@ class _Answers:
 
 
 def _score(name: str, surprises: list[float]) -> Score:
-    found = estimate(surprises)
-    return Score(name, found.perplexity, found.standard_error, found.tokens, kept(surprises))
+    score = estimate(surprises)
+    return Score(name, score.perplexity, score.standard_error, score.tokens, kept(surprises))
 
 
 def _failure(result: Result, answers: _Answers) -> Failure:
@@ -170,16 +170,16 @@ def _failure(result: Result, answers: _Answers) -> Failure:
         generic = line if line and not answers.is_loaded else answers.refused
         return Failure(FailureKind.REFUSED, f"llama.cpp refused it: {_short(generic)}")
     how = result.signal_name or f"it ended with {result.code}"
-    said = f": {_short(line)}" if line else ""
-    return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {doing}{said}")
+    details = f": {_short(line)}" if line else ""
+    return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {doing}{details}")
 
 
 def telling_line(log: str) -> str | None:
     """The line of llama.cpp's log that says why: what it gives as the error of loading, or else its first error."""
     for pattern in (_LOADING, _ASSERTION, _ERROR):
-        found = pattern.search(log)
-        if found is not None:
-            return (found["reason"] if found.groupdict() else found[0]).strip()
+        match = pattern.search(log)
+        if match is not None:
+            return (match["reason"] if match.groupdict() else match[0]).strip()
     return None
 
 

@@ -93,15 +93,15 @@ class Session:
 
     def surprises(self, tokens: Sequence[Token]) -> list[float]:
         """−ln of the probability of each token after the first, given those before it."""
-        found: list[float] = []
-        while len(found) + 1 < len(tokens):
-            start = len(found) + 1
+        surprises: list[float] = []
+        while len(surprises) + 1 < len(tokens):
+            start = len(surprises) + 1
             end = start
             while end < len(tokens) and tokens[end].is_whole:
                 end += 1
             run = self._forced(tokens, start, end) if end > start else None
-            found += run or [self._one(tokens, position) for position in range(start, max(end, start + 1))]
-        return found
+            surprises += run or [self._one(tokens, position) for position in range(start, max(end, start + 1))]
+        return surprises
 
     def write(self, *, chat: bool) -> str:
         """A prompt, or a question by way of the model's chat template, and what the model makes of it."""
@@ -137,20 +137,20 @@ class Session:
     def _one(self, tokens: Sequence[Token], position: int) -> float:
         """The surprise at `position`: the token itself is forced, or, where that tells nothing, a whole one."""
         wanted = tokens[position].id
-        for forced, told in ((wanted, 1), (self._whole, self._vocabulary)):
+        for forced, count in ((wanted, 1), (self._whole, self._vocabulary)):
             request = {
                 "prompt": [token.id for token in tokens[:position]],
                 "n_predict": 1,
-                "n_probs": told,
+                "n_probs": count,
                 "temperature": 0,
                 "cache_prompt": True,
                 "logit_bias": [[forced, FORCED]],
             }
             written = self._ask("POST", "/completion", request).get("completion_probabilities", [])
             scores = [written[0], *written[0]["top_logprobs"]] if written else []
-            found = next((score for score in scores if score["id"] == wanted), None)
-            if found is not None:
-                return _surprise(found)
+            match = next((score for score in scores if score["id"] == wanted), None)
+            if match is not None:
+                return _surprise(match)
         raise Refused(f"llama.cpp does not tell the probability of token {wanted}")
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def try_chimera(
     with catalog.reading() as session:
         trial = _trial(session, name)
     donors = dict(_readable(catalog, store, trial.donors, folder))
-    found = validate(
+    result = validate(
         _candidate(catalog, store, trial.model, folder),
         _candidate(catalog, store, trial.base, folder),
         list(donors.values()),
@@ -88,11 +88,11 @@ def try_chimera(
         folder,
     )
     left_out = tuple(donor.full_name for donor in trial.donors if donor.full_name not in donors)
-    tried = Tried(trial.model.full_name, trial.base.full_name, tuple(donors), found, left_out)
+    tried = Tried(trial.model.full_name, trial.base.full_name, tuple(donors), result, left_out)
     with catalog.writing() as session:
-        verdict = found.verdict
+        verdict = result.verdict
         report = encode(verdict_report(tried)).decode()
-        add_verdict(session, trial.model.id, found.runtime, verdict.kind.value, verdict.reason, report)
+        add_verdict(session, trial.model.id, result.runtime, verdict.kind.value, verdict.reason, report)
     return tried
 
 
@@ -105,23 +105,23 @@ def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: 
 
 def verdict_report(tried: Tried) -> VerdictReport:
     """Return what was found: per text the perplexities of all models, what was written, the end of the logs."""
-    found = tried.validation
+    result = tried.validation
     return VerdictReport(
         model=tried.model,
-        verdict=found.verdict.kind.value,
-        reason=found.verdict.reason,
-        runtime=found.runtime,
-        tokens=found.tokens,
-        tokens_remark=found.tokens_remark,
-        base=_run_report(tried.base, found.base),
-        chimera=_run_report(tried.model, found.chimera),
-        control=None if found.control is None else _run_report("control", found.control),
-        control_remark=found.control_remark,
-        donors=tuple(_run_report(name, reading) for name, reading in zip(tried.donors, found.donors, strict=True)),
+        verdict=result.verdict.kind.value,
+        reason=result.verdict.reason,
+        runtime=result.runtime,
+        tokens=result.tokens,
+        tokens_remark=result.tokens_remark,
+        base=_run_report(tried.base, result.base),
+        chimera=_run_report(tried.model, result.chimera),
+        control=None if result.control is None else _run_report("control", result.control),
+        control_remark=result.control_remark,
+        donors=tuple(_run_report(name, reading) for name, reading in zip(tried.donors, result.donors, strict=True)),
         left_out=tried.left_out,
-        zeroed=tuple(found.grafted),
-        zeroed_because=found.act,
-        texts=tuple(_text_verdict(found, place) for place in range(len(found.texts))),
+        zeroed=tuple(result.grafted),
+        zeroed_because=result.act,
+        texts=tuple(_text_verdict(result, place) for place in range(len(result.texts))),
     )
 
 
@@ -134,18 +134,18 @@ class KeptScores:
     def get(self, key: ScoreKey) -> Score | None:
         """The score that is kept under `key`."""
         with self.catalog.reading() as session:
-            kept = kept_score(session, key.model, key.text, key.tokens, key.runtime)
-        if kept is None:
+            row = kept_score(session, key.model, key.text, key.tokens, key.runtime)
+        if row is None:
             return None
-        values = json.loads(kept)
+        values = json.loads(row)
         surprises = values.pop("surprises", None)
         return Score(**values, surprises=None if surprises is None else tuple(surprises))
 
     def put(self, key: ScoreKey, score: Score) -> None:
         """Keep it."""
         with self.catalog.writing() as session:
-            kept, perplexity = json.dumps(asdict(score), separators=(",", ":")), _finite(score.perplexity)
-            keep_score(session, key.model, key.text, key.tokens, key.runtime, kept, perplexity)
+            document, perplexity = json.dumps(asdict(score), separators=(",", ":")), _finite(score.perplexity)
+            keep_score(session, key.model, key.text, key.tokens, key.runtime, document, perplexity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ def _trial(session: Session, name: str) -> _Trial:
 def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
     """Whose organs were grafted, who gave most first, as far as they are whole models."""
     origins = json.loads(chimera.origins)
-    given = Counter(part[0] for part in origins["parts"].values() if part[0])
-    for number, _ in given.most_common():
+    counts = Counter(part[0] for part in origins["parts"].values() if part[0])
+    for number, _ in counts.most_common():
         try:
             donor = model_by_name(session, parse_model_name(origins["parents"][number]))
         except NotFound:  # removed since
@@ -207,8 +207,8 @@ def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | 
 def _context_tokens(session: Session, model: Model) -> int | None:
     """What the model's header says of its context."""
     key = f"{model.architecture}.context_length"
-    said = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
-    return int(said) if said.isdecimal() else None
+    text = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
+    return int(text) if text.isdecimal() else None
 
 
 @contextmanager
@@ -221,10 +221,10 @@ def _placed(store: BlobStore, plans: Sequence[FilePlan], folder: Path | None) ->
         yield paths[0]
 
 
-def _text_verdict(found: Validation, place: int) -> TextVerdict:
+def _text_verdict(result: Validation, place: int) -> TextVerdict:
     """Return p / p0 of one text with its paired standard error, the share recovered, and the tokens scored."""
-    text, scores = found.texts[place], found.verdict.texts[place]
-    known = (reading.scores[place].tokens for reading in (found.chimera, found.base) if place < len(reading.scores))
+    text, scores = result.texts[place], result.verdict.texts[place]
+    known = (reading.scores[place].tokens for reading in (result.chimera, result.base) if place < len(reading.scores))
     return TextVerdict(
         name=text.name,
         digest=text.digest,

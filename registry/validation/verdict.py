@@ -60,7 +60,7 @@ def paired_error(first: Sequence[float] | None, second: Sequence[float] | None) 
     if first is None or second is None or len(first) != len(second) or len(first) < 2:
         return None
     count = len(first)
-    differences = [one - other for one, other in zip(first, second, strict=True)]
+    differences = [item - other for item, other in zip(first, second, strict=True)]
     mean = sum(differences) / count
     variance = sum((difference - mean) * (difference - mean) for difference in differences) / (count - 1)
     error = math.sqrt(variance / count)
@@ -253,16 +253,16 @@ def _against_base(scores: tuple[TextScores, ...], act: str) -> _Finding:
     recovered = _recovered_text(scores, act)
     degraded = _worst(_above(scores, DEGRADED_FROM), lambda score: score.ratio, largest=True)
     if degraded is not None:
-        told = f"{_compared(degraded)}, more than {DEGRADED_FROM:g} times as much{recovered}."
-        return VerdictKind.DEGRADED, told + _chance(degraded)
+        sentence = f"{_compared(degraded)}, more than {DEGRADED_FROM:g} times as much{recovered}."
+        return VerdictKind.DEGRADED, sentence + _chance(degraded)
     worst = _worst(scores, lambda score: score.ratio, largest=True)
     assert worst is not None
     better = tuple(score for score in scores if _p(score) < GAINS_BELOW * _p0(score))
     best = _worst(better, lambda score: score.ratio, largest=False)
     if best is not None:
-        there = f"{figure(_p(worst))} to {figure(_p0(worst))}{_change(worst)}"
-        elsewhere = "" if worst is best else f", and on {worst.text} {there}"
-        return VerdictKind.GAINS, f"{_compared(best)}{elsewhere}{recovered}.{_chance(best)}"
+        change = f"{figure(_p(worst))} to {figure(_p0(worst))}{_change(worst)}"
+        others = "" if worst is best else f", and on {worst.text} {change}"
+        return VerdictKind.GAINS, f"{_compared(best)}{others}{recovered}.{_chance(best)}"
     return VerdictKind.COHERENT, f"{_compared(worst)}{recovered}."
 
 
@@ -297,8 +297,8 @@ def _usable(value: float | None, *, infinite: bool = False) -> float | None:
 
 
 def _compared(score: TextScores) -> str:
-    told = f"The chimera's perplexity on {score.text} is {figure(_p(score))}, its base's {figure(_p0(score))}"
-    return told + _change(score)
+    comparison = f"The chimera's perplexity on {score.text} is {figure(_p(score))}, its base's {figure(_p0(score))}"
+    return comparison + _change(score)
 
 
 def _change(score: TextScores) -> str:

@@ -108,12 +108,12 @@ class Weights:
 
     def differs_at(self, name: str, other: Weights) -> bool:
         """Whether the tensor `name` is absent in one of the two, or not the same to the last byte."""
-        here, there = self.spots.get(name), other.spots.get(name)
-        if here is None or there is None:
+        ours, theirs = self.spots.get(name), other.spots.get(name)
+        if ours is None or theirs is None:
             return True
-        if (here.info.shape, here.info.dtype) != (there.info.shape, there.info.dtype):
+        if (ours.info.shape, ours.info.dtype) != (theirs.info.shape, theirs.info.dtype):
             return True
-        return any(one != another for one, another in zip(here.chunks(), there.chunks(), strict=True))
+        return any(item != another for item, another in zip(ours.chunks(), theirs.chunks(), strict=True))
 
 
 def grafted_organs(chimera: Path, base: Path) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from organs.registry.catalog.register.models import (
 )
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.tables import Event, Lineage, Model
-from organs.registry.compose.licences import wrong_with_licence
+from organs.registry.compose.licences import licence_problem
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
@@ -152,7 +152,7 @@ def test_what_the_database_would_cut_is_refused(session: Session) -> None:
         ("title", "\ud800", "no UTF-8"),
         ("description", "x" * 4097, "4096 are allowed"),
         ("description", "bell \a", "control characters"),
-        ("license", "do what you like", "no licence that is known here"),
+        ("license", "do what you like", "Unknown licence"),
         ("license", "x" * 97, "at most 96"),
         ("tags", "wool", "a list of texts"),
         ("tags", ["x"] * 21, "21 tags were given"),
@@ -175,7 +175,7 @@ def test_what_is_wrong_is_told_by_its_field(field: str, value: object, sentence:
      "mit AND NOASSERTION", "(((mit)))"],
 )  # fmt: skip
 def test_licences_are_spdx_expressions_of_what_is_known_or_references(text: str) -> None:
-    assert wrong_with_licence(text) is None
+    assert licence_problem(text) is None
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_licences_are_spdx_expressions_of_what_is_known_or_references(text: str)
      "LicenseRef-a b", "mit OR (gpl-3.0 AND", "(" * 96, "<script>", "mit; rm", "a" * 97],
 )  # fmt: skip
 def test_what_is_no_licence_gets_a_sentence(text: str) -> None:
-    said = wrong_with_licence(text)
+    said = licence_problem(text)
     assert said is not None
     assert said.endswith(".")
 

@@ -187,7 +187,7 @@ def test_a_model_with_some_organs_is_assembled_into_its_base(organ: Organ, tmp_p
     organ.done("ingest", tmp_path / "part.gguf")
     refused = organ("assemble", "part", "-o", tmp_path / "out.gguf")
     assert refused.status == 5
-    assert "its base, Base, is not registered here" in refused.err
+    assert "its base, Base, is not in this registry" in refused.err
     organ.done("ingest", tmp_path / "base.gguf")
     organ.done("assemble", "part", "-o", tmp_path / "out.gguf", "--accept", "unrelated-lineage")
     assert len((tmp_path / "out.gguf").read_bytes()) > len(little_model("Base"))

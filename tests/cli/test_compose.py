@@ -124,7 +124,7 @@ def test_what_is_wrong_with_the_text_of_a_recipe_is_told_at_once(
 def test_a_code_that_no_warning_has_is_refused_with_the_one_that_was_meant(organ: Organ, parents: Parents) -> None:
     ended = organ("compose", parents.graft(), "--accept", "unrelated-linage")
     assert ended.status == 1
-    assert "is no code of a warning; did you mean unrelated-lineage?" in ended.err
+    assert "is not the code of a warning; did you mean unrelated-lineage?" in ended.err
 
 
 def test_everything_that_is_missing_is_named_at_once_and_an_empty_registry_says_what_to_do(
@@ -171,7 +171,7 @@ def test_what_is_no_recipe_is_one_line(organ: Organ, parents: Parents, tmp_path:
     for name, said in {
         "fifo": "not a regular file",
         "parents": "not a regular file",
-        "binary": "no UTF-8",
+        "binary": "not UTF-8",
         "huge": "longer than 256 KiB",
         "missing": "No such file",
     }.items():
@@ -250,12 +250,12 @@ def test_a_lock_whose_organs_are_elsewhere_tells_what_is_missing(
     other = Organ(tmp_path / "elsewhere")
     ended = other("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
     assert ended.status == 5
-    assert "no model here has the header" in ended.err
-    assert "of blk.1.ffn_up.weight is not here" in ended.err
+    assert "no model in this registry has the header" in ended.err
+    assert "of blk.1.ffn_up.weight is missing" in ended.err
     other.done("ingest", parents.base)
     ended = other("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
-    assert "no model here has the header" not in ended.err
-    assert ended.err.count(" is not here") == 2
+    assert "no model in this registry has the header" not in ended.err
+    assert ended.err.count(" is missing") == 2
     other.done("ingest", parents.tuned)
     other.done("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
 
@@ -272,10 +272,10 @@ def test_what_is_no_sound_lock_is_refused(organ: Organ, parents: Parents, out: P
         assert not (out / "c.gguf").exists()
         return ended.err
 
-    assert "describes no sound file" in refused(set=[[f"a.{number}", "bool", True] for number in range(1 << 16)])
+    assert "describes no valid file" in refused(set=[[f"a.{number}", "bool", True] for number in range(1 << 16)])
     assert "changes the alignment" in refused(set=[["general.alignment", "uint32", 64]])
     other = [[name, dtype, [2 * shape[0], *shape[1:]], digest] for name, dtype, shape, digest in sound["tensors"]]
-    assert "is no F16 of the shape of" in refused(5, tensors=other)
+    assert "is not F16 of the shape of" in refused(5, tensors=other)
     assert "it is no lock of this format" in refused(more=1)
     (out / "large").write_bytes(b" " * 100)
     os.truncate(out / "large", LOCK_MAX_BYTES + 10)

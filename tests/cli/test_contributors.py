@@ -86,7 +86,7 @@ def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
         (("contributor", "suspend", "eve"), 3, "organ contributor list"),
         (("contributor", "quota", "ada", "much"), 2, "not a size"),
         (("token", "create"), 2, "whose token"),
-        (("token", "create", "ada", "--days", 5, "--forever"), 2, "exclude each other"),
+        (("token", "create", "ada", "--days", 5, "--forever"), 2, "use either from or where"),
         (("token", "create", "ada", "--scope", "delete"), 2, "delete"),
         (("token", "revoke", "aaaaaaaaa"), 3, "organ token list"),
         (("token", "revoke", "../../admin"), 2, "letters and digits"),

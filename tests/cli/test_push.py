@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from organs.ingest.contributions.findings import NONFINITE
-from organs.registry.compose.licences import wrong_with_licence
+from organs.registry.compose.licences import licence_problem
 from organs.registry.tokens import new_token
 from tests.cli.running import Ended, Organ
 from tests.client.scripted import as_problem
@@ -86,7 +86,7 @@ def test_a_licence_that_nobody_knows_is_refused_before_anything_is_asked(tmp_pat
     with nobody() as url:
         told = run(tmp_path, url, write(tmp_path), "--license", "mit-ish")
     assert (told.status, told.out) == (1, "")
-    assert told.err.startswith(f"organ: license: {str(wrong_with_licence('mit-ish')).rstrip('.')}")
+    assert told.err.startswith(f"organ: license: {str(licence_problem('mit-ish')).rstrip('.')}")
 
 
 def test_a_dry_run_says_what_would_travel(fake: FakeRegistry, tmp_path: Path) -> None:

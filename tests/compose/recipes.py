@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
-from organs.registry.compose.findings import WARNINGS
 from organs.registry.compose.recipe import (
     ENCODINGS,
+    WARNINGS,
     AdapterMerge,
     Graft,
     MetadataChange,

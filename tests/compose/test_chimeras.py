@@ -62,7 +62,7 @@ def test_an_adapter_and_a_graft_that_is_purified_too_are_told_as_such(family: Lo
 
 def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: LocalRegistry) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
-    assert "It was not run yet." in chimera_called(family, made.model).card
+    assert "Not run yet." in chimera_called(family, made.model).card
     with family.catalog.writing() as session:
         model = model_by_text(session, made.model)
         for verdict, reason in (("gains", "An old one."), ("broken", "A new one, much worse.")):
@@ -71,7 +71,7 @@ def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: Lo
             session.add(row)
     chimera = chimera_called(family, made.model)
     assert [one.verdict for one in chimera.verdicts] == ["broken", "gains"]
-    assert "Run in test: broken. A new one, much worse." in chimera.card
+    assert "Verdict in test: broken. A new one, much worse." in chimera.card
     assert "An old one" not in chimera.card
 
 
@@ -83,13 +83,13 @@ def test_nothing_from_outside_is_more_than_text_on_the_card(family: LocalRegistr
     card = chimera_called(family, composition.plan().register().model).card
     prose = [line for line in card.splitlines() if not line.startswith("    ")]
     assert [line for line in prose if line.startswith("#")][1:] == [
-        "## Made of", "## Findings", "## Prediction and verdict", "## Recipe", "## Use",
+        "## Parents", "## Findings", "## Prediction and verdict", "## Recipe", "## Use",
     ]  # fmt: skip
     for markup in ("<script", "</p>", "[a](", "```", "\u202e"):
         assert not any(markup in line for line in prose)
     assert "alert(1)" in card, "as text it is there"
     assert "\u202e" not in card
-    shown = card[card.index("## Recipe") : card.index("Its lock is ")].splitlines()[2:]
+    shown = card[card.index("## Recipe") : card.index("The lock is ")].splitlines()[2:]
     assert all(line == "" or line.startswith("    ") for line in shown)
 
 

@@ -108,12 +108,12 @@ def test_a_graft_of_nothing_is_refused_where_it_stands(graft: str, code: str, fi
 def test_blocks_that_the_base_lacks_are_refused_with_those_that_it_has(blocks: str) -> None:
     made = chosen(f"[{{from: local/d1@1, blocks: {blocks}}}]", donor())
     assert (taken(made), codes(made)) == ({}, [("refuse", "no-such-block", "grafts[0].blocks")])
-    assert made.findings[0].sentence.endswith(": its blocks are 0-1")
+    assert made.findings[0].sentence.endswith("; its blocks are 0-1.")
 
 
 def test_a_slot_that_the_base_lacks_is_told_with_the_nearest_that_it_has() -> None:
     (finding,) = chosen("[{from: local/d1@1, slot: fnn_up}]", donor()).findings
-    assert finding.sentence == "local/base@1 has no organ of that selection; did you mean ffn_up?"
+    assert finding.sentence == "local/base@1 has no organ in this selection; did you mean ffn_up?"
 
 
 def test_two_grafts_never_take_one_place_and_the_first_stays() -> None:
@@ -122,7 +122,7 @@ def test_two_grafts_never_take_one_place_and_the_first_stays() -> None:
     (finding,) = made.findings
     assert (finding.code, finding.field) == ("overlapping-grafts", "grafts[1]")
     assert finding.organs == (*ffn(0, "up"), *ffn(1, "up"))
-    assert "grafts[1] and grafts[0] both replace" in finding.sentence
+    assert "Both grafts[1] and grafts[0] replace" in finding.sentence
 
 
 def test_a_whole_donor_without_a_selected_organ_is_refused_and_a_part_of_one_gives_what_it_has() -> None:
@@ -190,7 +190,7 @@ def test_what_is_found_but_never_whole_is_an_empty_query() -> None:
     made = chosen("[{where: 'type:organ', blocks: 0}]", one, order=[(one, name) for name in ffn(0, "gate", "up")])
     (finding,) = made.findings
     assert (finding.code, taken(made)) == ("empty-query", {})
-    assert "finds 2 organs, but never all of a group" in finding.sentence
+    assert "finds 2 organs, but no complete group" in finding.sentence
 
 
 def test_an_organ_that_is_the_bases_own_already_completes_a_group() -> None:
@@ -210,7 +210,7 @@ def test_types_that_the_query_leaves_out_are_no_losses() -> None:
 
 
 def test_a_query_that_finds_too_much_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(planner, "EXAMINED_MAX", 3)
     one, two = donor(1), donor(2)
     order = [(one, name) for name in ffn(0)] + [(two, name) for name in ffn(1)]
     made = chosen("[{where: 'type:organ', blocks: 0}]", one, two, order=order)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.compose.findings import WARNINGS
+from organs.registry.compose.recipe import WARNINGS
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadRecipe
 
@@ -48,7 +48,7 @@ def test_the_documentation_of_recipes_has_every_code_with_its_severity() -> None
 
 @pytest.mark.parametrize("word", ["width-differs", "theta-changes", "all", "*"])
 def test_what_is_no_warning_cannot_be_accepted(word: str) -> None:
-    with pytest.raises(BadRecipe, match="is no code of a warning"):
+    with pytest.raises(BadRecipe, match="is not the code of a warning"):
         read_recipe(f"base: a\naccept: ['{word}']")
 
 

@@ -108,7 +108,7 @@ def test_a_narrower_model_fits_nowhere_and_every_type_says_why() -> None:
     assert refused(fits[EMBED].findings) == {"width-differs", "tied-embeddings"}
     assert all(fit.refused for fit in fits.values())
     sentence = only(fits[ORGAN].findings, "width-differs").sentence
-    assert "128 values a row where Zoo-A-2M-v1.0-F16 has 192" in sentence
+    assert "128 values in a row, in Zoo-A-2M-v1.0-F16 192" in sentence
     assert warned(check_pair(zoo(A), zoo(C))) == {"other-scale"}
 
 
@@ -368,7 +368,7 @@ def test_theta_is_told_before_and_after_for_each_type_that_changes() -> None:
     found = of_types(zoo(A), zoo(CODE), ORGAN, NORM)
     told = {finding.field: finding.sentence for finding in found if finding.code == "theta-changes"}
     assert told.keys() == {"organ", "norm"}
-    assert "35.1°, where Zoo-A-2M-v1.0-F16 has 35.2°" in told["organ"]
+    assert "35.1°; in Zoo-A-2M-v1.0-F16 it is 35.2°" in told["organ"]
 
 
 def test_a_theta_that_looks_the_same_before_and_after_is_not_told() -> None:

@@ -8,18 +8,18 @@ from organs.registry.compose.document import TEXT_MAX_BYTES
 from organs.registry.compose.recipe import (
     MetadataChange,
     Recipe,
-    kept_recipe,
-    kept_text,
+    recipe_from_json,
+    recipe_to_json,
 )
 from tests.compose.recipes import recipes
 
 
 @given(recipes())
 def test_a_recipe_that_was_kept_is_the_recipe(recipe: Recipe) -> None:
-    assert kept_recipe(kept_text(recipe)) == recipe
+    assert recipe_from_json(recipe_to_json(recipe)) == recipe
 
 
 def test_a_recipe_that_is_longer_as_it_is_kept_than_any_text_from_outside_is_read_back() -> None:
     long = Recipe("a/base", metadata=(MetadataChange("general.tags", ("x" * 1000,) * 1000),))
-    assert len(kept_text(long)) > TEXT_MAX_BYTES
-    assert kept_recipe(kept_text(long)) == long
+    assert len(recipe_to_json(long)) > TEXT_MAX_BYTES
+    assert recipe_from_json(recipe_to_json(long)) == long

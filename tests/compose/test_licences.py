@@ -104,7 +104,7 @@ def test_what_is_not_stated_or_not_known_is_told_with_who_it_is() -> None:
     assert said("mit") == {}
     found = combined_licence({"A": "mit", "B": None, "C": " "}).findings
     assert [(finding.models, finding.sentence) for finding in found] == [
-        (("A", "B"), "No licence is stated by B and C: ask the makers before this is passed on.")
+        (("A", "B"), "No licence is stated for B and C: ask the authors before you publish the result.")
     ]
 
 
@@ -120,7 +120,7 @@ def test_a_conflict_names_both_sides_and_says_what_to_read() -> None:
         one for one in combined_licence({"A": "gpl-3.0", "B": "cc-by-nc-4.0"}).findings if one.severity == "warn"
     ]
     assert (finding.code, finding.models, finding.field) == ("licences-conflict", ("A", "B"), "general.license")
-    assert "gpl-3.0 is the licence of A, cc-by-nc-4.0 that of B" in finding.sentence
+    assert "gpl-3.0 (of A) and cc-by-nc-4.0 (of B) may conflict" in finding.sentence
     assert "Read both" in finding.sentence
 
 

@@ -16,7 +16,7 @@ from organs.registry.compose.build import make
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import (
-    TRIED,
+    ACCURACY,
     changes_of,
     plan_recipe,
     predicted,
@@ -81,8 +81,8 @@ def test_kin_that_will_not_work_is_warned_of(kin: LocalRegistry) -> None:
     found = grafted(kin, STEP_100)
     assert warned(found) == {"likely-degraded"}
     (finding,) = found.unaccepted
-    assert finding.sentence.startswith("Likely not usable: more than 3 times the base's perplexity")
-    assert TRIED in finding.sentence
+    assert finding.sentence.startswith("Likely not usable: more than 3 times the perplexity of the base")
+    assert ACCURACY in finding.sentence
 
 
 def test_strangers_are_warned_of_once(kin: LocalRegistry) -> None:
@@ -96,7 +96,7 @@ def test_what_purifying_costs_is_estimated_before_it_is_done(kin: LocalRegistry)
         assert found.prediction.provisional
         assert found.prediction.uncounted == 0
         assert found.prediction.theta_after is None
-        assert "an estimate of what computing changes" in found.prediction.sentence
+        assert "before organs are computed" in found.prediction.sentence
     assert (light.prediction.score or 0) > (deep.prediction.score or 0)
     assert (warned(light), warned(deep)) == (set(), {"likely-degraded"})
     assert warned(purified(kin, method="spectral")) == set()
@@ -128,7 +128,7 @@ def test_the_estimate_is_near_what_is_measured_and_only_that_is_kept(kin: LocalR
     assert stored["loss"] == pytest.approx(found.prediction.loss, rel=0.3)
     assert stored["recovered"] == pytest.approx(found.prediction.recovered)
     assert stored["theta_after"] is not None
-    assert "estimate" not in stored["sentence"]
+    assert "before organs are computed" not in stored["sentence"]
 
 
 def test_what_was_computed_before_is_measured_all_the_same(kin: LocalRegistry) -> None:

@@ -144,22 +144,24 @@ def test_the_plain_numbers_stand_beside_it() -> None:
 def test_nothing_changed_loses_nothing() -> None:
     found = predict([], 100)
     assert (found.loss, found.usable, found.share) == (0.0, True, 0.0)
-    assert found.sentence == "Nothing changes, so nothing is lost."
+    assert found.sentence == "Nothing changes, so the perplexity stays the same."
 
 
 def test_what_cannot_be_compared_is_not_predicted() -> None:
     found = organs("Zoo-C-1M-v1.0-Q8_0.gguf")
     assert (found.loss, found.score, found.usable) == (None, None, None)
     assert found.uncounted == 12
-    assert found.sentence.startswith("Nothing can be predicted")
+    assert found.sentence.startswith("No prediction:")
 
 
 def test_the_sentence_says_what_is_predicted_and_on_what_it_rests() -> None:
     assert organs(CODE).sentence == (
-        "Likely usable: a perplexity about 1% higher than the base's, and 99% of what the replaced organs did is kept. "
-        "It rests on measurements, with 12 of the matrices that change compared; nothing was run."
+        "Likely usable: about 1% higher perplexity than the base; the grafts keep 99% of the replaced organs' function."
+        " An estimate from 12 compared matrices; the model was not run."
     )
-    assert organs(B).sentence.startswith("Likely not usable: more than 3 times the base's perplexity, and 2% of what")
+    assert organs(B).sentence.startswith(
+        "Likely not usable: more than 3 times the perplexity of the base; the grafts keep 2% of"
+    )
     assert "perplexity of the base" in organs(A_Q8).sentence
 
 

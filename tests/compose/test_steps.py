@@ -83,31 +83,31 @@ def test_the_texts_are_what_a_person_would_type() -> None:
 @pytest.mark.parametrize(
     ("step", "path", "told"),
     [
-        (("graft", "rubbish"), "grafts[0]", "'rubbish' is not understood"),
-        (("graft", 'where:"type:organ'), "grafts[0]", "is not understood"),
-        (("graft", 'from:a"b'), "grafts[0]", "is not understood"),
-        (("graft", 'from:"a"b'), "grafts[0]", "is not understood"),
-        (("graft", "from:a from:b"), "grafts[0].from", "stands in the step twice"),
-        (("graft", "from:a where:b"), "grafts[0].where", "exclude each other"),
+        (("graft", "rubbish"), "grafts[0]", "'rubbish' cannot be read"),
+        (("graft", 'where:"type:organ'), "grafts[0]", "cannot be read"),
+        (("graft", 'from:a"b'), "grafts[0]", "cannot be read"),
+        (("graft", 'from:"a"b'), "grafts[0]", "cannot be read"),
+        (("graft", "from:a from:b"), "grafts[0].from", "is given twice in the step"),
+        (("graft", "from:a where:b"), "grafts[0].where", "use either from or where"),
         (("graft", "from:"), "grafts[0].from", "a model's name is missing"),
         (("graft", "type:organ"), "grafts[0]", "from: MODEL or where: QUERY is missing"),
         (("graft", "from:a type:orgn"), "grafts[0].type", "did you mean organ?"),
         (("graft", "from:a blocks:5-2"), "grafts[0].blocks", "from the first block to the last"),
         (("graft", "from:a layer:2"), "grafts[0].layer", "did you mean blocks?"),
         (("graft", 'where:"theta>=much"'), "grafts[0].where", "theta>=much"),
-        (("graft", 'from:"\\x"'), "grafts[0]", "a backslash stands before"),
+        (("graft", 'from:"\\x"'), "grafts[0]", "a backslash can only precede"),
         (("graft", 'from:"\\ud800"'), "grafts[0].from", "a control character"),
         (("adapter", "from:a scale:much"), "adapters[0].scale", "it should be a number"),
         (("adapter", "from:a scale:1e999"), "adapters[0].scale", "it should be a number"),
-        (("adapter", "from:a scale:0"), "adapters[0].scale", "a scale is not 0"),
+        (("adapter", "from:a scale:0"), "adapters[0].scale", "0 is not a scale"),
         (("purify", "type:organ"), "purify[0]", "method: spectral or fractal is missing"),
         (("purify", "method:fractal keep:0.5"), "purify[0].keep", "keep is for spectral"),
         (("encode", "Q4_K"), "encode", "is not one of"),
-        (("accept", "All Of Them"), "accept[0]", "is no code"),
+        (("accept", "All Of Them"), "accept[0]", "is not the code"),
         (("name", "a/b/c/d"), "name", "namespace"),
         (("meta", "general.name"), "metadata", "write key=value"),
-        (("meta", 'a="x'), "metadata.a", "begins as JSON"),
-        (("meta", "a=" + "[" * 5000), "metadata.a", "begins as JSON"),
+        (("meta", 'a="x'), "metadata.a", "is not JSON"),
+        (("meta", "a=" + "[" * 5000), "metadata.a", "is not JSON"),
         (("meta", "a=1e999"), "metadata.a", "too large"),
         (("meta", "general.architecture=x"), "metadata.general.architecture", "cannot be set"),
         (("graft", "from:" + "a" * TEXT_MAX_LENGTH), "grafts[0]", "at most"),
@@ -130,11 +130,11 @@ def test_all_that_is_wrong_is_told_at_once_under_its_own_number() -> None:
 def test_what_stands_once_is_refused_when_it_stands_twice(parameter: str) -> None:
     value = {"encode": "F16"}.get(parameter, "acme/one")
     found = reasons(*([] if parameter == "base" else [BASE]), (parameter, value), (parameter, value))
-    assert found == [(parameter, f"{parameter} stands there twice")]
+    assert found == [(parameter, f"{parameter} is given twice")]
 
 
 def test_a_metadata_key_that_stands_twice_is_refused() -> None:
-    assert reasons(BASE, ("meta", "a=1"), ("meta", "a=2")) == [("metadata.a", "the key stands there twice")]
+    assert reasons(BASE, ("meta", "a=1"), ("meta", "a=2")) == [("metadata.a", "the key is given twice")]
 
 
 def test_more_steps_than_an_address_holds_are_refused() -> None:

@@ -229,7 +229,7 @@ def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
     assert model is not None
     assert not model.complete
     assert {"partial", "base-not-registered"} <= codes(registry, submission_id)
-    with registry.catalog.reading() as session, pytest.raises(NotAssemblable, match="Base, is not registered here"):
+    with registry.catalog.reading() as session, pytest.raises(NotAssemblable, match="Base, is not in this registry"):
         partial_recipe(session, model)
     ingested(registry, tmp_path, "acme/base", BASE)
     with registry.catalog.reading() as session:
@@ -254,8 +254,8 @@ def test_some_organs_that_their_base_has_no_place_for_are_refused_before_they_ar
     after = attended(registry, looked)
     assert (after.row.state, after.model) == ("refused", None)
     assert after.row.reason == (
-        f"Its organs do not fit into its base, acme/base@1: that has no place for {gate}.0, {gate}.1, {gate}.2 and "
-        f"2 more; other shapes are due for {up} (64 × 32, there 64 × 128)."
+        f"The organs do not fit into their base, acme/base@1: it has no place for {gate}.0, {gate}.1, {gate}.2 and "
+        f"2 more; it has other shapes at {up} (64 × 32, not 64 × 128)."
     )
     assert_nothing_is_left(registry)
     other = asked_for(registry, "ann/part", [whole(registry, "ann", partial)], base="acme/elsewhere")
@@ -293,7 +293,7 @@ def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_pub
     at_once = asked_for(registry, "ann/part", [whole(registry, "ann", MISFIT)], base="acme/base")
     attended(registry, at_once, tell=meets_its_base)
     assert (found(registry, at_once).row.state, "base-does-not-fit" in codes(registry, at_once)) == ("refused", True)
-    with pytest.raises(Conflict, match=r"^ann/waits@1 cannot be published: its organs do not fit .*, there 64 × 128"):
+    with pytest.raises(Conflict, match=r"^ann/waits@1 cannot be published: the organs do not fit .*, not 64 × 128"):
         approve_submission(manual, waits, "local")
     after = found(manual, waits)
     assert after.model is not None

@@ -252,7 +252,7 @@ def test_numbers_and_the_recipe_are_shown_and_the_recipe_is_that_of_the_address(
 def test_steps_that_cannot_be_read_are_told_beside_them_and_the_others_are_drawn(little: FlaskClient) -> None:
     wrong = ("graft", "rubbish")
     page = page_of(little, GRAFT, wrong, ("purify", "method:magic"), status=400)
-    assert "'rubbish' is not understood" in page.text
+    assert "'rubbish' cannot be read" in page.text
     assert "'magic' is not one of spectral, fractal" in page.text
     assert f"from {TUNED}" in " ".join(one.attributes.get("aria-label") or "" for one in page.named("a"))
     assert "Create the chimera" not in page.text
@@ -323,9 +323,9 @@ def test_creating_queues_the_recipe_and_shows_its_job(writing: FlaskClient, regi
 @pytest.mark.parametrize(
     ("steps", "status", "told"),
     [
-        ([("base", BASE)], 409, "nothing of local/base@1 is replaced"),
+        ([("base", BASE)], 409, "Nothing of local/base@1 is replaced"),
         ([("base", BASE), STRANGE], 409, "unrelated-lineage"),
-        ([("base", BASE), ("graft", "rubbish")], 400, "is not understood"),
+        ([("base", BASE), ("graft", "rubbish")], 400, "cannot be read"),
         ([("base", "local/nobody"), GRAFT], 404, "nobody"),
         ([GRAFT], 400, "A chimera has a base"),
         ([("base", BASE), GRAFT, ("name", "a name")], 400, "'a name' is not a name"),

@@ -137,7 +137,7 @@ def test_a_namespace_of_somebody_else_is_refused_at_once(name: str, shelf: Shelf
         answer = shelf.asked(asker, "POST", "/grafts", {**GRAFT, "name": name})
         assert answer.status_code == 403
         assert answer.get_json()["detail"] == (
-            f"{name.partition('/')[0]} is not your namespace: a chimera of yours is {asker}/mine"
+            f"{name.partition('/')[0]} is not your namespace: name the chimera {asker}/mine"
         )
     assert waiting(shelf) == 0
 
