@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import platformdirs
 
 from organs.cli.arguments import remote_registry
 from organs.cli.console import exit_status, plain, print_json, print_json_line, print_path, progress_bar, status_line
@@ -94,7 +93,7 @@ def push(
     submission, below /submissions/. The exit status is 1 when a model is refused or has a finding that must be
     acknowledged first; of a single FILE that is not accepted, that of the error, such as 5 for too little quota.
     """
-    from organs.ingest.contributions.loads import Memory
+    from organs.ingest.contributions.loads import user_memory
     from organs.ingest.contributions.push import PushOptions
     from organs.ingest.contributions.push import push as push_model
     from organs.ingest.sources import find_sources
@@ -105,7 +104,7 @@ def push(
     said = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
     metadata = {key: value for key, value in said.items() if value}
     options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, acknowledged=acknowledged)
-    memory = Memory(Path(platformdirs.user_cache_dir("organ-registry")) / "push")
+    memory = user_memory()
     connection, failures, unpublished = remote_registry().connection, list[OrganError](), 0
     for source in sources:
         try:
@@ -310,14 +309,12 @@ def _organ_targets(output: Path, names: Sequence[str], force: bool) -> list[Path
 
 def _ingest(model: str, file: Path) -> str:
     """Register a file in the local registry, and return the model's full name there."""
-    from organs.ingest.service import always, ingest_model
-    from organs.ingest.sources import find_sources
+    from organs.ingest.add import add_model
     from organs.registry.local import LocalRegistry
 
-    (source,) = find_sources([str(file)])
     name = replace(parse_model_name(model), version=None)
     with LocalRegistry.open() as registry:
-        return ingest_model(registry, source, name, new_version=always).model
+        return str(add_model(registry, file, name=str(name), new_version=True).model)
 
 
 def _print_pulled(written: Sequence[WrittenPath], ingested: str | None, *, quiet: bool) -> None:

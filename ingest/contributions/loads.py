@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from organs.ingest.dissect import DissectedFile
 from organs.ingest.files import BufferPool, FileIdentity, FileSource
 from organs.ingest.hashing import FilePass, HashedPiece, Piece, Stages
@@ -300,3 +302,8 @@ def _submission_key(url: str, name: str, digest: str) -> str:
 
 def _short(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:32] + ".json"
+
+
+def user_memory() -> Memory:
+    """Return the memory in the user's cache folder, which `organ push` and scripts share."""
+    return Memory(Path(platformdirs.user_cache_dir("organ-registry")) / "push")

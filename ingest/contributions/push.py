@@ -74,6 +74,8 @@ from organs.registry.errors import (
 )
 from organs.registry.names import ModelName, parse_model_name
 
+ALREADY_THERE = "there"
+"""The state of a push whose model the registry had already."""
 PATIENCE_SECONDS = 180.0
 """Without any answer that goes on; then the push gives up, and goes on when it is run again."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.25, 8.0
@@ -410,19 +412,32 @@ BASE_KEYS = ("name", "repo_url")
 
 
 class Progress(Protocol):
-    """Whoever shows how far a push is."""
+    """Shows how far a push is."""
 
     def stage(self, label: str, total_bytes: int | None) -> None:
-        """Something begins: bytes to be dealt with, or (None) a wait."""
+        """Begin a stage of so many bytes, or (None) a wait."""
         ...
 
     def advance(self, size_bytes: int) -> None:
-        """Bytes have been dealt with; fewer than none when they are to be dealt with again."""
+        """Count bytes that are done; a negative number if they must be done again."""
         ...
 
     def say(self, text: str) -> None:
-        """What the wait is for just now."""
+        """Show what the push waits for."""
         ...
+
+
+class SilentProgress:
+    """Shows nothing (`Progress`)."""
+
+    def stage(self, label: str, total_bytes: int | None) -> None:
+        """Ignore the stage."""
+
+    def advance(self, size_bytes: int) -> None:
+        """Ignore the bytes."""
+
+    def say(self, text: str) -> None:
+        """Ignore the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,7 +593,7 @@ class _Push:
             name=str(self._name),
             model=model,
             address=address,
-            state="there",
+            state=ALREADY_THERE,
             notes=(*self._notes(), *unheard),
             bytes_known=_size_bytes(pieces),
             pieces_known=len(pieces),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -66,15 +65,6 @@ def test_what_fits_a_base_is_the_same(here: LocalRegistry, there: RemoteRegistry
     assert {one.model for one in found.items} >= {"local/tuned@1", "local/stranger@1"}
     assert there.fitting("base") == found
     assert there.fitting("base", limit=1) == here.fitting("base", limit=1) != found
-
-
-def test_both_registries_have_the_same_methods_with_the_same_arguments() -> None:
-    for name in ("search", "count", "models", "model", "fitting", "assemble", "compose", "close"):
-        own, other = (
-            list(signature(getattr(kind, name)).parameters.values()) for kind in (LocalRegistry, RemoteRegistry)
-        )
-        assert [str(one) for one in other][: len(own)] == [str(one) for one in own], name
-        assert all(one.default is not one.empty for one in other[len(own) :]), name
 
 
 def test_two_names_of_one_lock_have_their_own_recipes(here: LocalRegistry, there: RemoteRegistry) -> None:

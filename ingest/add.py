@@ -1,0 +1,67 @@
+"""`add_model`: add one model to a registry, local or remote, from a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from organs.ingest.service import always, ingest_model, never
+from organs.ingest.sources import ModelSource, find_sources
+from organs.registry.errors import BadSource
+from organs.registry.interface import Registry
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+
+
+@dataclass(frozen=True, slots=True)
+class AddedModel:
+    """The result of `add_model`."""
+
+    model: str | None
+    """The full name with the version; None while the model is not published."""
+    created: bool
+    """False if the registry had the model already."""
+    state: str
+    """`published`, or of a remote registry `quarantined`, `ready` or `refused`."""
+    reasons: tuple[str, ...] = ()
+    """Why a remote registry did not publish it, in sentences."""
+
+
+def add_model(
+    registry: Registry, path: str | Path | ModelSource, *, name: str | None = None, new_version: bool = False
+) -> AddedModel:
+    """Add the model in a GGUF file, a split set or an organ directory to `registry`.
+
+    A local registry reads and measures the file; a remote one receives only the organs that it lacks, and checks them.
+    `name` is `namespace/name`; by default the name of the file, in `local` or in the namespace of your account. The
+    same file again adds nothing. In a local registry, another file under a name that is taken raises NameTaken, unless
+    `new_version` is set; a remote registry always adds a version. Raises BadSource if `path` is not one model, BadInput
+    for a file that is refused, StoreError, and for a remote registry NotAllowed, OverQuota and Unreachable.
+    """
+    source = path if isinstance(path, ModelSource) else _single_source(find_sources([str(path)], "add"), str(path))
+    if isinstance(registry, LocalRegistry):
+        model_name = None if name is None else parse_model_name(name)
+        report = ingest_model(registry, source, model_name, new_version=always if new_version else never)
+        return AddedModel(report.model, report.created, "published")
+    return _push(registry, source, name)
+
+
+def _push(registry: Registry, source: ModelSource, name: str | None) -> AddedModel:
+    from organs.ingest.contributions.loads import user_memory
+    from organs.ingest.contributions.push import ALREADY_THERE, PushOptions, SilentProgress, push
+    from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
+
+    assert isinstance(registry, RemoteRegistry)
+    report = push(registry.connection, source, PushOptions(name), user_memory(), SilentProgress())
+    is_known = report.state == ALREADY_THERE
+    reasons = (*([report.reason] if report.reason else []), *(finding.sentence for finding in report.findings))
+    return AddedModel(
+        report.model, report.model is not None and not is_known, "published" if is_known else report.state, reasons
+    )
+
+
+def _single_source(sources: Sequence[ModelSource], path: str) -> ModelSource:
+    if len(sources) != 1:
+        raise BadSource(f"{path}: it has {len(sources)} models; add one at a time")
+    return sources[0]
