@@ -1,6 +1,6 @@
-"""Opens the registry that an example works on: the one that is named, or a temporary one with the zoo in it.
+"""Opens the registry for an example: the given one, or a temporary one with the models of the zoo.
 
-A name is a folder, or the address of a registry elsewhere; a folder that is empty gets the zoo too.
+A registry is given by its folder or by its address; an empty folder also gets the models of the zoo.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from pathlib import Path
 
 from organs.ingest.service import ingest_all
 from organs.ingest.sources import find_sources
-from organs.registry import LocalRegistry, open_registry
-from organs.registry.client.remote import RemoteRegistry
+from organs.registry import LocalRegistry, Registry, open_registry
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 
 
 @contextmanager
-def opened(arguments: Sequence[str]) -> Iterator[LocalRegistry | RemoteRegistry]:
-    """The registry at `arguments[0]`, or without one in a folder that is gone afterwards."""
+def opened(arguments: Sequence[str]) -> Iterator[Registry]:
+    """Open the registry at `arguments[0]`; without it, one in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder, open_registry(arguments[0] if arguments else folder) as registry:
         if isinstance(registry, LocalRegistry) and not registry.models(limit=1):
             for outcome in ingest_all(registry, find_sources([str(ZOO)])):

@@ -85,12 +85,16 @@ def test_the_wheel_has_every_module_of_the_tree_below_one_name(wheel: Path) -> N
 
 
 STRANGER = """
-from organs.registry import LocalRegistry
+from organs.registry import LocalRegistry, Registry, RemoteRegistry, open_registry
 from organs.registry.errors import NotFound
 
 
+def both(local: LocalRegistry, remote: RemoteRegistry) -> list[Registry]:
+    return [local, remote]
+
+
 def thetas(folder: str) -> list[float]:
-    with LocalRegistry.open(folder) as registry:
+    with open_registry(folder) as registry:
         try:
             page = registry.search("type:organ theta>=40 sort:-theta", limit=10)
         except NotFound:
