@@ -366,13 +366,13 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
 
     Exit status 7 for faulty blobs, each of which is named with the tensors that need it; 1 for wrong totals.
     """
-    from organs.registry.present.models import figures
+    from organs.registry.catalog.queries.reports import running_totals
     from organs.registry.upkeep import verify as run_verify
 
     share = None if read_data is None else _parse_share(read_data)
     with local_registry() as registry:
         with registry.catalog.reading() as session:
-            total = figures(session)["size_bytes"]
+            total = running_totals(session).size_bytes
         with progress_bar("verify", total, quiet=as_json) as advance:
             report = run_verify(registry.catalog, registry.blobs, read_data=share, repair=repair, progress=advance)
     if as_json:
@@ -478,11 +478,11 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
     back. Uploads that are under way are left out. Exit status 7 when blobs of the registry are missing or faulty.
     """
     from organs.registry.backup import back_up
-    from organs.registry.present.models import figures
+    from organs.registry.catalog.queries.reports import running_totals
 
     with local_registry() as registry:
         with registry.catalog.reading() as session:
-            total = figures(session)["stored_bytes"]
+            total = running_totals(session).stored_bytes
         with progress_bar("backup", total, quiet=as_json) as advance:
             report = back_up(
                 registry.catalog,

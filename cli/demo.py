@@ -20,7 +20,6 @@ from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
-from organs.registry.present.values import Values
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import NoRuntime
 from organs.registry.validation.texts import built_in_texts
@@ -29,6 +28,7 @@ from organs.web.settings import PORT, ServerSettings
 if TYPE_CHECKING:
     from organs.ingest.service import IngestReport
     from organs.registry.compose.api import ChimeraPlan
+    from organs.registry.entities.model import TypeSummary
     from organs.registry.local import LocalRegistry
 
 LOOPBACK = "127.0.0.1"
@@ -114,7 +114,7 @@ class _Quiet(WSGIRequestHandler):
 def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
     from organs.ingest.service import ingest_all, total_bytes
     from organs.ingest.sources import find_sources
-    from organs.registry.present.models import figures
+    from organs.registry.catalog.queries.reports import running_totals
 
     sources = find_sources([str(ZOO)])
     reports: dict[Path, IngestReport] = {}
@@ -136,18 +136,18 @@ def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
     ]
     print_table(("model", "organs", "size", "new", "stored", "took"), rows, ("organs", "size", "new", "stored", "took"))
     with registry.catalog.reading() as session:
-        numbers = figures(session)
+        totals = running_totals(session)
     brought = sum(report.size_bytes for report in reports.values())
     click.echo(
-        f"\n{len(reports)} files of {size_text(brought)} are {numbers['blobs']} different parts, "
-        f"kept in {size_text(numbers['stored_bytes'])}: each part once, compressed."
+        f"\n{len(reports)} files of {size_text(brought)} are {totals.blobs} different parts, "
+        f"kept in {size_text(totals.stored_bytes)}: each part once, compressed."
     )
     return reports
 
 
 def _show(registry: LocalRegistry, name: str) -> None:
     from organs.registry.catalog.queries.models import model_by_name, ranked_models
-    from organs.registry.present.models import model_page
+    from organs.registry.models import model_page
 
     with registry.catalog.reading() as session:
         ranked = [(model.full_name, model.tensors, theta_text(model.mean_theta)) for model in ranked_models(session)]
@@ -157,7 +157,7 @@ def _show(registry: LocalRegistry, name: str) -> None:
     click.echo(f"\n{name}, by type:\n")
     print_table(
         ("type", "tensors", "size", "mean θ", "spectral signal"),
-        [_type_row(kind) for kind in page["types"]],
+        [_type_row(kind) for kind in page.types],
         ("tensors", "size", "mean θ", "spectral signal"),
     )
     click.echo(
@@ -184,13 +184,13 @@ def _find(registry: LocalRegistry, name: str) -> None:
     print_table(("model", "alike"), [(edge.model, share_text(edge.likeness)) for edge in measured], ("alike",))
 
 
-def _type_row(kind: Values) -> tuple[object, ...]:
+def _type_row(kind: TypeSummary) -> tuple[object, ...]:
     return (
-        kind["type"],
-        kind["tensors"],
-        size_text(kind["size_bytes"]),
-        theta_text(kind["mean_theta"]),
-        share_text(kind["mean_spectral_signal"]),
+        kind.type,
+        kind.tensors,
+        size_text(kind.size_bytes),
+        theta_text(kind.mean_theta),
+        share_text(kind.mean_spectral_signal),
     )
 
 

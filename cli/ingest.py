@@ -30,7 +30,6 @@ from organs.registry.anatomy import Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.errors import BadSource, CorruptBlob, NameTaken, OrganError
 from organs.registry.names import parse_model_name
-from organs.registry.present.values import Values
 from organs.registry.reports.formats import sheet_lines
 from organs.registry.settings import DEBUG_VARIABLE
 
@@ -352,14 +351,14 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool)
     click.echo()
 
 
-def _types(model: MeasuredModel) -> list[Values]:
+def _types(model: MeasuredModel) -> list[dict[str, Any]]:
     """A row a type, in the order of their names."""
     from organs.registry.reports.statistics import mean_of, spread_of
 
     groups: dict[str, list[MeasuredTensor]] = {}
     for one in model.tensors:
         groups.setdefault(one.place.type.value, []).append(one)
-    found: list[Values] = []
+    found: list[dict[str, Any]] = []
     for kind, group in sorted(groups.items()):
         spread = spread_of(one.measurement.theta for one in group if one.measurement.theta is not None)
         found.append(
@@ -377,7 +376,7 @@ def _types(model: MeasuredModel) -> list[Values]:
     return found
 
 
-def _type_row(kind: Values) -> tuple[object, ...]:
+def _type_row(kind: dict[str, Any]) -> tuple[object, ...]:
     return (
         kind["type"],
         kind["tensors_count"],
@@ -412,11 +411,11 @@ def _shape(one: MeasuredTensor) -> str:
     return "x".join(map(str, one.shape))
 
 
-def _measured_values(outcome: MeasureOutcome) -> Values:
+def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
     from organs.registry.reports.statistics import mean_of
 
     model = outcome.model
-    about: Values = {
+    about: dict[str, Any] = {
         "file": _file(outcome),
         "files": [str(path) for path in outcome.source.paths],
         "error": None if outcome.error is None else str(outcome.error),
@@ -440,9 +439,9 @@ def _measured_values(outcome: MeasureOutcome) -> Values:
     }
 
 
-def _tensor_values(one: MeasuredTensor) -> Values:
+def _tensor_values(one: MeasuredTensor) -> dict[str, Any]:
     place, reading = one.place, one.measurement
-    values: Values = {
+    values: dict[str, Any] = {
         "tensor": one.name,
         "type": place.type.value,
         "tower": place.tower.value,

@@ -13,10 +13,7 @@ from msgspec import structs
 
 from organs.cli.arguments import (
     QueryCommand,
-    local_registry,
     print_more,
-    registry_address,
-    remote_registry,
     selected_registry,
 )
 from organs.cli.composing import print_changes, print_findings
@@ -29,28 +26,25 @@ from organs.cli.console import (
     print_sentence,
     print_table,
 )
-from organs.cli.elsewhere import values_there
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import MODELS, ORGANS, PARTIAL, Query, parse_query
-from organs.registry.catalog.vocabulary import BIN_DEGREES, REACHABLE_STATES
+from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.chimera import Chimera
-from organs.registry.entities.model import ModelPage, ModelSummary
+from organs.registry.entities.lineage import LineageEdge
+from organs.registry.entities.model import Model, ModelPage, ModelSummary
 from organs.registry.entities.organ import FacetCounts, MadeOrgan, Measurement, Organ, PlacedOrgan
-from organs.registry.entities.published import ModelVersion
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report, ReportSection
 from organs.registry.errors import BadName, BadSource, NotFound
 from organs.registry.measures import BY_FIELD, MEASURES
-from organs.registry.names import parse_model_name
-from organs.registry.present.values import Values
 from organs.registry.reports.formats import grid, markdown, section_sheet, sheet
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-    from organs.registry.catalog.tables import Model
+    from organs.registry.entities.about import RegistryTotals
+    from organs.registry.interface import Registry
+    from organs.registry.models import ModelDetails
 
 
 _USUAL = ("theta", "spectral_signal")
@@ -237,49 +231,50 @@ _MEANINGS = {name: one.summary for name, one in MEASURES.items()} | {
 }
 
 
-def print_model(values: Values) -> None:
+def print_model(model: ModelDetails) -> None:
     """A model page: what it is, its types, its lineage, and a line an organ."""
-    click.echo(f"{values['name']}  {plain(values['title'] or '')}".rstrip())
-    if values["description"]:
-        print_prose(values["description"])
-    size = size_text(values["size_bytes"])
-    content = f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size}"
-    kind = PARTIAL_MODEL if values["kind"] == PARTIAL else values["kind"]
-    click.echo(f"{kind}, {plain(values['architecture'] or 'no architecture')}, {content}")
-    for note in (*values["flags"], *values["unassemblable"]):
+    click.echo(f"{model.name}  {plain(model.title or '')}".rstrip())
+    if model.description:
+        print_prose(model.description)
+    size = size_text(model.size_bytes)
+    content = f"{count_text(model.parameters)} parameters in {model.tensors} tensors, {size}"
+    kind = PARTIAL_MODEL if model.kind == PARTIAL else model.kind
+    click.echo(f"{kind}, {plain(model.architecture or 'no architecture')}, {content}")
+    for note in (*model.flags, *model.unassemblable):
         print_sentence(f"note: {note}")
-    _print_facts(values)
-    _print_state(values)
+    _print_facts(model)
+    _print_state(model)
     click.echo()
     rows = [
         (
-            kind["type"],
-            kind["tensors"],
-            size_text(kind["size_bytes"]),
-            theta_text(kind["mean_theta"]),
-            share_text(kind["mean_spectral_signal"]),
+            kind.type,
+            kind.tensors,
+            size_text(kind.size_bytes),
+            theta_text(kind.mean_theta),
+            share_text(kind.mean_spectral_signal),
         )
-        for kind in values["types"]
+        for kind in model.types
     ]
     print_table(("type", "tensors", "size", "θ", "spectral"), rows, _SHOW_NUMBERS)
-    print_lineage(values)
+    print_lineage(model)
     click.echo()
     columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")
-    print_table(columns, [_organ_row(organ) for organ in values["organs"]], _SHOW_NUMBERS)
+    print_table(columns, [_organ_row(organ) for organ in model.organs], _SHOW_NUMBERS)
 
 
-def _print_state(values: Values) -> None:
+def _print_state(model: ModelDetails) -> None:
     """What became of it since it was published: its state, its use, and the other versions of its name."""
-    if values["state"] != "visible":
-        print_sentence(f"{values['state']} on {(values['changed_at'] or '')[:10]}: {values['state_reason'] or ''}")
-    click.echo(f"{values['downloads']} downloads, grafted into {values['grafts']} chimeras")
-    others: list[ModelVersion] = [one for one in values["versions"] if one.name != values["name"]]
+    if model.state != "visible":
+        day = "" if model.changed_at is None else f"{model.changed_at:%Y-%m-%d}"
+        print_sentence(f"{model.state} on {day}: {model.state_reason or ''}")
+    click.echo(f"{model.downloads} downloads, grafted into {model.grafts} chimeras")
+    others = [one for one in model.versions if one.name != model.name]
     for one in others:
         state = "" if one.state == "visible" else f", {one.state}: {one.state_reason}"
         differ = "" if one.changes is None else f", {_differing(one.changes.changed)} from the one before"
         print_sentence(f"also {one.name}, {one.created_at:%Y-%m-%d}{differ}{state}")
-    if values["versions_left_out"]:
-        click.echo(f"and {values['versions_left_out']} older versions")
+    if model.versions_left_out:
+        click.echo(f"and {model.versions_left_out} older versions")
 
 
 def _differing(count: int) -> str:
@@ -307,17 +302,17 @@ def print_organ(organ: Organ) -> None:
     print_made(organ.made)
 
 
-def _print_facts(values: Values) -> None:
+def _print_facts(model: Model) -> None:
     """The licence, what a user of the model asks first, and its files; all metadata is in the JSON."""
-    facts = [(name, values["facts"][name]) for name in FACTS_SHOWN if name in values["facts"]]
+    facts = [(name, model.facts[name]) for name in FACTS_SHOWN if name in model.facts]
     facts += [
-        ("file", f"{file['name']}, {size_text(file['size_bytes'])}, sha256:{file['sha256'][:12]}")
-        for file in values["files"][:FILES_SHOWN]
+        ("file", f"{file.name}, {size_text(file.size_bytes)}, sha256:{file.sha256[:12]}")
+        for file in model.files[:FILES_SHOWN]
     ]
     for name, text in facts:
         click.echo(f"{name:14}  {plain(text)}")
-    if len(values["files"]) > FILES_SHOWN:
-        click.echo(f"… and {len(values['files']) - FILES_SHOWN} more files, with --json")
+    if len(model.files) > FILES_SHOWN:
+        click.echo(f"… and {len(model.files) - FILES_SHOWN} more files, with --json")
 
 
 def _organ_row(organ: PlacedOrgan) -> tuple[object, ...]:
@@ -347,9 +342,9 @@ def _reading_text(name: str, value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def print_lineage(values: Values) -> None:
+def print_lineage(model: Model) -> None:
     """The lineage and the findings of a model page, if there are any."""
-    edges = values["lineage"]
+    edges = model.lineage
     if edges:
         click.echo()
         print_sentence(
@@ -357,22 +352,21 @@ def print_lineage(values: Values) -> None:
             "was measured has no direction."
         )
         rows = [
-            (edge["direction"], edge["model"] or edge["text"], edge["relation"], edge["evidence"], *_alike(edge))
+            (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, *_alike(edge))
             for edge in edges[:EDGES_SHOWN]
         ]
         print_table(("kin", "model", "relation", "evidence", "alike", "matrices"), rows, ("alike", "matrices"))
-        left_out = len(edges) - EDGES_SHOWN + values["lineage_left_out"]
+        left_out = len(edges) - EDGES_SHOWN + model.lineage_left_out
         if left_out > 0:
             click.echo(f"… and {left_out} more, with --json")
-    for finding in values["findings"]:
-        print_sentence(f"{finding['severity']}: {finding['sentence']}")
+    for finding in model.findings:
+        print_sentence(f"{finding.severity}: {finding.sentence}")
 
 
-def _alike(edge: Values) -> tuple[str, str]:
-    return share_text(edge["likeness"]), str(edge["compared"] or "–")
+def _alike(edge: LineageEdge) -> tuple[str, str]:
+    return share_text(edge.likeness), str(edge.compared or "–")
 
 
-VERSIONS_SHOWN = 10
 _LIST_NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
 
 
@@ -401,7 +395,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
     """
     text = " ".join(query)
     parse_query(text, MODELS)
-    page, numbers = _listed(text, rank=rank, limit=limit, after=after)
+    page, totals = _listed(text, rank=rank, limit=limit, after=after)
     for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
@@ -411,7 +405,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
         for model in page:
             click.echo(model.name)
     else:
-        _print_models(page.items, None if text or rank else numbers)
+        _print_models(page.items, None if text or rank else totals)
     if page.next is not None:
         options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
         print_more("models", text, options, page.next)
@@ -426,96 +420,74 @@ def show(what: str, as_json: bool) -> None:
     A chimera is also found by sha256: and the digest of its lock, any model by that of its file. Of a chimera the
     recipe is shown, what was found and predicted, and the verdicts; of a computed organ, how it was made.
     """
-    from organs.registry.catalog.queries.organs import organ_detail
-
-    values: Organ | Values
-    if registry_address() is not None:
-        with remote_registry() as remote:
-            values = values_there(remote, what, VERSIONS_SHOWN)
-    else:
-        with local_registry() as registry, registry.catalog.reading() as session:
-            model = _model(session, what)
-            values = organ_detail(session, what) if model is None else _model_values(session, model)
+    with selected_registry() as registry:
+        found = _model_or_organ(registry, what)
     if as_json:
-        print_json(values)
-    elif isinstance(values, Organ):
-        print_organ(values)
+        print_json(found)
+    elif isinstance(found, Organ):
+        print_organ(found)
     else:
-        print_model(values)
-        if values["chimera"] is not None:
-            print_chimera(values["chimera"])
+        print_model(found)
+        if found.chimera is not None:
+            print_chimera(found.chimera)
 
 
-def _listed(text: str, *, rank: bool, limit: int, after: str | None) -> tuple[ModelPage, Values | None]:
-    """A page of models, and the figures of the whole registry where they are known."""
+def _model_or_organ(registry: Registry, what: str) -> ModelDetails | Organ:
+    """Return what `what` names: an organ comes first for `sha256:` and a digest, otherwise a model."""
+    if what.startswith("sha256:"):
+        try:
+            return registry.organ(what)
+        except NotFound as no_organ:
+            try:
+                return _model_details(registry, what)
+            except NotFound:
+                raise NotFound(f"{no_organ}, nor that of a model, of its file or of its lock") from None
+    try:
+        return _model_details(registry, what)
+    except (BadName, NotFound):
+        if not looks_like_prefix(what):
+            raise
+    return registry.organ(what)
+
+
+def _model_details(registry: Registry, name: str) -> ModelDetails:
+    from organs.registry.models import ModelDetails
+
+    model = registry.model(name)
+    others = registry.versions(model.name)
+    return ModelDetails(
+        **structs.asdict(model),
+        versions=others.items,
+        versions_left_out=others.left_out,
+        chimera=None if model.lock_id is None else registry.chimera(model.lock_id),
+    )
+
+
+def _listed(text: str, *, rank: bool, limit: int, after: str | None) -> tuple[ModelPage, RegistryTotals | None]:
+    """Return a page of models, and the totals of a local registry."""
+    from organs.registry.catalog.queries.reports import running_totals
     from organs.registry.local import LocalRegistry
-    from organs.registry.present.models import figures
 
     with selected_registry() as registry:
         list_models = registry.ranked_models if rank else registry.models
         page = list_models(text, limit=limit, after=after)
         if isinstance(registry, LocalRegistry):
             with registry.catalog.reading() as session:
-                return page, figures(session)
+                return page, running_totals(session)
         return page, None
 
 
-def _model(session: Session, what: str) -> Model | None:
-    """The model that `what` means; None where it can only be an organ."""
-    from organs.registry.catalog.queries.models import model_by_name
-
-    if what.startswith("sha256:"):
-        return _model_by_digest(session, what)
-    try:
-        return model_by_name(session, parse_model_name(what))
-    except (BadName, NotFound):
-        if not looks_like_prefix(what):
-            raise
-    return None
-
-
-def _model_by_digest(session: Session, what: str) -> Model | None:
-    """An organ comes first."""
-    from organs.registry.catalog.queries.composing import model_by_digest
-    from organs.registry.catalog.queries.organs import organs_by_prefix
-
-    try:
-        organs_by_prefix(session, what)
-    except NotFound as no_organ:
-        try:
-            return model_by_digest(session, what)
-        except NotFound:
-            raise NotFound(f"{no_organ}, nor that of a model, of its file or of its lock") from None
-    return None
-
-
-def _model_values(session: Session, model: Model) -> Values:
-    from organs.registry.catalog.queries.models import versions
-    from organs.registry.catalog.queries.organs import organs_of_model
-    from organs.registry.compose.chimeras import chimera_of_model
-    from organs.registry.present.models import model_page
-
-    others = versions(session, model, REACHABLE_STATES, VERSIONS_SHOWN)
-    since = {"versions": others.items, "versions_left_out": others.left_out}
-    return (
-        model_page(session, model)
-        | {"organs": organs_of_model(session, model)}
-        | since
-        | {"chimera": chimera_of_model(session, model)}
-    )
-
-
-def _print_models(found: Sequence[ModelSummary], numbers: Values | None) -> None:
-    """The table, and below it the registry's `numbers` where all of it was asked for."""
+def _print_models(found: Sequence[ModelSummary], totals: RegistryTotals | None) -> None:
+    """Print the table, and below it the totals if the list is of the whole registry."""
     if not found:
-        empty = numbers is not None and not numbers["models"]
+        empty = totals is not None and not totals.models
         click.echo("No models yet. Try: organ ingest FILE.gguf" if empty else "Nothing matches.", err=True)
         return
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
     print_table(columns, [_model_row(model) for model in found], _LIST_NUMBERS)
-    if numbers is not None:
-        plain_size, stored = size_text(numbers["size_bytes"]), size_text(numbers["stored_bytes"])
-        click.echo(f"{numbers['models']} models; {numbers['blobs']} blobs, {plain_size} stored in {stored}", err=True)
+    if totals is not None:
+        plain_size, stored = size_text(totals.size_bytes), size_text(totals.stored_bytes)
+        click.echo(f"{totals.models} models; {totals.blobs} blobs, {plain_size} stored in {stored}", err=True)
 
 
 def _model_row(model: ModelSummary) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
     from organs.registry.entities.verdict import VerdictReport
-    from organs.registry.present.registered import RegisteredModel
+    from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
     from organs.registry.entities.verdict import VerdictReport
-    from organs.registry.present.registered import RegisteredModel
+    from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobStore
     from organs.registry.validation.comparison import Event
     from organs.registry.validation.runtime import Runtime
@@ -146,10 +146,10 @@ class LocalRegistry:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
         # Imported here because it loads numpy, which searches do not need.
         from organs.registry.catalog.queries.composing import model_by_text
-        from organs.registry.present.registered import registered_value
+        from organs.registry.models import registered_model
 
         with self.catalog.reading() as session:
-            return registered_value(session, model_by_text(session, name))
+            return registered_model(session, model_by_text(session, name))
 
     def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
         """Return all organs of a model, in the order of its files."""

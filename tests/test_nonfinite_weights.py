@@ -16,12 +16,14 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.tables import Model, Organ
 from organs.registry.compose.api import Composition
+from organs.registry.entities import model as entities
+from organs.registry.entities.base import decode, encode
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.quants import quantize
 from organs.registry.local import LocalRegistry
+from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import model_page
 from organs.registry.upkeep import Share, verify
 from organs.web.app import create_app
 from tests.builders import file_bytes, text
@@ -206,7 +208,8 @@ def test_measures_and_json_of_such_tensors_hold_only_numbers(
     ingest_file(registry, tmp_path / "odd.gguf")
     with registry.catalog.reading() as session:
         model = model_by_name(session, parse_model_name("odd"))
-        json.dumps(model_page(session, model), allow_nan=False)
+        shown = model_page(session, model)
+        assert decode(encode(shown), entities.Model) == shown, "NaN would be null"
         thetas = {one.name: one.theta for one in organs_of_model(session, model)}
     none_finite = [] if np.isfinite(value) else ["blk.0.ffn_up.weight", "blk.2.ffn_up.weight", "blk.4.ffn_up.weight"]
     assert [name for name, theta in thetas.items() if theta is None] == none_finite

@@ -32,7 +32,6 @@ from organs.registry.compose.chimeras import (
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.values import Values
 from organs.web.downloads import (
     model_file,
     public_names,
@@ -391,7 +390,7 @@ def manifest(user: str, name: str, tag: str) -> Response:
     return answer
 
 
-def _model_file(user: str, name: str, tag: str) -> tuple[Values, Repository]:
+def _model_file(user: str, name: str, tag: str) -> tuple[dict[str, Any], Repository]:
     found = _found(user, name, "main")
     files = [entry for entry in found.entries if entry.is_model]
     if tag != "latest":
@@ -439,7 +438,7 @@ def _answer(values: Any, found: Repository) -> Response:
     return answer
 
 
-def _list(values: list[Values], after: str | None, parameter: str = "cursor") -> Response:
+def _list(values: list[dict[str, Any]], after: str | None, parameter: str = "cursor") -> Response:
     """A page of a list; `after` is the value of `parameter` on the next page."""
     g.not_cached = True
     answer = jsonify(values)
@@ -487,7 +486,7 @@ def _wants_files() -> bool:
     return request.args.get("full", "").lower() in ("1", "true") or "siblings" in request.args.getlist("expand")
 
 
-def _listed_model(row: Model, files: list[str] | None) -> Values:
+def _listed_model(row: Model, files: list[str] | None) -> dict[str, Any]:
     values = _about(f"{row.namespace}/{row.name}", commit_of(row), time_of(row), row.downloads, tags_of(row))
     if files is not None:
         names = public_names(files)
@@ -495,7 +494,7 @@ def _listed_model(row: Model, files: list[str] | None) -> Values:
     return values
 
 
-def _about(name: str, commit: str, created: str, downloads: int, tags: list[str]) -> Values:
+def _about(name: str, commit: str, created: str, downloads: int, tags: list[str]) -> dict[str, Any]:
     return {
         "_id": commit[:24],
         "id": name,

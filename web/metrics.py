@@ -13,12 +13,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from flask import Blueprint, Flask, Response, current_app, g, request
+from msgspec import structs
 
 from organs.registry.catalog.memory import remembered
 from organs.registry.catalog.queries.reports import running_totals
+from organs.registry.entities.about import RegistryTotals
 from organs.registry.errors import NotAllowed
-from organs.registry.present.models import figures
-from organs.registry.present.values import Values
 from organs.web.answer_cache import ANSWERED_HEADER
 from organs.web.client_address import client_ip, is_proxied
 from organs.web.responses import (
@@ -121,12 +121,12 @@ def show() -> Response:
     _check_allowed(settings())
     meters: Meters = current_app.extensions[METRICS_KEY]
     with reading(FIGURES_SECONDS) as session:
-        numbers = remembered(session, "figures", lambda: figures(session))
+        totals = remembered(session, "totals", lambda: running_totals(session))
     collectors = meters.collectors
     if FOLDER_VARIABLE in os.environ:
         collectors = CollectorRegistry()
         MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
-    body = generate_latest(collectors) + generate_latest(_of_registry(numbers))
+    body = generate_latest(collectors) + generate_latest(_of_registry(totals))
     return Response(body, content_type=CONTENT_TYPE_LATEST)
 
 
@@ -194,7 +194,7 @@ def _method() -> str:
     return request.method if request.method in METHODS else OTHER
 
 
-def _of_registry(numbers: Values) -> CollectorRegistry:
+def _of_registry(totals: RegistryTotals) -> CollectorRegistry:
     """The figures of the registry, as they are now."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
@@ -202,11 +202,10 @@ def _of_registry(numbers: Values) -> CollectorRegistry:
     @dataclass(frozen=True)
     class Figures:
         def collect(self) -> Iterable[GaugeMetricFamily]:
-            for name, value in numbers.items():
-                if value is not None:
-                    yield GaugeMetricFamily(
-                        f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value
-                    )
+            for name, value in structs.asdict(totals).items():
+                yield GaugeMetricFamily(
+                    f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value
+                )
 
     found = CollectorRegistry()
     found.register(Figures())

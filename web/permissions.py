@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 from flask import abort, request
@@ -14,7 +15,6 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.tables import Model
 from organs.registry.errors import Conflict, NotAllowed
 from organs.registry.names import ModelName
-from organs.registry.present.values import Values
 from organs.web.auth import (
     ADMIN,
     UPLOAD,
@@ -157,7 +157,7 @@ def _why(namespace: str) -> str:
     return f"this needs a token with the scope {UPLOAD}" if identity().owns(namespace) else NOT_YOURS
 
 
-def ask(kind: str, arguments: Values) -> int:
+def ask(kind: str, arguments: dict[str, Any]) -> int:
     """Put a job of who asks, who may write, at the end of the queue; its id. Raises what `ask_for` does."""
     asker = identity().name
     assert asker is not None, "nobody in particular was let in"

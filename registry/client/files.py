@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from organs.registry.client import answers
 from organs.registry.client.address import API, parse_full_name
 from organs.registry.client.connection import Connection, Reply
 from organs.registry.client.fetching import (
@@ -28,9 +27,10 @@ from organs.registry.client.fetching import (
     fetched,
     partial_file,
 )
-from organs.registry.client.shape import Each, Members, check, digest
 from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.model import ModelSummary
+from organs.registry.entities.organ import Digests, KnownOrgans
 from organs.registry.errors import BadGguf, BadInput, BadReply, NotAssemblable, NotFound, Unreachable
 from organs.registry.gguf import ByteSource, Header, padded, read_header
 from organs.registry.gguf.split import (
@@ -243,7 +243,6 @@ class FetchedShards(OutputFiles):
 LOOKUP_MAX = 1000
 """Digests in one request for those that the registry lacks."""
 MISSING_SHOWN = 20
-_KNOWN: Members = {"absent": Each(digest)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,16 +284,15 @@ def file_of_parts(remote: RemoteRegistry, lock: Lock) -> LockedFile:
     """Return the file of `lock` to assemble from the base's header and the organs; raises what `locked_file` does."""
     missing = []
     try:
-        values = remote.connection.get(f"{API}/headers/{lock.header}")
+        base = remote.connection.read(ModelSummary, f"{API}/headers/{lock.header}")
     except NotFound:
-        values = None
+        base = None
         missing = [f"no model has the header {lock.header[:12]} of its base"]
     missing += _missing(remote.connection, lock)
-    if missing or values is None:
+    if missing or base is None:
         raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
-    check(values, answers.SUMMARY, "model")
-    base = remote.own_files(str(parse_full_name(values["name"]))).files[0][1]
-    header, source = fetch_head(remote.connection, base)
+    _, file = remote.own_files(str(parse_full_name(base.name))).files[0]
+    header, source = fetch_head(remote.connection, file)
     if digest_of(source.header) != lock.header:
         raise BadReply(f"{remote.url} sent another header than {lock.header}")
     data, size_bytes = checked_header(header, source, lock)
@@ -420,13 +418,11 @@ def _chunks(reply: Reply) -> Iterator[bytes]:
 
 def _missing(connection: Connection, lock: Lock) -> list[str]:
     """Return a sentence for each tensor whose organ the registry lacks, up to a limit."""
-    digests = list(dict.fromkeys(tensor.digest for tensor in lock.tensors))
+    digests = tuple(dict.fromkeys(tensor.digest for tensor in lock.tensors))
     absent: set[str] = set()
     for first in range(0, len(digests), LOOKUP_MAX):
-        request = {"digests": digests[first : first + LOOKUP_MAX]}
-        values = connection.send("POST", f"{API}/organs/lookup", request)
-        check(values, _KNOWN, "organs")
-        absent |= set(values["absent"])
+        request = Digests(digests=digests[first : first + LOOKUP_MAX])
+        absent |= set(connection.post(KnownOrgans, f"{API}/organs/lookup", request).absent)
     reasons = [
         f"the registry has no organ {tensor.digest[:12]} of {tensor.spec.name}"
         for tensor in lock.tensors

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from organs.registry.catalog.cursor import (
     PAGE_MAX,
     check_limit,
 )
 from organs.registry.catalog.search import MODELS, parse_query
-from organs.registry.client import answers
 from organs.registry.client.address import (
     API,
     check_file_name,
@@ -30,11 +29,11 @@ from organs.registry.client.address import (
 )
 from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
-from organs.registry.client.shape import Maybe, Members, Values, check, digest, text, whole
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, looks_like_prefix, parse_prefix
-from organs.registry.entities.job import Job, JobPage
-from organs.registry.entities.model import ModelPage, ModelSummary
+from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera
+from organs.registry.entities.job import Job, JobPage, ValidationRequest
+from organs.registry.entities.model import Model, ModelPage, ModelSummary
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
 from organs.registry.entities.published import ModelVersions
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
@@ -46,12 +45,11 @@ if TYPE_CHECKING:
     from organs.registry.client.composing import RemoteComposition
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
-    from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.plan import Compatibility, FittingModels
     from organs.registry.entities.report import Report
     from organs.registry.entities.verdict import VerdictReport
-    from organs.registry.present.registered import RegisteredModel
+    from organs.registry.models import RegisteredModel
     from organs.registry.store.files import OutputFiles
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import Text
@@ -62,7 +60,6 @@ VERSIONS_MAX = 100
 """The most versions that a registry lists."""
 DIGEST = "sha256:"
 DIGEST_LENGTH = 64
-_ASSEMBLY: Members = {"model": text, "file": text, "size_bytes": whole, "sha256": Maybe(digest)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +151,12 @@ class RemoteRegistry:
 
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
-        values = self.model_values(name)
-        return answers.registered_model(values, self._organs_of(parse_full_name(values["name"])))
+        from organs.registry.models import with_organs  # with the tables, which searches do not need
+
+        page = self.model_page(name)
+        model = with_organs(page, self._organs_of(parse_full_name(page.name)))
+        _ = model.recipe  # one that cannot be read is refused now, not where it is used
+        return model
 
     def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
         """Return all organs of a model, in the order of its files."""
@@ -190,8 +191,6 @@ class RemoteRegistry:
 
     def chimera(self, lock: str) -> Chimera:
         """Return the chimera whose lock has a digest that begins with `lock`."""
-        from organs.registry.entities.chimera import Chimera
-
         return self.connection.read(Chimera, f"{API}/chimeras/{parse_prefix(lock)}")
 
     def lock_text(self, lock: str) -> str:
@@ -212,9 +211,18 @@ class RemoteRegistry:
 
     def partial_recipe(self, name: str) -> Recipe | None:
         """Return the recipe that grafts a model with only some organs into its base; None for any other model."""
-        values = self.connection.get(API + model_path(self.resolved(name)))
-        check(values, answers.MODEL, "model")
-        return answers.partial_recipe(values)
+        model = self.model_page(name)
+        parents = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
+        if model.complete or not parents:
+            return None
+        from organs.registry.compose.recipe import Graft, Recipe, Selection
+
+        base = next((edge.model for edge in parents if edge.model is not None), None)
+        if base is None:
+            named = ", ".join(edge.text or "" for edge in parents)
+            reason = f"it has only some organs, and its base, {named}, is not registered there"
+            raise NotAssemblable(model.name, [reason])
+        return Recipe(base, grafts=(Graft(Selection(), donor=model.name),))
 
     def validate(
         self,
@@ -236,7 +244,7 @@ class RemoteRegistry:
             if progress is not None:
                 progress(f"{share:.0%} {note}")
 
-        request = {"chimera": chimera, **({} if tokens is None else {"tokens": tokens})}
+        request = ValidationRequest(chimera=chimera, tokens=tokens)
         return converted(self.connection, VerdictReport, done(self.connection, "/validations", request, report_step))
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
@@ -343,14 +351,12 @@ class RemoteRegistry:
         """Return a page of complete models by falling mean θ, without adapters and chimeras."""
         return self._models(query, limit=limit, after=after, ranked=1)
 
-    def _models(self, query: str, **parameters: Any) -> ModelPage:
+    def _models(self, query: str, **parameters: int | str | None) -> ModelPage:
         return self.connection.read(ModelPage, f"{API}/models", q=query, **parameters)
 
-    def model_values(self, name: str) -> Values:
-        """A model as plain values, as `registry.present.models.model_page` has them, without its organs."""
-        values = self.connection.get(API + model_path(self.resolved(name)))
-        check(values, answers.MODEL, "model")
-        return values
+    def model_page(self, name: str) -> Model:
+        """Return a model without its organs."""
+        return self.connection.read(Model, API + model_path(self.resolved(name)))
 
     def resolved(self, name: str) -> ModelName:
         """The name that `name` means, which may be `sha256:` and a digest; raises BadName, NotFound, Ambiguous."""
@@ -362,41 +368,33 @@ class RemoteRegistry:
 
     def whole_file(self, name: str) -> FileToFetch:
         """The model called `name` as one file."""
-        asked = {"model": str(self.resolved(name))}
-        values = self.connection.send("POST", f"{API}/assemblies", asked)
-        check(values, _ASSEMBLY, "assembly")
-        path = gguf_path(values["model"])
-        if values["sha256"] is not None:
-            return FileToFetch(path, values["size_bytes"], Digest(values["sha256"]))
+        request = AssemblyRequest(model=str(self.resolved(name)))
+        assembly = self.connection.post(Assembly, f"{API}/assemblies", request)
+        path = gguf_path(assembly.model)
+        if assembly.sha256 is not None:
+            return FileToFetch(path, assembly.size_bytes, assembly.sha256)
         from organs.registry.client.files import check_organs
 
-        organs = {one.name: one.digest for one in self._organs_of(parse_full_name(values["model"]))}
-        return FileToFetch(path, values["size_bytes"], None, check_organs(organs))
+        organs = {organ.name: organ.digest for organ in self._organs_of(parse_full_name(assembly.model))}
+        return FileToFetch(path, assembly.size_bytes, None, check_organs(organs))
 
     def own_files(self, name: str) -> OwnFiles:
-        """The files of the model called `name` as they came in; raises what `model` does, NotAssemblable."""
-        values = self.connection.get(API + model_path(self.resolved(name)))
-        check(values, answers.MODEL, "model")
-        model = parse_full_name(values["name"])
-        if values["unassemblable"]:
-            raise NotAssemblable(values["name"], values["unassemblable"])
-        # One that is whole and alone has an address of its own, whatever its name; one with only some organs has not.
-        alone = len(values["files"]) == 1 and values["complete"]
-        names = [
-            whole_file_name(one["name"], model) if alone else check_file_name(one["name"]) for one in values["files"]
-        ]
-        paths = [gguf_path(values["name"]) if alone else file_path(values["name"], file) for file in names]
-        files = [
-            FileToFetch(path, one["size_bytes"], Digest(one["sha256"]))
-            for path, one in zip(paths, values["files"], strict=True)
-        ]
-        composed = values["composed"]
+        """Return the original files of a model; raises what `model` does, NotAssemblable."""
+        page = self.model_page(name)
+        model = parse_full_name(page.name)
+        if page.unassemblable:
+            raise NotAssemblable(page.name, page.unassemblable)
+        # A single complete file has an address of its own, whatever its name; a model with only some organs has not.
+        alone = len(page.files) == 1 and page.complete
+        names = [whole_file_name(file.name, model) if alone else check_file_name(file.name) for file in page.files]
+        paths = [gguf_path(page.name) if alone else file_path(page.name, file_name) for file_name in names]
+        files = [FileToFetch(path, file.size_bytes, file.sha256) for path, file in zip(paths, page.files, strict=True)]
         return OwnFiles(
             model,
             tuple(zip(names, files, strict=True)),
-            Digest(values["digest"]),
-            None if composed is None else Digest(composed["lock_id"]),
-            (values["state_reason"] or "") if values["state"] == "yanked" else None,
+            page.digest,
+            page.lock_id,
+            (page.state_reason or "") if page.state == "yanked" else None,
         )
 
     def _checked_files(self, own: OwnFiles, name: str) -> Sequence[tuple[str, FileToFetch]]:

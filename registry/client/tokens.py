@@ -6,30 +6,26 @@ is for that address alone; `plain_http` is whether its owner said that it may tr
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import platformdirs
 
 from organs.registry.client.address import parse_address
-from organs.registry.client.shape import Named, check, flag, text
-from organs.registry.errors import BadReply, BadSetting
+from organs.registry.errors import BadSetting
 
 FILE_MAX_BYTES = 1024 * 1024
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-@dataclass(frozen=True, slots=True)
-class KeptToken:
-    """What one may show to one registry."""
+class KeptToken(msgspec.Struct, frozen=True):
+    """The token for one registry."""
 
     token: str
     plain_http: bool = False
@@ -62,11 +58,9 @@ def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
             )
         data = file.read(FILE_MAX_BYTES + 1)
     try:
-        values: Any = json.loads(data) if len(data) <= FILE_MAX_BYTES else None
-        check(values, Named({"token": text, "plain_http": flag}), path.name)
-    except (ValueError, RecursionError, BadReply) as error:
+        return msgspec.json.decode(data if len(data) <= FILE_MAX_BYTES else b"", type=dict[str, KeptToken])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path}: it holds no tokens; move it away and log in again") from error
-    return {url: KeptToken(one["token"], one["plain_http"]) for url, one in values.items()}
 
 
 def kept_token(url: str, path: Path | None = None) -> KeptToken | None:
@@ -90,12 +84,12 @@ def forget_token(url: str, path: Path | None = None) -> bool:
 
 def _write(path: Path, tokens: Mapping[str, KeptToken]) -> None:
     """The file, whole or as it was, never readable for others on the way."""
-    data = json.dumps({url: asdict(one) for url, one in sorted(tokens.items())}, indent=2) + "\n"
+    data = msgspec.json.format(msgspec.json.encode(dict(sorted(tokens.items())))) + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
     temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _PRIVATE_FILE)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(descriptor)

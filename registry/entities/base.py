@@ -20,6 +20,7 @@ from organs.registry import notebook
 Schema = dict[str, Any]
 """A schema as OpenAPI 3.1 has it: JSON Schema, draft 2020-12."""
 
+REF_TEMPLATE = "#/components/schemas/{name}"
 WHOLE_MAX = 2**63 - 1
 ITEMS_MAX = 1 << 20
 """Entries of one list or map."""
@@ -122,7 +123,7 @@ def decode(data: bytes | bytearray, kind: type[E]) -> E:
         raise ValueError("the JSON is nested too deeply, or its text is not UTF-8") from error
 
 
-def schemas(kinds: list[type[Entity]], template: str = "#/components/schemas/{name}") -> dict[str, Schema]:
+def schemas(kinds: list[type[Entity]], template: str = REF_TEMPLATE) -> dict[str, Schema]:
     """Return the schemas of `kinds` and of everything in them, by name.
 
     A value that this program sends has every member, unless its entity leaves out defaults, and no other.

@@ -8,7 +8,24 @@ from msgspec import Meta
 
 from organs.registry import notebook
 from organs.registry.amounts import count_text, size_text, theta_text
-from organs.registry.entities.base import Count, Digest, Entity, ModelText, Page, Share, Text, Theta, Time, Word
+from organs.registry.entities.base import (
+    ITEMS_MAX,
+    Bytes,
+    Count,
+    Digest,
+    Entity,
+    ModelText,
+    Page,
+    Share,
+    Text,
+    Texts,
+    Theta,
+    Time,
+    Word,
+)
+from organs.registry.entities.finding import Findings
+from organs.registry.entities.lineage import EDGES_MAX, LineageEdge
+from organs.registry.entities.plan import RecipeFile
 
 TITLE_SHOWN = 40
 """Characters of a title in tables."""
@@ -22,11 +39,8 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     name: ModelText
     title: Annotated[str, Meta(description="What its file calls it, as text from outside.")] | None
     kind: Annotated[
-        str,
-        Meta(
-            max_length=64,
-            description="model, adapter or vocabulary; partial where organs are missing, chimera if composed here.",
-        ),
+        Word,
+        Meta(description="model, adapter or vocabulary; partial where organs are missing, chimera if composed here."),
     ]
     architecture: Text | None
     parameters: Annotated[int, Meta(ge=0, description="How many numbers its weights are.")]
@@ -48,6 +62,97 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         size, theta = size_text(self.size_bytes), theta_text(self.mean_theta)
         return f"<{self.name}: {self.kind}, {count_text(self.parameters)} parameters, {size}, mean θ {theta}>"
+
+
+class TypeSummary(Entity, frozen=True, kw_only=True):
+    """The organs of one type in a model."""
+
+    type: Word
+    tensors: Count
+    size_bytes: Bytes
+    mean_theta: Theta | None
+    mean_spectral_signal: Share | None
+
+
+class ModelFile(Entity, frozen=True, kw_only=True):
+    """A file of a model as it was ingested."""
+
+    name: Text
+    size_bytes: Bytes
+    sha256: Digest
+
+
+class MetadataEntry(Entity, frozen=True, kw_only=True):
+    """An entry of a model's header as text. Long values are cut; of an array the text has the length."""
+
+    key: Text
+    type: Text
+    value: Text
+
+
+class IngestSummary(Entity, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of an ingest's report that is public: how much of the model was new is not.
+
+    A model that was composed here was not read from files: of it only the size is reported.
+    """
+
+    model: ModelText | None = None
+    digest: Digest | None = None
+    organs: Count | None = None
+    size_bytes: Bytes | None = None
+    flags: Texts | None = None
+    notes: Texts | None = None
+
+
+class Composed(Entity, frozen=True, kw_only=True):
+    """The lock, the parents and the recipe of a model that was composed here."""
+
+    lock_id: Digest
+    parents: Annotated[Texts, Meta(description="The base first.")]
+    recipe: RecipeFile
+
+
+class Model(ModelSummary, frozen=True, kw_only=True):
+    """A model with everything that is known of it but its organs, which have pages of their own."""
+
+    contributor: Annotated[Text, Meta(description="Who added it.")]
+    description: Annotated[Text, Meta(description="Markdown, from its owner or its file.")] | None
+    tags: Texts
+    state_reason: Annotated[Text, Meta(description="Why it was yanked.")] | None
+    changed_at: Annotated[Time, Meta(description="When its state, title, licence or the like last changed.")] | None
+    flags: Annotated[Texts, Meta(description="What is unusual about its files.")]
+    unassemblable: Annotated[Texts, Meta(description="Why its file is never written again; empty for nearly all.")]
+    types: Annotated[tuple[TypeSummary, ...], Meta(max_length=ITEMS_MAX)]
+    files: Annotated[tuple[ModelFile, ...], Meta(max_length=ITEMS_MAX)]
+    facts: Annotated[
+        dict[Text, Text],
+        Meta(max_length=ITEMS_MAX, description="What its header and its organs say, as short texts by name."),
+    ]
+    metadata: Annotated[tuple[MetadataEntry, ...], Meta(max_length=ITEMS_MAX)]
+    ingest: Annotated[IngestSummary, Meta(description="What its ingest reported.")] | None
+    composed: Annotated[Composed, Meta(description="How it was composed here; null for any other model.")] | None
+    lineage: Annotated[
+        tuple[LineageEdge, ...],
+        Meta(max_length=EDGES_MAX, description="Parents, then children, then relatives, the most alike first."),
+    ]
+    lineage_left_out: Annotated[Count, Meta(description="Edges beyond the first 200.")]
+    findings: Annotated[
+        Findings,
+        Meta(
+            max_length=EDGES_MAX,
+            description="Where declared and measured disagree; parents that were yanked or removed.",
+        ),
+    ]
+
+    @property
+    def is_chimera(self) -> bool:
+        """Whether it was composed here."""
+        return self.composed is not None
+
+    @property
+    def lock_id(self) -> Digest | None:
+        """The SHA-256 of its lock; None unless it was composed here."""
+        return None if self.composed is None else self.composed.lock_id
 
 
 class ModelPage(Page[ModelSummary], frozen=True, kw_only=True):

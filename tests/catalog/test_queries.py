@@ -24,11 +24,11 @@ from organs.registry.catalog.queries.organs import (
     reachable_organs,
 )
 from organs.registry.catalog.queries.reports import (
-    Totals,
     running_totals,
 )
 from organs.registry.catalog.tables import Blob, Model, Organ, Placement
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.about import RegistryTotals
 from organs.registry.errors import Ambiguous, BadDigest, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
@@ -226,7 +226,7 @@ def test_a_blob_knows_by_name_where_it_is_needed(registry: LocalRegistry, tmp_pa
 
 def test_the_totals_count_every_blob_once(registry: LocalRegistry, tmp_path: Path) -> None:
     with registry.catalog.reading() as session:
-        assert running_totals(session) == Totals(0, 0, 0, 0, 0, 0)
+        assert running_totals(session) == RegistryTotals(0, 0, 0, 0, 0, 0)
     data = little_model()
     for name in ("a", "b"):
         ingest_bytes(registry, tmp_path, name, data)

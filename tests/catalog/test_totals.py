@@ -10,8 +10,8 @@ import pytest
 from bench.populated import populate
 from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.catalog.queries.reports import (
-    Totals,
     counted_totals,
+    public_figures,
     running_totals,
 )
 from organs.registry.catalog.register.facets import add_to_totals
@@ -21,15 +21,15 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
 )
+from organs.registry.entities.about import Figures, RegistryTotals
 from organs.registry.local import LocalRegistry
-from organs.registry.present.models import figures
 from organs.registry.upkeep import verify
 from tests.builders import file_bytes
 from tests.faults.cases import LARGE, SMALL, leave, let_time_pass, rows, run_sweep, sample, take_in, write_model
 from tests.trips import ingest_file, little_model, weights
 
 
-def exact(registry: LocalRegistry) -> Totals:
+def exact(registry: LocalRegistry) -> RegistryTotals:
     """The totals, which are as a count gives them."""
     with registry.catalog.reading() as session:
         kept = running_totals(session)
@@ -44,7 +44,7 @@ def spoilt(registry: LocalRegistry) -> None:
 
 
 def test_an_empty_registry_has_nothing(registry: LocalRegistry) -> None:
-    assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
+    assert exact(registry) == RegistryTotals(0, 0, 0, 0, 0, 0)
 
 
 def test_models_that_share_organs_are_counted_with_all_their_places_and_each_organ_once(
@@ -93,9 +93,9 @@ def test_what_an_ingest_leaves_that_failed_counts_until_it_is_doomed(registry: L
     assert exact(registry).size_bytes == LARGE + SMALL
     let_time_pass(registry)
     assert run_sweep(registry).doomed == 2
-    assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
+    assert exact(registry) == RegistryTotals(0, 0, 0, 0, 0, 0)
     assert run_sweep(registry).removed == 2
-    assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
+    assert exact(registry) == RegistryTotals(0, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("by", ["a lease", "its bytes"])
@@ -136,7 +136,7 @@ def test_a_blob_that_comes_back_encoded_otherwise_counts_with_its_new_size(regis
     with registry.catalog.writing() as session:
         assert mark_corrupt(session, rows(registry)[0])
     leave(registry, replace(blob, stored_bytes=blob.stored_bytes + 7))
-    assert exact(registry) == Totals(0, 0, 0, 1, LARGE, blob.stored_bytes + 7)
+    assert exact(registry) == RegistryTotals(0, 0, 0, 1, LARGE, blob.stored_bytes + 7)
 
 
 def test_a_doomed_blob_that_is_found_corrupt_counts_and_no_longer_when_it_is_doomed_again(
@@ -171,7 +171,7 @@ def test_a_transaction_that_fails_changes_no_total(registry: LocalRegistry) -> N
 
     with pytest.raises(KeyError):
         fail_halfway()
-    assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
+    assert exact(registry) == RegistryTotals(0, 0, 0, 0, 0, 0)
 
 
 def test_a_generated_catalog_has_its_totals(registry: LocalRegistry) -> None:
@@ -180,13 +180,15 @@ def test_a_generated_catalog_has_its_totals(registry: LocalRegistry) -> None:
     assert (totals.models, totals.placements) == (2, 582)
 
 
-def test_figures_are_the_totals(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_public_figures_count_visible_models_alone(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "a.gguf")
     totals = exact(registry)
     with registry.catalog.reading() as session:
-        values = figures(session)
-    assert values == {name: getattr(totals, name) for name in Totals.__slots__}
+        found = public_figures(session)
+    assert found == Figures(
+        models=1, placements=totals.placements, organs=totals.organs, size_bytes=len(little_model())
+    )
 
 
 def test_verify_tells_of_wrong_totals_and_puts_them_right_when_it_is_to_repair(

@@ -9,24 +9,23 @@ from typing import Any
 
 import pytest
 
-from organs.registry.client import answers
 from organs.registry.client.address import (
     API,
     check_file_name,
     parse_full_name,
 )
 from organs.registry.client.remote import RemoteRegistry
-from organs.registry.client.shape import Shape, check
 from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job
-from organs.registry.entities.model import ModelPage
+from organs.registry.entities.model import Model, ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage
 from organs.registry.entities.plan import Compatibility, PlannedRecipe
 from organs.registry.entities.report import CellKind, Report, ReportColumn, table
 from organs.registry.errors import BadReply, Unreachable
 from organs.registry.local import LocalRegistry
+from organs.registry.models import with_organs
 from organs.registry.reports.formats import markdown
 from tests.client.scripted import Answer, as_json, scripted
 
@@ -37,9 +36,11 @@ REPORT = Report(title="A", main="t", opening=("B",), sections={"t": TABLE}, clos
 
 
 def shown_model(values: Any) -> None:
-    check(values, answers.MODEL, "model")
-    parse_full_name(values["name"])
-    answers.registered_model(values, [])
+    decoded(Model)(values)
+    model = with_organs(decode(json.dumps(values).encode(), Model), ())
+    parse_full_name(model.name)
+    assert repr(model)
+    assert model.is_chimera == (model.recipe_yaml is not None)
 
 
 def shown_report(values: Any) -> None:
@@ -58,10 +59,6 @@ def decoded(kind: type[Entity]) -> Callable[[Any], None]:
         assert repr(entity)
 
     return take
-
-
-def shaped(shape: Shape) -> Callable[[Any], None]:
-    return lambda values: check(values, shape, "it")
 
 
 @pytest.fixture(scope="module")

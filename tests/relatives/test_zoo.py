@@ -11,12 +11,13 @@ import pytest
 
 from organs.registry.anatomy import Slot, place_of
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.entities.model import Model
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
 from organs.registry.lineage import FINGERPRINT_ROUNDING, NOISE
 from organs.registry.local import LocalRegistry
+from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import model_page
 from tests.homes import Homes, shipped
 from tests.kin import declared_pairs, measured_pairs
 
@@ -39,7 +40,7 @@ def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loca
         yield registry
 
 
-def page(zoo: LocalRegistry, name: str) -> dict[str, Any]:
+def page(zoo: LocalRegistry, name: str) -> Model:
     with zoo.catalog.reading() as session:
         return model_page(session, model_by_name(session, parse_model_name(name)))
 
@@ -99,7 +100,7 @@ def test_what_is_declared_leads_to_the_file_that_is_meant(zoo: LocalRegistry) ->
 
 
 def test_findings_say_where_declared_and_measured_disagree(zoo: LocalRegistry) -> None:
-    found = {name: [finding["code"] for finding in page(zoo, name)["findings"]] for name in (*KIN, B, C, ADAPTER)}
+    found = {name: [finding.code for finding in page(zoo, name).findings] for name in (*KIN, B, C, ADAPTER)}
     assert {name: codes for name, codes in found.items() if codes} == {
         BRANCH: ["parent-loosely-related"],
         B: ["no-known-relatives"],
@@ -115,7 +116,7 @@ def test_other_shapes_cannot_be_compared(zoo: LocalRegistry) -> None:
 
 
 def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: LocalRegistry) -> None:
-    assert page(zoo, A)["facts"] == {
+    assert page(zoo, A).facts == {
         "kind": "model",
         "architecture": "llama",
         "licence": "apache-2.0",
@@ -128,17 +129,17 @@ def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: LocalRegistry) -
         "tokenizer": "gpt2, gpt-2",
     }
     differs = {one.what: (one.first, one.second) for one in zoo.compare(A, C).differs}
-    assert differs["embedding length"] == ("192", page(zoo, C)["facts"]["embedding length"])
+    assert differs["embedding length"] == ("192", page(zoo, C).facts["embedding length"])
     assert "licence" not in differs
 
 
 def test_a_model_lists_its_parents_children_and_relatives(zoo: LocalRegistry) -> None:
-    edges = page(zoo, A)["lineage"]
-    children = [edge for edge in edges if edge["direction"] == "child"]
-    relatives = [edge for edge in edges if edge["direction"] == "relative"]
-    assert {edge["model"] for edge in children} == {f"local/{name}@1" for name in (QUANTISED, CODE, PROSE, ADAPTER)}
-    assert [edge["model"] for edge in relatives[:1]] == [f"local/{QUANTISED}@1"]
-    assert [edge["likeness"] for edge in relatives] == sorted((edge["likeness"] for edge in relatives), reverse=True)
-    (parent,) = [edge for edge in page(zoo, BRANCH)["lineage"] if edge["direction"] == "parent"]
-    assert (parent["model"], parent["text"]) == (f"local/{EARLY}@1", "organ registry/Zoo A v0.1")
-    assert parent["likeness"] == pytest.approx(0.5, abs=0.1)
+    edges = page(zoo, A).lineage
+    children = [edge for edge in edges if edge.direction == "child"]
+    relatives = [edge for edge in edges if edge.direction == "relative"]
+    assert {edge.model for edge in children} == {f"local/{name}@1" for name in (QUANTISED, CODE, PROSE, ADAPTER)}
+    assert [edge.model for edge in relatives[:1]] == [f"local/{QUANTISED}@1"]
+    assert [edge.likeness for edge in relatives] == sorted((edge.likeness for edge in relatives), reverse=True)
+    (parent,) = [edge for edge in page(zoo, BRANCH).lineage if edge.direction == "parent"]
+    assert (parent.model, parent.text) == (f"local/{EARLY}@1", "organ registry/Zoo A v0.1")
+    assert parent.likeness == pytest.approx(0.5, abs=0.1)

@@ -98,13 +98,14 @@ def header_digest(file: bytes) -> str:
 
 def arguments(client: FlaskClient, registry: LocalRegistry, askers: Askers) -> dict[str, str]:
     """A value for each name that rules have in angle brackets."""
-    values = client.get(f"/models/{ada.VISIBLE}.json").get_json()
+    model = client.get(f"/api/v1/models/{ada.VISIBLE}").get_json()
+    organs = client.get(f"/api/v1/models/{ada.VISIBLE}/organs?limit=1000").get_json()["items"]
     return {
         **dict.fromkeys(("namespace", "user", "contributor"), "ada"),
-        **dict.fromkeys(("file", "path"), values["files"][0]["name"]),
+        **dict.fromkeys(("file", "path"), model["files"][0]["name"]),
         "name": "open",
         "filename": "catalog.js",
-        "digest": values["organs"][-1]["digest"],
+        "digest": organs[-1]["digest"],
         "form": "npy",
         "header": header_digest(kin_file("open", kin_tensors())),
         "lock": ada.lock_ids(registry)[ada.MIXED],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from organs.registry.entities.comparison import OrganChange
-from organs.registry.present.values import Values
 from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
 from tests.builders import placed_organ
 
 
-def slots(grid: Values) -> list[str]:
+def slots(grid: dict[str, Any]) -> list[str]:
     return [slot["name"] for slot in grid["slots"]]
 
 

@@ -33,8 +33,8 @@ from organs.web.charts.drawing import (
     printable,
 )
 from organs.web.charts.plots import (
+    BlockTheta,
     DepthLine,
-    DepthPoint,
     FittedLine,
     SizedPoint,
     TypeSpread,
@@ -94,7 +94,7 @@ def filled(registry: LocalRegistry, homes: Homes) -> Iterator[FlaskClient]:
 
 
 def digest_of(client: FlaskClient, tensor: str) -> str:
-    organs = client.get("/models/local/odd.json").get_json()["organs"]
+    organs = client.get("/api/v1/models/local/odd/organs?limit=1000").get_json()["items"]
     return next(str(one["digest"]) for one in organs if one["name"] == tensor)
 
 
@@ -347,7 +347,7 @@ def test_a_picture_of_nothing_is_404(little: FlaskClient, address: str) -> None:
 
 
 def test_labels_of_lines_that_end_together_do_not_touch() -> None:
-    points = tuple(DepthPoint(block, 34.0, 35.0, 36.0) for block in range(3))
+    points = tuple(BlockTheta("organ", "text", block, block, 3, 34.0, 35.0, 36.0) for block in range(3))
     svg = depth_chart([DepthLine(name, points) for name in ("one", "two", "three", "four")], 3)
     places = sorted(
         float(one.attrib["y"]) for one in ElementTree.fromstring(svg).iter(f"{SVG}text") if one.get("class") == "name"

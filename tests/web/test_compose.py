@@ -382,7 +382,7 @@ def test_what_fits_a_base_is_listed_by_type_and_a_donor_in_full(little: FlaskCli
 def test_model_and_organ_pages_lead_here(little: FlaskClient) -> None:
     page = parsed(little.get("/models/local/base").text)
     assert links_with(page, ("base", BASE))
-    digest = little.get("/models/local/tuned.json").get_json()["organs"][-1]["digest"]
+    digest = little.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"][-1]["digest"]
     links = links_with(parsed(little.get(f"/organs/{digest}").text))
     (link,) = [one for one in links if steps_in(one)[0][0] == "graft"]
     assert "What waits for a base" in little.get(link).text

@@ -85,7 +85,7 @@ def test_what_is_only_looked_at_kept_already_cut_off_or_in_part_is_no_download(
     assert client.get(WHOLE, headers={"Range": "bytes=0-1000"}).data
     assert client.get(WHOLE, headers={"Range": "bytes=999999999-"}).status_code == 416
     assert client.get("/local/little/resolve/main/README.md").data
-    digest = client.get("/models/local/little.json").get_json()["organs"][0]["digest"]
+    digest = client.get("/api/v1/models/local/little/organs?limit=1000").get_json()["items"][0]["digest"]
     assert client.get(f"/organs/{digest}.raw").data
     with client.get(WHOLE) as answer:
         pieces = answer.iter_encoded()

@@ -51,7 +51,8 @@ QUERIES = {
 
 def arguments(client: FlaskClient) -> dict[str, str]:
     """A value for each name that rules have in angle brackets."""
-    values = client.get("/models/local/hostile.json").get_json()
+    files = client.get("/api/v1/models/local/hostile").get_json()["files"]
+    organs = client.get("/api/v1/models/local/hostile/organs?limit=1000").get_json()["items"]
     (chimera,) = client.get("/chimeras.json", follow_redirects=True).get_json()["items"]
     return {
         "lock": chimera["lock_id"],
@@ -61,14 +62,14 @@ def arguments(client: FlaskClient) -> dict[str, str]:
         "contributor": "local",
         "upload": "nobodySentAnythingHere",
         "name": "hostile",
-        "digest": values["organs"][-1]["digest"],
-        "filename": values["files"][0]["name"],
-        "file": values["files"][0]["name"],
+        "digest": organs[-1]["digest"],
+        "filename": files[0]["name"],
+        "file": files[0]["name"],
         "form": "npy",
         "section": "ranking",
         "rev": "main",
         "revision": "main",
-        "path": values["files"][0]["name"],
+        "path": files[0]["name"],
         "user": "local",
         "repo": "hostile",
         "tag": "latest",
@@ -269,8 +270,8 @@ def test_what_is_not_there_is_404_in_the_form_that_was_asked_for(little: FlaskCl
     page = little.get(address)
     assert (page.status_code, page.mimetype) == (404, "text/html")
     twin = little.get(f"{address}.json", follow_redirects=True)
-    # The API says which parameter is wrong where a text is no digest.
-    assert twin.status_code == (400 if address == "/organs/zz" else 404)
+    # The API says which parameter is wrong where a text cannot be a digest or a name.
+    assert twin.status_code == (400 if address in ("/organs/zz", "/models/.../x") else 404)
     assert set(Problem.__struct_fields__) <= set(twin.get_json())
     assert twin.mimetype == MEDIA_TYPE
     assert page.headers["Cache-Control"] == twin.headers["Cache-Control"] == "no-store"

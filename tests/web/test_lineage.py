@@ -103,7 +103,7 @@ def test_a_models_page_lists_its_relatives_and_findings(registry: LocalRegistry,
     tuned = kin_file("Tuned", kin_tensors(alike=0.995), parent_entries(HOSTILE))
     ingest_bytes(registry, tmp_path, "tuned", tuned)
     with create_app(registry).test_client() as client:
-        values = client.get("/models/local/tuned.json").get_json()
+        values = client.get("/models/local/tuned.json", follow_redirects=True).get_json()
         assert [edge["direction"] for edge in values["lineage"]] == ["parent", "relative"]
         assert [one["code"] for one in values["findings"]] == ["parent-not-registered", "close-relative-not-declared"]
         page = parsed(client.get("/models/local/tuned").text)

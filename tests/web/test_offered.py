@@ -45,7 +45,6 @@ def test_a_model_without_a_relative_to_compare_with_is_shown_by_theta(zoo: Flask
     assert answer.status_code == 200
     assert "likeness</a>" not in answer.text
     assert "Compared with" not in answer.text
-    assert zoo.get(f"/models/{name}.json?by={by}").get_json()["compared_with"] is None
 
 
 def test_what_is_to_be_taken_with_care_is_marked(zoo: FlaskClient) -> None:

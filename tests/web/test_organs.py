@@ -156,8 +156,8 @@ def test_an_organ_says_what_its_theta_is_made_of(little: FlaskClient) -> None:
 
 
 def test_an_organ_lists_those_that_are_most_alike(little: FlaskClient) -> None:
-    base = little.get("/models/local/base.json").get_json()["organs"]
-    tuned = little.get("/models/local/tuned.json").get_json()["organs"]
+    base = little.get("/api/v1/models/local/base/organs?limit=1000").get_json()["items"]
+    tuned = little.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"]
     place = next(number for number, one in enumerate(base) if one["name"] == "blk.0.ffn_up.weight")
     page = little.get(f"/organs/{base[place]['digest']}").text
     table = page[page.index('aria-label="Most alike"') :]

@@ -72,7 +72,7 @@ def test_a_removed_model_is_gone_with_the_day_and_the_reason_wherever_it_is_name
     for address in (f"/api/v1/models/{ONCE}", f"/models/{ONCE}.json", f"/models/{ONCE}/report.json"):
         assert assert_refused(document("1"), client.get(address, follow_redirects=True), 410, None) == sentence
     assert client.get(f"/models/{TWICE}@1").status_code == 410
-    assert client.get(f"/models/{TWICE}.json").get_json()["name"] == f"{TWICE}@2"
+    assert client.get(f"/models/{TWICE}.json", follow_redirects=True).get_json()["name"] == f"{TWICE}@2"
 
 
 def test_clients_of_the_hub_are_told_by_their_own_words(client: FlaskClient) -> None:
@@ -90,7 +90,7 @@ def test_clients_of_the_hub_are_told_by_their_own_words(client: FlaskClient) -> 
 
 def test_what_nobody_saw_before_it_was_removed_is_told_of_as_what_never_was(client: FlaskClient) -> None:
     for address in ("/models/{}", "/models/{}.json", "/models/{}.gguf", "/api/v1/models/{}", "/models/{}/report"):
-        hidden, absent = client.get(address.format(UNSEEN)), client.get(address.format("ada/anseen"))
+        hidden, absent = (client.get(address.format(name), follow_redirects=True) for name in (UNSEEN, "ada/anseen"))
         assert hidden.status_code == absent.status_code == 404, address
         assert hidden.text.replace("unseen", "anseen") == absent.text, address
 

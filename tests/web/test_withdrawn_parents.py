@@ -18,6 +18,7 @@ from organs.registry.catalog.register.models import (
     remove_model,
 )
 from organs.registry.catalog.tables import Model
+from organs.registry.entities import model as entities
 from organs.registry.entities.base import decode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.local import LocalRegistry
@@ -102,14 +103,14 @@ def test_a_chimera_says_that_a_parent_was_withdrawn_after_it_was_made(
     assert listed["withdrawn_parents"] == [f"{parent}@1"]
     assert "(yanked or removed)" in client.get("/chimeras").text
     print_chimera(decode(client.get(f"/api/v1/chimeras/{lock}").data, Chimera))
-    print_lineage(client.get(f"/models/{CHIMERA}.json").get_json())
+    print_lineage(decode(client.get(f"/api/v1/models/{CHIMERA}").data, entities.Model))
     assert capsys.readouterr().out.replace("\n", " ").count(f"was {state} on") == 2
 
 
 def test_what_was_restored_is_warned_of_no_more(client: FlaskClient, held: LocalRegistry) -> None:
     change(held, DONOR, "yanked")
     change(held, f"{DONOR}@1", "visible")
-    assert warnings(client.get(f"/models/{CHIMERA}.json").get_json()) == []
+    assert warnings(client.get(f"/models/{CHIMERA}.json", follow_redirects=True).get_json()) == []
 
 
 def test_a_parent_that_was_removed_before_it_was_published_is_not_told_of(
@@ -118,7 +119,7 @@ def test_a_parent_that_was_removed_before_it_was_published_is_not_told_of(
     with held.catalog.writing() as session:
         model = session.query(Model).filter_by(name="donor").one()
         model.state = "quarantined"
-    assert warnings(client.get(f"/models/{CHIMERA}.json").get_json()) == []
+    assert warnings(client.get(f"/models/{CHIMERA}.json", follow_redirects=True).get_json()) == []
     assert client.get("/api/v1/chimeras").get_json()["items"][0]["withdrawn_parents"] == []
 
 
@@ -142,7 +143,7 @@ def test_a_plan_with_a_yanked_model_has_to_be_accepted_and_then_the_chimera_says
     assert plan["can_be_made"] is True
     composition = held.compose(BASE).graft(f"{DONOR}@1", blocks=1).accept("parent-yanked").named("local/second")
     made = composition.plan().register()
-    lock = client.get(f"/models/{made.model}.json".replace("@1", "")).get_json()["composed"]["lock_id"]
+    lock = client.get(f"/api/v1/models/{made.model}").get_json()["composed"]["lock_id"]
     assert warnings(client.get(f"/chimeras/{lock}.json", follow_redirects=True).get_json()) == [
         ("parent-yanked", f"{DONOR}@1")
     ], "once"
@@ -160,7 +161,7 @@ def test_a_yanked_base_and_the_compatibility_with_a_yanked_model_are_warned_of(
 
 def test_an_organ_that_only_a_yanked_model_has_says_so(client: FlaskClient, held: LocalRegistry) -> None:
     base, donor, chimera = (
-        {one["digest"] for one in client.get(f"/models/{name}.json").get_json()["organs"]}
+        {one["digest"] for one in client.get(f"/api/v1/models/{name}/organs?limit=1000").get_json()["items"]}
         for name in (BASE, DONOR, CHIMERA)
     )
     digest = min(donor - base - chimera)

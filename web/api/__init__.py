@@ -5,7 +5,6 @@ operation    a route of the API with its description
 submissions  submissions: a model of pieces that were sent or are here, looked at, published
 admin        administration: what waits for review, models removed, the event log, contributors
 downloads    downloads in the OpenAPI document
-schemas      what answers look like, as JSON Schemas
 document     the OpenAPI document, made from the routes of the API, with examples
 accounts     the account of the token that is sent, and contributors as everyone sees them
 chimeras     chimeras: a list, one by its lock; made, grafted, purified, validated; where a file is

@@ -9,16 +9,17 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import Any
 
-from organs.registry.entities.base import schemas
-from organs.registry.entities.problem import MEDIA_TYPE
-from organs.registry.present.models import public_figures
-from organs.registry.present.values import Values
+import msgspec
+
+from organs.registry.catalog.queries.reports import public_figures
+from organs.registry.entities.about import Root
+from organs.registry.entities.base import REF_TEMPLATE, Schema, schemas
+from organs.registry.entities.problem import MEDIA_TYPE, Problem
+from organs.registry.entities.submission import Upload
 from organs.web.api.blueprint import ROOT
 from organs.web.api.downloads import DOWNLOADS, Download
 from organs.web.api.downloads import GROUP as DOWNLOADS_GROUP
 from organs.web.api.operation import NAMESPACE, Operation, Parameter, entities, operation, operations
-from organs.web.api.schemas import SCHEMAS, Schema
-from organs.web.api.schemas.values import ref
 from organs.web.file_responses import OCTETS
 from organs.web.responses import (
     reading,
@@ -128,12 +129,24 @@ def document(version: str) -> Schema:
         "tags": [{"name": name, "description": text} for name, text in GROUPS.items()],
         "paths": paths,
         "components": {
-            "schemas": SCHEMAS | schemas(list(entities())),
+            "schemas": _schemas(),
             "responses": _responses(),
             "parameters": {name: _header(name, text) for name, text in _CONDITIONS.items()},
             "securitySchemes": {SECURITY: {"type": "http", "scheme": "bearer", "description": SECURITY_TEXT}},
         },
     }
+
+
+def _schemas() -> dict[str, Schema]:
+    """Return the schemas of all entities that operations answer or take, and of what is not an entity."""
+    _, problem = msgspec.json.schema_components([Problem], ref_template=REF_TEMPLATE)
+    upload = schemas([Upload])["Upload"]
+    upload_problem: Schema = {
+        "description": "What is wrong, and the members of the upload as it is.",
+        "allOf": [_ref("Problem"), {name: part for name, part in upload.items() if name != "additionalProperties"}],
+    }
+    openapi: Schema = {"type": "object", "description": "This document.", "required": ["openapi", "info", "paths"]}
+    return {DOCUMENT: openapi, "UploadProblem": upload_problem, **problem, **schemas(list(entities()))}
 
 
 def _operation(told: Operation) -> Schema:
@@ -151,14 +164,14 @@ def _operation(told: Operation) -> Schema:
         found["parameters"] += [_component("parameters", name) for name in _API_CONDITIONS]
         found["responses"]["304"] = _component("responses", "NotModified")
     if told.body is not None:
-        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": ref(told.body)}}}
+        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(told.body)}}}
     if told.bytes_example is not None:
         found["requestBody"] = {"required": True, "content": {OCTETS: {"schema": _BYTES}}}
     return found
 
 
 def _answer(told: Operation) -> Schema:
-    content: Schema = {"schema": ref(told.answer)}
+    content: Schema = {"schema": _ref(told.answer)}
     example = example_answers().get(told.name)
     if example is not None:
         content["example"] = example
@@ -197,7 +210,7 @@ def _responses() -> Schema:
         "NotModified": {"description": "What the asker has is current.", "headers": {"ETag": _text_header("")}}
     }
     for status, text in _REFUSALS.items():
-        schema = ref(_REFUSAL_SCHEMAS.get(status, "Problem"))
+        schema = _ref(_REFUSAL_SCHEMAS.get(status, "Problem"))
         told = _API_REFUSALS.get(status, text)
         found[f"json-{status}"] = {"description": told, "content": {MEDIA_TYPE: {"schema": schema}}}
         if status in _DOWNLOAD_REFUSALS:
@@ -233,31 +246,37 @@ def _text_header(text: str, *, required: bool = True) -> Schema:
     return found | ({"description": text} if text else {})
 
 
+def _ref(name: str) -> Schema:
+    return {"$ref": REF_TEMPLATE.format(name=name)}
+
+
 def _component(kind: str, name: str) -> Schema:
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
 GROUP = "About"
+DOCUMENT = "Document"
+"""The schema of the OpenAPI document, the one answer that is not an entity."""
 
 
-@operation("", group=GROUP, summary="What answers here", answer="Root", example=ROOT)
-def root() -> Values:
+@operation("", group=GROUP, summary="What answers here", answer=Root, example=ROOT)
+def root() -> Root:
     """The program's version, the registry in figures, and where to go on."""
     with reading(settings().search_seconds) as session:
-        numbers = public_figures(session)
+        figures = public_figures(session)
     names = ("organs", "facets", "models", "compare", "reports", "jobs", "openapi.json")
     links = {name: f"{ROOT}/{name}" for name in names}
-    return {"name": "Organ registry", "version": program_version(), "figures": numbers, "links": links}
+    return Root(name="Organ registry", version=program_version(), figures=figures, links=links)
 
 
 @operation(
     "/openapi.json",
     group=GROUP,
     summary="This document",
-    answer="Document",
+    answer=DOCUMENT,
     example=f"{ROOT}/openapi.json",
 )
-def openapi() -> Values:
+def openapi() -> Schema:
     """The API as OpenAPI 3.1 describes it."""
     return document(program_version())
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from organs.registry.entities.base import Schema
 from organs.web.api.operation import (
     DIGEST,
     NAME,
     NAMESPACE,
     Parameter,
 )
-from organs.web.api.schemas.values import SHAPE_PATTERN, Schema
 
 GROUP = "Downloads"
 
+SHAPE_PATTERN = "^[0-9]+(x[0-9]+){0,3}$"
 _TEXT: Schema = {"type": "string"}
 
 

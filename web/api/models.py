@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.manifest import read_edits
 from organs.ingest.service import publish_model
+from organs.registry.catalog import tables
 from organs.registry.catalog.queries.composing import model_by_digest, model_with_header
 from organs.registry.catalog.queries.models import (
     OWN_STATES,
@@ -22,13 +23,12 @@ from organs.registry.catalog.queries.organs import organ_page_of_model
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.register.models import edit_model, hide_model
 from organs.registry.catalog.search import MODELS
-from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.entities.lineage import FamilyPage, ModelLineage
-from organs.registry.entities.model import ModelPage, ModelSummary
+from organs.registry.entities.model import Model, ModelPage, ModelSummary
 from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.published import (
     VERSION_MAX,
@@ -40,9 +40,8 @@ from organs.registry.entities.published import (
     YankRequest,
 )
 from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
+from organs.registry.models import model_page
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.models import model_page
-from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, registered_model
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX, families, family_of
@@ -161,11 +160,11 @@ def header(header: str) -> ModelSummary:
     group=GROUP,
     summary="One model",
     parameters=(NAMESPACE, NAME),
-    answer="Model",
+    answer=Model,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}",
 )
-def model(namespace: str, name: str) -> Values:
+def model(namespace: str, name: str) -> Model:
     """A model with its metadata, types, files and lineage. Its organs have pages of their own."""
     with reading(settings().search_seconds) as session:
         return model_page(session, _model(session, namespace, name))
@@ -273,7 +272,7 @@ def compare() -> Comparison:
     return compare_models(*sides)
 
 
-def _model(session: Session, namespace: str, name: str) -> Model:
+def _model(session: Session, namespace: str, name: str) -> tables.Model:
     return model_by_name(session, parse_model_name(f"{namespace}/{name}"))
 
 

@@ -22,14 +22,13 @@ from organs.registry.catalog.cursor import (
 )
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.search import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary, nearest
-from organs.registry.entities.base import Entity, Request, schema_name
+from organs.registry.entities.base import Entity, Page, Request, Schema, schema_name
 from organs.registry.entities.job import Details, Job
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.entities.submission import Submission, Upload
 from organs.registry.errors import BadRequest
-from organs.registry.present.values import Values
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
 from organs.web.api.blueprint import ROOT, api
-from organs.web.api.schemas.values import Schema
 from organs.web.auth import (
     ANY,
     UPLOAD,
@@ -102,7 +101,8 @@ class Operation:
 
 Answer = str | type[Entity]
 """The entity that is answered, or the name of a schema."""
-View = Callable[..., Entity | Values]
+View = Callable[..., Entity | Schema]
+"""It answers an entity; the view of the OpenAPI document answers the document."""
 
 _operations: list[Operation] = []
 _entities: dict[str, type[Entity]] = {}
@@ -207,17 +207,12 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
         check_address(known, repeatable)
         value = view(**arguments)
         made = json_answer(value)
-        following = _next(value) if told.is_list else None
+        following = value.next if isinstance(value, Page) else None
         if following is not None:
             made.headers["Link"] = f'<{next_address(following)}>; rel="next"'
         return conditional(made) if told.method == "get" else made
 
     return answer
-
-
-def _next(value: Entity | Values) -> str | None:
-    following: str | None = value["next"] if isinstance(value, dict) else value.next  # type: ignore[attr-defined]
-    return following
 
 
 def check_address(known: Sequence[str], repeatable: Collection[str] = ()) -> None:
@@ -253,7 +248,7 @@ BRACKETS_MAX = 250_000
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
-def json_body(members: type[Request] | Sequence[str] | None = None) -> Values:
+def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str, Any]:
     """Return the body, an object with some of `members` and no others; with None the caller checks its members.
 
     With a class, `members` are those of that request; their values are for the caller to check. Raises BadRequest;
@@ -277,7 +272,7 @@ def read_body(kind: type[R]) -> R:
     """Return the body as a request of that class; raises BadRequest with each member that is not valid, as
     `json_body`."""
     values = json_body(kind)
-    found: Values = {}
+    found: dict[str, Any] = {}
     wrong: list[tuple[str | None, str]] = []
     for member in structs.fields(kind):
         name = member.encode_name
@@ -348,7 +343,7 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _members(pairs: list[tuple[str, Any]]) -> Values:
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise BadRequest(None, "The body has a member twice; which one is meant cannot be told.")
@@ -486,7 +481,7 @@ DONOR = Parameter(
 YAML = "yaml"
 
 
-def asked_recipe() -> Values:
+def asked_recipe() -> dict[str, Any]:
     """The body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
     body = json_body()
     if YAML not in body:
@@ -499,8 +494,8 @@ def asked_recipe() -> Values:
 
 
 ACCEPTED = 202
-_PLACES = {"Job": "jobs", "Upload": "uploads", "Submission": "submissions"}
-"""Where what is answered with 202 can be asked for again, by the name of its schema."""
+_PLACES: dict[type[Entity], str] = {Job: "jobs", Upload: "uploads", Submission: "submissions"}
+"""Where a resource that is answered with 202 has its address."""
 _NEEDS = "It needs a token with the scope `{}`."
 _NEEDS_ANY = "It needs a token, of whatever scope."
 
@@ -580,15 +575,11 @@ def _serve_writing(told: Operation, view: View) -> Callable[..., Response]:
         check_address(known)
         if told.body is not None:
             check_json()
-        values = view(**arguments)
-        made = json_answer(values, told.status)
+        value = view(**arguments)
+        made = json_answer(value, told.status)
         made.headers["Cache-Control"] = "no-store"
-        if told.answer in _PLACES and told.status == ACCEPTED:
-            made.headers["Location"] = f"{ROOT}/{_PLACES[told.answer]}/{_id(values)}"
+        if isinstance(value, Job | Upload | Submission) and told.status == ACCEPTED:
+            made.headers["Location"] = f"{ROOT}/{_PLACES[type(value)]}/{value.id}"
         return made
 
     return answer
-
-
-def _id(value: Entity | Values) -> object:
-    return value["id"] if isinstance(value, dict) else value.id  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from flask import request
 from msgspec.structs import replace
@@ -19,7 +20,6 @@ from organs.registry.entities.base import Schema
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe, RecipeRequest
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, BadRequest, NotFound
-from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     BASE,
@@ -77,7 +77,7 @@ def plan() -> PlannedRecipe:
     return planned_for_client(asked_recipe(), every_part=asked_switch("every_part"), with_lock=asked_switch("lock"))
 
 
-def planned_for_client(inputs: Values, *, every_part: bool = False, with_lock: bool = False) -> PlannedRecipe:
+def planned_for_client(inputs: dict[str, Any], *, every_part: bool = False, with_lock: bool = False) -> PlannedRecipe:
     """Return the plan of the recipe in `recipe` or `recipe_text`, or the findings that prevent one.
 
     Raises TooCostly, TooMany, TooSlow.

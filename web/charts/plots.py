@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.amounts import count_text
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.gguf import DType
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measure.sample import Run, read_values, sample_runs, spread
@@ -166,19 +168,25 @@ def _below(deviations: float) -> float:
 DEPTH_WIDTH, DEPTH_HEIGHT = 760, 300
 DEPTH_LABEL_WIDTH = 84
 LOOKS = ("curve", "dashed", "dotted")
+BLOCKS_MAX = 400
+"""Blocks that are drawn; the largest models of today have some hundreds, a hostile file any number."""
 DEGREES_AROUND = 2.0
 """Kept free above and below the lines."""
 
 
 @dataclass(frozen=True, slots=True)
-class DepthPoint:
-    """The organs of one type in one block: lowest, mean and highest θ in degrees."""
+class BlockTheta:
+    """The organs of one type in one block: how many have a θ, and their lowest, mean and highest θ in degrees."""
 
+    type: str
+    tower: str
+    block: int
     position: int
-    """Of the block among all blocks of the model, from 0: towers stand one behind the other."""
-    lowest: float
-    mean: float
-    highest: float
+    """Of the block among all blocks of the model, from 0. The blocks of one tower follow those of the other."""
+    tensors: int
+    lowest_theta: float
+    mean_theta: float
+    highest_theta: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +194,48 @@ class DepthLine:
     """One type along the blocks."""
 
     label: str
-    points: tuple[DepthPoint, ...]
+    points: tuple[BlockTheta, ...]
+
+
+def block_thetas(organs: Iterable[PlacedOrgan]) -> list[BlockTheta]:
+    """Return θ by type and block, in the order of the types' names, then of the blocks.
+
+    Organs outside the blocks and those without a θ are left out, as are blocks beyond the first `BLOCKS_MAX`.
+    """
+    thetas: dict[tuple[str, str, int], list[float]] = {}
+    blocks = set()
+    for organ in organs:
+        if organ.block is not None:
+            blocks.add((organ.tower, organ.block))
+            if organ.theta is not None:
+                thetas.setdefault((organ.type, organ.tower, organ.block), []).append(organ.theta)
+    positions = {place: position for position, place in enumerate(sorted(blocks)[:BLOCKS_MAX])}
+    return [
+        BlockTheta(
+            type=kind,
+            tower=tower,
+            block=block,
+            position=positions[tower, block],
+            tensors=len(values),
+            lowest_theta=min(values),
+            mean_theta=fmean(values),
+            highest_theta=max(values),
+        )
+        for (kind, tower, block), values in sorted(thetas.items())
+        if (tower, block) in positions
+    ]
 
 
 def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
     """The picture of `lines` over `blocks` blocks, of which there are two or more."""
     points = [point for line in lines for point in line.points]
-    low = max(0.0, min(point.lowest for point in points) - DEGREES_AROUND)
-    high = min(90.0, max(point.highest for point in points) + DEGREES_AROUND)
+    low = max(0.0, min(point.lowest_theta for point in points) - DEGREES_AROUND)
+    high = min(90.0, max(point.highest_theta for point in points) + DEGREES_AROUND)
     bands = [Line(_outline(line.points), "band") for line in lines]
     means = [
-        Line([(float(point.position), point.mean) for point in line.points], LOOKS[index % len(LOOKS)], line.label)
+        Line(
+            [(float(point.position), point.mean_theta) for point in line.points], LOOKS[index % len(LOOKS)], line.label
+        )
         for index, line in enumerate(lines)
     ]
     return drawn(
@@ -212,10 +251,10 @@ def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
     )
 
 
-def _outline(points: Sequence[DepthPoint]) -> list[tuple[float, float]]:
+def _outline(points: Sequence[BlockTheta]) -> list[tuple[float, float]]:
     """Along the highest and back along the lowest."""
-    there = [(float(point.position), point.highest) for point in points]
-    back = [(float(point.position), point.lowest) for point in reversed(points)]
+    there = [(float(point.position), point.highest_theta) for point in points]
+    back = [(float(point.position), point.lowest_theta) for point in reversed(points)]
     return [*there, *back, there[0]]
 
 

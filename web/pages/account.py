@@ -37,7 +37,6 @@ from organs.registry.entities.account import (
 )
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadInput, BadToken, NotAllowed
-from organs.registry.present.values import Values
 from organs.web.answer_cache import reveal_headers
 from organs.web.auth import (
     ANY,
@@ -53,7 +52,7 @@ from organs.web.limits import (
     PAGE_TOKENS,
     rates,
 )
-from organs.web.pages.routes import Page, Sheet, paged, pages, writing_form
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     asked_after,
     asked_limit,
@@ -159,7 +158,7 @@ def _earlier(first: datetime, second: datetime | None) -> datetime:
     return first if second is None else min(first, second)
 
 
-def _account_context(account: AccountOverview) -> Values:
+def _account_context(account: AccountOverview) -> Context:
     own, manages = account.token, TOKENS in account.scopes
     return {
         "reachable": REACHABLE_STATES,
@@ -237,7 +236,7 @@ def log_out() -> str:
     return url_for("pages.home")
 
 
-def _values(following: str | None) -> Values:
+def _values(following: str | None) -> Context:
     return {"next": following, "contributor": identity().name}
 
 
@@ -298,7 +297,7 @@ def _row(one: Contributor) -> list[Cell]:
     return [one.name, one.since.isoformat(), one.models, one.chimeras, one.downloads, one.grafts]
 
 
-def _contributor_context(page: ContributorPage) -> Values:
+def _contributor_context(page: ContributorPage) -> Context:
     path, limit = url_for("pages.contributors"), request.args.get("limit", "")
     return {
         "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
@@ -307,6 +306,6 @@ def _contributor_context(page: ContributorPage) -> Values:
     }
 
 
-def _links(contributor: Contributor) -> Values:
+def _links(contributor: Contributor) -> Context:
     query = url_for("pages.models", q=f'by:"{contributor.name}"')
     return {"all_models": query if contributor.models > MODELS_MAX else None}

@@ -16,10 +16,9 @@ from organs.registry.entities.account import ContributorChangeRequest
 from organs.registry.entities.administration import Event
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadInput
-from organs.registry.present.values import Values
 from organs.web.api.admin import EVENTS_SHOWN
 from organs.web.auth import ADMIN
-from organs.web.pages.routes import Page, Sheet, paged, pages, writing_form
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     asked_after,
     asked_limit,
@@ -132,10 +131,10 @@ def _event_row(event: Event) -> list[Cell]:
     return [event.id, event.at.isoformat(), event.contributor, event.action, event.model, event.text]
 
 
-def _around(following: str | None, narrowed: dict[str, str] | None = None) -> Values:
+def _around(following: str | None, narrowed: dict[str, str] | None = None) -> Context:
     kept = dict(narrowed or {})
     limit = request.args.get("limit", "")
-    around: Values = {
+    around: Context = {
         "following": following and with_parameters(request.path, {**kept, "after": following}, limit=limit),
         "first": with_parameters(request.path, kept, limit=limit) if request.args.get("after") else None,
     }

@@ -12,7 +12,7 @@ from organs.registry.anatomy import is_after_blocks, reading_order
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import CellTotals, PlanChange, PlanPart
-from organs.registry.present.values import Values
+from organs.web.pages.routes import Context
 from organs.web.render import (
     caution_of,
     change_class,
@@ -72,7 +72,7 @@ def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[
     return [(lines[run.model, *run.acts].mark, run) for run in runs]
 
 
-def marked(grid: Values, by_name: Mapping[str, LegendLine]) -> Values:
+def marked(grid: Context, by_name: Mapping[str, LegendLine]) -> Context:
     """`grid`, as `web.pages.anatomy` gives it, with the letter of each cell that is not the base's own."""
     rows = [row | {"cells": [_cell(one, by_name) for one in row["cells"]]} for row in grid["rows"]]
     ends = {end: [_cell(one, by_name) for one in grid[end]] for end in ("head", "foot")}
@@ -97,7 +97,7 @@ def _change(part: PlanPart | None) -> OrganChange:
     return OrganChange(theta_change=shift, likeness=None, identical=False)
 
 
-def _cell(cell: Values | None, by_name: Mapping[str, LegendLine]) -> Values | None:
+def _cell(cell: Context | None, by_name: Mapping[str, LegendLine]) -> Context | None:
     line = None if cell is None else by_name.get(cell["name"])
     if cell is None or line is None:
         return cell
@@ -130,7 +130,7 @@ COMPARED = ("change", "alike")
 _SIDES = {"skeleton": 0, "norm": 1, "organ": 2}
 
 
-def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Values:
+def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Context:
     """The grid of `organs` coloured by a key of READINGS.
 
     `changes` has what became of each organ, by its place, for the readings that compare two models.
@@ -163,7 +163,7 @@ def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
     }
 
 
-def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Values:
+def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Context:
     """What is too wide and too long for a grid, as a list that is cut."""
     painter = _Painter(organs, by, changes)
     return {
@@ -197,7 +197,7 @@ class _Painter:
         shifts = [abs(one.theta_change) for one in changes.values() if one.theta_change is not None]
         self.shift_max = max([*shifts, 0.1])
 
-    def cell(self, one: PlacedOrgan) -> Values:
+    def cell(self, one: PlacedOrgan) -> Context:
         """A placement with its colour, its number, and what is said when it is pointed at."""
         number, tone = self._reading(one)
         said = f"{one.name}: {READINGS[self.by]} {number}"
@@ -214,7 +214,7 @@ class _Painter:
             "said": f"{said}{warning and f' ({warning})'}",
         }
 
-    def legend(self) -> Values:
+    def legend(self) -> Context:
         """The ends of the scale in words."""
         if self.by == "theta":
             return {"low": "0° even noise", "middle": "45°", "high": "90° few strong weights", "scale": "t"}
@@ -264,7 +264,7 @@ def letters(parents: Sequence[str]) -> dict[str, str]:
 
 def cell_grid(
     cells: Sequence[CellTotals], marks: Mapping[str, str], chosen: str, address: Callable[[str], str]
-) -> Values:
+) -> Context:
     """Return `cells` as rows; `marks` has the parents' letters, `address` gives the page of a cell."""
     painted = {one.cell: _painted(one, marks, chosen, address) for one in cells}
     inside = [one for one in cells if one.block is not None]
@@ -288,7 +288,7 @@ def cell_grid(
     }
 
 
-def _painted(one: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Values:
+def _painted(one: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Context:
     signs = [*(marks[name] for name in one.models if name in marks), *([PURIFIED] if one.purified else [])]
     where = "outside the blocks" if one.block is None else f"block {one.block}"
     tower = "" if one.tower == "text" else f"{one.tower} "

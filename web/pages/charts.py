@@ -15,8 +15,6 @@ from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.names import parse_model_name
-from organs.registry.present.depth import depth_values
-from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import plots
 from organs.web.charts.drawing import POLICY
@@ -28,7 +26,7 @@ from organs.web.downloads import (
     ChosenOrgan,
     chosen_organ,
 )
-from organs.web.pages.routes import Page, Sheet, paged, pages
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, reading, registry, settings
 
@@ -69,14 +67,14 @@ def depth_chart(namespace: str, name: str) -> Response:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         if model.tensors > PAGE_TENSORS_MAX:
             raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a drawing")
-        rows = depth_values(organs_of_model(session, model))
+        rows = plots.block_thetas(organs_of_model(session, model))
     lines, blocks = _depth_lines(rows)
     if not lines:
         raise NotFound(f"{model.full_name} has no two blocks of which θ is known")
     return svg_answer(plots.depth_chart(lines, blocks))
 
 
-def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Values:
+def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Context:
     """What the page of an organ has of its values: a picture and its table, or the sentence why there is none."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, dtype, "x".join(map(str, shape)))
@@ -84,9 +82,9 @@ def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Values:
     return {"reason": found} if isinstance(found, str) else shown_weights(found, chosen)
 
 
-def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Values:
+def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Context:
     """What the page of a model has of its depth; nothing where there are no two blocks to draw a line through."""
-    rows = depth_values(organs)
+    rows = plots.block_thetas(organs)
     lines, _ = _depth_lines(rows)
     if not lines:
         return {}
@@ -103,7 +101,7 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
     return conditional(answer)
 
 
-def shown_weights(found: plots.Weights, chosen: ChosenOrgan) -> Values:
+def shown_weights(found: plots.Weights, chosen: ChosenOrgan) -> Context:
     """A histogram for the page: the address and size of its picture, and its bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
@@ -117,7 +115,7 @@ def shown_weights(found: plots.Weights, chosen: ChosenOrgan) -> Values:
     }
 
 
-def bins_of(found: plots.Weights) -> list[Values]:
+def bins_of(found: plots.Weights) -> list[Context]:
     """The bins as rows."""
     return [
         dict(zip(BINS, (lower, upper, count, bell), strict=True))
@@ -134,28 +132,24 @@ def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
 def _read(chosen: ChosenOrgan) -> plots.Weights | str:
     dtype = chosen.dtype
     if not can_be_sampled(dtype):
-        return f"Values of the format {dtype.name} cannot be read here, so there is no picture of them."
+        return f"Context of the format {dtype.name} cannot be read here, so there is no picture of them."
     elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
     try:
         with registry().blobs.open(chosen.blob) as reader:
             values = sampled_values(reader, dtype, elements)
     except UnsupportedDType:
-        return f"Values of the format {dtype.name} cannot be read here, so there is no picture of them."
+        return f"Context of the format {dtype.name} cannot be read here, so there is no picture of them."
     except (CorruptBlob, MissingBlob):
         return "Its bytes are faulty in the store, so they are not drawn. A new ingest of a file that has it heals it."
     return plots.weights_of(values)
 
 
-def _depth_lines(rows: list[Values]) -> tuple[list[plots.DepthLine], int]:
+def _depth_lines(rows: Sequence[plots.BlockTheta]) -> tuple[list[plots.DepthLine], int]:
     """A line a type that is read in two blocks or more, and how many blocks there are."""
-    kinds = sorted({row["type"] for row in rows}, key=lambda kind: (kind not in TYPES_FIRST, kind == "norm", kind))
+    kinds = sorted({row.type for row in rows}, key=lambda kind: (kind not in TYPES_FIRST, kind == "norm", kind))
     lines = []
     for kind in kinds:
-        points = tuple(
-            plots.DepthPoint(row["position"], row["lowest_theta"], row["mean_theta"], row["highest_theta"])
-            for row in sorted(rows, key=lambda row: int(row["position"]))
-            if row["type"] == kind
-        )
+        points = tuple(row for row in sorted(rows, key=lambda row: row.position) if row.type == kind)
         if len(points) > 1:
             lines.append(plots.DepthLine(f"{glyph(kind)} {kind}", points))
-    return lines, 1 + max((row["position"] for row in rows), default=0)
+    return lines, 1 + max((row.position for row in rows), default=0)

@@ -16,7 +16,6 @@ from organs.registry.entities.chimera import Chimera, ChimeraPage
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
-from organs.registry.present.values import Values
 from organs.web.pages.anatomy import (
     READINGS,
     acts_text,
@@ -28,7 +27,7 @@ from organs.web.pages.anatomy import (
     with_marks,
 )
 from organs.web.pages.model import pull_lines
-from organs.web.pages.routes import Page, Sheet, paged, pages, writing_form
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.pages.verdicts import (
     KIND,
     differences,
@@ -90,7 +89,7 @@ def validate(lock: str) -> str:
     return url_for("pages.job", job=job_id)
 
 
-def _around(page: ChimeraPage) -> Values:
+def _around(page: ChimeraPage) -> Context:
     path, limit = url_for("pages.chimeras"), request.args.get("limit", "")
     return {
         "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
@@ -111,7 +110,7 @@ def _cell(value: object) -> Cell:
     return " ".join(map(str, value)) if isinstance(value, tuple) else value  # type: ignore[return-value]
 
 
-def _shown(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Values:
+def _shown(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Context:
     lines = legend(chimera.parts, chimera.parents[0].model)
     colours = changes(organs, chimera.parts) if by == "change" else {}
     grid = anatomy(organs, by, colours)
@@ -142,18 +141,18 @@ def _shown(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Values:
     }
 
 
-def _choice(chimera: Chimera, name: str, by: str) -> Values:
+def _choice(chimera: Chimera, name: str, by: str) -> Context:
     address = with_parameters(
         url_for("pages.chimera", lock=chimera.lock_id), {"by": name} if name != READINGS_HERE[0] else {}
     )
     return {"label": READINGS[name], "chosen": name == by, "address": address}
 
 
-def _text(chimera: Chimera, name: str) -> Values:
+def _text(chimera: Chimera, name: str) -> Context:
     return {"label": name, "address": url_for("made.chimera_text", lock=chimera.lock_id, text=name)}
 
 
-def _lines(chimera: Chimera) -> list[Values]:
+def _lines(chimera: Chimera) -> list[Context]:
     """Return the commands, by what each is for; first those that get the file, under the name that the others use."""
     name = chimera.model.partition("/")[2].partition("@")[0]
     modelfile = url_for("made.chimera_text", lock=chimera.lock_id, text="Modelfile", _external=True)

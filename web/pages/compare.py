@@ -15,12 +15,11 @@ from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, organ_changes, registered_model
 from organs.web.errors import status_of
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.lineage import offered_names
-from organs.web.pages.routes import Page, Sheet, paged, pages
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.responses import plain_page, reading, settings, wants_csv, with_parameters
 
 SIDES = ("first", "second")
@@ -71,11 +70,11 @@ def _cell(organ: ComparedOrgan, column: str) -> Cell:
     return value
 
 
-def _form(names: list[str], problem: str | None = None) -> Values:
+def _form(names: list[str], problem: str | None = None) -> Context:
     return {"asked": names, "names": offered_names(), **({"problem": problem} if problem else {})}
 
 
-def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Slot, OrganChange]) -> Values:
+def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Slot, OrganChange]) -> Context:
     swapped = {"first": result.second, "second": result.first}
     lists = ("only_first", "only_second", "shapes_differ")
     return {

@@ -27,14 +27,13 @@ from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Candidates, Compatibility, CompositionState, FitCount, FittingModels
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound
-from organs.registry.present.values import Values
 from organs.web.errors import status_of
 from organs.web.pages.anatomy import (
     cell_grid,
     letters,
 )
 from organs.web.pages.lineage import offered_names
-from organs.web.pages.routes import Page, paged, pages, writing_form
+from organs.web.pages.routes import Context, Page, paged, pages, writing_form
 from organs.web.params import asked_query
 from organs.web.permissions import ask
 from organs.web.responses import reading, settings
@@ -223,7 +222,7 @@ def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Wo
     return Workbench(asked, compose_for_client(recipe, unread, asked.cell, asked.order), problem, status)
 
 
-def _shown(bench: Workbench) -> Values:
+def _shown(bench: Workbench) -> Context:
     """What only the HTML needs."""
     asked, plan, state = bench.asked, bench.plan, bench.state
     marks = letters([parent.label for parent in plan.parents])
@@ -262,7 +261,7 @@ def _shown(bench: Workbench) -> Values:
     }
 
 
-def _steps(bench: Workbench) -> list[Values]:
+def _steps(bench: Workbench) -> list[Context]:
     """The steps so far, each with what is wrong with its text, and the page without it."""
     asked = bench.asked
     wrong = [one for one in bench.state.findings if one.severity is Severity.REFUSE and one.field]
@@ -293,7 +292,7 @@ def _accepting(asked: Asked, finding: Finding) -> str | None:
     return asked.having(*step).address(anchor="findings")
 
 
-def _offers(bench: Workbench) -> list[Values]:
+def _offers(bench: Workbench) -> list[Context]:
     """Return the candidates of the chosen cell, each with the page on which the cell is taken from it."""
     candidates = bench.state.candidates
     if candidates is None:
@@ -305,7 +304,7 @@ def _offers(bench: Workbench) -> list[Values]:
     ]
 
 
-def _whole(bench: Workbench) -> list[Values]:
+def _whole(bench: Workbench) -> list[Context]:
     """Return the models that fit, each with the pages on which all organs of a type are taken from it."""
     fitting = bench.state.fitting
     return [
@@ -339,7 +338,7 @@ def _added(asked: Asked, parameter: str, text: str) -> str:
     return asked.having(parameter, text).address(anchor="steps")
 
 
-def _lines(bench: Workbench) -> Values:
+def _lines(bench: Workbench) -> Context:
     file_name = bench.plan.file_name
     return {
         "recipe_file": FILE_NAME,
@@ -400,7 +399,7 @@ def _reason(base: Model, other: ModelSummary) -> str:
     return "no organ of its shape has a place there"
 
 
-def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Values:
+def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Context:
     models = fits.models.items if fits else ()
     pair = fits.pair if fits else None
     by_type = [finding for one in pair.types for finding in one.findings] if pair else []
@@ -504,8 +503,8 @@ def _start(asked: Asked, problem: str | None = None, status: int = 200) -> Page:
     return Page("compose_start.html", values, extra=lambda: _offered(asked, values, text, problem), status=status)
 
 
-def _offered(asked: Asked, values: Values, text: str, problem: str | None) -> Values:
-    def offer(one: ModelSummary) -> Values:
+def _offered(asked: Asked, values: Context, text: str, problem: str | None) -> Context:
+    def offer(one: ModelSummary) -> Context:
         return asdict(one) | {"address": asked.having("base", one.name).address(anchor="anatomy")}
 
     return {

@@ -8,11 +8,11 @@ from organs.registry.catalog.queries.composing import count_chimeras
 from organs.registry.catalog.queries.jobs import has_jobs
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.catalog.queries.reports import public_figures
 from organs.registry.catalog.queries.search import search_models, search_organs
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.entities.model import ModelSummary
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import public_figures
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.routes import Context, Page, paged, pages
 from organs.web.permissions import (

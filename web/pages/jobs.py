@@ -14,9 +14,8 @@ from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.compose.chimeras import lock_of_name
 from organs.registry.entities.job import Details, Job, JobPage
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
-from organs.registry.present.values import Values
 from organs.web.auth import ANY
-from organs.web.pages.routes import Page, paged, pages, writing_form
+from organs.web.pages.routes import Context, Page, paged, pages, writing_form
 from organs.web.pages.verdicts import MEANINGS
 from organs.web.params import (
     asked_after,
@@ -203,7 +202,7 @@ def cancel(job: str) -> str:
     return url_for("pages.job", job=job_id)
 
 
-def _around(page: JobPage) -> Values:
+def _around(page: JobPage) -> Context:
     path, limit = url_for("pages.jobs"), request.args.get("limit", "")
     return {
         "is_active": any(one.is_active for one in page),
@@ -212,7 +211,7 @@ def _around(page: JobPage) -> Values:
     }
 
 
-def _shown(job: Job, lock: str | None, left: JobFile | None) -> Values:
+def _shown(job: Job, lock: str | None, left: JobFile | None) -> Context:
     came = outcome(job.kind, job.result or {}, lock)
     text = "" if job.result is None else json.dumps(job.result, ensure_ascii=False, indent=2)
     return {

@@ -10,7 +10,6 @@ from organs.registry.catalog.queries.models import model_by_name, visible_models
 from organs.registry.entities.lineage import Family, FamilyPage
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.values import Values
 from organs.registry.relatives.families import FAMILIES_DEFAULT, families, family_of
 from organs.web.charts.families import (
     BOX_HEIGHT,
@@ -27,7 +26,7 @@ from organs.web.charts.families import (
     walk,
 )
 from organs.web.errors import status_of
-from organs.web.pages.routes import Page, Sheet, paged, pages
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.params import requested_place
 from organs.web.responses import plain_page, reading, settings, with_parameters
 
@@ -100,7 +99,7 @@ def offered_names() -> list[str]:
         return [model.full_name for model in visible_models(session, NAMES_OFFERED)]
 
 
-def _values(found: FamilyPage, name: str, first: int) -> Values:
+def _values(found: FamilyPage, name: str, first: int) -> Context:
     return {
         "asked": name,
         "csv": with_parameters(url_for("pages.lineage_csv"), request.args.to_dict()),

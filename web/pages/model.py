@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import msgspec
@@ -17,6 +18,7 @@ from organs.ingest.contributions.manifest import (
 from organs.ingest.service import publish_model
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
+from organs.registry.catalog import tables
 from organs.registry.catalog.queries.models import (
     count_descendants,
     descendants_page,
@@ -35,19 +37,17 @@ from organs.registry.catalog.search import (
     short_text,
     sorted_by,
 )
-from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.compose.chimeras import chimera_brief
 from organs.registry.entities.chimera import ChimeraBrief
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
-from organs.registry.entities.model import ModelPage
+from organs.registry.entities.model import Model, ModelPage
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import PublishedModel
 from organs.registry.errors import BadQuery, Conflict
+from organs.registry.models import model_page
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.models import model_page
-from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
 from organs.web.auth import (
@@ -61,7 +61,7 @@ from organs.web.downloads import (
 )
 from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
-from organs.web.pages.routes import Page, Sheet, paged, pages, writing_form
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.pages.verdicts import (
     missing_runtime,
     under_way,
@@ -88,64 +88,77 @@ METADATA_SHOWN = 400
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
 
 
-@paged(pages, "/models/<namespace>/<name>", csv=True)
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A model on its page."""
+
+    model: Model
+    organs: tuple[PlacedOrgan, ...]
+    organs_left_out: int
+    compared_with: str | None
+    """The model that its organs are compared with."""
+
+
+@paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
 def model(namespace: str, name: str) -> Page:
     """The model of that name; `by` says what its cells are coloured by, `against` which model it is compared with."""
     by = asked_choice("by", tuple(READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
-        values = model_page(session, row)
+        page = model_page(session, row)
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
         left_out = row.tensors - len(organs)
-        against = _against(session, values) if not left_out else None
-        values |= {"compared_with": against, "organs": organs, "organs_left_out": left_out}
+        shown = _Shown(page, organs, left_out, None if left_out else _against(session, page))
         brief = chimera_brief(session, row)
         jobs = under_way(session, row.full_name) if brief else []
-        values |= _since(session, row)
-        changes = _changes(session, row, against) if by in COMPARED and against is not None else {}
-    if by in COMPARED and against is None:
+        others = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
+        descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
+        descendants_count = count_descendants(session, row)
+        changes = _changes(session, row, shown.compared_with) if by in COMPARED and shown.compared_with else {}
+    if by in COMPARED and shown.compared_with is None:
         by = READING_DEFAULT
+    context = {
+        "model": page,
+        "organs": organs,
+        "organs_left_out": left_out,
+        "compared_with": shown.compared_with,
+        "versions": others.items,
+        "versions_left_out": others.left_out,
+        "newest": next((version.name for version in others.items if version.state == "visible"), None),
+        "descendants": descendants,
+        "descendants_count": descendants_count,
+    }
     return Page(
         "model.html",
-        values,
-        extra=lambda: _links(values, by, changes) | _as_chimera(brief, jobs),
-        sheet=lambda: _organs_sheet(values),
+        context,
+        extra=lambda: _links(shown, by, changes) | _as_chimera(brief, jobs),
+        sheet=lambda: _organs_sheet(shown),
     )
 
 
-def _since(session: Session, row: Model) -> Values:
-    """What became of it since it was published: its versions, and the newest chimeras that were made of it."""
-    found = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
-    return {
-        "versions": found.items,
-        "versions_left_out": found.left_out,
-        "descendants": descendants_page(session, row, DESCENDANTS_SHOWN).items,
-        "descendants_count": count_descendants(session, row),
-    }
+def _organs_sheet(shown: _Shown) -> Sheet:
+    """Return the organs of the model; raises BadQuery for more than a sheet has."""
+    if shown.organs_left_out:
+        tensors = f"{shown.model.tensors:,}"
+        reason = f"it has {tensors} tensors, and a sheet has up to {PAGE_TENSORS_MAX:,}: the API has pages"
+        raise BadQuery(shown.model.name, reason)
+    return Sheet(ORGAN_COLUMNS, organ_rows(shown.organs))
 
 
-def _organs_sheet(values: Values) -> Sheet:
-    """The organs of the model; raises BadQuery for more than a sheet has."""
-    if values["organs_left_out"]:
-        reason = f"it has {values['tensors']:,} tensors, and a sheet has up to {PAGE_TENSORS_MAX:,}: the API has pages"
-        raise BadQuery(values["name"], reason)
-    return Sheet(ORGAN_COLUMNS, organ_rows(values["organs"]))
-
-
-def _against(session: Session, values: Values) -> str | None:
-    """The model that changes are told from: the one asked for, else a parent that is here, else the next relative."""
-    asked = request.args.get("against")
-    if asked:
-        return model_by_name(session, parse_model_name(asked)).full_name
-    if values["kind"] not in ("model", CHIMERA):
+def _against(session: Session, model: Model) -> str | None:
+    """Return the model to compare with: the requested one, else a registered parent, else the closest relative."""
+    requested = request.args.get("against")
+    if requested:
+        return model_by_name(session, parse_model_name(requested)).full_name
+    if model.kind not in ("model", CHIMERA):
         return None  # what an adapter adds is not like the weights that it is added to
-    registered = [edge for edge in values["lineage"] if edge["model"] is not None]
-    parents = [edge["model"] for edge in registered if edge["direction"] == "parent"]
-    relatives = [edge["model"] for edge in registered if edge["direction"] == "relative"]
+    registered = [edge for edge in model.lineage if edge.model is not None]
+    parents = [edge.model for edge in registered if edge.direction == "parent"]
+    relatives = [edge.model for edge in registered if edge.direction == "relative"]
     return next(iter([*parents, *relatives]), None)
 
 
-def _changes(session: Session, row: Model, against: str) -> dict[Slot, OrganChange]:
+def _changes(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
     """Return how the organs of the model differ from those of `against`."""
     other = model_by_name(session, parse_model_name(against))
     return organ_changes(*(registered_model(session, one, PAGE_TENSORS_MAX) for one in (other, row)))
@@ -157,42 +170,40 @@ def _matrix_theta(organs: Sequence[PlacedOrgan]) -> float | None:
     return fmean(thetas) if thetas else None
 
 
-def _downloads(values: Values) -> list[Values]:
-    """The whole model as one file, unless loaders must not be given it."""
-    if values["unassemblable"] or not values["files"]:
+def _downloads(model: Model) -> list[Context]:
+    """Return the links to the whole model as one file; none if loaders must not be given it."""
+    if model.unassemblable or not model.files:
         return []
-    if (partial := _partial_of(values)) is not None:
+    if (partial := _partial_of(model)) is not None:
         return partial
-    label = "Download GGUF" if len(values["files"]) == 1 else "Download as one GGUF"
-    return [{"label": f"{label}, {size_text(values['size_bytes'])}", "address": _whole(values["name"])}]
+    label = "Download GGUF" if len(model.files) == 1 else "Download as one GGUF"
+    return [{"label": f"{label}, {size_text(model.size_bytes)}", "address": _whole(model.name)}]
 
 
-def _partial_of(values: Values) -> list[Values] | None:
-    """Of a model with only some organs, that names a base: the way to the two together, if the base is here."""
-    declared = [edge for edge in values["lineage"] if (edge["direction"], edge["evidence"]) == ("parent", "declared")]
-    if values["kind"] != PARTIAL or not declared:
+def _partial_of(model: Model) -> list[Context] | None:
+    """Return the link that grafts a partial model into its base, if the base is registered; None for other models."""
+    declared = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
+    if model.kind != PARTIAL or not declared:
         return None
-    base = next((edge["model"] for edge in declared if edge["model"] is not None), None)
-    graft = f"from:{values['name']}"
+    base = next((edge.model for edge in declared if edge.model is not None), None)
+    graft = f"from:{model.name}"
     address = base and url_for("pages.compose", base=base, graft=graft)
     return [{"label": "Graft it into its base", "address": address, "is_page": True}] if base else []
 
 
-def _files(values: Values) -> list[Values]:
-    """The files, each with the address of its download where there is one."""
-    names = public_names([file["name"] for file in values["files"]])
+def _files(model: Model) -> list[Context]:
+    """Return the files, each with the address of its download where there is one."""
+    names = public_names([file.name for file in model.files])
     return [
-        file
-        | {
-            "address": None
-            if values["unassemblable"]
-            else model_address(values["name"], "downloads.file_of_model", file=name)
+        {
+            "file": file,
+            "address": None if model.unassemblable else model_address(model.name, "downloads.file_of_model", file=name),
         }
-        for name, file in zip(names, values["files"], strict=True)
+        for name, file in zip(names, model.files, strict=True)
     ]
 
 
-def _as_chimera(brief: ChimeraBrief | None, jobs: Sequence[Job]) -> Values:
+def _as_chimera(brief: ChimeraBrief | None, jobs: Sequence[Job]) -> Context:
     """What was predicted and found of a model that was composed here, and the validations under way."""
     verdict = brief.verdict if brief else None
     return {
@@ -216,43 +227,43 @@ def pull_lines(name: str, file: str) -> list[str]:
     ]
 
 
-def _pull_lines(values: Values) -> list[str]:
-    if _partial_of(values) is not None:
+def _pull_lines(model: Model) -> list[str]:
+    if _partial_of(model) is not None:
         return []
-    return pull_lines(values["name"], whole_name(values["name"], [one["name"] for one in values["files"]]))
+    return pull_lines(model.name, whole_name(model.name, [file.name for file in model.files]))
 
 
-def _links(values: Values, by: str, changes: dict[Slot, OrganChange]) -> Values:
-    asked = request.args.get("against", "")
-    choices = [name for name in READINGS if name not in COMPARED or values["compared_with"] is not None]
+def _links(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> Context:
+    model = shown.model
+    requested = request.args.get("against", "")
+    choices = [name for name in READINGS if name not in COMPARED or shown.compared_with is not None]
     return {
         "by": by,
         "by_label": READINGS[by],
-        "can_receive": values["kind"] == "model" and values["complete"] and not values["unassemblable"],
-        "grid": anatomy(values["organs"], by, changes),
+        "can_receive": model.kind == "model" and model.complete and not model.unassemblable,
+        "grid": anatomy(shown.organs, by, changes),
         "choices": [
             {
                 "label": READINGS[name],
                 "chosen": name == by,
-                "address": model_address(values["name"], by=name, **({"against": asked} if asked else {})),
+                "address": model_address(model.name, by=name, **({"against": requested} if requested else {})),
             }
             for name in choices
         ],
         "is_compared": by in COMPARED,
-        "matrix_theta": _matrix_theta(values["organs"]),
-        "buttons": _downloads(values),
-        "files_shown": _files(values),
-        "pull_lines": _pull_lines(values),
+        "matrix_theta": _matrix_theta(shown.organs),
+        "buttons": _downloads(model),
+        "files_shown": _files(model),
+        "pull_lines": _pull_lines(model),
         "acts_text": acts_text,
-        "may_edit": may_edit(values["name"].partition("/")[0]),
-        "may_yank": may_yank(values["name"].partition("/")[0]),
-        "newest": next((one.name for one in values["versions"] if one.state == "visible"), None),
-        "csv": model_address(values["name"], "pages.model_csv"),
-        "report_address": model_address(values["name"], "pages.dissection"),
-        "lineage_address": url_for("pages.lineage", model=values["name"]),
+        "may_edit": may_edit(model.name.partition("/")[0]),
+        "may_yank": may_yank(model.name.partition("/")[0]),
+        "csv": model_address(model.name, "pages.model_csv"),
+        "report_address": model_address(model.name, "pages.dissection"),
+        "lineage_address": url_for("pages.lineage", model=model.name),
         "compare_endpoint": "pages.compare",
-        **({} if values["organs_left_out"] else depth_shown(values["name"], values["organs"])),
-        "metadata_shown": values["metadata"][:METADATA_SHOWN],
+        **({} if shown.organs_left_out else depth_shown(model.name, shown.organs)),
+        "metadata_shown": model.metadata[:METADATA_SHOWN],
     }
 
 
@@ -296,7 +307,7 @@ def models() -> Page:
     )
 
 
-def _list_links(query: Query, found: ModelPage) -> Values:
+def _list_links(query: Query, found: ModelPage) -> Context:
     return {
         "text": short_text(query, MODELS),
         "heads": {name: _head(query, name) for name in SORTS},
@@ -311,13 +322,13 @@ def _address(query: Query, **more: str) -> str:
     return with_parameters(url_for("pages.models"), {"q": short_text(query, MODELS)}, **more)
 
 
-def _head(query: Query, name: str) -> Values:
+def _head(query: Query, name: str) -> Context:
     chosen = query.sort.field == name
     order = ("descending" if query.sort.descending else "ascending") if chosen else None
     return {"label": SORTS[name], "order": order, "address": _address(sorted_by(query, name))}
 
 
-def _examples() -> list[Values]:
+def _examples() -> list[Context]:
     return [{"text": text, "address": url_for("pages.models", q=text)} for text in EXAMPLES]
 
 
@@ -379,7 +390,7 @@ def restore_model(namespace: str, name: str) -> str:
         return model_address(model.full_name)
 
 
-def _said(model: PublishedModel) -> Values:
+def _said(model: PublishedModel) -> Context:
     """Return the values of the fields of the form."""
     texts = {field: getattr(model, field) or "" for field in FIELDS if field != "tags"}
     return texts | {"tags": f"{TAGS_SEPARATOR} ".join(model.tags)}

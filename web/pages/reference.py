@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from organs.registry.present.values import Values
 from organs.web.api.document import document, example_answers, program_version
 from organs.web.api.operation import Operation, operations
-from organs.web.pages.routes import Page, paged, pages
+from organs.web.pages.routes import Context, Page, paged, pages
 
 ADDRESS = "localhost:8935"
 """Where examples ask: what `organ serve` listens on unless told otherwise. What the asker calls it is not repeated."""
@@ -24,7 +23,7 @@ def reference() -> Page:
     return Page("reference.html", described, extra=lambda: _explained(described))
 
 
-def _explained(described: Values) -> Values:
+def _explained(described: Context) -> Context:
     components = described["components"]
     told = {one.name: one for one in operations()}
     found = [
@@ -40,11 +39,11 @@ def _explained(described: Values) -> Values:
     return {"groups": groups, "paragraphs": described["info"]["description"].split("\n\n")}
 
 
-def _of_group(found: list[Values], name: str) -> list[Values]:
+def _of_group(found: list[Context], name: str) -> list[Context]:
     return [one for one in found if one["group"] == name]
 
 
-def _operation(method: str, path: str, item: Values, told: Operation | None, components: Values) -> Values:
+def _operation(method: str, path: str, item: Context, told: Operation | None, components: Context) -> Context:
     answer = None if told is None or told.name in _SHOWN_IN_WORDS else example_answers().get(told.name)
     return {
         "name": item["operationId"],
@@ -61,11 +60,11 @@ def _operation(method: str, path: str, item: Values, told: Operation | None, com
     }
 
 
-def _parameter(one: Values) -> Values:
+def _parameter(one: Context) -> Context:
     return {**one, "takes": _takes(one["schema"])}
 
 
-def _takes(schema: Values) -> str:
+def _takes(schema: Context) -> str:
     """What a parameter may be, in few words."""
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
@@ -90,7 +89,7 @@ def _request(path: str, told: Operation | None) -> str | None:
     return f"curl {method}-H 'Content-Type: application/json' -d '{told.example}' {ADDRESS}{path}"
 
 
-def _meaning(response: Values, components: Values) -> str:
+def _meaning(response: Context, components: Context) -> str:
     if "$ref" in response:
         response = components["responses"][response["$ref"].rpartition("/")[2]]
     text: Any = response["description"]

@@ -16,14 +16,13 @@ from organs.registry.catalog.queries.reports import matrix_figures
 from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
 from organs.registry.errors import BadName, BadQuery, NotFound, TooSlow
 from organs.registry.names import parse_model_name
-from organs.registry.present.values import Values
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.formats import TEXT_KINDS, cell_text, grid, markdown, section_sheet
 from organs.registry.reports.overview import current_report
 from organs.registry.reports.sections import scale_tables
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.routes import Page, Sheet, paged, pages
+from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
 
@@ -243,7 +242,7 @@ def _model_report(namespace: str, name: str) -> tuple[Report, str]:
         return model_report(session, model), model.full_name
 
 
-def _shown(part: Report, csv: str, model: str | None = None) -> Values:
+def _shown(part: Report, csv: str, model: str | None = None) -> Context:
     """Return the sections for the template, each with the address of its CSV file."""
     joint = "&" if "?" in csv else "?"
     return {
@@ -255,7 +254,7 @@ def _shown(part: Report, csv: str, model: str | None = None) -> Values:
     }
 
 
-def _about(heading: str, about: str) -> Values:
+def _about(heading: str, about: str) -> Context:
     return {"heading": heading, "about": about, "markdown": url_for("pages.reports_markdown")}
 
 
@@ -263,7 +262,7 @@ def _late(error: TooSlow) -> str:
     return f"The report was stopped: {error}. It reads the whole catalog, which is busy or very large."
 
 
-def _page_links() -> list[Values]:
+def _page_links() -> list[Context]:
     return [
         {"label": heading, "about": about, "address": url_for("pages.report", section=section)}
         for section, (heading, about, _) in PAGES.items()

@@ -29,7 +29,6 @@ from organs.registry.catalog.queries.submissions import (
 from organs.registry.catalog.tables import Upload, now
 from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable
-from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
 from organs.web.api.uploads import asker_id
 from organs.web.auth import (
@@ -37,7 +36,7 @@ from organs.web.auth import (
     identity,
     need,
 )
-from organs.web.pages.routes import Page, paged, pages, writing_form
+from organs.web.pages.routes import Context, Page, paged, pages, writing_form
 from organs.web.permissions import may_write
 from organs.web.responses import reading, registry, settings
 from organs.web.services import contributions
@@ -112,7 +111,7 @@ def _unused(session: Session, owner_id: int) -> list[Upload]:
     return [file for file in files if file.public_id not in used]
 
 
-def _around() -> Values:
+def _around() -> Context:
     return {
         "api": request.script_root + ROOT,
         "submissions": f"{request.script_root}/submissions",
@@ -126,7 +125,7 @@ def _around() -> Values:
 def _given(number: int) -> StatedMetadata:
     """What the form says of the model. An empty field says nothing, nor does a licence that stands as it was proposed,
     for a file's header may say what it likes. Raises BadManifest."""
-    values: Values = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
+    values: Context = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
     proposed = contributions.own_submission(number).entity().proposed
     if values["license"] == ((proposed and proposed.license) or "").strip():
         values["license"] = None
@@ -148,10 +147,10 @@ def _again(number: int, problems: Sequence[str]) -> Page:
     )
 
 
-def _about(found: FoundSubmission) -> Values:
+def _about(found: FoundSubmission) -> Context:
     """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
     sender, row = None if found.contributor == identity().name else found.contributor, found.row
-    about: Values = {"sender": sender, "made": None, "is_kept": False}
+    about: Context = {"sender": sender, "made": None, "is_kept": False}
     about["acknowledgements"] = [one for one in found.entity().findings if one.code in MUST_ACKNOWLEDGE]
     with reading(settings().search_seconds) as session:
         if found.model is not None and found.model.state != "removed":
@@ -162,7 +161,7 @@ def _about(found: FoundSubmission) -> Values:
     return about
 
 
-def _proposed(submission: Submission) -> Values:
+def _proposed(submission: Submission) -> Context:
     """Return the values of the form at first: those of the header, or those that the contributor gave before."""
     proposed = submission.proposed
     said = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}

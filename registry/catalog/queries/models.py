@@ -41,7 +41,7 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest
-from organs.registry.entities.model import ModelSummary
+from organs.registry.entities.model import ModelSummary, TypeSummary
 from organs.registry.entities.plan import ACTS
 from organs.registry.entities.published import (
     Descendant,
@@ -327,8 +327,8 @@ def metadata_of(session: Session, model_id: int) -> Sequence[ModelMetadata]:
     return session.scalars(statement).all()
 
 
-def type_means(session: Session, model_id: int) -> Sequence[Row[str, int, int, float | None, float | None]]:
-    """A row a type: tensors, bytes, mean θ, mean spectral signal."""
+def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
+    """Return what a model has of each type, in the order of the types' names."""
     statement = (
         select(
             Placement.type,
@@ -341,7 +341,16 @@ def type_means(session: Session, model_id: int) -> Sequence[Row[str, int, int, f
         .group_by(Placement.type)
         .order_by(Placement.type)
     )
-    return session.execute(statement).all()
+    return tuple(
+        TypeSummary(
+            type=kind,
+            tensors=count,
+            size_bytes=int(size),
+            mean_theta=theta,
+            mean_spectral_signal=spectral,
+        )
+        for kind, count, size, theta, spectral in session.execute(statement)
+    )
 
 
 def ingest_of(session: Session, model_id: int) -> Ingest | None:

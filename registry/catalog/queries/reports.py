@@ -22,6 +22,7 @@ from organs.registry.catalog.tables import (
     Placement,
     Total,
 )
+from organs.registry.entities.about import Figures, RegistryTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,26 +301,10 @@ def _odd(model_id: int) -> ColumnElement[bool]:
     return and_(Placement.model_id == model_id, odd)
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What the registry holds. An organ at several places is one; a doomed blob is none."""
-
-    models: int
-    """That are visible."""
-    placements: int
-    """Of those models."""
-    organs: int
-    """At those places."""
-    blobs: int
-    size_bytes: int
-    """Plain."""
-    stored_bytes: int
-
-
-def running_totals(session: Session) -> Totals:
+def running_totals(session: Session) -> RegistryTotals:
     """The numbers as the writers keep them: a handful of rows."""
     kept = dict(session.execute(select(Total.name, Total.value)).all())
-    return Totals(**{name: kept.get(name, 0) for name in Totals.__slots__})
+    return RegistryTotals(**{name: kept.get(name, 0) for name in RegistryTotals.__struct_fields__})
 
 
 def visible_bytes(session: Session) -> int:
@@ -327,12 +312,23 @@ def visible_bytes(session: Session) -> int:
     return int(session.scalar(select(func.sum(Model.size_bytes)).where(Model.state == "visible")) or 0)
 
 
-def counted_totals(session: Session) -> Totals:
+def public_figures(session: Session) -> Figures:
+    """Return the registry in numbers that everybody may know."""
+    totals = running_totals(session)
+    return Figures(
+        models=totals.models,
+        placements=totals.placements,
+        organs=totals.organs,
+        size_bytes=visible_bytes(session),
+    )
+
+
+def counted_totals(session: Session) -> RegistryTotals:
     """The same by looking at everything: seconds in a large catalog."""
     placements = select(func.count()).select_from(Placement).where(Placement.visible)
     plain, stored = (func.coalesce(func.sum(column), 0) for column in (Blob.size_bytes, Blob.stored_bytes))
     sums = session.execute(select(func.count(), plain, stored).where(Blob.state != "doomed")).one()
-    return Totals(
+    return RegistryTotals(
         models=count_models(session),
         placements=session.scalar(placements) or 0,
         organs=_count_organs(session),

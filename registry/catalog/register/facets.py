@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import NamedTuple, Protocol
 
+from msgspec import structs
 from sqlalchemy import delete, insert, select, tuple_
 from sqlalchemy.orm import Session
 
@@ -16,12 +16,12 @@ from organs.registry.catalog.engine import (
     insert_or_add,
 )
 from organs.registry.catalog.queries.reports import (
-    Totals,
     counted_totals,
     running_totals,
 )
 from organs.registry.catalog.tables import Facet, FacetCount, Total
 from organs.registry.catalog.vocabulary import theta_bin
+from organs.registry.entities.about import RegistryTotals
 
 FACETS_A_MODEL_MAX = 1000
 """Real models have some dozens. One made to have a slot for each of its tensors must not slow every search down."""
@@ -130,11 +130,13 @@ def repair_totals(session: Session) -> dict[str, tuple[int, int]]:
     wrong = differences(running_totals(session), counted)
     if wrong:
         session.execute(delete(Total))
-        session.execute(insert(Total), [{"name": name, "value": value} for name, value in asdict(counted).items()])
+        session.execute(
+            insert(Total), [{"name": name, "value": value} for name, value in structs.asdict(counted).items()]
+        )
     return wrong
 
 
-def differences(kept: Totals, counted: Totals) -> dict[str, tuple[int, int]]:
+def differences(kept: RegistryTotals, counted: RegistryTotals) -> dict[str, tuple[int, int]]:
     """The totals that differ, by name: as they are kept, and as they should be."""
-    right = asdict(counted)
-    return {name: (value, right[name]) for name, value in asdict(kept).items() if value != right[name]}
+    right = structs.asdict(counted)
+    return {name: (value, right[name]) for name, value in structs.asdict(kept).items() if value != right[name]}

@@ -6,26 +6,27 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from organs.registry.catalog.queries.models import model_by_name, model_summary
 from organs.registry.catalog.queries.organs import organ_detail, organs_of_model
+from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
+from organs.registry.entities.model import Model
 from organs.registry.entities.organ import Measurement, Organ, PlacedOrgan
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
+from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import figures, model_page
 from tests.builders import file_bytes
 from tests.trips import ingest_file, little_model
 
 F32 = dtype_by_name("F32")
 
 
-def shown_model(registry: LocalRegistry, name: str) -> dict[str, Any]:
+def shown_model(registry: LocalRegistry, name: str) -> Model:
     with registry.catalog.reading() as session:
         return model_page(session, model_by_name(session, parse_model_name(name)))
 
@@ -52,29 +53,29 @@ def ingested(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
 
 
 def test_a_model_says_what_its_header_and_its_tensors_say(ingested: LocalRegistry) -> None:
-    values = shown_model(ingested, "a")
-    assert values["name"] == "local/a@1"
-    assert values["title"] == "Little"
-    assert values["architecture"] == "llama"
-    assert values["license"] == "apache-2.0"
-    assert values["tensors"] == 10
-    assert values["parameters"] == 64 * 96 + 2 * (64 + 64 * 64 + 2 * 64 * 128) + 64
-    assert values["size_bytes"] == len(little_model())
-    assert values["digest"] == digest_of(little_model()) == values["files"][0]["sha256"]
-    assert 0 < values["mean_theta"] < 90
-    assert values["flags"] == values["unassemblable"] == []
-    assert [entry["key"] for entry in values["metadata"]][:2] == ["general.architecture", "general.name"]
+    model = shown_model(ingested, "a")
+    assert model.name == "local/a@1"
+    assert model.title == "Little"
+    assert model.architecture == "llama"
+    assert model.license == "apache-2.0"
+    assert model.tensors == 10
+    assert model.parameters == 64 * 96 + 2 * (64 + 64 * 64 + 2 * 64 * 128) + 64
+    assert model.size_bytes == len(little_model())
+    assert model.digest == digest_of(little_model()) == model.files[0].sha256
+    assert 0 < model.mean_theta < 90
+    assert model.flags == model.unassemblable == ()
+    assert [entry.key for entry in model.metadata][:2] == ["general.architecture", "general.name"]
 
 
 def test_the_types_of_a_model_add_up_to_the_whole(ingested: LocalRegistry) -> None:
-    values = shown_model(ingested, "a")
-    assert {kind["type"]: kind["tensors"] for kind in values["types"]} == {
+    model = shown_model(ingested, "a")
+    assert {kind.type: kind.tensors for kind in model.types} == {
         "embed": 1,
         "norm": 3,
         "organ": 4,
         "skeleton": 2,
     }
-    assert sum(kind["size_bytes"] for kind in values["types"]) == sum(
+    assert sum(kind.size_bytes for kind in model.types) == sum(
         organ.size_bytes for organ in shown_organs(ingested, "a")
     )
 
@@ -90,13 +91,13 @@ def test_the_organs_of_a_model_are_in_the_order_of_its_file(ingested: LocalRegis
 
 
 def test_everything_that_is_shown_is_json(ingested: LocalRegistry) -> None:
-    values = shown_model(ingested, "a")
-    assert json.loads(json.dumps(values, allow_nan=False)) == json.loads(encode(values))
+    model = shown_model(ingested, "a")
+    assert decode(encode(model), Model) == model
     with ingested.catalog.reading() as session:
         organ = organ_detail(session, shown_organs(ingested, "a")[2].digest)
         summary = model_summary(model_by_name(session, parse_model_name("a")), composed=False)
     assert decode(encode(organ), Organ) == organ
-    assert msgspec.to_builtins(summary).items() <= values.items()
+    assert json.loads(encode(summary)).items() <= json.loads(encode(model)).items()
 
 
 def test_an_organ_names_every_place_that_it_has(ingested: LocalRegistry, tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_oddities_are_counted(registry: LocalRegistry, tmp_path: Path) -> None:
 
 def test_the_figures_are_of_the_whole_registry(ingested: LocalRegistry) -> None:
     with ingested.catalog.reading() as session:
-        values = figures(session)
-    assert values["models"] == 1
-    assert values["blobs"] == 11
-    assert 0 < values["stored_bytes"] < values["size_bytes"]
+        totals = running_totals(session)
+    assert totals.models == 1
+    assert totals.blobs == 11
+    assert 0 < totals.stored_bytes < totals.size_bytes

@@ -1,0 +1,42 @@
+"""The registry as a whole: its version, its figures, and where to continue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from organs.registry.entities.base import Bytes, Count, Entity, Text
+
+
+class Figures(Entity, frozen=True, kw_only=True):
+    """The registry in numbers, of visible models alone.
+
+    The size of everything that is stored would tell how large a model in quarantine is, and its growth whether bytes
+    that somebody sends are registered already.
+    """
+
+    models: Count
+    placements: Annotated[Count, Meta(description="Places of organs in these models.")]
+    organs: Annotated[Count, Meta(description="Organs at these places; one at several places counts once.")]
+    size_bytes: Annotated[Bytes, Meta(description="Bytes of the files of these models.")]
+
+
+class RegistryTotals(Entity, frozen=True):
+    """Everything that is stored, for those who run the registry. A blob that will be removed does not count."""
+
+    models: Annotated[Count, Meta(description="Visible models.")]
+    placements: Annotated[Count, Meta(description="Places of organs in these models.")]
+    organs: Annotated[Count, Meta(description="Organs at these places; one at several places counts once.")]
+    blobs: Count
+    size_bytes: Annotated[Bytes, Meta(description="Bytes of the blobs before compression.")]
+    stored_bytes: Annotated[Bytes, Meta(description="Bytes of the blobs as they are stored.")]
+
+
+class Root(Entity, frozen=True, kw_only=True):
+    """The root of the API."""
+
+    name: Text
+    version: Annotated[Text, Meta(description="The version of the program.")]
+    figures: Figures
+    links: Annotated[dict[Text, Text], Meta(max_length=100, description="Addresses by name.")]

@@ -1,0 +1,189 @@
+"""Models with everything that is known of them: `registry.model(name)`, the page of a model, and its JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy.orm import Session
+
+from organs.registry import notebook
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.catalog import tables
+from organs.registry.catalog.queries.accounts import contributor_name
+from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.models import (
+    composed_among,
+    dtype_counts,
+    facts_of,
+    files_of,
+    ingest_of,
+    metadata_of,
+    model_summary,
+    type_summaries,
+)
+from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.catalog.search import nearest
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.compose.licences import differing_licence
+from organs.registry.compose.metadata import LICENCE_KEY
+from organs.registry.compose.recipe import recipe_from_json
+from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_yaml
+from organs.registry.digest import Digest
+from organs.registry.entities.base import ITEMS_MAX, Count, encode
+from organs.registry.entities.chimera import Chimera
+from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.lineage import LineageEdge
+from organs.registry.entities.model import Composed, IngestSummary, MetadataEntry, Model, ModelFile
+from organs.registry.entities.organ import PlacedOrgan, organs_html
+from organs.registry.entities.published import LICENSE_MAX, ModelVersion
+from organs.registry.errors import BadRecipe, BadReply, NotFound
+from organs.registry.relatives.lineage import lineage_of
+
+if TYPE_CHECKING:
+    from organs.registry.compose.recipe import Recipe
+
+
+class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
+    """A model with its organs, as it was when it was requested."""
+
+    organs: Annotated[tuple[PlacedOrgan, ...], Meta(max_length=ITEMS_MAX)]
+    """All of them, in the order of its files."""
+
+    @property
+    def relatives(self) -> tuple[LineageEdge, ...]:
+        """Its lineage: parents first, then children, then the most alike."""
+        return self.lineage
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """The recipe by which it was composed; None for a model that was ingested.
+
+        Raises BadReply for one of a remote registry that cannot be read.
+        """
+        if self.composed is None:
+            return None
+        try:
+            return read_recipe(encode(self.composed.recipe).decode(), f"the recipe of {self.name}")
+        except BadRecipe as error:
+            raise BadReply(str(error)) from error
+
+    @property
+    def recipe_yaml(self) -> str | None:
+        """The recipe as YAML; None for a model that was ingested."""
+        return None if self.recipe is None else recipe_yaml(self.recipe)
+
+    @cached_property
+    def _by_name(self) -> dict[str, PlacedOrgan]:
+        return {organ.name: organ for organ in self.organs}
+
+    def organ(self, name: str) -> PlacedOrgan:
+        """Return the organ called `name`, such as `output_norm.weight`. Raises NotFound with the nearest name."""
+        if name not in self._by_name:
+            close = nearest(name, self._by_name)
+            raise NotFound(f"{self.name} has no organ {name!r}{f'; did you mean {close}?' if close else ''}")
+        return self._by_name[name]
+
+    def __repr__(self) -> str:
+        size, theta = size_text(self.size_bytes), theta_text(self.mean_theta)
+        return f"<{self.name}: {self.kind}, {len(self.organs)} organs, {size}, mean θ {theta}>"
+
+    def _repr_html_(self) -> str:
+        facts: tuple[tuple[str, notebook.Cell], ...] = (
+            ("title", self.title),
+            ("kind", self.kind),
+            ("architecture", self.architecture),
+            ("licence", self.license),
+            ("parameters", count_text(self.parameters)),
+            ("size", size_text(self.size_bytes)),
+            ("mean θ", theta_text(self.mean_theta)),
+            ("digest", self.digest),
+        )
+        relatives = [
+            (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, share_text(edge.likeness))
+            for edge in self.lineage
+        ]
+        columns = ("", "model", "by", "evidence", "alike")
+        return notebook.document(
+            notebook.heading(self.name),
+            notebook.facts(facts),
+            notebook.table(columns, relatives, ("alike",)) if relatives else "",
+            organs_html(self.organs),
+        )
+
+
+class ModelDetails(RegisteredModel, frozen=True, kw_only=True, dict=True):
+    """A model with its organs and its other versions, and as a chimera if it is one."""
+
+    versions: Annotated[tuple[ModelVersion, ...], Meta(max_length=ITEMS_MAX)]
+    """The newest versions of its name, newest first."""
+    versions_left_out: Count
+    chimera: Chimera | None
+
+
+def model_page(session: Session, row: tables.Model) -> Model:
+    """Return everything that is known of a model but its organs."""
+    metadata = metadata_of(session, row.id)
+    lineage = lineage_of(session, row)
+    summary = model_summary(row, composed=bool(composed_among(session, [row.id])))
+    return Model(
+        **msgspec.structs.asdict(summary),
+        contributor=contributor_name(session, row.contributor_id),
+        description=row.description,
+        tags=tuple(json.loads(row.tags)),
+        state_reason=row.state_reason,
+        changed_at=row.changed_at,
+        flags=tuple(json.loads(row.flags)),
+        unassemblable=tuple(json.loads(row.unassemblable)),
+        types=type_summaries(session, row.id),
+        files=tuple(
+            ModelFile(name=file.name, size_bytes=file.size_bytes, sha256=Digest(file.sha256))
+            for file in files_of(session, row.id)
+        ),
+        facts=facts_of(row, metadata, dtype_counts(session, row.id)),
+        metadata=tuple(MetadataEntry(key=entry.key, type=entry.type, value=entry.value) for entry in metadata),
+        ingest=_ingest(session, row),
+        composed=_composed(session, row),
+        lineage=lineage.edges,
+        lineage_left_out=lineage.left_out,
+        findings=(*_licence_findings(row, metadata), *lineage.findings),
+    )
+
+
+def registered_model(session: Session, row: tables.Model) -> RegisteredModel:
+    """Return a model with its organs."""
+    return with_organs(model_page(session, row), organs_of_model(session, row))
+
+
+def with_organs(model: Model, organs: tuple[PlacedOrgan, ...]) -> RegisteredModel:
+    """Return `model` together with its organs."""
+    return RegisteredModel(**msgspec.structs.asdict(model), organs=organs)
+
+
+def _ingest(session: Session, row: tables.Model) -> IngestSummary | None:
+    ingest = ingest_of(session, row.id)
+    if ingest is None or not ingest.report:
+        return None
+    return msgspec.json.decode(ingest.report, type=IngestSummary)
+
+
+def _licence_findings(row: tables.Model, metadata: Sequence[tables.ModelMetadata]) -> list[Finding]:
+    """Return a finding if the listed licence is not that of the header: its contributor stated or edited another."""
+    in_header = next((entry.value for entry in metadata if entry.key == LICENCE_KEY), None)
+    sentence = differing_licence(row.license, None if in_header is None else shown_text(in_header, LICENSE_MAX))
+    return [] if sentence is None else [Finding(Severity.WARN, "license-differs", sentence)]
+
+
+def _composed(session: Session, row: tables.Model) -> Composed | None:
+    chimera = chimera_of(session, row.id)
+    if chimera is None:
+        return None
+    return Composed(
+        lock_id=Digest(chimera.lock_id),
+        parents=tuple(json.loads(chimera.origins)["parents"]),
+        recipe=recipe_file(recipe_from_json(chimera.recipe)),
+    )
