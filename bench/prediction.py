@@ -55,7 +55,7 @@ SAME_WEIGHTS = {"a-q8": "a"}
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class GraftResult:
     """A graft, what was predicted and what came of it."""
 
     name: str
@@ -82,7 +82,7 @@ def main() -> None:
     options = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, LocalRegistry.open(folder) as registry:
-        found = tried(registry, Path(folder), [trial for trial in trials() if options.only in (None, trial.group)])
+        found = run_trials(registry, Path(folder), [trial for trial in trials() if options.only in (None, trial.group)])
     decided = [graft for graft in found if graft.verdict is not VerdictKind.UNDECIDED]
     table, left_out = table_of(decided), refitted(decided)
     if options.json:
@@ -97,7 +97,7 @@ def main() -> None:
     print(f"{time.monotonic() - begun:.0f} s")
 
 
-def tried(registry: LocalRegistry, folder: Path, wanted: Sequence[Trial]) -> list[Tried]:
+def run_trials(registry: LocalRegistry, folder: Path, wanted: Sequence[Trial]) -> list[GraftResult]:
     """Try all of `wanted` in a registry that gets the zoo; figures of the base are measured once."""
     sources = find_sources([str(ZOO / f"{name}.gguf") for name in MODELS.values()])
     for source in sources:
@@ -106,12 +106,12 @@ def tried(registry: LocalRegistry, folder: Path, wanted: Sequence[Trial]) -> lis
     found = []
     for number, trial in enumerate(wanted, start=1):
         print(f"{number} of {len(wanted)}: {trial.name}", end="\033[K\r", file=sys.stderr, flush=True)
-        found.append(try_one(registry, folder / "chimera.gguf", trial, runtime, cache))
+        found.append(run_trial(registry, folder / "chimera.gguf", trial, runtime, cache))
     print(end="\033[K", file=sys.stderr)
     return found
 
 
-def try_one(registry: LocalRegistry, path: Path, trial: Trial, runtime: LlamaCpp, cache: MemoryCache) -> Tried:
+def run_trial(registry: LocalRegistry, path: Path, trial: Trial, runtime: LlamaCpp, cache: MemoryCache) -> GraftResult:
     """Plan, make, run and judge one graft; its file goes away again."""
     with registry.catalog.reading() as session:
         plan = plan_recipe(trial.recipe, RegisteredLibrary(session, registry.blobs))
@@ -124,7 +124,7 @@ def try_one(registry: LocalRegistry, path: Path, trial: Trial, runtime: LlamaCpp
     verdict = validate_files(path, base, [], grafted, built_in_texts(), runtime, cache=cache).verdict
     path.unlink()
     numbers = numbers_of(changes, sum(part.spec.elements for part in parts), plan.prediction)
-    return Tried(
+    return GraftResult(
         trial.name,
         trial.group,
         tuple(SAME_WEIGHTS.get(donor, donor) for donor in trial.donors),
@@ -138,12 +138,12 @@ def try_one(registry: LocalRegistry, path: Path, trial: Trial, runtime: LlamaCpp
     )
 
 
-def table_of(decided: Sequence[Tried]) -> dict[str, dict[str, float]]:
+def table_of(decided: Sequence[GraftResult]) -> dict[str, dict[str, float]]:
     """Of each number how well it separates and ranks."""
     return {name: _quality(decided, name) for name in decided[0].numbers}
 
 
-def _quality(decided: Sequence[Tried], name: str) -> dict[str, float]:
+def _quality(decided: Sequence[GraftResult], name: str) -> dict[str, float]:
     values = [graft.numbers[name] for graft in decided]
     lowest, right = 1.0, 0
     for donor in _donors(decided):
@@ -167,7 +167,7 @@ def _threshold(known: Sequence[tuple[float, bool]]) -> float:
     return max(sorted({value for value, _ in known}), key=lambda cut: sum((v >= cut) == good for v, good in known))
 
 
-def refitted(decided: Sequence[Tried]) -> dict[str, Any]:
+def refitted(decided: Sequence[GraftResult]) -> dict[str, Any]:
     """How well the score does on each donor's grafts with its constants fitted to all others'."""
     scores = [[scored(graft.groups, constants) for graft in decided] for constants in GRID]
     values, chosen = [0.0] * len(decided), {}
@@ -182,7 +182,7 @@ def refitted(decided: Sequence[Tried]) -> dict[str, Any]:
     return {"auc": separated(decided, values), "right": right, "constants": chosen}
 
 
-def _fit(known: Sequence[Tried], values: Sequence[float]) -> float:
+def _fit(known: Sequence[GraftResult], values: Sequence[float]) -> float:
     """What is made largest: the AUC, and the mean share of rightly judged among usable and others."""
     shares = [
         fmean((value >= 1.0) == kind for value, graft in zip(values, known, strict=True) if graft.is_usable is kind)
@@ -193,17 +193,17 @@ def _fit(known: Sequence[Tried], values: Sequence[float]) -> float:
     return (0.0 if math.isnan(found) else found) + fmean(shares)
 
 
-def separated(known: Sequence[Tried], values: Sequence[float]) -> float:
+def separated(known: Sequence[GraftResult], values: Sequence[float]) -> float:
     """The AUC of `values`."""
     both = [(value, graft.is_usable) for value, graft in zip(values, known, strict=True)]
     return auc([value for value, good in both if good], [value for value, good in both if not good])
 
 
-def _donors(known: Sequence[Tried]) -> list[str]:
+def _donors(known: Sequence[GraftResult]) -> list[str]:
     return sorted({graft.donors[0] for graft in known})
 
 
-def print_grafts(found: Sequence[Tried]) -> None:
+def print_grafts(found: Sequence[GraftResult]) -> None:
     print("| graft | group | verdict | ln(p / p0) | predicted | recovered | score |")
     print("|---|---|---|---:|---:|---:|---:|")
     for graft in found:
@@ -212,7 +212,10 @@ def print_grafts(found: Sequence[Tried]) -> None:
 
 
 def print_table(
-    found: Sequence[Tried], decided: Sequence[Tried], table: dict[str, dict[str, float]], left_out: dict[str, Any]
+    found: Sequence[GraftResult],
+    decided: Sequence[GraftResult],
+    table: dict[str, dict[str, float]],
+    left_out: dict[str, Any],
 ) -> None:
     kinds = Counter(str(graft.verdict) for graft in found)
     print(f"\n{len(found)} grafts: {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}")
@@ -228,7 +231,7 @@ def print_table(
         print(f"  {graft.name}: {graft.verdict}, ln(p / p0) {graft.loss:.3f}; {graft.predicted_loss:.3f} was predicted")
 
 
-def _values(graft: Tried) -> dict[str, Any]:
+def _values(graft: GraftResult) -> dict[str, Any]:
     """For JSON, which has no infinities."""
     texts = {
         text.text: {"p0": _finite(text.base), "p": _finite(text.chimera), "pz": _finite(text.control)}

@@ -231,14 +231,14 @@ def _compose(registry: LocalRegistry) -> None:
 
 
 def _validate(registry: LocalRegistry, model: str) -> None:
-    from organs.registry.validation.run import try_chimera
+    from organs.registry.validation.run import run_chimera
 
     try:
         runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     except NoRuntime as error:
         click.echo(f"Not run: {error}.")
         return
-    verdict = try_chimera(registry.catalog, registry.blobs, model, built_in_texts(), runtime).validation.verdict
+    verdict = run_chimera(registry.catalog, registry.blobs, model, built_in_texts(), runtime).validation.verdict
     print_sentence(f"Run in llama.cpp: {verdict.kind.value}. {verdict.reason}")
 
 

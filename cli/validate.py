@@ -130,11 +130,11 @@ def _validate_file(
 ) -> VerdictReport:
     from organs.registry.validation.comparison import CHANGED, file_candidate
     from organs.registry.validation.comparison import validate as compare
-    from organs.registry.validation.run import Tried, verdict_report
+    from organs.registry.validation.run import RunResult, verdict_report
     from organs.registry.validation.weights import grafted_organs
 
     def report_step(event: Event) -> None:
-        say(f"{event.role}, {event.doing}")
+        say(f"{event.role}, {event.action}")
 
     if base is None:
         raise click.UsageError("--base is needed: what was FILE.gguf made from?")
@@ -146,7 +146,7 @@ def _validate_file(
             grafted = grafted_organs(path, base_path)
         scored = texts or list(built_in_texts())
         validation = compare(own, others[0], others[1:], grafted, scored, runtime, tokens, report_step, act=CHANGED)
-    return verdict_report(Tried(path.name, base, tuple(donors), validation))
+    return verdict_report(RunResult(path.name, base, tuple(donors), validation))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""From plans to bytes: what a file consists of, the stream that makes it, and writing it to the disk.
+"""Assemble files from blobs: the plan of a file, the stream of its bytes, and writing it to the disk.
 
-A plan names blobs and never holds their bytes. Files are whole models, models cut into shards or merged from them, and
-single organs as NumPy arrays.
+A plan refers to blobs and never has their bytes. Files are whole models, models split into shards or merged from them,
+and single organs as NumPy arrays.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class PlannedSlice:
     size_bytes: int
     blob: BlobRow
     blob_offset_bytes: int
-    what: str = "header"
-    """What it is, for errors: a tensor's name, or the header."""
+    label: str = "header"
+    """The tensor's name, or the header, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +66,21 @@ class FilePlan:
     name: str
     size_bytes: int
     sha256: Digest | None
-    """What the bytes must have, where it is known beforehand."""
+    """SHA-256 of the bytes; None if unknown."""
     literal: bytes
     slices: tuple[PlannedSlice, ...]
 
 
 def plan_model(session: Session, model: Model) -> list[FilePlan]:
-    """The files of `model` as they came in; raises NotAssemblable for one that is never handed out, MissingBlob."""
+    """Return the original files of `model`; raises NotAssemblable for a model that loaders cannot open, MissingBlob."""
     check_assemblable(model)
     return [plan_file(session, file) for file in files_of(session, model.id)]
 
 
 def plan_file(session: Session, file: ModelFile, begin_bytes: int = 0, end_bytes: int | None = None) -> FilePlan:
-    """One file as it came in, or its bytes from `begin_bytes` to `end_bytes` as a file of their own.
+    """Return an original file, or its bytes from `begin_bytes` to `end_bytes` as a separate file.
 
-    Only the blobs that these bytes need are looked up. Raises MissingBlob.
+    Only the blobs of these bytes are looked up. Raises MissingBlob.
     """
     end = file.size_bytes if end_bytes is None else end_bytes
     stored = [*parts_of(session, file.id), *tensors_of(session, file.id)]
@@ -90,7 +90,7 @@ def plan_file(session: Session, file: ModelFile, begin_bytes: int = 0, end_bytes
 
 
 def clipped(plan: FilePlan, begin_bytes: int, end_bytes: int) -> FilePlan:
-    """The bytes of `plan` from `begin_bytes` to `end_bytes`, as a file of their own."""
+    """Return the bytes of `plan` from `begin_bytes` to `end_bytes` as a separate file."""
     assert 0 <= begin_bytes <= end_bytes <= plan.size_bytes
     if (begin_bytes, end_bytes) == (0, plan.size_bytes):
         return plan
@@ -106,7 +106,7 @@ def clipped(plan: FilePlan, begin_bytes: int, end_bytes: int) -> FilePlan:
 
 
 def plan_digest(plan: FilePlan) -> Digest:
-    """What the bytes of `plan` are a function of, hashed: two plans with one digest make the same file."""
+    """Return the digest of a plan: two plans with the same digest make the same file."""
     digest = hashlib.sha256(f"{plan.size_bytes} {len(plan.literal)}\n".encode())
     digest.update(plan.literal)
     for piece in plan.slices:
@@ -116,16 +116,16 @@ def plan_digest(plan: FilePlan) -> Digest:
 
 
 def check_assemblable(model: Model) -> None:
-    """Raise NotAssemblable when loaders must not be given this model."""
+    """Raise NotAssemblable if loaders cannot open this model."""
     reasons = json.loads(model.unassemblable)
     if reasons:
         raise NotAssemblable(f"{model.namespace}/{model.name}", reasons)
 
 
 def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice, ...]:
-    """`segments` with the rows of their blobs; empty ones are left out. Raises MissingBlob for a blob without a row.
+    """Return `segments` with the rows of their blobs, without empty ones. Raises MissingBlob for a missing row.
 
-    Blobs that are set aside are in it too: reading them looks at their bytes again.
+    Quarantined blobs are included: they are checked again when they are read.
     """
     blobs = blobs_by_id(session, [segment.blob_id for segment in segments])
     slices = []
@@ -141,7 +141,7 @@ def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice
 
 @contextmanager
 def naming(name: str, digest: Digest) -> Iterator[None]:
-    """Name the tensor `what` in the CorruptBlob or MissingBlob that the block raises for the blob `digest`."""
+    """Put the tensor's name into a CorruptBlob or MissingBlob of the blob `digest` that the block raises."""
     try:
         yield
     except CorruptBlob as error:
@@ -151,10 +151,7 @@ def naming(name: str, digest: Digest) -> Iterator[None]:
 
 
 def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
-    """Read a blob that is set aside again, and return if its bytes are right. Raises CorruptBlob, MissingBlob.
-
-    One that is not set aside is not read.
-    """
+    """Check a quarantined blob again by reading it; other blobs are not read. Raises CorruptBlob, MissingBlob."""
     if blob.is_set_aside:
         with naming(name, blob.digest):
             store.open(blob).close()
@@ -166,7 +163,7 @@ def _offset(segment: Segment) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReadHeader:
-    """The header of one file of a model, and the source of which it was read."""
+    """The header of one file of a model, and its source."""
 
     file: ModelFile
     source: HeaderSource
@@ -174,7 +171,7 @@ class ReadHeader:
 
 
 def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> list[FilePlan]:
-    """One file `name` with all tensors of `model`, without the keys of a split set; of one file, that file itself."""
+    """Return one file `name` with all tensors of `model`, without the keys of a split set; or its only file."""
     if len(files_of(session, model.id)) == 1:
         return plan_model(session, model)
     parsed, tensors = _contents(session, store, model)
@@ -184,9 +181,9 @@ def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> 
 
 
 def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int) -> list[FilePlan]:
-    """Shards `stem-00001-of-0000N.gguf` whose tensors add up to at most `shard_bytes` each, or to one tensor.
+    """Return shards `stem-00001-of-0000N.gguf` with at most `shard_bytes` of tensors each, or a single larger tensor.
 
-    Raises NotAssemblable when there would be too many.
+    Raises NotAssemblable for too many shards.
     """
     parsed, tensors = _contents(session, store, model)
     shards = cut(parsed.source, parsed.header, tensors, stem, shard_bytes)
@@ -202,7 +199,7 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
 
 
 def first_header(session: Session, store: BlobStore, model: Model) -> ReadHeader:
-    """The header of a model's first file, which has all of its metadata. Raises CorruptBlob, MissingBlob."""
+    """Return the header of a model's first file, which has all metadata. Raises CorruptBlob, MissingBlob."""
     file = files_of(session, model.id)[0]
     return _parse(store, plan_file(session, file, 0, file.header_bytes), file)
 
@@ -210,7 +207,7 @@ def first_header(session: Session, store: BlobStore, model: Model) -> ReadHeader
 def plan_new_file(
     name: str, header: bytes, tensors: Sequence[TensorSpec], alignment: int, blobs: Sequence[BlobRow]
 ) -> FilePlan:
-    """A file of `header`, padding included, and `tensors` behind it, whose bytes are those of `blobs`, one each."""
+    """Return a file of `header` with its padding, then `tensors` with the bytes of `blobs`."""
     slices = []
     offset = len(header)
     for tensor, blob in zip(tensors, blobs, strict=True):
@@ -220,7 +217,7 @@ def plan_new_file(
 
 
 def _contents(session: Session, store: BlobStore, model: Model) -> tuple[ReadHeader, list[TensorSpec]]:
-    """The first file's header, and the tensors of all files in order."""
+    """Return the first file's header, and the tensors of all files in order."""
     check_assemblable(model)
     parsed = [
         _parse(store, plan, file)
@@ -256,19 +253,19 @@ def _tensor_rows(session: Session, model: Model) -> dict[str, BlobRow]:
 
 VALUE_BYTES = 4
 PIECE_ELEMENTS = 1 << 18
-"""Values that are made at once: a chunk of 1-bit weights is twenty times as large as float32."""
+"""Values that are decoded at once: a chunk of 1-bit weights is twenty times as large as float32."""
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGNMENT = 64
-"""Where the values begin is a multiple of this, so that the file can be mapped into memory."""
+"""Alignment of the values, so that the file can be mapped into memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class NpyPlan:
-    """A NumPy file to be: `head`, then the values of the organ that `blob` holds."""
+    """The plan of a NumPy file: `head`, then the values of the organ in `blob`."""
 
     name: str
-    """What it is, for errors."""
+    """The organ's name, for errors."""
     head: bytes
     blob: BlobRow
     dtype: DType
@@ -280,17 +277,17 @@ class NpyPlan:
 
 
 def plan_npy(name: str, blob: BlobRow, dtype: DType, shape: tuple[int, ...]) -> NpyPlan:
-    """The NumPy file of an organ of `dtype` and `shape` (row length first); raises UnsupportedDType."""
+    """Return the NumPy file of an organ of `dtype` and `shape` (row length first); raises UnsupportedDType."""
     if not can_dequantize(dtype):
-        raise UnsupportedDType(f"no kernel reads the values of {dtype.name}: take the organ as .raw or .bin")
+        raise UnsupportedDType(f"values of {dtype.name} cannot be decoded: download the organ as .raw or .bin")
     elements = blob.size_bytes // dtype.block_bytes * dtype.block_elements
     return NpyPlan(name, npy_head(shape), blob, dtype, elements)
 
 
 def npy_head(shape: tuple[int, ...]) -> bytes:
-    """What stands before the values of an organ of `shape`, row length first."""
-    turned = ", ".join(str(length) for length in reversed(shape))
-    dimensions = f"({turned},)" if len(shape) == 1 else f"({turned})"
+    """Return the NumPy header for an organ of `shape`, row length first."""
+    lengths = ", ".join(str(length) for length in reversed(shape))
+    dimensions = f"({lengths},)" if len(shape) == 1 else f"({lengths})"
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {dimensions}, }}"
     front = len(_MAGIC) + 2
     padding = -(front + len(text) + 1) % _ALIGNMENT
@@ -301,7 +298,7 @@ def npy_head(shape: tuple[int, ...]) -> bytes:
 class NpyStream:
     """Iterates over the bytes of `plan` from `begin_bytes` to `end_bytes`; only the blocks of these are decoded.
 
-    A context manager; a view is valid until the next is asked for. Raises what FileStream raises.
+    A context manager; a view is valid until the next one is read. Raises the errors of FileStream.
     """
 
     def __init__(
@@ -345,7 +342,7 @@ class NpyStream:
 
 
 def _whole_blocks(views: Iterable[memoryview], dtype: DType) -> Iterator[memoryview]:
-    """The same bytes in pieces of whole blocks: bytes that also stand as another type were stored in its chunks."""
+    """Return the same bytes in pieces of whole blocks: chunks may come from another dtype with the same bytes."""
     piece_bytes = max(1, PIECE_ELEMENTS // dtype.block_elements) * dtype.block_bytes
     rest = b""
     for view in views:
@@ -373,7 +370,7 @@ _ZEROS = memoryview(bytes(1 << 16))
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The part of one chunk that belongs into the file at `offset`."""
+    """The part of one chunk that goes to `offset` of the file."""
 
     offset: int
     piece: PlannedSlice
@@ -385,14 +382,13 @@ class _Task:
 
 
 class FileStream:
-    """Iterates over the bytes of `plan` in order; a view is valid until the next is asked for. A context manager.
+    """Iterates over the bytes of `plan` in order; a view is valid until the next one is read. A context manager.
 
-    Entering it reads the blobs that are set aside again, and raises CorruptBlob or MissingBlob for the first that still
-    has wrong bytes: before the first byte is given.
+    Entering it checks quarantined blobs again, and raises CorruptBlob or MissingBlob for the first bad one, before any
+    byte is returned.
 
-    `sink` is given every non-zero stretch as soon as it is decoded, before the iteration comes to it. Iterating raises
-    CorruptBlob or MissingBlob for the first blob that does not give what it should; `faults` then has it, and others
-    that were found on the way.
+    `sink` gets every non-zero range as soon as it is decoded, before the iteration reaches it. Iterating raises
+    CorruptBlob or MissingBlob for the first bad blob; `faults` then has it and others that were found.
 
     With a `pool` that many streams share, a stream holds no threads and two buffers of a chunk: it decodes one chunk
     ahead of its reader, but at first only FIRST_BYTES: many clients never read more.
@@ -419,7 +415,7 @@ class FileStream:
 
     def __enter__(self) -> FileStream:
         for piece in self._plan.slices:
-            check_readable(self._store, piece.blob, piece.what)
+            check_readable(self._store, piece.blob, piece.label)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -485,9 +481,9 @@ class FileStream:
 
     @contextmanager
     def _naming(self, piece: PlannedSlice) -> Iterator[None]:
-        """Keep the blob of `piece` among the faults if the block finds it corrupt or missing, and name its tensor."""
+        """Add the blob of `piece` to the faults if the block finds it corrupt or missing, and name its tensor."""
         try:
-            with naming(piece.what, piece.blob.digest):
+            with naming(piece.label, piece.blob.digest):
                 yield
         except (CorruptBlob, MissingBlob):
             self.faults.append(piece.blob)
@@ -520,9 +516,9 @@ Progress = Callable[[int], None]
 def place_file(
     store: BlobStore, plan: FilePlan, path: Path, progress: Progress | None = None, files: Files | None = None
 ) -> Digest:
-    """Write the file that `plan` describes to `path`, replacing what is there; its SHA-256.
+    """Write the file of `plan` to `path`, replacing an existing file, and return its SHA-256.
 
-    Raises CorruptBlob or MissingBlob when a blob fails, DiskFull, StoreUnwritable; then `path` is as it was.
+    Raises CorruptBlob or MissingBlob for a bad blob, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
     with placed(path, plan.size_bytes, files) as file:
         return _write(store, plan, file, progress)
@@ -565,5 +561,5 @@ def _write(store: BlobStore, plan: FilePlan, file: UnplacedFile, progress: Progr
                 progress(len(view))
     sha256 = Digest(digest.hexdigest())
     if plan.sha256 is not None and sha256 != plan.sha256:
-        raise CorruptBlob(plan.name, f"its SHA-256 would be {sha256}, {plan.sha256} is due; nothing was written")
+        raise CorruptBlob(plan.name, f"its SHA-256 would be {sha256}, not {plan.sha256}; nothing was written")
     return sha256

@@ -255,15 +255,15 @@ class LocalRegistry:
     ) -> VerdictReport:
         """Run a chimera beside its base, its donors and a control, keep the verdict, and return it."""
         from organs.registry.validation.llama import LlamaCpp
-        from organs.registry.validation.run import try_chimera, verdict_report
+        from organs.registry.validation.run import run_chimera, verdict_report
         from organs.registry.validation.runtime import TOKENS_DEFAULT
         from organs.registry.validation.texts import built_in_texts
 
         def report_step(event: Event) -> None:
             if progress is not None:
-                progress(f"{event.role}, {event.doing}")
+                progress(f"{event.role}, {event.action}")
 
-        run = try_chimera(
+        run = run_chimera(
             self.catalog,
             self.blobs,
             chimera,

@@ -25,7 +25,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.comparison import Event
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.run import try_chimera, verdict_report
+from organs.registry.validation.run import run_chimera, verdict_report
 from organs.registry.validation.runtime import (
     TOKENS_DEFAULT,
     TOKENS_MIN,
@@ -70,7 +70,7 @@ def _settled(registry: LocalRegistry, arguments: Values, _contributor: str) -> V
 def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     texts = [text for text in built_in_texts() if text.name in arguments["texts"]]
     runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
-    tried = try_chimera(
+    result = run_chimera(
         registry.catalog,
         registry.blobs,
         arguments["chimera"],
@@ -79,7 +79,7 @@ def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: s
         arguments["tokens"],
         _Watched(tell),
     )
-    return {**msgspec.to_builtins(verdict_report(tried)), "models": [tried.model, tried.base, *tried.donors]}
+    return {**msgspec.to_builtins(verdict_report(result)), "models": [result.model, result.base, *result.donors]}
 
 
 class _Watched:
@@ -92,7 +92,7 @@ class _Watched:
     def __call__(self, event: Event) -> None:
         if event.role not in self._roles:
             self._roles.append(event.role)
-        self._tell(_share(self._roles), f"{event.role}: {event.doing}")
+        self._tell(_share(self._roles), f"{event.role}: {event.action}")
 
 
 def _share(roles: Sequence[str]) -> float:

@@ -1,15 +1,15 @@
-"""Validation: a chimera is run in a real runtime beside its base, its donors and a control, and judged. Files only.
+"""Validation: run a chimera in a runtime with its base, its donors and a control, and give a verdict. Files only.
 
     texts       the texts that models are scored on
-    verdict     from the log-probabilities of tokens to perplexities
+    verdict     compute perplexities from the log-probabilities of tokens
     llama       llama.cpp through the package `xllamacpp` (the extra `validate`), in a confined child
-    probe       talks to llama.cpp inside the confined child
-    command     any other runtime, named by a command template
-    weights     the tensors of a GGUF file or a split set, side by side with those of another
-    comparison  a chimera beside its base, its donors and its control, each read by one runtime
-    run         run a registered chimera in a real runtime, beside its base
-    runtime     what a runtime is asked, and what it found
+    probe       use llama.cpp inside the confined child
+    command     any other runtime, as a command template
+    weights     the tensors of a GGUF file or a split set, for comparison with those of another
+    comparison  compare a chimera with its base, its donors and its control in one runtime
+    run         run a registered chimera in a runtime, with its base, its donors and its control
+    runtime     the interface of runtimes: requests, readings, scores and failures
 
-A *reading* is what one runtime found in one model. The *control* shows what the chimera would score if the graft
-carried nothing: a single unrelated block scores like a block removed, and passes any test of coherence.
+A *reading* is the result of one runtime for one model. The *control* is the chimera with its grafted feed-forward
+organs zeroed: a single unrelated block scores like a removed block, and would pass any test of coherence.
 """

@@ -1,10 +1,10 @@
-"""Any other runtime, named by a command template: `my-runtime --model {model} --file {text} --tokens {tokens}`.
+"""Any other runtime, as a command template: `my-runtime --model {model} --file {text} --tokens {tokens}`.
 
-The template is split into arguments as a shell does it, and no shell sees it. Three placeholders are replaced, each an
+The template is split into arguments like in a shell, but no shell runs. Three placeholders are replaced, each an
 argument of its own: `{model}` by the absolute path of the GGUF file (of a split set the first), `{text}` by that of a
 UTF-8 text, `{tokens}` by the number of predicted tokens to score; the first two are required. The command runs once for
 each text, in the current folder. Its environment is `PATH`, `LC_ALL`, `HOME` and `TMPDIR` (an empty folder that is
-removed afterwards), and what stands before the command: `NAME=VALUE my-runtime ...`, with or without `env` in front.
+removed afterwards), and assignments before the command: `NAME=VALUE my-runtime ...`, with or without `env`.
 Adapters are not supported.
 
 The model is untrusted, the command is the user's own. It is confined (`registry.sandbox`): it may read the model, the
@@ -15,8 +15,8 @@ sockets, and cannot start other processes unless the user allows that, as a shel
 It must end with 0, and the last line that it prints must be a JSON object:
 
     {"perplexity": 26.7, "standard_error": 5.7, "tokens": 128}      the last two may be absent
-    {"loads": true}                                                 it loads, and gives no perplexity
-    {"loads": false, "reason": "an unknown architecture"}           it does not, and why
+    {"loads": true}                                                 it loads, without a perplexity
+    {"loads": false, "reason": "an unknown architecture"}           it does not load, with the reason
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TEMPLATE_MAX_LENGTH = 4096
 LINE_MAX_BYTES = 64 * 1024
 REASON_MAX_LENGTH = 300
 PERPLEXITY_MIN = 0.999
-"""A perplexity is 1 or more; some room for rounding."""
+"""A perplexity is at least 1; this allows for rounding."""
 
 PLACEHOLDERS = ("{model}", "{text}", "{tokens}")
 _NEEDED = ("{model}", "{text}")
@@ -66,16 +66,16 @@ class CommandRuntime:
     """A runtime by a command template."""
 
     def __init__(self, template: str, limits: Limits | None = None, sandbox: Sandbox | None = None) -> None:
-        """`sandbox` is what the command may reach beyond what every command may.
+        """Create the runtime; `sandbox` has permissions beyond those of every command.
 
-        Raises BadSetting for a template that cannot be used, NoRuntime where its program is not found.
+        Raises BadSetting for an invalid template, NoRuntime if its program does not exist.
         """
         self._variables, self._arguments = _parse(template)
         self._limits = limits or Limits()
         self._granted = sandbox or Sandbox()
         program = shutil.which(self._arguments[0])
         if program is None:
-            raise NoRuntime(f"there is no program {plain_text(self._arguments[0].encode())!r} to run models with")
+            raise NoRuntime(f"the program {plain_text(self._arguments[0].encode())!r} does not exist")
         self._arguments[0] = os.path.abspath(program)
         status = os.stat(program)
         words = [f"{name}={value}" for name, value in self._variables.items()] + self._arguments
@@ -83,13 +83,13 @@ class CommandRuntime:
 
     @property
     def identity(self) -> str:
-        """The command with its program's path, size and time: another build is another runtime."""
+        """The command with its program's path, size and time: a different build is a different runtime."""
         return self._identity
 
     def read(self, request: Request, say: Say) -> Reading:
         """Run the command once for each text, until it fails. Raises BadSetting for adapters, NoSandbox."""
         if request.adapters:
-            raise BadSetting("a runtime by a command template cannot be given adapters")
+            raise BadSetting("a command template does not support adapters")
         scores: list[Score] = []
         log, seconds = "", 0.0
         with tempfile.TemporaryDirectory(prefix="organ-validation-") as folder:
@@ -124,11 +124,11 @@ class CommandRuntime:
         return run_confined(command, self._limits, sandbox, environment, Path.cwd())
 
     def _places(self) -> list[Path]:
-        """What the template itself names: its program with its libraries, and the files among its arguments."""
+        """Return the paths in the template: its program with its libraries, and the files among its arguments."""
         named = [Path(word) for argument in self._arguments[1:] for word in (argument, argument.partition("=")[2])]
         places = [path for path in named if path.name and path.exists()]
         program = Path(self._arguments[0])
-        for _ in range(_LINKS_MAX):  # of an environment made by `venv`, say, to the interpreter that it stands on
+        for _ in range(_LINKS_MAX):  # follows links, such as from a virtual environment to its interpreter
             if program.parent.name == "bin":
                 places += [program.parents[1] / name for name in ("lib", "lib64", "pyvenv.cfg")]
             if not program.is_symlink():
@@ -138,7 +138,7 @@ class CommandRuntime:
 
 
 def _parse(template: str) -> tuple[dict[str, str], list[str]]:
-    """The variables that stand before the command, and the command's arguments."""
+    """Return the variables before the command, and the command's arguments."""
     if len(template) > TEMPLATE_MAX_LENGTH or "\0" in template:
         raise BadSetting(f"a command template has at most {TEMPLATE_MAX_LENGTH} characters, and no NUL")
     try:
@@ -161,11 +161,11 @@ def _parse(template: str) -> tuple[dict[str, str], list[str]]:
 
 
 class _Refusal(Exception):
-    """What is wrong with an answer, as the end of a sentence."""
+    """An invalid answer; the message is the end of a sentence."""
 
 
 def _answer(result: Result, text: str) -> Score | Failure:
-    """The score that the command printed, or why there is none."""
+    """Return the score that the command printed, or the failure."""
     if result.stopped is not None:
         return Failure(FailureKind.STOPPED, f"the runtime was stopped: {result.stopped}")
     if result.signal_name is not None:
@@ -184,27 +184,31 @@ def _last_object(output: bytes) -> dict[str, Any]:
     if not line:
         raise _Refusal("the runtime printed nothing")
     if len(line) > LINE_MAX_BYTES:
-        raise _Refusal(f"the last line that the runtime printed has more than {LINE_MAX_BYTES} bytes")
+        raise _Refusal(f"the last line of the runtime's output has more than {LINE_MAX_BYTES} bytes")
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise _Refusal(f"the last line that the runtime printed is no JSON object: {_short(plain_text(line[:80]))!r}")
+        raise _Refusal(f"the last line of the runtime's output is not a JSON object: {_short(plain_text(line[:80]))!r}")
     return answer
 
 
 def _score(answer: dict[str, Any], text: str) -> Score:
     if answer.get("loads") is False:
         reason = answer.get("reason")
-        raise _Refusal(_short(reason) if isinstance(reason, str) and reason.strip() else "the runtime says no")
+        raise _Refusal(
+            _short(reason)
+            if isinstance(reason, str) and reason.strip()
+            else "the runtime says that the model does not load"
+        )
     if "perplexity" not in answer:
         if answer.get("loads") is not True:
-            raise _Refusal("the runtime told neither a perplexity nor whether the model loads")
+            raise _Refusal("the runtime printed neither a perplexity nor whether the model loads")
         return Score(text, None, None, None)
     perplexity = _number(answer["perplexity"])
     if perplexity is None or perplexity < PERPLEXITY_MIN:
-        raise _Refusal(f"the runtime told a perplexity that is none: {_short(json.dumps(answer['perplexity']))}")
+        raise _Refusal(f"the runtime printed an invalid perplexity: {_short(json.dumps(answer['perplexity']))}")
     error, tokens = _number(answer.get("standard_error")), answer.get("tokens")
     counted = isinstance(tokens, int) and not isinstance(tokens, bool) and 0 < tokens < 1 << 31
     has_error = error is not None and math.isfinite(error) and error >= 0
@@ -212,7 +216,7 @@ def _score(answer: dict[str, Any], text: str) -> Score:
 
 
 def _number(value: object) -> float | None:
-    """A number as a float, what is not a number (JSON has none, Python reads it) as infinite, or None."""
+    """Return a number as a float, NaN (which Python's parser accepts) as infinite; None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

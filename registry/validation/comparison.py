@@ -1,4 +1,4 @@
-"""A chimera beside its base, its donors and its control, each read by one runtime, and the verdict."""
+"""Compare a chimera with its base, its donors and its control in one runtime, and give the verdict."""
 
 from __future__ import annotations
 
@@ -46,54 +46,54 @@ from organs.registry.validation.weights import (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model to be read, which need not lie in a file before it is."""
+    """A model to run; its file is written only when it is needed."""
 
     digest: Digest
-    """Of its content, by which its scores are kept."""
+    """SHA-256 of its content, the key of its scores."""
     placed: Callable[[], AbstractContextManager[Path]]
-    """Its file (of a split set the first), for as long as it is read."""
+    """Return a context manager with its file (the first of a split set)."""
     context_tokens: int | None = None
-    """How long a text its header says that it can be given; None where it does not say."""
+    """The context length in its header, in tokens; None if not stated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How many tokens of each text are scored; `remark` says why, in a sentence, where fewer than were asked for."""
+    """The number of scored tokens of each text; `remark` is a sentence if it is less than requested."""
 
     tokens: int
     remark: str | None = None
 
 
 def file_candidate(path: Path) -> Candidate:
-    """The model in the file `path`; reads it, for its digest. Raises BadSource, BadGguf, BadSplit."""
+    """Return the model in the file `path`, which is read for its digest. Raises BadSource, BadGguf, BadSplit."""
     return Candidate(files_digest(path), lambda: nullcontext(path), context_tokens(path))
 
 
 def context_tokens(path: Path) -> int | None:
-    """What the header of the model in `path` says of its context. Raises BadSource, BadGguf, BadSplit."""
+    """Return the context length in the header of `path`, in tokens. Raises BadSource, BadGguf, BadSplit."""
     with Weights(path) as weights:
         header = weights.headers[0]
         return header.integer(f"{header.architecture}.context_length")
 
 
 def length_that_fits(requested: int, chimera: Candidate, base: Candidate, donors: Sequence[Candidate]) -> Length:
-    """As many of the `asked` tokens as all of them can be given: one less than the smallest context has.
+    """Return the largest length, up to `requested`, that fits all models: one less than the smallest context.
 
-    The first token of a text is given and not scored. A donor that cannot take enough to be scored at all is not asked:
-    it is only shown. Raises BadInput where that is the case of the chimera or its base.
+    The first token of a text is not scored. Donors with too small contexts are ignored, because they do not affect the
+    verdict. Raises BadInput if the chimera or its base has too small a context.
     """
     named = (("the chimera", chimera), ("its base", base))
-    known = [(whose, item.context_tokens) for whose, item in named if item.context_tokens is not None]
-    for whose, context in known:
+    known = [(role, model.context_tokens) for role, model in named if model.context_tokens is not None]
+    for role, context in known:
         if context <= TOKENS_MIN:
-            raise BadInput(f"{whose} has a context of {context} tokens, in which no {TOKENS_MIN} tokens can be scored")
+            raise BadInput(f"{role} has a context of {context} tokens; at least {TOKENS_MIN + 1} are needed")
     contexts = [context for _, context in known]
     contexts += [donor.context_tokens for donor in donors if donor.context_tokens and donor.context_tokens > TOKENS_MIN]
     smallest = min(contexts, default=None)
     if smallest is None or requested < smallest:
         return Length(requested)
-    reason = f"{requested} tokens a text were asked for; the smallest context among these models has {smallest}"
-    return Length(smallest - 1, f"{reason}, so {smallest - 1} were scored at most.")
+    reason = f"{requested} tokens of each text were requested; the smallest context of these models has {smallest}"
+    return Length(smallest - 1, f"{reason}, so at most {smallest - 1} were scored.")
 
 
 _NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
@@ -103,9 +103,9 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def write_control(model: Path, names: Iterable[str], target: Path) -> None:
     """Write to `target`, which must not exist, a copy of the file `model` in which the tensors `names` are zero bytes.
 
-    Zeroed ranges are holes where the file system has them; what is kept is shared with `model` where it can, copied
-    otherwise. Nothing is left behind by a failure. Raises BadInput for a name that is not in the file and for a split
-    set, UnsupportedDType where zero bytes are not known to mean zeros, DiskFull, StoreUnwritable, BadSource, BadGguf.
+    Zeroed ranges are holes if the file system supports them; other bytes are shared with `model` if possible, else
+    copied. A failure leaves no file. Raises BadInput for an unknown name and for a split set, UnsupportedDType if zero
+    bytes may not mean zeros, DiskFull, StoreUnwritable, BadSource, BadGguf.
     """
     with Weights(model) as weights:
         if len(weights.files) > 1:
@@ -119,10 +119,10 @@ def write_control(model: Path, names: Iterable[str], target: Path) -> None:
 
 
 def zero_bytes_mean_zero(dtype: DType) -> bool:
-    """Whether a tensor of zero bytes is a tensor of zeros: asked of the kernel that reads it; no kernel, no.
+    """Return whether a tensor of zero bytes is a tensor of zeros, by its decoder; False without a decoder.
 
-    Quantised blocks are a scale times whole numbers, and the scale of zero bytes is 0; every dtype that can be read
-    here is like that, and a test asks each.
+    Quantised blocks are a scale times integers, and the scale of zero bytes is 0. This holds for every dtype that can
+    be decoded; a test checks each.
     """
     if not quants.can_dequantize(dtype):
         return False
@@ -130,13 +130,13 @@ def zero_bytes_mean_zero(dtype: DType) -> bool:
 
 
 def _zeroed(weights: Weights, names: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Where the tensors `names` begin and end."""
+    """Return the byte ranges of the tensors `names`."""
     for name in dict.fromkeys(names):
         spot = weights.spots.get(name)
         if spot is None:
             raise BadInput(f"{weights.files[0].name}: there is no tensor {name[:80]!r} to zero")
         if not zero_bytes_mean_zero(spot.info.dtype):
-            raise UnsupportedDType(f"{name}: it is not known here what zero bytes mean in {spot.info.dtype.name}")
+            raise UnsupportedDType(f"{name}: zero bytes of {spot.info.dtype.name} may not mean zeros")
         yield spot.offset, spot.offset + spot.info.size_bytes
 
 
@@ -158,7 +158,7 @@ def _write(source: OpenFile, zeroed: list[tuple[int, int]], target: Path) -> Non
 
 
 def _copy(source: OpenFile, descriptor: int, begin: int, end: int) -> None:
-    """Copy the bytes from `begin` to `end` to the same place, inside the kernel where it can."""
+    """Copy the bytes from `begin` to `end` to the same place, inside the kernel if possible."""
     while begin < end:
         copied = _copy_range(source.descriptor, descriptor, begin, end - begin)
         if not copied:
@@ -168,7 +168,7 @@ def _copy(source: OpenFile, descriptor: int, begin: int, end: int) -> None:
 
 
 def _copy_range(source: int, target: int, offset: int, size: int) -> int:
-    """How many bytes the kernel copied; 0 where it cannot."""
+    """Return the number of bytes that the kernel copied; 0 if it cannot."""
     if not hasattr(os, "copy_file_range"):  # macOS
         return 0
     try:
@@ -181,10 +181,10 @@ def _copy_range(source: int, target: int, offset: int, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScoreKey:
-    """What a score depends on."""
+    """Everything that a score depends on."""
 
     model: Digest
-    """Of the model's files, or of what a control is made from."""
+    """Digest of the model's files, or of the definition of a control."""
     text: Digest
     tokens: int
     runtime: str
@@ -192,20 +192,20 @@ class ScoreKey:
 
 
 class ScoreCache(Protocol):
-    """Keeps scores. A score that was put may be forgotten; one that is given back is the one that was put."""
+    """A cache of scores. It can lose scores, but never returns a wrong one."""
 
     def get(self, key: ScoreKey) -> Score | None:
-        """The score under `key`; its `text` is the name that the text had when it was put."""
+        """Return the score under `key`, or None; its `text` is the name at the time of `put`."""
         ...
 
     def put(self, key: ScoreKey, score: Score) -> None:
-        """Keep `score` under `key`."""
+        """Store `score` under `key`."""
         ...
 
 
 @dataclass(slots=True)
 class MemoryCache:
-    """Keeps scores as long as it lives."""
+    """A cache of scores in memory."""
 
     scores: dict[ScoreKey, Score] = field(default_factory=dict)
 
@@ -219,15 +219,15 @@ class MemoryCache:
 DONORS_MAX = 16
 CONTROL_FILE = "control.gguf"
 GRAFTED, CHANGED = "grafted", "changed"
-"""What was done to the organs that the control has zeroed: of files alone only the second can be known."""
+"""What was done to the organs that are zeroed in the control; for files, only `changed` is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What is being done: to whom ("base", "chimera", "control", "donor 1"), and what, in a few words."""
+    """The current step: the model ("base", "chimera", "control", "donor 1") and the action in a few words."""
 
     role: str
-    doing: str
+    action: str
 
 
 Progress = Callable[[Event], None]
@@ -235,7 +235,7 @@ Progress = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What was found. `readings` of the control is None where there is none; `control_remark` says why."""
+    """The result of a validation. `control` is None without a control; `control_remark` has the reason."""
 
     verdict: Verdict
     base: Reading
@@ -247,11 +247,11 @@ class Validation:
     control_remark: str | None
     texts: tuple[Text, ...]
     tokens: int
-    """Of each text at most."""
+    """Largest number of scored tokens of each text."""
     runtime: str
     act: str = GRAFTED
     tokens_remark: str | None = None
-    """Why fewer were scored than were asked for."""
+    """Why fewer tokens were scored than requested; None if not."""
 
 
 def validate_files(
@@ -266,7 +266,7 @@ def validate_files(
     cache: ScoreCache | None = None,
     folder: Path | None = None,
 ) -> Validation:
-    """`validate` for models in files. With `grafted` None, what changed is found by comparing with the base."""
+    """Validate models in files. If `grafted` is None, the changed organs are found by comparison with the base."""
     progress(Event("chimera", "comparing with the base"))
     names = grafted_organs(chimera, base) if grafted is None else grafted
     others = [file_candidate(donor) for donor in donors]
@@ -298,16 +298,16 @@ def validate(
     folder: Path | None = None,
     act: str = GRAFTED,
 ) -> Validation:
-    """Read base, chimera, control and donors with `runtime`, one after another, and judge the chimera.
+    """Run base, chimera, control and donors in `runtime`, one after another, and return the verdict.
 
-    `grafted` names the grafted tensors; those that are feed-forward organs are zeroed in the control. Base, donors and
-    control may come out of `cache`, and need no file then; the chimera is always run. The control is written below
-    `folder` (the system's temporary folder otherwise), which needs room for one more copy of the chimera, and removed.
-    `act` is `CHANGED` where nobody knows that what is in `grafted` was grafted.
+    `grafted` names the grafted tensors; the feed-forward tensors among them are zeroed in the control. Scores of base,
+    donors and control can come from `cache`, without a file; the chimera is always run. The control is written below
+    `folder` (by default the system's temporary folder), which needs space for a copy of the chimera, and then removed.
+    `act` is `CHANGED` if the tensors in `grafted` are only known to differ from the base's.
 
-    Whatever a chimera does to the runtime is part of the result. Raises NoRuntime, NoVerdict where the runtime refuses
-    the base or crashes on it, and BadInput for files that are no GGUF, numbers out of range and texts of too few
-    tokens; an exception out of `progress` stops everything and goes on.
+    A crash of the runtime on the chimera is part of the result. Raises NoRuntime, NoVerdict if the runtime refuses the
+    base or crashes on it, and BadInput for files that are not GGUF, numbers out of range and too short texts; an
+    exception of `progress` stops the validation.
     """
     _check(texts, tokens, donors)
     length = length_that_fits(tokens, chimera, base, donors)
@@ -342,7 +342,7 @@ def validate(
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What is the same for every file."""
+    """The settings that are the same for all models."""
 
     texts: tuple[Text, ...]
     runtime: Runtime
@@ -351,7 +351,7 @@ class _Trial:
     cache: ScoreCache
 
     def read(self, role: str, model: Candidate) -> Reading:
-        """The reading of `model`, out of the cache where it is there."""
+        """Return the reading of `model`, from the cache if possible."""
         known = self.known(model.digest)
         if known is not None:
             return known
@@ -359,16 +359,16 @@ class _Trial:
             return self.run(role, path, model.digest)
 
     def run(self, role: str, path: Path, digest: Digest) -> Reading:
-        """The reading of the file `path`, taken now; `digest` is that of its content."""
+        """Run the file `path`, whose content has this digest, and return the reading."""
         request = Request(path, self.texts, self.tokens, chat=has_chat_template(path))
-        reading = self.runtime.read(request, lambda doing: self.progress(Event(role, doing)))
+        reading = self.runtime.read(request, lambda action: self.progress(Event(role, action)))
         if reading.loads:
             for text, score in zip(self.texts, reading.scores, strict=True):
                 self.cache.put(self._key(digest, text), score)
         return reading
 
     def known(self, model: Digest) -> Reading | None:
-        """The reading of a model if every text's score is in the cache."""
+        """Return the reading of a model if the cache has the scores of all texts; else None."""
         scores: list[Score] = []
         for text in self.texts:
             score = self.cache.get(self._key(model, text))
@@ -387,37 +387,35 @@ def _check(texts: Sequence[Text], tokens: int, donors: Sequence[Candidate]) -> N
     if not TOKENS_MIN <= tokens <= TOKENS_MAX:
         raise BadInput(f"{tokens} tokens a text: {TOKENS_MIN} to {TOKENS_MAX} can be scored")
     if len(donors) > DONORS_MAX:
-        raise BadInput(f"{len(donors)} donors: at most {DONORS_MAX} can stand beside")
+        raise BadInput(f"{len(donors)} donors: at most {DONORS_MAX} can be compared")
 
 
 def _sound(base: Reading) -> Reading:
-    """`base`, if a chimera can be held against it."""
+    """Return `base` if a chimera can be compared with it."""
     if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:
         raise NoVerdict(f"the base does not run, so there is no verdict: {base.failure.reason}")
     for score in base.scores:
         if score.tokens is not None and score.tokens < TOKENS_MIN:
-            raise BadInput(
-                f"the text {score.text!r} has {score.tokens} tokens to score: fewer than {TOKENS_MIN} tell nothing"
-            )
+            raise BadInput(f"the text {score.text!r} has {score.tokens} tokens; at least {TOKENS_MIN} are needed")
     return base
 
 
 def _no_control(act: str, touched: Sequence[str]) -> str:
-    """Why there is no control, where no feed-forward organ is to be zeroed."""
+    """Return why there is no control if no feed-forward organ can be zeroed."""
     if act == GRAFTED and not touched:
         return "Nothing was grafted, so there is no control: the rules on weak and inert grafts do not apply."
-    return f"No feed-forward organ was {act}, so there is no control: {_unknown(act)}."
+    return f"No feed-forward organ was {act}, so there is no control, and {_unknown(act)}."
 
 
 def _unknown(act: str) -> str:
-    return f"whether what was {act} carries anything is not known"
+    return f"it is unknown whether the {act} organs work"
 
 
 def _control(
     trial: _Trial, chimera: Path, chimera_digest: Digest, names: tuple[str, ...], folder: Path | None, act: str
 ) -> tuple[Reading | None, str | None]:
-    """The control's reading, or why there is none, as a sentence."""
-    # Named after what it is made from, so that it need not be written to be known.
+    """Return the control's reading, or a sentence on why there is none."""
+    # The digest of the definition, so that scores are found without writing the file.
     digest = digest_of("\n".join([chimera_digest, "zeroed", *sorted(names)]).encode())
     known = trial.known(digest)
     if known is not None:
@@ -466,12 +464,12 @@ def _verdict(
 
 
 def _both_stopped(base: Failure | None, chimera: Failure | None) -> bool:
-    """Whether it is our limits, not the chimera, that are to blame."""
+    """Return whether both were stopped by limits, so that the chimera is not at fault."""
     return base is not None and chimera is not None and base.kind is chimera.kind is FailureKind.STOPPED
 
 
 def _perplexity(reading: Reading | None, place: int) -> float | None:
-    """The perplexity of the text at `place`; None where a failure came before."""
+    """Return the perplexity of the text at `place`; None if a failure came before."""
     if reading is None or place >= len(reading.scores):
         return None
     return reading.scores[place].perplexity

@@ -27,21 +27,21 @@ from organs.registry.validation.runtime import (
 )
 from organs.registry.validation.verdict import (
     estimate,
-    kept,
+    rounded_surprises,
 )
 
 PACKAGE = "xllamacpp"
 EXTRA = "validate"
-NOT_INSTALLED = f"llama.cpp is not installed here; it comes with the extra {EXTRA!r} of this program"
+NOT_INSTALLED = f"llama.cpp is not installed; install this program with the extra {EXTRA!r}"
 METHOD = "token by token"
 
 MEMORY_SPARE_BYTES = 4 * 1024**3
 """Address space for the library, its threads, the context and its caches; measured: about 1.5 GB for a small model."""
 MEMORY_PER_MODEL = 3
-"""The file is mapped once, and some of it packed anew for the processor."""
+"""The file is mapped once, and partly repacked for the processor."""
 THREADS_FROM_BYTES = 256 * 1024 * 1024
-"""Smaller models run on one thread: llama.cpp's threads wait for each other by spinning, hundreds of times a token, and
-on a busy machine two of them take a small model ten times as long as one."""
+"""Smaller models run on one thread: llama.cpp's threads wait actively, hundreds of times for each token, and on a busy
+machine two threads can take ten times as long as one."""
 WRITTEN_MAX_LENGTH = 2000
 REASON_MAX_LENGTH = 300
 
@@ -51,7 +51,7 @@ _ASSERTION = re.compile(r"GGML_ASSERT\(.+")
 
 
 class LlamaCpp:
-    """The built-in runtime. Raises NoRuntime where `xllamacpp` is not installed."""
+    """The built-in runtime. Raises NoRuntime if `xllamacpp` is not installed."""
 
     def __init__(self, limits: Limits | None = None, package: str = PACKAGE, *, requires_sandbox: bool = False) -> None:
         self._limits = limits or Limits()
@@ -67,7 +67,7 @@ class LlamaCpp:
         return self._identity
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Load the model in a confined process, score the texts, let it write. Raises NoRuntime, NoSandbox."""
+        """Load the model in a confined process, score the texts, and generate text. Raises NoRuntime, NoSandbox."""
         answers = _Answers(say)
         with _reserved_port() as port:
             result = run_python(
@@ -86,7 +86,7 @@ class LlamaCpp:
         return Reading(failure, scores, answers.written, answers.by_chat_template, result.log, result.seconds)
 
     def _sandbox_for(self, request: Request, port: int) -> Sandbox:
-        """The files of the model and its adapters, and the port that llama.cpp's server listens on."""
+        """Return a sandbox with the files of the model and its adapters, and the port of llama.cpp's server."""
         adapters = (adapter.path for adapter in request.adapters)
         return Sandbox(read=(*model_files(request.model), *adapters), port=port, required=self._requires_sandbox)
 
@@ -157,25 +157,25 @@ class _Answers:
 
 def _score(name: str, surprises: list[float]) -> Score:
     score = estimate(surprises)
-    return Score(name, score.perplexity, score.standard_error, score.tokens, kept(surprises))
+    return Score(name, score.perplexity, score.standard_error, score.tokens, rounded_surprises(surprises))
 
 
 def _failure(result: Result, answers: _Answers) -> Failure:
-    """Why there is no score, with the line of the log that says most."""
-    doing = "with the model loaded" if answers.is_loaded else "while it loaded the model"
+    """Return why there is no score, with the most informative line of the log."""
+    phase = "with the model loaded" if answers.is_loaded else "while it loaded the model"
     if result.stopped is not None:
-        return Failure(FailureKind.STOPPED, f"the runtime was stopped {doing}: {result.stopped}")
+        return Failure(FailureKind.STOPPED, f"the runtime was stopped {phase}: {result.stopped}")
     line = telling_line(result.log)
     if answers.refused is not None:
         generic = line if line and not answers.is_loaded else answers.refused
-        return Failure(FailureKind.REFUSED, f"llama.cpp refused it: {_short(generic)}")
+        return Failure(FailureKind.REFUSED, f"llama.cpp refused the model: {_short(generic)}")
     how = result.signal_name or f"it ended with {result.code}"
     details = f": {_short(line)}" if line else ""
-    return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {doing}{details}")
+    return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {phase}{details}")
 
 
 def telling_line(log: str) -> str | None:
-    """The line of llama.cpp's log that says why: what it gives as the error of loading, or else its first error."""
+    """Return the line of llama.cpp's log with the reason: the error of loading, or else its first error."""
     for pattern in (_LOADING, _ASSERTION, _ERROR):
         match = pattern.search(log)
         if match is not None:
@@ -189,10 +189,10 @@ def _short(text: str) -> str:
 
 @contextmanager
 def _reserved_port() -> Iterator[int]:
-    """A free TCP port of the loopback address.
+    """Return a free TCP port of the loopback address.
 
-    It stays bound here, without anybody listening on it, so that nothing else is given it meanwhile. llama.cpp's
-    server can bind it all the same, because both ask for that.
+    It stays bound here, without a listener, so that no other program gets it. llama.cpp's server can still bind it,
+    because both set SO_REUSEPORT.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as held:
         for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
@@ -202,7 +202,7 @@ def _reserved_port() -> Iterator[int]:
 
 
 def _size_bytes(model: Path) -> int:
-    """The size of all files of a model: a bound on what is mapped."""
+    """Return the size of all files of a model in bytes: a limit of the mapped memory."""
     try:
         return sum(path.stat().st_size for path in model_files(model))
     except OSError as error:

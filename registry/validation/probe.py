@@ -1,10 +1,10 @@
-"""Talks to llama.cpp inside the confined child, through `xllamacpp`'s server on a loopback port with a key of its own.
+"""Use llama.cpp inside the confined child, through `xllamacpp`'s server on a loopback port with its own key.
 
-The exact probability of every token of a text is had in one request: a grammar of token numbers forces the model to
-write the text, and the server tells the probability that each written token had before the grammar. (Asking at each
-position for the whole vocabulary gives the same numbers, hundreds of times slower.) Where a token is only a part of a
-character no grammar takes it: such positions are asked for one by one, and where the server withholds the token's
-probability, because its bytes end in the middle of a character, with the whole vocabulary and another token forced.
+One request gives the exact probability of every token of a text: a grammar of token numbers forces the model to write
+the text, and the server returns the probability of each written token before the grammar. (Requests of the whole
+vocabulary at each position give the same numbers, hundreds of times slower.) A grammar cannot contain a token that is
+only a part of a character: such positions are requested one by one. If the server omits the probability of a token
+whose bytes end inside a character, the whole vocabulary is requested with another token forced.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ CONTEXT_SPARE = 64
 WRITTEN_TOKENS = 40
 ANSWER_MAX_BYTES = 256 * 1024 * 1024
 FORCED = 1e4
-"""Added to a token's logit, so that it is the one that is taken."""
+"""Added to a token's logit, so that this token is chosen."""
 LOG_ERRORS = 1
 PLAIN_TEMPLATE = "chatml"
 WHOLE = "a"
-"""A text that every vocabulary has a token of whole characters for."""
+"""A text for which every vocabulary has a token of whole characters."""
 LOOPBACK = "127.0.0.1"
 PROMPT = "The file is opened for reading, and "
 QUESTION = "What is a file?"
 
 
 class Refused(Exception):
-    """llama.cpp said no."""
+    """llama.cpp refused the model or a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Token:
 
 
 class Session:
-    """A loaded model; `close` it. Raises Refused where it cannot be loaded, ImportError without `xllamacpp`."""
+    """A loaded model; call `close`. Raises Refused if it cannot be loaded, ImportError without `xllamacpp`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Session:
         parameters = _parameters(xllamacpp, tokens, threads, self._key)
         parameters.hostnames, parameters.port = [LOOPBACK], port
         if not chat:
-            parameters.chat_template = PLAIN_TEMPLATE  # the model's own, which may not parse, is left alone
+            parameters.chat_template = PLAIN_TEMPLATE  # the model's own template, which may be invalid, is not used
         parameters.model.path = model
         parameters.lora_adapters = [_adapter(xllamacpp, path, scale) for path, scale in adapters]
         try:
@@ -80,11 +80,11 @@ class Session:
         self._whole = next(token.id for token in reversed(self.tokens(WHOLE)) if token.is_whole)
 
     def close(self) -> None:
-        """Hang up; the model goes with the session."""
+        """Close the connection; the model is freed with the session."""
         self._connection.close()
 
     def tokens(self, text: str) -> list[Token]:
-        """The tokens of `text`, behind the one that begins a text if the model has one; no other special ones."""
+        """Return the tokens of `text`, after the first special token if the model has one; no other special tokens."""
         request = {"content": text, "add_special": False, "parse_special": False, "with_pieces": True}
         own = self._ask("POST", "/tokenize", request)["tokens"]
         special = {**request, "content": "", "add_special": True}
@@ -92,7 +92,7 @@ class Session:
         return [Token(int(token["id"]), isinstance(token["piece"], str)) for token in [*begin, *own]]
 
     def surprises(self, tokens: Sequence[Token]) -> list[float]:
-        """−ln of the probability of each token after the first, given those before it."""
+        """Return −ln of the probability of each token after the first, given the tokens before it."""
         surprises: list[float] = []
         while len(surprises) + 1 < len(tokens):
             start = len(surprises) + 1
@@ -100,11 +100,11 @@ class Session:
             while end < len(tokens) and tokens[end].is_whole:
                 end += 1
             run = self._forced(tokens, start, end) if end > start else None
-            surprises += run or [self._one(tokens, position) for position in range(start, max(end, start + 1))]
+            surprises += run or [self._single(tokens, position) for position in range(start, max(end, start + 1))]
         return surprises
 
     def write(self, *, chat: bool) -> str:
-        """A prompt, or a question by way of the model's chat template, and what the model makes of it."""
+        """Return a prompt, or a question in the model's chat template, with the model's continuation."""
         request: dict[str, Any] = {"temperature": 0, "repeat_penalty": 1.2}
         if chat:
             message = [{"role": "user", "content": QUESTION}]
@@ -116,7 +116,7 @@ class Session:
         return f"{PROMPT}{answer['content']}"
 
     def _forced(self, tokens: Sequence[Token], start: int, end: int) -> list[float] | None:
-        """The surprises from `start` to `end` in one request, or None where the server cannot be forced so."""
+        """Return the surprises from `start` to `end` in one request; None if the grammar cannot force the tokens."""
         wanted = [token.id for token in tokens[start:end]]
         request = {
             "prompt": [token.id for token in tokens[:start]],
@@ -134,8 +134,8 @@ class Session:
             return None
         return [_surprise(token) for token in written]
 
-    def _one(self, tokens: Sequence[Token], position: int) -> float:
-        """The surprise at `position`: the token itself is forced, or, where that tells nothing, a whole one."""
+    def _single(self, tokens: Sequence[Token], position: int) -> float:
+        """Return the surprise at `position`: with the token itself forced, else with a token of whole characters."""
         wanted = tokens[position].id
         for forced, count in ((wanted, 1), (self._whole, self._vocabulary)):
             request = {
@@ -151,7 +151,7 @@ class Session:
             match = next((score for score in scores if score["id"] == wanted), None)
             if match is not None:
                 return _surprise(match)
-        raise Refused(f"llama.cpp does not tell the probability of token {wanted}")
+        raise Refused(f"llama.cpp does not return the probability of token {wanted}")
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body)
@@ -174,14 +174,14 @@ def _parameters(xllamacpp: Any, tokens: int, threads: int, key: str) -> Any:
     parameters = xllamacpp.CommonParams()
     parameters.n_ctx = -(-max(CONTEXT_MIN, tokens + CONTEXT_SPARE) // CONTEXT_STEP) * CONTEXT_STEP
     parameters.n_parallel = 1
-    parameters.n_gpu_layers = 0  # a driver wants more address space than we give
+    parameters.n_gpu_layers = 0  # a GPU driver needs more address space than the limit
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
     parameters.n_threads_http = 2
     parameters.cache_ram_mib = 0
     parameters.warmup = False
     parameters.fit_params = False
-    parameters.check_tensors = True  # weights that are not numbers load otherwise, and babble
-    parameters.verbosity = LOG_ERRORS  # the real reason of a refusal stands in the log alone
+    parameters.check_tensors = True  # otherwise weights that are NaN load and produce garbage
+    parameters.verbosity = LOG_ERRORS  # only the log has the real reason of a refusal
     parameters.api_keys = [key]
     return parameters
 
@@ -193,7 +193,7 @@ def _adapter(xllamacpp: Any, path: str, scale: float) -> Any:
 
 
 def _surprise(token: Mapping[str, Any]) -> float:
-    """JSON has no infinities: the server writes null, and the lowest float for what is impossible."""
+    """Return the surprise. JSON has no infinity: the server writes null, or the lowest float for impossible tokens."""
     logprob = token.get("logprob")
     return float("inf") if not isinstance(logprob, int | float) else -float(logprob)
 
@@ -204,10 +204,10 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    """Read one request, answer it, end."""
+    """Read one request, answer it, and end."""
     request = json.loads(sys.stdin.buffer.read(REQUEST_MAX_BYTES))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the runtime itself prints is log
+    os.dup2(2, 1)  # output of the runtime itself goes to the log
 
     def tell(line: dict[str, Any]) -> None:
         answers.write(json.dumps(line) + "\n")
@@ -238,7 +238,7 @@ def _answer(request: dict[str, Any], tell: Tell) -> None:
 
 
 def _loaded(request: dict[str, Any]) -> tuple[Session, bool]:
-    """The model, and whether with its chat template: a template that llama.cpp does not take is no fault of weights."""
+    """Return the model, and whether its chat template is used: an invalid template is not a fault of the weights."""
     load = partial(
         Session,
         request["model"],
@@ -252,12 +252,12 @@ def _loaded(request: dict[str, Any]) -> tuple[Session, bool]:
         try:
             return load(chat=True), True
         except Refused:
-            sys.stderr.write("refused with the chat template; once more without\n")
+            sys.stderr.write("refused with the chat template; loading without it\n")
     return load(chat=False), False
 
 
 def _written(session: Session, *, chat: bool) -> dict[str, Any]:
-    """What the model writes; without its chat template where llama.cpp refuses that."""
+    """Return the generated text; without the chat template if llama.cpp refuses it."""
     if chat:
         try:
             return {"written": session.write(chat=True), "chat": True}

@@ -1,4 +1,4 @@
-"""Run a registered chimera in a real runtime, beside its base, its donors and its control."""
+"""Run a registered chimera in a runtime, with its base, its donors and its control."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from organs.registry.validation.texts import Text
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """What was found, and of which models."""
+class RunResult:
+    """The result of running a chimera, with the names of the models."""
 
     model: str
     base: str
     donors: tuple[str, ...]
     validation: Validation
     left_out: tuple[str, ...] = ()
-    """Donors that were not run: they cannot be, or there are too many."""
+    """Donors that were not run: they cannot be run, or there are too many."""
 
 
-def try_chimera(
+def run_chimera(
     catalog: Catalog,
     store: BlobStore,
     name: str,
@@ -64,13 +64,13 @@ def try_chimera(
     tokens: int = TOKENS_DEFAULT,
     progress: Progress = lambda _: None,
     folder: Path | None = None,
-) -> Tried:
-    """Run the chimera called `name` (or with that digest) and keep the verdict.
+) -> RunResult:
+    """Run the chimera `name` (a name or a digest) and store the verdict.
 
-    Files are written below `folder` (the system's temporary folder otherwise) while they are read: at most two of the
-    chimera's size at once. What was scored before is not run again, but for the chimera. Raises NotFound, also for a
-    model that was not composed here, NoRuntime, NoVerdict where the base does not run (nothing is kept then), BadInput
-    for texts and contexts of too few tokens, StoreError, DiskFull.
+    Temporary files are written below `folder` (by default the system's temporary folder): at most two of the chimera's
+    size at once. Models with stored scores are not run again, except the chimera. Raises NotFound, also for a model
+    that was not composed here, NoRuntime, NoVerdict if the base does not run (nothing is stored then), BadInput for too
+    short texts and contexts, StoreError, DiskFull.
     """
     with catalog.reading() as session:
         trial = _trial(session, name)
@@ -84,41 +84,41 @@ def try_chimera(
         runtime,
         tokens,
         progress,
-        KeptScores(catalog),
+        CatalogScores(catalog),
         folder,
     )
     left_out = tuple(donor.full_name for donor in trial.donors if donor.full_name not in donors)
-    tried = Tried(trial.model.full_name, trial.base.full_name, tuple(donors), result, left_out)
+    run = RunResult(trial.model.full_name, trial.base.full_name, tuple(donors), result, left_out)
     with catalog.writing() as session:
         verdict = result.verdict
-        report = encode(verdict_report(tried)).decode()
+        report = encode(verdict_report(run)).decode()
         add_verdict(session, trial.model.id, result.runtime, verdict.kind.value, verdict.reason, report)
-    return tried
+    return run
 
 
 def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: Path | None = None) -> Candidate:
-    """The model called `name` (or with that digest), whose files are written below `folder` while they are read."""
+    """Return the model `name` (a name or a digest); its files are written below `folder` while it is run."""
     with catalog.reading() as session:
         model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
     return _candidate(catalog, store, model, folder)
 
 
-def verdict_report(tried: Tried) -> VerdictReport:
-    """Return what was found: per text the perplexities of all models, what was written, the end of the logs."""
-    result = tried.validation
+def verdict_report(run: RunResult) -> VerdictReport:
+    """Return the report: the perplexities of all models by text, generated texts, the end of the logs."""
+    result = run.validation
     return VerdictReport(
-        model=tried.model,
+        model=run.model,
         verdict=result.verdict.kind.value,
         reason=result.verdict.reason,
         runtime=result.runtime,
         tokens=result.tokens,
         tokens_remark=result.tokens_remark,
-        base=_run_report(tried.base, result.base),
-        chimera=_run_report(tried.model, result.chimera),
+        base=_run_report(run.base, result.base),
+        chimera=_run_report(run.model, result.chimera),
         control=None if result.control is None else _run_report("control", result.control),
         control_remark=result.control_remark,
-        donors=tuple(_run_report(name, reading) for name, reading in zip(tried.donors, result.donors, strict=True)),
-        left_out=tried.left_out,
+        donors=tuple(_run_report(name, reading) for name, reading in zip(run.donors, result.donors, strict=True)),
+        left_out=run.left_out,
         zeroed=tuple(result.grafted),
         zeroed_because=result.act,
         texts=tuple(_text_verdict(result, place) for place in range(len(result.texts))),
@@ -126,13 +126,13 @@ def verdict_report(tried: Tried) -> VerdictReport:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptScores:
-    """Scores in the catalog (`registry.validation.ScoreCache`)."""
+class CatalogScores:
+    """A cache of scores in the catalog (`ScoreCache`)."""
 
     catalog: Catalog
 
     def get(self, key: ScoreKey) -> Score | None:
-        """The score that is kept under `key`."""
+        """Return the score under `key`, or None."""
         with self.catalog.reading() as session:
             row = kept_score(session, key.model, key.text, key.tokens, key.runtime)
         if row is None:
@@ -142,7 +142,7 @@ class KeptScores:
         return Score(**values, surprises=None if surprises is None else tuple(surprises))
 
     def put(self, key: ScoreKey, score: Score) -> None:
-        """Keep it."""
+        """Store `score` under `key`."""
         with self.catalog.writing() as session:
             document, perplexity = json.dumps(asdict(score), separators=(",", ":")), _finite(score.perplexity)
             keep_score(session, key.model, key.text, key.tokens, key.runtime, document, perplexity)
@@ -154,7 +154,7 @@ class _Trial:
     base: Model
     donors: tuple[Model, ...]
     grafted: tuple[str, ...]
-    """Tensors that are a donor's; the base's own that were adapted or purified are not."""
+    """Tensors from donors; adapted or purified tensors of the base are not among them."""
 
 
 def _trial(session: Session, name: str) -> _Trial:
@@ -164,13 +164,13 @@ def _trial(session: Session, name: str) -> _Trial:
         raise NotComposedHere(f"{model.full_name} was not composed here: name its base to validate it as a file")
     base = session.get(Model, chimera.base_model_id)
     if base is None or base.state not in REACHABLE_STATES:
-        raise NotFound(f"the base of {model.full_name} is not here any more, so there is nothing to hold it against")
+        raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
     grafted = (name for name, (_, *acts) in json.loads(chimera.origins)["parts"].items() if "grafted" in acts)
     return _Trial(model, base, tuple(_donors(session, chimera)), tuple(grafted))
 
 
 def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
-    """Whose organs were grafted, who gave most first, as far as they are whole models."""
+    """Return the donors that are complete models, the one with most grafted organs first."""
     origins = json.loads(chimera.origins)
     counts = Counter(part[0] for part in origins["parts"].values() if part[0])
     for number, _ in counts.most_common():
@@ -185,7 +185,7 @@ def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
 def _readable(
     catalog: Catalog, store: BlobStore, donors: Sequence[Model], folder: Path | None
 ) -> Iterator[tuple[str, Candidate]]:
-    """The donors that can be run beside a chimera, not more than stand beside one: the others cost no verdict."""
+    """Return the donors that can be run, up to DONORS_MAX; the others do not affect the verdict."""
     count = 0
     for donor in donors:
         if count == DONORS_MAX:
@@ -205,7 +205,7 @@ def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | 
 
 
 def _context_tokens(session: Session, model: Model) -> int | None:
-    """What the model's header says of its context."""
+    """Return the context length in the model's header, in tokens."""
     key = f"{model.architecture}.context_length"
     text = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
     return int(text) if text.isdecimal() else None
@@ -213,7 +213,7 @@ def _context_tokens(session: Session, model: Model) -> int | None:
 
 @contextmanager
 def _placed(store: BlobStore, plans: Sequence[FilePlan], folder: Path | None) -> Iterator[Path]:
-    """The model's files in a folder of their own, gone with the block; the path of the first."""
+    """Write the model's files to a temporary folder; yield the path of the first."""
     with tempfile.TemporaryDirectory(prefix="organ-trial-", dir=folder) as place:
         paths = [Path(place, Path(plan.name).name) for plan in plans]
         for plan, path in zip(plans, paths, strict=True):
@@ -255,5 +255,5 @@ def _run_report(name: str, reading: Reading) -> RunReport:
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no infinities."""
+    """Return `value`, or None if it is infinite: JSON has no infinity."""
     return value if value is not None and abs(value) < float("inf") else None

@@ -1,4 +1,4 @@
-"""What a runtime is asked, and what it found: the language between runtimes and whoever compares."""
+"""The interface of runtimes: requests, readings, scores and failures."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from organs.registry.validation.texts import Text
 
 TOKENS_DEFAULT = 128
 TOKENS_MIN = 32
-"""Of fewer a perplexity says next to nothing."""
+"""A perplexity of fewer tokens has no meaning."""
 TOKENS_MAX = 4096
 TEXTS_MAX = 8
 ADAPTERS_MAX = 16
 
 Say = Callable[[str], None]
-"""Is told what a runtime does now, in a few words."""
+"""A callback with the current action of a runtime, in a few words."""
 
 
 class NoRuntime(OrganError, code="no-runtime"):
@@ -34,12 +34,12 @@ class NoRuntime(OrganError, code="no-runtime"):
 
 
 class NoVerdict(OrganError, code="no-verdict"):
-    """The base of a chimera does not run here, so there is nothing to compare the chimera with."""
+    """The base of a chimera does not run, so the chimera cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter that the runtime applies at load, and how much of it."""
+    """A LoRA adapter that the runtime applies while loading, with its scale."""
 
     path: Path
     scale: float = 1.0
@@ -47,14 +47,14 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A model (of a split set the first file), and the texts to score: the first `tokens` predicted tokens of each."""
+    """A model (the first file of a split set) and the texts to score: the first `tokens` predicted tokens of each."""
 
     model: Path
     texts: tuple[Text, ...]
     tokens: int = TOKENS_DEFAULT
     adapters: tuple[Adapter, ...] = ()
     chat: bool = False
-    """Whether the model has a chat template, to write by."""
+    """Whether to generate text with the model's chat template."""
 
     def __post_init__(self) -> None:
         assert 1 <= len(self.texts) <= TEXTS_MAX
@@ -63,19 +63,19 @@ class Request:
 
 
 class FailureKind(StrEnum):
-    """How a runtime came to give no answer."""
+    """Why a runtime gave no answer."""
 
     REFUSED = "refused"
-    """It said no: to the file, or to a question about it."""
+    """It refused the file or a request."""
     CRASHED = "crashed"
-    """It ended by a signal or without a word."""
+    """It ended by a signal or without an answer."""
     STOPPED = "stopped"
-    """It was over a limit of ours: time, processor time, output."""
+    """It exceeded a limit: time, processor time, output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no answer, as the end of a sentence."""
+    """A missing answer, with its reason as the end of a sentence."""
 
     kind: FailureKind
     reason: str
@@ -83,28 +83,28 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The perplexity of one text. None where the runtime only tells that it loads; infinite where it is not finite."""
+    """The perplexity of one text: None if the runtime only reports that the model loads, infinite if not finite."""
 
     text: str
     perplexity: float | None
     standard_error: float | None
     tokens: int | None
     surprises: tuple[float, ...] | None = None
-    """Of each scored token, in nats; None where the runtime does not tell them, or one of them is not finite."""
+    """Surprise of each scored token in nats; None if unknown, or if one of them is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a runtime found in a model. Without a failure it loaded, and `scores` has one for each text, in order."""
+    """The result of a runtime for a model. Without a failure, `scores` has one score for each text, in order."""
 
     failure: Failure | None
     scores: tuple[Score, ...]
     written: str | None = None
-    """A prompt and what the model made of it; text from outside."""
+    """A prompt and the model's continuation; text from outside."""
     by_chat_template: bool = False
-    """Whether `written` was asked for by way of the model's chat template."""
+    """Whether `written` used the model's chat template."""
     log: str = ""
-    """The last lines that the runtime said about itself; text from outside."""
+    """The last lines of the runtime's log; text from outside."""
     seconds: float = 0.0
     cached: bool = False
 
@@ -114,13 +114,13 @@ class Reading:
 
 
 class Runtime(Protocol):
-    """Something that loads a model and tells the perplexity of texts."""
+    """Loads a model and computes the perplexity of texts."""
 
     @property
     def identity(self) -> str:
-        """Name, version and method: two runtimes with one identity give the same scores."""
+        """Name, version and method: runtimes with the same identity give the same scores."""
         ...
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Load and score; whatever the model does to the runtime is a result. Raises NoRuntime."""
+        """Load and score; a crash of the runtime is a result as well. Raises NoRuntime."""
         ...

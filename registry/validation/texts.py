@@ -12,7 +12,7 @@ from organs.registry.errors import BadSource
 
 TEXT_MAX_BYTES = 1024 * 1024
 WORDS_MIN = 8
-"""Fewer give a perplexity that says nothing."""
+"""A perplexity of fewer words has no meaning."""
 TEXT_NAME_MAX_LENGTH = 80
 
 BUILT_IN_NAMES = ("code", "prose")
@@ -22,7 +22,7 @@ _FOLDER = Path(__file__).with_name("texts")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to score: what a person calls it, and its content. `digest` is that of its UTF-8 bytes."""
+    """A text to score: its name, content, and the SHA-256 of its UTF-8 bytes."""
 
     name: str
     text: str
@@ -30,14 +30,14 @@ class Text:
 
 
 def built_in_texts() -> tuple[Text, ...]:
-    """Some Python code and some documentation, a few hundred tokens each."""
+    """Return a text of Python code and one of documentation, a few hundred tokens each."""
     return tuple(_named(name, (_FOLDER / f"{name}.txt").read_bytes()) for name in BUILT_IN_NAMES)
 
 
 def read_text(path: Path) -> Text:
-    """The text in the file `path`, named after it.
+    """Return the text in the file `path`, named after it.
 
-    Raises BadSource when it is no regular file, larger than 1 MiB, not UTF-8, holds a NUL, or has fewer than 8 words.
+    Raises BadSource if it is not a regular file, larger than 1 MiB, not UTF-8, has a NUL, or fewer than 8 words.
     """
     try:
         data = _bytes(path)
@@ -57,7 +57,7 @@ def read_text(path: Path) -> Text:
 
 
 def _bytes(path: Path) -> bytes:
-    """What is in the file, at most one byte more than allowed."""
+    """Return the content of the file, at most one byte more than allowed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

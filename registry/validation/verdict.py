@@ -1,4 +1,4 @@
-"""From the log-probabilities of tokens to perplexities, and from perplexities to a verdict. Pure."""
+"""Compute perplexities from the log-probabilities of tokens, and a verdict from perplexities. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-KEPT_DIGITS = 4
-"""Decimals of a surprise that are kept: 0.0001 nats are a hundredth of a percent of a perplexity."""
+STORED_DIGITS = 4
+"""Decimals of a stored surprise: 0.0001 nats are a hundredth of a percent of a perplexity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A perplexity, its standard error (None where it cannot be told), and the number of tokens behind it."""
+    """A perplexity, its standard error (None if unknown), and the number of scored tokens."""
 
     perplexity: float
     standard_error: float | None
@@ -21,9 +21,9 @@ class Estimate:
 
 
 def estimate(surprises: Sequence[float]) -> Estimate:
-    """The perplexity of `surprises`: exp of their mean, each the negative natural logarithm of a token's probability.
+    """Return the perplexity of `surprises`: exp of the mean of the negative natural logarithms of probabilities.
 
-    The standard error is that of the mean surprise (with n − 1), carried over by the delta method: the derivative of
+    The standard error is that of the mean surprise (with n − 1), converted by the delta method: the derivative of
     exp at the mean is the perplexity itself. A surprise that is not finite makes the perplexity infinite, and so does
     one that is too large for a float; neither has a standard error.
     """
@@ -43,24 +43,24 @@ def estimate(surprises: Sequence[float]) -> Estimate:
     return Estimate(perplexity, error if math.isfinite(error) else None, count)
 
 
-def kept(surprises: Sequence[float]) -> tuple[float, ...] | None:
-    """`surprises`, rounded, to be kept beside their perplexity; None where one of them is not finite."""
+def rounded_surprises(surprises: Sequence[float]) -> tuple[float, ...] | None:
+    """Return `surprises`, rounded for storage; None if any of them is not finite."""
     if not all(map(math.isfinite, surprises)):
         return None
-    return tuple(round(surprise, KEPT_DIGITS) for surprise in surprises)
+    return tuple(round(surprise, STORED_DIGITS) for surprise in surprises)
 
 
 def paired_error(first: Sequence[float] | None, second: Sequence[float] | None) -> float | None:
-    """The standard error of the difference of two mean surprises of the same tokens, in nats, which is ln p - ln p'.
+    """Return the standard error of ln p - ln p', the difference of two mean surprises of the same tokens, in nats.
 
-    Token by token: s / sqrt(n), with s the standard deviation of the differences (with n - 1). What makes a token hard
-    for both cancels, so it is far smaller than the errors of the two perplexities suggest. None where one of them is
-    not known, where they are of texts in different tokens, and of less than two tokens.
+    It is s / sqrt(n), with s the standard deviation of the differences by token (with n - 1). The difficulty of a token
+    for both models cancels, so it is much smaller than the errors of the two perplexities suggest. None if either is
+    unknown, if the numbers of tokens differ, and for less than two tokens.
     """
     if first is None or second is None or len(first) != len(second) or len(first) < 2:
         return None
     count = len(first)
-    differences = [item - other for item, other in zip(first, second, strict=True)]
+    differences = [left - right for left, right in zip(first, second, strict=True)]
     mean = sum(differences) / count
     variance = sum((difference - mean) * (difference - mean) for difference in differences) / (count - 1)
     error = math.sqrt(variance / count)
@@ -68,20 +68,20 @@ def paired_error(first: Sequence[float] | None, second: Sequence[float] | None) 
 
 
 TIMES_FROM = 10.0
-"""One perplexity against another from here on is told as a multiple, below as a percentage."""
+"""From this ratio of perplexities on, texts state a multiple, below it a percentage."""
 FINE_BELOW = 0.01
-"""A percentage whose standard error is less than this is told with a decimal."""
+"""A percentage with a smaller standard error has a decimal."""
 
 
 def figure(perplexity: float) -> str:
-    """A perplexity for people: `26.7`, `13,056`, `1.2e+30`."""
+    """Return a perplexity for people: `26.7`, `13,056`, `1.2e+30`."""
     if perplexity >= 1e9:
         return f"{perplexity:.1e}"
     return f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.1f}"
 
 
 def change_text(ratio: float, ratio_error: float) -> str:
-    """One perplexity over another, and the standard error of that, for people: `−6% ± 3%`, `513.6 ± 60.1 times`."""
+    """Return a ratio of perplexities with its standard error for people: `−6% ± 3%`, `513.6 ± 60.1 times`."""
     if ratio >= TIMES_FROM:
         return f"{figure(ratio)} ± {figure(ratio_error)} times"
     digits = 1 if ratio_error < FINE_BELOW else 0
@@ -90,7 +90,7 @@ def change_text(ratio: float, ratio_error: float) -> str:
 
 
 def lengths_text(lengths: Sequence[tuple[str, int | None]], most: int) -> str:
-    """How many tokens were scored of each text, by its name; `most` is told where a runtime does not say.
+    """Return the number of scored tokens of each text; at most `most` if a runtime does not state it.
 
     `128 tokens of code, 97 tokens of prose`.
     """
@@ -106,11 +106,11 @@ INERT_BELOW = 0.2
 DEGRADED_FROM = 1.25
 GAINS_BELOW = 0.98
 CHANCE_WITHIN = 2.0
-"""Standard errors."""
+"""Standard errors within which a difference may be chance."""
 
 
 class VerdictKind(StrEnum):
-    """What a chimera turned out to be."""
+    """The kinds of verdicts."""
 
     BROKEN = "broken"
     UNDECIDED = "undecided"
@@ -122,7 +122,7 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextScores:
-    """The perplexities on one text; None where there is none. Those of the donors are only shown."""
+    """The perplexities on one text; None if unknown. Those of the donors do not affect the verdict."""
 
     text: str
     base: float | None
@@ -130,17 +130,17 @@ class TextScores:
     control: float | None = None
     donors: tuple[float | None, ...] = ()
     difference_error: float | None = None
-    """Standard error of ln p - ln p0, token by token; None where it is not known."""
+    """Standard error of ln p - ln p0, by tokens; None if unknown."""
 
     @property
     def difference(self) -> float | None:
-        """ln p - ln p0 in nats, or None where they cannot be compared."""
+        """ln p - ln p0 in nats; None if they cannot be compared."""
         p0, p = _usable(self.base), _usable(self.chimera)
         return None if p0 is None or p is None else math.log(p) - math.log(p0)
 
     @property
     def ratio_error(self) -> float | None:
-        """The standard error of the ratio, by the delta method, or None where it is not known."""
+        """The standard error of the ratio, by the delta method; None if unknown."""
         if self.ratio is None or self.difference_error is None:
             return None
         error = self.ratio * self.difference_error
@@ -148,39 +148,39 @@ class TextScores:
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether p and p0 are known to be no further apart than chance may put them."""
+        """Whether the difference of p and p0 is small enough to be chance."""
         if self.difference is None or self.difference_error is None:
             return False
         return abs(self.difference) <= CHANCE_WITHIN * self.difference_error
 
     @property
     def ratio(self) -> float | None:
-        """p / p0, or None where they cannot be compared."""
+        """p / p0; None if they cannot be compared."""
         p0, p = _usable(self.base), _usable(self.chimera)
         return None if p0 is None or p is None else p / p0
 
     @property
     def control_ratio(self) -> float | None:
-        """pz / p0, infinite where pz is; None where they cannot be compared."""
+        """pz / p0, infinite if pz is; None if they cannot be compared."""
         p0, pz = _usable(self.base), _usable(self.control, infinite=True)
         return None if p0 is None or pz is None else pz / p0
 
     @property
     def recovered(self) -> float | None:
-        """r, or None where there is nothing to recover or nothing to compare with."""
+        """r, the recovered share of the loss; None without a loss and if it cannot be compared."""
         p0, p, pz = _usable(self.base), _usable(self.chimera), _usable(self.control, infinite=True)
         if p0 is None or p is None or pz is None or pz <= p0:
             return None
         if math.isinf(pz):
             return 1.0
-        # Logarithms of two neighbouring floats may be the same.
+        # Two adjacent floats can have the same logarithm.
         whole = math.log(pz) - math.log(p0)
         return (math.log(pz) - math.log(p)) / whole if whole > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict, why in one or two sentences with figures, and the numbers behind it, text by text."""
+    """The verdict, its reason in one or two sentences with figures, and the numbers by text."""
 
     kind: VerdictKind
     reason: str
@@ -190,11 +190,11 @@ class Verdict:
 def judge(
     texts: Sequence[TextScores], failure: str | None = None, remark: str | None = None, act: str = "grafted"
 ) -> Verdict:
-    """The verdict on a chimera; exactly one.
+    """Return the verdict on a chimera.
 
-    `failure` says why it did not load or run, as the end of a sentence; `remark` is a sentence that is put behind the
-    reason, such as why there is no control. `act` is what was done to the organs that the control has zeroed:
-    "grafted", or "changed" where nothing is known but that they are not the base's.
+    `failure` is the reason why it did not load or run, as the end of a sentence; `remark` is a sentence after the
+    reason, such as why there is no control. `act` describes the organs that are zeroed in the control: "grafted", or
+    "changed" if it is only known that they differ from the base's.
     """
     scores = tuple(texts)
     kind, reason = (
@@ -204,10 +204,10 @@ def judge(
     return Verdict(kind, " ".join(sentence for sentence in sentences if sentence), scores)
 
 
-_Finding = tuple[VerdictKind, str]
+_Decision = tuple[VerdictKind, str]
 
 
-def _broken(scores: tuple[TextScores, ...], failure: str | None) -> _Finding | None:
+def _broken(scores: tuple[TextScores, ...], failure: str | None) -> _Decision | None:
     if failure is not None:
         return VerdictKind.BROKEN, f"The chimera does not run: {failure.rstrip('.')}."
     for score in scores:
@@ -219,37 +219,37 @@ def _broken(scores: tuple[TextScores, ...], failure: str | None) -> _Finding | N
     return None
 
 
-def _incomparable(scores: tuple[TextScores, ...]) -> _Finding | None:
+def _incomparable(scores: tuple[TextScores, ...]) -> _Decision | None:
     if not scores:
         return VerdictKind.UNDECIDED, "Nothing was scored."
     for score in scores:
-        for whose, value in (("base", score.base), ("chimera", score.chimera)):
+        for role, value in (("base", score.base), ("chimera", score.chimera)):
             if _usable(value) is None:
-                return VerdictKind.UNDECIDED, f"The {whose} has no perplexity on {score.text} to compare."
+                return VerdictKind.UNDECIDED, f"The {role} has no perplexity on {score.text}."
     return None
 
 
-def _against_control(scores: tuple[TextScores, ...], act: str) -> _Finding | None:
+def _against_control(scores: tuple[TextScores, ...], act: str) -> _Decision | None:
     controlled = tuple(score for score in scores if score.control_ratio is not None)
     weak = tuple(score for score in controlled if _pz(score) < WEAK_BELOW * _p0(score))
     weakest = _worst(weak, lambda score: score.control_ratio, largest=False)
     if weakest is not None:
         reason = (
-            f"The {act} blocks are too weak to tell: without them the perplexity on {weakest.text} is "
-            f"{figure(_pz(weakest))}, the base's is {figure(_p0(weakest))}."
+            f"The {act} blocks matter too little to decide: without them, the perplexity on {weakest.text} is "
+            f"{figure(_pz(weakest))}; the base's is {figure(_p0(weakest))}."
         )
         return VerdictKind.UNDECIDED, reason
     least = _worst(scores, lambda score: score.recovered, largest=False)
     if least is not None and least.recovered is not None and least.recovered < INERT_BELOW:
         reason = (
-            f"What was {act} carries nothing. {_compared(least)}; with it zeroed it is {figure(_pz(least))}, and "
-            f"{least.recovered:.2f} of the difference is recovered."
+            f"The {act} organs do not work. {_compared(least)}. With these organs zeroed it is {figure(_pz(least))}: "
+            f"they recover only {least.recovered:.0%} of the difference."
         )
         return VerdictKind.INERT, reason
     return None
 
 
-def _against_base(scores: tuple[TextScores, ...], act: str) -> _Finding:
+def _against_base(scores: tuple[TextScores, ...], act: str) -> _Decision:
     recovered = _recovered_text(scores, act)
     degraded = _worst(_above(scores, DEGRADED_FROM), lambda score: score.ratio, largest=True)
     if degraded is not None:
@@ -260,29 +260,29 @@ def _against_base(scores: tuple[TextScores, ...], act: str) -> _Finding:
     better = tuple(score for score in scores if _p(score) < GAINS_BELOW * _p0(score))
     best = _worst(better, lambda score: score.ratio, largest=False)
     if best is not None:
-        change = f"{figure(_p(worst))} to {figure(_p0(worst))}{_change(worst)}"
-        others = "" if worst is best else f", and on {worst.text} {change}"
+        change = f"{figure(_p(worst))} and {figure(_p0(worst))}{_change(worst)}"
+        others = "" if worst is best else f"; on {worst.text}, {change}"
         return VerdictKind.GAINS, f"{_compared(best)}{others}{recovered}.{_chance(best)}"
     return VerdictKind.COHERENT, f"{_compared(worst)}{recovered}."
 
 
 def _without_control(scores: tuple[TextScores, ...], kind: VerdictKind, act: str) -> str:
-    """What is not known where a verdict that asks for a control had none on some text."""
-    asks = kind in {VerdictKind.DEGRADED, VerdictKind.GAINS, VerdictKind.COHERENT}
-    if not asks or all(score.control_ratio is not None for score in scores):
+    """Return a remark if a verdict that needs a control had none on some text."""
+    needs_control = kind in {VerdictKind.DEGRADED, VerdictKind.GAINS, VerdictKind.COHERENT}
+    if not needs_control or all(score.control_ratio is not None for score in scores):
         return ""
-    return f"There is no control, so it is not known whether what was {act} carries anything."
+    return f"There is no control, so it is unknown whether the {act} organs work."
 
 
 def _above(scores: tuple[TextScores, ...], times: float) -> tuple[TextScores, ...]:
-    """The texts on which p > `times` p0."""
+    """Return the texts on which p > `times` p0."""
     return tuple(score for score in scores if score.ratio is not None and _p(score) > times * _p0(score))
 
 
 def _worst(
     scores: tuple[TextScores, ...], number: Callable[[TextScores], float | None], *, largest: bool
 ) -> TextScores | None:
-    """The text with the largest or the smallest `number`, the first of equals, or None where none has one."""
+    """Return the text with the largest or smallest `number`, the first of equals; None if no text has one."""
     ranked = [(value, score) for score in scores if (value := number(score)) is not None]
     if not ranked:
         return None
@@ -290,26 +290,28 @@ def _worst(
 
 
 def _usable(value: float | None, *, infinite: bool = False) -> float | None:
-    """`value` if it is a perplexity that can be compared: above 0, and finite unless `infinite`."""
+    """Return `value` if it can be compared: above 0, and finite unless `infinite`; else None."""
     if value is None or math.isnan(value) or value <= 0 or (math.isinf(value) and not infinite):
         return None
     return value
 
 
 def _compared(score: TextScores) -> str:
-    comparison = f"The chimera's perplexity on {score.text} is {figure(_p(score))}, its base's {figure(_p0(score))}"
+    comparison = (
+        f"On {score.text}, the chimera's perplexity is {figure(_p(score))} and the base's is {figure(_p0(score))}"
+    )
     return comparison + _change(score)
 
 
 def _change(score: TextScores) -> str:
-    """The change and how sure it is, in brackets; nothing where that is not known."""
+    """Return the change with its standard error in brackets; empty if unknown."""
     if score.ratio is None or score.ratio_error is None:
         return ""
     return f" ({change_text(score.ratio, score.ratio_error)})"
 
 
 def _chance(score: TextScores) -> str:
-    """What is to be said behind a verdict that `score` decides."""
+    """Return a remark if the difference that decides the verdict may be chance."""
     if not score.may_be_chance:
         return ""
     return f" This may be chance: the difference on {score.text} is within two standard errors."
@@ -319,7 +321,7 @@ def _recovered_text(scores: tuple[TextScores, ...], act: str) -> str:
     least = _worst(scores, lambda score: score.recovered, largest=False)
     if least is None or least.recovered is None:
         return ""
-    return f"; {least.recovered:.2f} of what zeroing the {act} organs costs is recovered"
+    return f". The {act} organs work: they restore {least.recovered:.0%} of what the model loses without them"
 
 
 def _p(score: TextScores) -> float:

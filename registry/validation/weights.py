@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file or a split set, side by side with those of another."""
+"""The tensors of a GGUF file or a split set, for comparison with those of another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenFile:
     """A regular file, open for reads at an offset: a `ByteSource`. A context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`; raises BadSource for anything that is no regular file."""
+        """Open `path`; raises BadSource for anything but a regular file."""
         self.path = path
         self.name = str(path)
         try:
@@ -46,7 +46,7 @@ class OpenFile:
         os.close(self.descriptor)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
+        """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
         parts = []
         while size:
             try:
@@ -54,7 +54,7 @@ class OpenFile:
             except OSError as error:
                 raise BadSource(f"{self.path}: {error.strerror} at byte {offset}") from error
             if not part:
-                raise BadSource(f"{self.path}: ends at byte {offset}, in the middle of what was announced")
+                raise BadSource(f"{self.path}: the file ends at byte {offset}, inside of a tensor or the header")
             parts.append(part)
             offset, size = offset + len(part), size - len(part)
         return b"".join(parts)
@@ -69,7 +69,7 @@ class Spot:
     offset: int
 
     def chunks(self) -> Iterator[bytes]:
-        """Its bytes, a MiB at a time."""
+        """Return its bytes in pieces of 1 MiB."""
         for start in range(0, self.info.size_bytes, CHUNK_BYTES):
             yield self.file.read_at(self.offset + start, min(CHUNK_BYTES, self.info.size_bytes - start))
 
@@ -107,17 +107,17 @@ class Weights:
         return any(header.field(CHAT_TEMPLATE_KEY) is not None for header in self.headers)
 
     def differs_at(self, name: str, other: Weights) -> bool:
-        """Whether the tensor `name` is absent in one of the two, or not the same to the last byte."""
+        """Return whether the tensor `name` is missing in one of the models or has other bytes."""
         ours, theirs = self.spots.get(name), other.spots.get(name)
         if ours is None or theirs is None:
             return True
         if (ours.info.shape, ours.info.dtype) != (theirs.info.shape, theirs.info.dtype):
             return True
-        return any(item != another for item, another in zip(ours.chunks(), theirs.chunks(), strict=True))
+        return any(left != right for left, right in zip(ours.chunks(), theirs.chunks(), strict=True))
 
 
 def grafted_organs(chimera: Path, base: Path) -> tuple[str, ...]:
-    """The feed-forward organs of `chimera` that are not those of `base`, in the order of the file.
+    """Return the feed-forward organs of `chimera` that differ from those of `base`, in file order.
 
     Raises BadSource, BadGguf and BadSplit.
     """
@@ -126,18 +126,18 @@ def grafted_organs(chimera: Path, base: Path) -> tuple[str, ...]:
 
 
 def is_feed_forward(name: str) -> bool:
-    """Whether the tensor `name` is what the control has zeroed where it was grafted."""
+    """Return whether the tensor `name` is feed-forward: the control zeroes such grafts."""
     return place_of(name).type is OrganType.ORGAN
 
 
 def has_chat_template(path: Path) -> bool:
-    """Whether the model brings a chat template. Raises BadSource, BadGguf and BadSplit."""
+    """Return whether the model has a chat template. Raises BadSource, BadGguf and BadSplit."""
     with Weights(path) as weights:
         return weights.has_chat_template
 
 
 def files_digest(path: Path) -> Digest:
-    """The SHA-256 over the model's files, one after another; of a single file, its digest. Raises BadSource."""
+    """Return the SHA-256 of all files of the model, one after another. Raises BadSource."""
     hasher = hashlib.sha256()
     for shard in shard_paths(path):
         with OpenFile(shard) as file:
@@ -147,9 +147,9 @@ def files_digest(path: Path) -> Digest:
 
 
 def shard_paths(path: Path) -> list[Path]:
-    """The files of the model that `path` names: itself, or all shards of its set, by their names.
+    """Return the files of the model at `path`: this file, or all shards of its set, by their names.
 
-    Raises BadSplit for a set that says it has more shards than anybody writes.
+    Raises BadSplit for more than SHARDS_MAX shards.
     """
     shard = parse_shard_name(path.name)
     if shard is None or shard.count <= 1:

@@ -276,7 +276,7 @@ def test_what_is_no_sound_lock_is_refused(organ: Organ, parents: Parents, out: P
     assert "changes the alignment" in refused(set=[["general.alignment", "uint32", 64]])
     other = [[name, dtype, [2 * shape[0], *shape[1:]], digest] for name, dtype, shape, digest in sound["tensors"]]
     assert "is not F16 of the shape of" in refused(5, tensors=other)
-    assert "it is no lock of this format" in refused(more=1)
+    assert "it is not a lock of this format" in refused(more=1)
     (out / "large").write_bytes(b" " * 100)
     os.truncate(out / "large", LOCK_MAX_BYTES + 10)
     ended = organ("compose", "--from-lock", out / "large", "-o", out / "c.gguf")

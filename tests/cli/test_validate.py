@@ -28,7 +28,7 @@ def test_it_prints_the_difference_with_its_error_and_the_tokens_that_were_scored
     (row,) = (line for line in ended.lines if "chimera against base" in line)
     assert row.count("%") == 4
     assert "255 tokens of code, 255 tokens of prose" in ended.out
-    assert "256 tokens a text were asked for" in ended.out
+    assert "256 tokens of each text were requested" in ended.out
     assert "graft" not in ended.out
 
 
@@ -42,7 +42,7 @@ def test_a_text_of_too_few_tokens_is_refused(organ: Organ, kin: Path, tmp_path: 
     (tmp_path / "short.txt").write_text("one two three four five six seven eight nine")
     ended = organ("validate", kin, "--base", A, "--text", tmp_path / "short.txt")
     assert (ended.status, ended.out) == (1, "")
-    assert "fewer than 32 tell nothing" in ended.err
+    assert "at least 32 are needed" in ended.err
 
 
 def test_what_a_command_may_reach_is_for_a_command_alone(organ: Organ, kin: Path) -> None:

@@ -20,9 +20,9 @@ from organs.registry.validation.command import CommandRuntime
 from organs.registry.validation.comparison import ScoreKey
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
-    KeptScores,
-    Tried,
-    try_chimera,
+    CatalogScores,
+    RunResult,
+    run_chimera,
     verdict_report,
 )
 from organs.registry.validation.runtime import (
@@ -51,8 +51,8 @@ def made(composition: Composition) -> str:
     return composition.accept("unrelated-lineage", "likely-degraded").plan().register().model
 
 
-def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 128) -> Tried:
-    return try_chimera(kin.catalog, kin.blobs, model, built_in_texts(), runtime or LlamaCpp(), tokens)
+def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 128) -> RunResult:
+    return run_chimera(kin.catalog, kin.blobs, model, built_in_texts(), runtime or LlamaCpp(), tokens)
 
 
 @pytest.mark.long
@@ -80,7 +80,7 @@ def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_sc
     first, again = (verdict_report(tried(kin, model, tokens=300)) for _ in range(2))
     assert first.texts == again.texts, "what was kept tells the same"
     assert [text.tokens for text in first.texts] == [255, 255]
-    assert "the smallest context among these models has 256" in (first.tokens_remark or "")
+    assert "the smallest context of these models has 256" in (first.tokens_remark or "")
     for text in first.texts:
         assert text.ratio_error is not None
         assert 0.0 < text.ratio_error < 0.05
@@ -103,5 +103,5 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_kept(kin: Lo
 def test_a_score_that_is_kept_is_given_back_as_it_was(kin: LocalRegistry, surprises: tuple[float, ...] | None) -> None:
     key = ScoreKey(digest_of(repr(surprises).encode()), digest_of(b"text"), 32, "a stand-in, 1")
     score = Score("code", 26.7, 1.5, 32, surprises)
-    KeptScores(kin.catalog).put(key, score)
-    assert KeptScores(kin.catalog).get(key) == score
+    CatalogScores(kin.catalog).put(key, score)
+    assert CatalogScores(kin.catalog).get(key) == score

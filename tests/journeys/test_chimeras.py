@@ -25,8 +25,8 @@ from organs.registry.gguf.quants import dequantize
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
-    Tried,
-    try_chimera,
+    RunResult,
+    run_chimera,
 )
 from organs.registry.validation.runtime import (
     Adapter,
@@ -48,9 +48,9 @@ def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loca
         yield registry
 
 
-def tried(registry: LocalRegistry, plan: ChimeraPlan) -> Tried:
+def tried(registry: LocalRegistry, plan: ChimeraPlan) -> RunResult:
     made = plan.register()
-    return try_chimera(registry.catalog, registry.blobs, made.model, built_in_texts(), LlamaCpp())
+    return run_chimera(registry.catalog, registry.blobs, made.model, built_in_texts(), LlamaCpp())
 
 
 def on_code(reading: Reading) -> float:

@@ -79,17 +79,17 @@ def test_a_command_may_say_that_the_model_does_not_load(tmp_path: Path) -> None:
     ("printed", "reason"),
     [
         ("", "printed nothing"),
-        ("not JSON", "no JSON object"),
-        ("[1]", "no JSON object"),
+        ("not JSON", "not a JSON object"),
+        ("[1]", "not a JSON object"),
         ("[" * 100_000, "more than 65536 bytes"),
-        ("[" * 60_000, "no JSON object"),
+        ("[" * 60_000, "not a JSON object"),
         ("{}", "neither a perplexity nor"),
-        ('{"perplexity": "26"}', "that is none"),
-        ('{"perplexity": true}', "that is none"),
-        ('{"perplexity": null}', "that is none"),
-        ('{"perplexity": 0.5}', "that is none"),
-        ('{"perplexity": -1e999}', "that is none"),
-        ("\x1b[2J\x07", "no JSON object"),
+        ('{"perplexity": "26"}', "an invalid perplexity"),
+        ('{"perplexity": true}', "an invalid perplexity"),
+        ('{"perplexity": null}', "an invalid perplexity"),
+        ('{"perplexity": 0.5}', "an invalid perplexity"),
+        ('{"perplexity": -1e999}', "an invalid perplexity"),
+        ("\x1b[2J\x07", "not a JSON object"),
     ],
 )
 def test_an_answer_that_is_none_is_refused_in_a_sentence(tmp_path: Path, printed: str, reason: str) -> None:
@@ -245,7 +245,7 @@ def test_a_template_that_cannot_be_used_is_refused(template: str, reason: str) -
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    with pytest.raises(NoRuntime, match="no program 'no-such-runtime'"):
+    with pytest.raises(NoRuntime, match="the program 'no-such-runtime'"):
         CommandRuntime("no-such-runtime {model} {text}")
 
 

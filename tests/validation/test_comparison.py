@@ -125,8 +125,7 @@ def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> Non
     assert found.control is None
     assert found.verdict.kind is VerdictKind.GAINS
     assert found.verdict.reason.endswith(
-        "No feed-forward organ was changed, so there is no control: whether what was changed carries anything is not "
-        "known."
+        "No feed-forward organ was changed, so there is no control, and it is unknown whether the changed organs work."
     )
     assert "organ was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).verdict.reason
 
@@ -147,13 +146,13 @@ def test_a_graft_is_judged_by_itself_whatever_else_was_changed(tmp_path: Path) -
     found = compared(chimera, runtime, grafted=feed_forward(A, [3]))
     assert runtime.zeroed == feed_forward(A, [3])
     assert found.verdict.kind is VerdictKind.INERT
-    assert found.verdict.reason.startswith("What was grafted carries nothing.")
+    assert found.verdict.reason.startswith("The grafted organs do not work.")
 
 
 def test_of_files_it_is_said_that_organs_changed(chimera: Path) -> None:
     found = compared(chimera, numbers(chimera=12.0, control=12.1))
     assert found.act == "changed"
-    assert found.verdict.reason.startswith("What was changed carries nothing.")
+    assert found.verdict.reason.startswith("The changed organs do not work.")
 
 
 def test_a_control_that_does_not_run_is_said_and_judged_without(chimera: Path) -> None:
@@ -204,8 +203,8 @@ def test_no_more_tokens_are_scored_than_the_smallest_context_holds_and_that_is_s
     found = compared(chimera, runtime, tokens=4096)
     assert {request.tokens for request in runtime.asked} == {found.tokens} == {255}
     assert found.tokens_remark == (
-        "4096 tokens a text were asked for; the smallest context among these models has 256, so 255 were scored at "
-        "most."
+        "4096 tokens of each text were requested; the smallest context of these models has 256, so at most 255 were "
+        "scored."
     )
     assert compared(chimera, numbers(), tokens=255).tokens_remark is None
 
@@ -224,7 +223,7 @@ def test_as_many_tokens_as_a_context_holds_are_scored_in_llama_cpp(tmp_path: Pat
 def test_a_text_of_fewer_than_32_tokens_is_refused(chimera: Path) -> None:
     runtime = numbers()
     runtime.scored = 31
-    with pytest.raises(BadInput, match=r"^the text 'code' has 31 tokens to score: fewer than 32 tell nothing$"):
+    with pytest.raises(BadInput, match=r"^the text 'code' has 31 tokens; at least 32 are needed$"):
         compared(chimera, runtime)
     runtime.scored = 32
     assert compared(chimera, runtime).verdict.kind is VerdictKind.COHERENT

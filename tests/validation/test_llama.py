@@ -68,7 +68,7 @@ def test_parts_of_characters_are_scored_as_exactly_as_whole_ones(tmp_path: Path)
     path.write_text("Grüße, 世界! Ein naïver Text 🙂 of eight words", encoding="utf-8")
     with closing(Session(str(A), [], tokens=128, threads=1, wall_seconds=60)) as session:
         tokens = session.tokens(read_text(path).text)
-        one_by_one = [session._one(tokens, position) for position in range(1, len(tokens))]
+        one_by_one = [session._single(tokens, position) for position in range(1, len(tokens))]
         together = session.surprises(tokens)
     assert sum(not token.is_whole for token in tokens) >= 10
     assert together == pytest.approx(one_by_one, abs=1e-4)
@@ -88,7 +88,7 @@ def test_line_105_a_chat_template_that_is_refused_is_no_fault_of_the_weights(tmp
     assert found.failure is None
     assert not found.by_chat_template
     assert found.scores[0].perplexity == pytest.approx(26.7, rel=0.02)
-    assert "once more without" in found.log
+    assert "loading without it" in found.log
 
 
 def test_a_crash_by_a_signal_is_a_reading(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_vocabulary_without_weights_is_refused_politely(tmp_path: Path) -> Non
     path.write_bytes(file_bytes([text("general.architecture", "llama"), tokens]))
     found = failure(path)
     assert found.kind is FailureKind.REFUSED
-    assert found.reason.startswith("llama.cpp refused it: ")
+    assert found.reason.startswith("llama.cpp refused the model: ")
     assert len(found.reason) < 300
 
 
@@ -137,7 +137,7 @@ def test_too_little_memory_is_a_failure_and_not_an_error() -> None:
 
 def test_without_the_package_the_sentence_says_what_to_install() -> None:
     with pytest.raises(
-        NoRuntime, match=r"^llama.cpp is not installed here; it comes with the extra 'validate'"
+        NoRuntime, match=r"^llama.cpp is not installed; install this program with the extra 'validate'"
     ) as missing:
         LlamaCpp(package="no-such-package-as-this")
     assert missing.value.extra == "validate"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.validation.verdict import (
-    KEPT_DIGITS,
+    STORED_DIGITS,
     estimate,
-    kept,
     paired_error,
+    rounded_surprises,
 )
 from tests.strategies import PATIENT
 
@@ -76,5 +76,5 @@ def test_any_surprises_have_an_error_that_is_finite_or_none(pairs: list[tuple[fl
 
 
 def test_surprises_are_kept_rounded_and_only_where_all_are_finite() -> None:
-    assert kept([1.23456789, 0.0]) == (round(1.23456789, KEPT_DIGITS), 0.0)
-    assert kept([1.0, math.inf]) is None
+    assert rounded_surprises([1.23456789, 0.0]) == (round(1.23456789, STORED_DIGITS), 0.0)
+    assert rounded_surprises([1.0, math.inf]) is None

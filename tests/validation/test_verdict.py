@@ -115,10 +115,10 @@ def test_nothing_scored_is_undecided() -> None:
 def test_the_reason_names_the_text_and_the_figures() -> None:
     scores = [TextScores("code", 26.7, 25.3, 20299.0), TextScores("prose", 45.5, 9256.0, 6380.0)]
     assert judge(scores).reason == (
-        "The chimera's perplexity on prose is 9,256, its base's 45.5, more than 3 times as much."
+        "On prose, the chimera's perplexity is 9,256 and the base's is 45.5, more than 3 times as much."
     )
-    assert "26.6, the base's is 26.5" in judge([TextScores("code", 26.5, 26.5, 26.6)]).reason
-    assert "0.95 of what zeroing" in judge([TextScores("code", 10.0, 11.2, 100.0)]).reason
+    assert "26.6; the base's is 26.5" in judge([TextScores("code", 26.5, 26.5, 26.6)]).reason
+    assert "they restore 95%" in judge([TextScores("code", 10.0, 11.2, 100.0)]).reason
 
 
 def test_a_verdict_without_a_control_says_what_is_not_known() -> None:
@@ -153,8 +153,8 @@ def test_only_the_text_that_decides_is_asked_whether_it_may_be_chance() -> None:
     code = TextScores("code", 10.0, 9.0, 1000.0, difference_error=0.01)
     prose = TextScores("prose", 10.0, 10.1, 1000.0, difference_error=0.5)
     assert judge([code, prose]).reason == (
-        "The chimera's perplexity on code is 9.0, its base's 10.0 (−10.0% ± 0.9%), and on prose 10.1 to 10.0 "
-        "(+1% ± 50%); 1.00 of what zeroing the grafted organs costs is recovered."
+        "On code, the chimera's perplexity is 9.0 and the base's is 10.0 (−10.0% ± 0.9%); on prose, 10.1 and 10.0 "
+        "(+1% ± 50%). The grafted organs work: they restore 100% of what the model loses without them."
     )
 
 
