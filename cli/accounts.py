@@ -94,7 +94,7 @@ def list_contributors(as_json: bool, quiet: bool) -> None:
         default_bytes = registry.settings.quota_bytes
         found = [contributor_account(session, one, default_bytes) for one in contributors_in_order(session)]
     if as_json:
-        print_json(ContributorAccountPage(items=tuple(found)))
+        print_json(ContributorAccountPage(items=tuple(found), next=None))
     elif quiet:
         for one in found:
             click.echo(plain(one.name))
@@ -282,11 +282,12 @@ def _listed(contributor: str | None) -> ListedTokenPage:
     with LocalRegistry.open() as registry, registry.catalog.reading() as session:
         owners = contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
         return ListedTokenPage(
+            next=None,
             items=tuple(
                 ListedToken(**structs.asdict(one), contributor=owner.name)
                 for owner in owners
                 for one in tokens_of(session, owner.id)
-            )
+            ),
         )
 
 

@@ -84,7 +84,7 @@ class Page(Entity, Generic[Item], frozen=True, kw_only=True):
     """One page of a list. Iterating gives its items."""
 
     items: Annotated[tuple[Item, ...], Meta(max_length=ITEMS_MAX)]
-    next: Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)] | None = msgspec.field(default=None)
+    next: Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)] | None
     """The `after` of the next page; None on the last."""
     notes: Texts = ()
     """What the reader should know: a word that nothing has, a comparison that was cut."""

@@ -73,11 +73,6 @@ NewName = Annotated[Text, Meta(description="Its name in your own namespace. By d
 Accepted = Annotated[Texts, Meta(description="Codes of warnings that you accept.")]
 
 
-BuiltInTexts = Annotated[
-    tuple[Word, ...], Meta(min_length=1, max_length=ITEMS_MAX, description="Names of built-in texts, by default all.")
-]
-
-
 class GraftRequest(Request, frozen=True, kw_only=True):
     """Organs of a donor to graft into a base, selected as in a recipe."""
 

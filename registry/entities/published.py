@@ -53,6 +53,16 @@ Base = Annotated[
 ]
 
 
+class ModelStatements(Request, frozen=True, kw_only=True):
+    """What people may state of a model, in addition to its header. Null removes a text."""
+
+    title: Title | None = None
+    description: Description | None = None
+    license: Licence | None = None
+    tags: Tags | None = None
+    base: Base | None = None
+
+
 class PublishedModel(Entity, frozen=True, kw_only=True):
     """What the owner of a model may change, and its state."""
 
@@ -124,15 +134,10 @@ class DescendantPage(Page[Descendant], frozen=True, kw_only=True):
     """A page of chimeras, newest first."""
 
 
-class ModelEditRequest(Request, frozen=True, kw_only=True):
+class ModelEditRequest(ModelStatements, frozen=True, kw_only=True):
     """What to change. Members that are left out do not change, null removes."""
 
     version: Version | None = None
-    title: Title | None = None
-    description: Description | None = None
-    license: Licence | None = None
-    tags: Tags | None = None
-    base: Base | None = None
 
 
 class YankRequest(Request, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from organs.registry.entities.base import (
     Time,
     Word,
 )
-from organs.registry.entities.published import Base, Description, Licence, Tags, Title
+from organs.registry.entities.published import ModelStatements
 
 CHUNK_LEAST_BYTES = 8 * 1024 * 1024
 """Advice: each chunk waits once for the disk, so smaller ones take longer."""
@@ -285,14 +285,8 @@ Acknowledged = Annotated[
 ]
 
 
-class SubmissionMetadata(Request, frozen=True, kw_only=True):
-    """What the contributor says of a model, in addition to its header."""
-
-    title: Title | None = None
-    description: Description | None = None
-    license: Licence | None = None
-    base: Base | None = None
-    tags: Tags | None = None
+class SubmissionMetadata(ModelStatements, frozen=True, kw_only=True):
+    """What the contributor states of a model, in addition to its header."""
 
 
 class SubmissionRequest(Request, frozen=True, kw_only=True):

@@ -218,7 +218,7 @@ def model_families() -> FamilyPage:
     with reading(settings().search_seconds) as session:
         if name is None:
             return families(session, first, limit)
-        return FamilyPage(items=(family_of(session, model_by_name(session, name)),), count=1)
+        return FamilyPage(items=(family_of(session, model_by_name(session, name)),), next=None, count=1)
 
 
 @writing_operation(

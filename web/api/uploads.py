@@ -173,7 +173,7 @@ def uploads() -> UploadPage:
     g.not_cached = True
     asker = asker_id()
     with reading() as session:
-        return UploadPage(items=tuple(upload_entity(row) for row in open_uploads(session, asker, now())))
+        return UploadPage(items=tuple(upload_entity(row) for row in open_uploads(session, asker, now())), next=None)
 
 
 @operation(

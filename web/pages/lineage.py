@@ -77,9 +77,9 @@ def _of_one(name: str) -> Page:
     except (NotFound, BadName) as error:
         if not plain_page():
             raise
-        values = _values(FamilyPage(items=(), count=0), name, 0) | {"problem": str(error).rstrip("?.") + "."}
+        values = _values(FamilyPage(items=(), next=None, count=0), name, 0) | {"problem": str(error).rstrip("?.") + "."}
         return Page("lineage.html", values, status=status_of(error))
-    found = FamilyPage(items=(family,), count=1)
+    found = FamilyPage(items=(family,), next=None, count=1)
     return Page("lineage.html", _values(found, name, 0), sheet=lambda: _sheet(found))
 
 

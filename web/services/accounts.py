@@ -61,7 +61,7 @@ def own_tokens() -> AccountTokenPage:
     """Return the tokens of the account. Raises BadToken (401), NotAllowed (403) without the scope `tokens`."""
     who = need(TOKENS)
     with reading(settings().search_seconds) as session:
-        return AccountTokenPage(items=visible_tokens(session, who))
+        return AccountTokenPage(items=visible_tokens(session, who), next=None)
 
 
 def visible_tokens(session: Session, who: Identity) -> tuple[AccountToken, ...]:

@@ -309,7 +309,7 @@ def known_organs(session: Session, digests: Sequence[Digest]) -> KnownOrgans:
         known |= reachable_digests(session, digests)
         notes = (f"Only {KNOWN_MAX:,} organs are listed: some of these bytes have many dtypes and shapes.",)
     absent = tuple(digest for digest in dict.fromkeys(digests) if digest not in known)
-    return KnownOrgans(items=tuple(organs), notes=notes, absent=absent)
+    return KnownOrgans(items=tuple(organs), next=None, notes=notes, absent=absent)
 
 
 def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> OrganDetail:
