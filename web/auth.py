@@ -86,7 +86,7 @@ def need(scope: str) -> Identity:
     if found.may(scope):
         return found
     if found.name is None:
-        raise BadToken("this needs an account: send its token, or log in")
+        raise BadToken("this needs an account: send a token, or log in")
     raise NotAllowed(f"this needs a token with the scope {scope}")
 
 
@@ -103,7 +103,7 @@ def account_by_text(text: str) -> KnownToken:
         rates().hit(FAILED_TOKENS, client_address())
         if sent.public_id:
             rates().hit(FAILED_TOKENS, f"token {sent.public_id}")
-        raise BadToken("this token is not known here")
+        raise BadToken("this token is unknown")
     if isinstance(found, EndedToken):
         raise BadToken(f"this token {found.why}")
     return found
@@ -144,10 +144,10 @@ def _of_header() -> Identity:
     sent = request.authorization
     if sent is None:
         if "Authorization" in request.headers:
-            raise BadToken("the token is to be sent as `Authorization: Bearer TOKEN`")
+            raise BadToken("send the token as `Authorization: Bearer TOKEN`")
         return LOCALLY if is_personal() else ANYBODY
     if sent.type != _SCHEME or not sent.token:
-        raise BadToken("the token is to be sent as `Authorization: Bearer TOKEN`")
+        raise BadToken("send the token as `Authorization: Bearer TOKEN`")
     account = account_by_text(sent.token)
     return replace(used(account), is_of_page=account.session_id is not None)
 

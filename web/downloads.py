@@ -91,7 +91,7 @@ def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | No
     rows = organs_by_prefix(session, text, visible=True)
     fitting = [organ for organ, _ in rows if dtype in (None, organ.dtype) and shape in (None, organ.shape)]
     if not fitting:
-        raise NotFound(f"these bytes stand as {_listed([organ for organ, _ in rows])}: ask for one of these")
+        raise NotFound(f"these bytes are {_listed([organ for organ, _ in rows])}: request one of these")
     organ = fitting[0]
     return ChosenOrgan(
         organ.id,
@@ -113,7 +113,7 @@ def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Conten
     """The file that organ directories have: a head, then the plain bytes. Raises NotFound for a name of no place."""
     found = name_of_organ(session, organ.organ_id, name)
     if found is None:
-        raise NotFound("this organ sits at no place of that name")
+        raise NotFound("no model has this organ under that name")
     head = encode_head(TensorSpec(found, organ.shape, organ.dtype))
     plan = _organ_plan(organ, head)
     immutable = organ.is_full_digest and organ.is_told_apart and name is not None
@@ -192,7 +192,7 @@ def told_in_words(what: str) -> Iterator[None]:
     try:
         yield
     except (CorruptBlob, MissingBlob) as error:
-        abort(500, f"{what} cannot be handed out: {error}. A new ingest of a file that has it heals it.")
+        abort(500, f"{what} cannot be sent: {error}. To repair it, ingest a file that contains it again.")
 
 
 def _organ_plan(organ: ChosenOrgan, head: bytes) -> FilePlan:
@@ -232,11 +232,11 @@ def _allow_streams(state: BlueprintSetupState) -> None:
 def _refuse_bodies() -> None:
     """Bodies where none belongs, and packed ones anywhere: how large they are when unpacked, nobody knows."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        abort(415, "A packed body is not accepted here: send it plain.")
+        abort(415, "The body must not be compressed.")
     if request.method in ("GET", "HEAD", "OPTIONS"):
         chunked = "Transfer-Encoding" in request.headers
         if chunked or (request.content_length or 0) > BODY_MAX_BYTES:
-            abort(413, "A request that reads has no body.")
+            abort(413, "GET, HEAD and OPTIONS requests must not have a body.")
 
 
 @downloads.get("/organs/<digest>.<any(raw,bin,npy):form>")
@@ -313,7 +313,7 @@ def job_file(job: str, file: str) -> Response:
         left = file_of_job(session, parsed_job(job), whose)
     path = None if left is None else pack_file(registry().settings.home, left.pack, left.name)
     if left is None or path is None or left.name != file:
-        raise NotFound(f"job {job} has no such file here: what a job leaves is kept for a day")
+        raise NotFound(f"job {job} has no such file: files of jobs are kept for one day")
     digest = left.sha256
     return hand_out(Content(file, left.size_bytes, digest, lambda begin, end: _Stretch(path, begin, end), digest))
 
@@ -331,7 +331,7 @@ class _Stretch:
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            raise NotFound("this file was removed just now: what a job leaves is kept for a day") from error
+            raise NotFound("this file was just removed: files of jobs are kept for one day") from error
         return self
 
     def __exit__(self, *_: object) -> None:

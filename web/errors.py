@@ -26,7 +26,7 @@ from organs.web.responses import (
 )
 
 RETRY_SECONDS = 5
-HIDDEN = "The registry cannot answer this request because of an error of its own. The log of the server has the reason."
+HIDDEN = "The server failed to answer this request. Its log has the details."
 """The sentence of every error with status 500: what went wrong inside is for the administrator."""
 PARAMETERS = frozenset(("add", "after", "against", "by", "cell", "counts", "every_part", "first", "limit", "order"))
 PARAMETERS |= {"ranked", "second", "table"}
@@ -35,7 +35,7 @@ _ADVICE = {
     400: "Correct the address or the form, and try again.",
     401: "Log in, or send a valid token.",
     403: "Ask the administrator of this registry if you need access.",
-    404: "Check the address, or search for what you need.",
+    404: "Check the address, or search for it.",
     405: "Go back to the page that you came from.",
     409: "Load the page again to see the present state.",
     410: "Search for another version or model.",

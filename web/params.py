@@ -61,5 +61,5 @@ def asked_switch(name: str) -> bool:
 def parsed_job(text: str) -> int:
     """The number of a job that stands in an address; raises NotFound for what is none."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
-        raise NotFound(f"{text[:40]!r} is no number of a job")
+        raise NotFound(f"{text[:40]!r} is not the number of a job")
     return int(text)

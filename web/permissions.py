@@ -24,9 +24,9 @@ from organs.web.auth import (
 )
 from organs.web.responses import registry, settings
 
-ONLY_READS = "This server only reads."
-NO_JOBS = "Jobs are shown to those who may ask for them: log in."
-ELSEWHERE = "A page of another site asked for this; only this catalog's own pages and programs may."
+ONLY_READS = "This server is read-only."
+NO_JOBS = "Log in to see jobs."
+ELSEWHERE = "Requests from pages of other sites are not allowed."
 _OWN_SITES = ("same-origin", "none")
 """What a browser says of our own pages, and of an address that somebody typed."""
 
@@ -91,7 +91,7 @@ def _is_own(address: str) -> bool:
     return parts.scheme in ("http", "https") and parts.netloc.lower() == request.environ.get("HTTP_HOST", "").lower()
 
 
-NOT_YOURS = "This model is in the namespace of somebody else."
+NOT_YOURS = "This model belongs to another contributor."
 
 
 def is_shown_all(namespace: str) -> bool:
@@ -134,7 +134,7 @@ def model_to_restore(session: Session, name: ModelName) -> Model:
     for one that an administrator yanked."""
     model = _checked(known_model(session, name, "yanked"), may_yank(name.namespace))
     if model.state == "quarantined" and not may_write(ADMIN):
-        raise Conflict(f"{model.full_name} waits for an administrator, who publishes it or refuses it")
+        raise Conflict(f"{model.full_name} is waiting for review by an administrator")
     _check_yanker(session, model)
     return model
 
@@ -144,7 +144,7 @@ def _check_yanker(session: Session, model: Model) -> None:
     yanker = yanked_by(session, model.id) if model.state == "yanked" else None
     own = (model.namespace.lower(), (identity().name or "").lower())
     if yanker is not None and yanker.lower() not in own and not may_write(ADMIN):
-        raise Conflict(f"{model.full_name} was yanked by an administrator, who alone restores it")
+        raise Conflict(f"{model.full_name} was yanked by an administrator; only an administrator can restore it")
 
 
 def _checked(model: Model, may: bool) -> Model:

@@ -122,7 +122,7 @@ THETA_STEPS = 32
 THETA_MAX_DEGREES = 90
 SHARE_STEPS = 16
 WIDTH_STEPS = 40
-CAUTIONS = {FEW: "a rough reading of few numbers", COARSE: "moved by the rounding of its coarse format"}
+CAUTIONS = {FEW: "computed from few values", COARSE: "distorted by its coarse number format"}
 SHORT_MAX = 120
 """Names up to this length are remembered."""
 CHANGE_STEPS = 9
@@ -136,7 +136,14 @@ GLYPHS = {
     OrganType.ADAPTER.value: "▲",
     OrganType.OTHER.value: "○",
 }
-"""Types are told apart by shape and word; colour means θ alone."""
+"""Types differ by shape and name; colour means θ only."""
+
+TYPE_NAMES = {
+    OrganType.SKELETON.value: "attention",
+    OrganType.ORGAN.value: "feed-forward",
+    OrganType.EMBED.value: "embedding",
+}
+"""Names of types for people, where they differ from the query language."""
 
 
 def theta_class(theta: float | None) -> str:
@@ -232,6 +239,11 @@ def caution_of(organ: Organ | PlacedOrgan) -> str:
     return CAUTIONS.get(caution(organ.dtype, math.prod(organ.shape)), "")
 
 
+def kind_name(kind: str) -> str:
+    """Return the name of an organ's type for people: `feed-forward` for `organ`."""
+    return TYPE_NAMES.get(kind, kind)
+
+
 def foldable(text: str) -> Markup:
     """`text` as HTML that may be folded behind what separates the parts of a name, and not within them."""
     return _short_foldable(text) if len(text) <= SHORT_MAX else _foldable(text)
@@ -264,7 +276,7 @@ _short_foldable = lru_cache(maxsize=8192)(_foldable)
 
 @lru_cache(maxsize=64)
 def _kind_mark(kind: str) -> Markup:
-    return _KIND.format(glyph(kind), kind)
+    return _KIND.format(glyph(kind), kind_name(kind))
 
 
 @lru_cache(maxsize=1024)
@@ -283,6 +295,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "foldable": foldable,
     "glyph": glyph,
     "kind_mark": kind_mark,
+    "kind_name": kind_name,
     "markdown": markdown,
     "model_address": model_address,
     "moment": moment_text,

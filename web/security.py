@@ -41,7 +41,10 @@ def secure(app: Flask, settings: WebSettings) -> None:
     @app.before_request
     def check() -> None:
         if request.path not in PROBES and not is_served(request, settings.hosts):
-            abort(421, "This catalog is not served under that name; start it with --allow-host NAME to allow one.")
+            abort(
+                421,
+                "This server does not accept this host name. An administrator can allow it: --allow-host NAME.",
+            )
         if len(request.environ.get("QUERY_STRING", "")) + len(request.path) > ADDRESS_MAX_LENGTH:
             abort(414, f"An address has at most {ADDRESS_MAX_LENGTH} characters.")
 

@@ -57,13 +57,13 @@ def swapped(page: Page, click: Locator, expected: str) -> None:
 def test_a_chimera_is_made_by_clicks(options: dict[str, Any], workshop: Site, open_page: Opener) -> None:
     page = open_page(workshop, "/compose", **options)
     swapped(page, page.get_by_role("link", name=f"{BASE}@1", exact=True).first, "base=")
-    swapped(page, page.get_by_role("link", name=re.compile("block 2, organ")), "cell=organ:2")
-    assert page.get_by_role("heading", name="Who could give: organ, block 2").is_visible()
+    swapped(page, page.get_by_role("link", name=re.compile("block 2, feed-forward")), "cell=organ:2")
+    assert page.get_by_role("heading", name="Donors for feed-forward, block 2").is_visible()
     swapped(page, page.get_by_role("link", name=f"Graft this cell from {TUNED}@1"), "graft=")
     assert steps(page, "graft") == [f"from:{TUNED}@1 type:organ blocks:2"]
-    assert page.get_by_role("link", name=re.compile("block 2, organ.*from .*Code")).is_visible()
+    assert page.get_by_role("link", name=re.compile("block 2, feed-forward.*from .*Code")).is_visible()
     name = f"local/clicked-{'plain' if options else 'script'}"
-    page.get_by_label("Its name").fill(name)
+    page.get_by_label("Name of the chimera").fill(name)
     page.get_by_role("button", name="Create the chimera").click()
     page.wait_for_url(re.compile(r"/jobs/\d+"), timeout=PATIENCE_MS)
     made = page.locator("main a[href*='/chimeras/']")
@@ -93,8 +93,8 @@ def test_a_warning_is_accepted_and_a_step_is_taken_back(
 @SCRIPTS
 def test_a_step_by_hand_is_added_to_the_others(options: dict[str, Any], workshop: Site, open_page: Opener) -> None:
     page = open_page(workshop, f"{BENCH}&graft=from:{TUNED}@1+type:organ+blocks:0", **options)
-    page.get_by_text("a graft, by donor or by query").click()
-    page.get_by_label("or where a query finds it").fill("type:skeleton theta>=1")
+    page.get_by_text("Graft, by donor or by query").click()
+    page.get_by_label("or a query that selects the organs").fill("type:skeleton theta>=1")
     page.get_by_label("ranked by").fill("-theta")
     page.locator("#graft-blocks").fill("1-2")
     swapped(page, page.get_by_role("button", name="Add the graft"), "where")
@@ -105,7 +105,7 @@ def test_a_step_by_hand_is_added_to_the_others(options: dict[str, Any], workshop
 def test_the_script_swaps_the_page_keeps_the_focus_and_goes_back(workshop: Site, open_page: Opener) -> None:
     page = open_page(workshop, BENCH)
     page.evaluate("window.notLoadedAnew = true")
-    cell = page.get_by_role("link", name=re.compile("block 1, organ"))
+    cell = page.get_by_role("link", name=re.compile("block 1, feed-forward"))
     cell.focus()
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("cell=organ:1"), timeout=PATIENCE_MS)
@@ -115,7 +115,7 @@ def test_the_script_swaps_the_page_keeps_the_focus_and_goes_back(workshop: Site,
     assert page.evaluate("document.activeElement.dataset.key") == f"graft {TUNED}@1"
     assert "1 steps, 0 refusals and warnings" in page.locator("body > p[role=status]").inner_text()
     page.go_back()
-    page.wait_for_selector("text=None yet: choose a cell")
+    page.wait_for_selector("text=None yet. Click a cell")
     assert steps(page, "graft") == []
     assert page.evaluate("window.notLoadedAnew") is True
 
@@ -125,7 +125,7 @@ def test_nothing_on_the_page_that_is_left_works_until_the_one_before_is_there(
 ) -> None:
     page = open_page(workshop, BENCH)
     page.evaluate("window.notLoadedAnew = true")
-    swapped(page, page.get_by_role("link", name=re.compile("block 1, organ")), "cell=organ:1")
+    swapped(page, page.get_by_role("link", name=re.compile("block 1, feed-forward")), "cell=organ:1")
     swapped(page, page.get_by_role("link", name=f"Graft this cell from {TUNED}@1"), "graft=")
     page.evaluate("window.realFetch = window.fetch; window.fetch = () => new Promise(() => {}); 0")
     page.evaluate("history.back()")
@@ -135,7 +135,7 @@ def test_nothing_on_the_page_that_is_left_works_until_the_one_before_is_there(
     assert page.get_by_role("button", name="Create the chimera").is_visible()
     page.evaluate("window.fetch = window.realFetch; 0")
     page.evaluate("history.back()")
-    page.wait_for_selector("text=None yet: choose a cell")
+    page.wait_for_selector("text=None yet. Click a cell")
     assert page.evaluate("document.querySelector('main').inert") is False
     assert page.evaluate("window.notLoadedAnew") is True
 
@@ -149,7 +149,7 @@ def test_on_a_phone_the_way_to_create_is_always_in_sight(workshop: Site, open_pa
     assert 0 <= box["y"] < 100
     way.click()
     page.wait_for_timeout(300)
-    field = page.get_by_label("Its name").bounding_box()
+    field = page.get_by_label("Name of the chimera").bounding_box()
     assert field is not None
     assert box["y"] + box["height"] <= field["y"] < 800
 

@@ -177,7 +177,7 @@ def test_another_file_of_the_same_name_and_size_begins_anew(shop: Shop, unwatche
     page.set_input_files("#files", second)
     page.wait_for_url("**/submissions/*", timeout=PATIENCE_MS)
     assert ranges[0].startswith("bytes 0-")
-    page.get_by_role("button", name="Withdraw it").click()
+    page.get_by_role("button", name="Withdraw").click()
     page.get_by_role("heading", name="Withdrawn").wait_for()
 
 

@@ -63,7 +63,7 @@ def test_what_has_the_focus_is_seen_to_have_it(name: str, zoo: Site, open_page: 
 def test_the_skip_link_leads_past_the_navigation(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/organs")
     page.keyboard.press("Tab")
-    assert page.get_by_role("link", name="To the content").bounding_box()["x"] >= 0  # type: ignore[index]
+    assert page.get_by_role("link", name="Skip to the content").bounding_box()["x"] >= 0  # type: ignore[index]
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('main') !== null")

@@ -50,7 +50,7 @@ def test_a_query_is_typed_and_entered(options: dict[str, bool], zoo: Site, open_
 def test_a_facet_narrows_and_frees_again(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/organs", **options)
     everything = places(page)
-    facets = page.get_by_role("complementary", name="Narrow the search")
+    facets = page.get_by_role("complementary", name="Filters")
     follow(page, facets.get_by_role("link", name="skeleton", exact=True))
     assert query(page) == "type:skeleton"
     assert 0 < places(page) < everything
@@ -127,5 +127,5 @@ def test_a_refused_query_stays_in_the_box_with_its_reason(zoo: Site, open_page: 
 
 def test_an_error_page_leads_back(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/nowhere")
-    follow(page, page.get_by_role("link", name="Search the organs"))
+    follow(page, page.get_by_role("link", name="Search organs"))
     assert urlsplit(page.url).path == "/organs"

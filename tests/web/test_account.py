@@ -65,7 +65,7 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
     page = parsed(client.get("/account").text)
     for shown in ("ada/little@1", "visible", "ada/next", "quarantined", "10 bytes of 70 bytes", "a label", "upload"):
         assert shown in page.text or shown.replace("/", "/​") in page.text, shown
-    assert [one.attributes["aria-label"] for one in page.named("progress")] == ["Used of the quota"]
+    assert [one.attributes["aria-label"] for one in page.named("progress")] == ["Quota used"]
     values = client.get("/account.json").get_json()
     size = values["models"][0]["size_bytes"]
     assert values["quota"] == {
@@ -81,9 +81,7 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
         sent = session.query(Submission).one()
         sent.state, sent.name, sent.model_id = "published", "little", session.query(Model).one().id
     set_state(registry, "yanked", "it was trained on the wrong texts")
-    submitted = parsed(
-        client.get("/account").text.partition("What you have submitted")[2].partition("</table>")[0]
-    ).text
+    submitted = parsed(client.get("/account").text.partition("Your submissions")[2].partition("</table>")[0]).text
     assert "little@1" in submitted
     assert "yanked" in submitted
     assert "published" not in submitted

@@ -236,7 +236,7 @@ def test_what_is_to_be_known_of_what_waits_stands_on_its_page_and_on_that_of_the
     assert model["organs_new"] + 1 == model["organs"]
     for address in ("/admin/quarantine", "/submissions/1"):
         page = site.admin.get(address).text
-        for text in ("acme/loom", "wool, sheep", "<strong>wool</strong>, &lt;b&gt;not", "of them new here"):
+        for text in ("acme/loom", "wool, sheep", "<strong>wool</strong>, &lt;b&gt;not", "new to this registry"):
             assert text in page, (address, text)
         assert "/admin/submissions/1/approve" in page
     page = site.admin.get("/submissions/1").text
@@ -252,17 +252,17 @@ def test_publishing_and_refusing_from_the_page(site: Site) -> None:
     answer = send_form(site.admin, "/admin/submissions/1/approve", "/admin/quarantine")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/admin/quarantine?decided=1")
     (said,) = site.admin.get(answer.headers["Location"]).text.partition('role="status">')[2:]
-    assert "ann/m0@1 is published." in parsed(said.partition("</p>")[0]).text.replace("\u200b", "")
+    assert "ann/m0@1 was published." in parsed(said.partition("</p>")[0]).text.replace("\u200b", "")
     answer = send_form(site.admin, "/admin/submissions/2/refuse", "/admin/quarantine", reason=HOSTILE)
     assert answer.status_code == 303
     assert re.search(
-        r"Submission 2, ann/.*m1, is refused", parsed(site.admin.get(answer.headers["Location"]).text).text
+        r"Submission 2, ann/.*m1, was refused", parsed(site.admin.get(answer.headers["Location"]).text).text
     )
     for nothing in ("77", "x", "-1"):
         assert 'role="status"' not in site.admin.get(f"/admin/quarantine?decided={nothing}").text, nothing
     assert site.states() == (["published", "refused"], ["visible", "removed"])
     assert site.app.test_client().get("/models/ann/m0").status_code == 200
-    assert "No submissions wait for review." in site.admin.get("/admin/quarantine").text
+    assert "No submissions to review." in site.admin.get("/admin/quarantine").text
     again = send_form(site.admin, "/admin/submissions/1/approve", "/admin/contributors")
     assert again.status_code == 409
     assert send_form(site.admin, "/admin/submissions/77/approve", "/admin/contributors").status_code == 404

@@ -102,7 +102,7 @@ def test_what_was_not_measured_has_a_dash_and_no_colour() -> None:
     assert (cell["number"], cell["tone"]) == ("–", "tn")
 
 
-def test_a_reading_of_few_numbers_or_of_a_coarse_format_is_to_be_taken_with_care() -> None:
+def test_a_reading_of_few_numbers_or_of_a_coarse_format_is_marked_as_uncertain() -> None:
     organs = [
         placed_organ("a"),
         placed_organ("b", shape=(192,)),
@@ -111,8 +111,8 @@ def test_a_reading_of_few_numbers_or_of_a_coarse_format_is_to_be_taken_with_care
     ]
     grid = anatomy(organs, "theta", {})
     assert [cell["rough"] for cell in grid["rows"][0]["cells"]] == [False, True, True, False]
-    assert [cell["said"].partition("(")[2] for cell in grid["rows"][0]["cells"]] == [
-        "", "a rough reading of few numbers)", "moved by the rounding of its coarse format)", "",
+    assert [cell["label"].partition("(")[2] for cell in grid["rows"][0]["cells"]] == [
+        "", "computed from few values)", "distorted by its coarse number format)", "",
     ]  # fmt: skip
     assert grid["legend"]["rough"]
     assert not anatomy([placed_organ("a")], "theta", {})["legend"]["rough"]

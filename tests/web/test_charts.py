@@ -322,8 +322,8 @@ def test_the_depth_of_a_model_is_drawn_and_told_in_a_table(little: FlaskClient) 
     answer = little.get(address)
     assert answer.mimetype == "image/svg+xml"
     assert answer.headers["Cache-Control"] == "no-cache"
-    assert {"◆ skeleton", "● organ", "│ norm"} <= set(texts(answer.data))
-    assert page.count('<th scope="row">skeleton</th>') == 3, "one a block"
+    assert {"◆ attention", "● feed-forward", "│ norm"} <= set(texts(answer.data))
+    assert page.count('<th scope="row">attention</th>') == 3, "one a block"
     again = little.get(address, headers={"If-None-Match": answer.headers["ETag"]})
     assert again.status_code == 304
 

@@ -111,7 +111,7 @@ def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
     assert values["items"][0]["verdict"] is None
     page = client.get("/chimeras").text
     assert f"/chimeras/{composed['graft']}" in parsed(page).links()
-    assert "of local/base@1, local/tuned@1" in words(page)
+    assert "from local/base@1, local/tuned@1" in words(page)
     assert "gains" in words(page)
     first = client.get("/chimeras.json?limit=1", follow_redirects=True).get_json()
     assert [one["lock_id"] for one in first["items"]] == [composed["child"]]
@@ -129,7 +129,7 @@ def test_a_registry_without_chimeras_says_how_to_make_one_and_home_leads_there_w
         registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
         home = client.get("/").text
         assert {"/chimeras", "/compose"} <= parsed(home).links()
-        assert re.search(r"chimeras</a>, of these</dt><dd>1</dd>", home)
+        assert re.search(r"chimeras</a> among them</dt><dd>1</dd>", home)
 
 
 def test_the_page_marks_every_cell_that_is_not_the_bases_own(client: FlaskClient, composed: dict[str, str]) -> None:
@@ -137,13 +137,13 @@ def test_the_page_marks_every_cell_that_is_not_the_bases_own(client: FlaskClient
     said = [one.attributes["data-reading"] or "" for one in parsed(html).named("a") if "data-reading" in one.attributes]
     changed = [one for one in said if one.startswith(("A, ", "B, "))]
     assert [one.partition(": θ")[0] for one in sorted(changed)] == [
-        "A, of local/tuned@1, grafted, then purified: blk.0.ffn_up.weight",
-        "B, of local/tuned@1, grafted: blk.0.ffn_down.weight",
+        "A, from local/tuned@1, grafted, then purified: blk.0.ffn_up.weight",
+        "B, from local/tuned@1, grafted: blk.0.ffn_down.weight",
     ]
     assert len(said) == 8, "norms are cells too"
     text = words(html)
-    assert "1 organ of local/tuned@1: grafted, then purified" in text
-    assert "without a letter: the base's own" in text
+    assert "1 organ from local/tuned@1: grafted, then purified" in text
+    assert "no letter: unchanged organs of the base" in text
 
 
 def test_the_page_says_all_that_is_known_of_it(
@@ -197,7 +197,7 @@ def test_the_page_of_the_model_says_first_what_matters_of_a_chimera(
     assert "organ validate local/mixed@1" in before
     put_verdict(registry, composed["graft"])
     html = client.get("/models/local/mixed").text
-    assert "Measured: gains (it runs, and is better than its base on a text). It is better." in words(html)
+    assert "Measured: gains (runs, and is better than its base on at least one text). It is better." in words(html)
     assert words(html).index("Measured") < words(html).index("Anatomy")
     assert f"/chimeras/{composed['graft']}" in parsed(html).links()
     assert "Predicted" not in words(client.get("/models/local/base").text)
@@ -218,13 +218,13 @@ def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]
         if one["lock_id"] == composed["child"]
     ]
     page = client.get(f"/chimeras/{composed['graft']}").text
-    assert f"Part of it went into {child['name']} (grafted)" in words(page)
+    assert f"Parts of it are in {child['name']} (grafted)" in words(page)
     assert client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["made_into"] == [
         {"model": child["name"], "acts": ["grafted"]}
     ]
-    assert "It comes from local/base@1, local/tuned@1. Part of it went into" in words(page)
+    assert "Made from local/base@1, local/tuned@1. Parts of it are in" in words(page)
     last = words(client.get(f"/chimeras/{composed['child']}").text)
-    assert "It comes from local/stranger@1, local/mixed@1. Nothing was grafted from it yet." in last
+    assert "Made from local/stranger@1, local/mixed@1. No chimera uses its parts yet." in last
     tuned = words(client.get("/models/local/tuned").text)
     assert "local/mixed@1" in tuned[tuned.index("Used in") :]
     mixed = client.get("/models/local/mixed").text
@@ -263,7 +263,7 @@ def test_computed_organs_lead_to_what_they_were_made_of_and_back(client: FlaskCl
     assert f"/organs/{source}" in parsed(page).links()
     back = client.get(f"/organs/{source}").text
     assert f"/organs/{made['digest']}" in parsed(back).links()
-    assert "Computed from it" in words(back)
+    assert "Organs computed from it" in words(back)
     assert client.get(f"/api/v1/organs/{source}").get_json()["made"] == []
 
 
@@ -322,7 +322,7 @@ def test_two_names_of_one_lock_are_one_page(
     assert other.lock_id == composed["graft"]
     values = client.get(f"/chimeras/{other.lock_id}.json", follow_redirects=True).get_json()
     assert (values["model"], values["also"]) == ("local/mixed@1", ["local/other@1"])
-    assert "The same bytes also stand as local/other@1" in words(client.get(f"/chimeras/{other.lock_id}").text)
+    assert "local/other@1 has the same bytes." in words(client.get(f"/chimeras/{other.lock_id}").text)
 
 
 def test_who_has_no_account_gets_no_button_and_refuses_the_form(client: FlaskClient, composed: dict[str, str]) -> None:
@@ -437,7 +437,7 @@ def test_letters_go_on_behind_z() -> None:
     assert lines[0].is_base
     assert not lines[1].is_base
     by_name = marks(parts, lines)
-    cell = {"name": "text 0 26", "said": "26: θ 1°", "number": "1°"}
+    cell = {"name": "text 0 26", "label": "26: θ 1°", "number": "1°"}
     grid = {"rows": [{"label": "0", "cells": [cell, None]}], "head": [], "foot": [{**cell, "name": "other"}]}
     found = marked(grid, by_name)
     assert found["rows"][0]["cells"][0]["mark"] == "A2"

@@ -56,7 +56,7 @@ def test_without_two_names_there_is_a_form_that_works_without_a_script(little: F
     assert [one.attributes["name"] for one in page.named("input")] == ["first", "second"]
     offered = [one.attributes["value"] for one in page.named("option")]
     assert offered == ["local/stranger@1", "local/tuned@1", "local/base@1"]
-    assert "name both" in little.get("/compare?first=local/base").text
+    assert "Enter two models" in little.get("/compare?first=local/base").text
 
 
 def test_the_comparison_says_how_alike_in_a_sentence_and_by_type_and_block(little: FlaskClient) -> None:
@@ -103,7 +103,7 @@ def test_what_cannot_be_compared_says_so_and_shows_no_grid(many: FlaskClient) ->
     page = shown(many, "/compare?first=local/plain&second=local/wide")
     assert "cannot be compared" in page.text
     assert not [one for one in page.named("a") if "data-reading" in one.attributes]
-    assert "Other shapes at the same place: 2" in page.text
+    assert "Different shapes at the same place: 2" in page.text
     assert "64×64 and 32×64" in page.text
 
 
@@ -112,7 +112,7 @@ def test_long_lists_are_cut_and_counted(many: FlaskClient) -> None:
     result = comparison_of(many, address)
     assert len(result.only_second) == compare.NAMES_SHOWN + 5
     text = shown(many, address).text
-    assert f"only the second has: {compare.NAMES_SHOWN + 5}" in text
+    assert f"Only in the second model: {compare.NAMES_SHOWN + 5}" in text
     assert text.count(".attn_k.weight") - text.count("attn_k.weight: likeness") >= compare.NAMES_SHOWN
     assert "5 more are in the JSON" in text
 

@@ -92,7 +92,7 @@ def test_line_93_a_fault_in_the_first_chunk_is_an_error_in_words(form: str, serv
     headers = {"Range": "bytes=200-300"}
     answer = served.client.get(f"/organs/{digest}.{form}", headers=headers)
     assert answer.status_code == 500
-    assert "heals it" in answer.text
+    assert "To repair it" in answer.text
     assert state_of(served) == "corrupt"
 
 

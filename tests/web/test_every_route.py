@@ -207,7 +207,7 @@ def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
     )
     for address in (*addresses, *composing):
         page = little.get(address).text
-        twin = re.search(r'<a href="([^"]+)">this page as JSON</a>', page)
+        twin = re.search(r'<a href="([^"]+)">This page as JSON</a>', page)
         assert twin is not None, address
         answer = little.get(unescape(twin[1]), follow_redirects=True)
         assert (answer.status_code, answer.mimetype) == (200, "application/json"), twin[1]

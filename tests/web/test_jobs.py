@@ -150,7 +150,7 @@ def test_a_validation_says_verdict_reason_and_chimera_once_each() -> None:
     result = {"model": "a/c@1", "verdict": "gains", "reason": "It is better.", "models": ["a/c@1", "a/base@1", "a/d@1"]}
     facts, links = said_of("validate", result, "ab" * 32)
     assert facts == [
-        ("verdict", "gains: it runs, and is better than its base on a text", ""),
+        ("verdict", "gains: runs, and is better than its base on at least one text", ""),
         ("reason", "It is better.", ""),
         ("chimera", "a/c@1", f"/chimeras/{'ab' * 32}"),
     ]
@@ -193,7 +193,7 @@ def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskCli
     job_id = put(registry, "finished", text="x" * 500_000)
     page = client.get(f"/jobs/{job_id}").text
     assert len(page) < 30_000
-    assert "It goes on in" in page
+    assert "The rest is in" in page
     assert len(client.get(f"/jobs/{job_id}.json").get_json()["result"]["text"]) == 500_000
 
 

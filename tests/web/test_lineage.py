@@ -89,11 +89,11 @@ def test_the_graph_is_drawn_without_styles_and_every_model_in_it_is_a_link(littl
 
 def test_the_same_stands_there_as_a_list(little: FlaskClient) -> None:
     text = " ".join(parsed(little.get("/lineage?model=local/tuned").text).text.split())
-    assert "local/base@1 local/tuned@1 finetune, declared, alike 0.9" in text
+    assert "local/base@1 local/tuned@1 finetune, declared, likeness 0.9" in text
 
 
 def test_a_model_without_relatives_has_a_page_that_says_so(little: FlaskClient) -> None:
-    assert "No relatives are known" in little.get("/lineage?model=local/stranger").text
+    assert "No known relatives" in little.get("/lineage?model=local/stranger").text
     (family,) = families(little, "/lineage.json?model=local/stranger")
     assert [one.name for one in family.models] == ["local/stranger@1"]
 
@@ -129,7 +129,7 @@ def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(
         assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
         assert len([one for one in page.named("rect") if "absent" in (one.attributes.get("class") or "")]) == 2
         assert "<script>" in page.text
-        assert "(named, not registered)" in page.text
+        assert "(named, but not in this registry)" in page.text
 
 
 def test_hidden_models_are_in_no_family(registry: LocalRegistry, tmp_path: Path, little: FlaskClient) -> None:
@@ -137,7 +137,7 @@ def test_hidden_models_are_in_no_family(registry: LocalRegistry, tmp_path: Path,
         model = session.scalars(select(Model).where(Model.name == "tuned")).one()
         model.state = "quarantined"
     assert families(little) == ()
-    assert "No two models here are known to be related" in little.get("/lineage").text
+    assert "No two models in this registry are known to be related" in little.get("/lineage").text
     assert little.get("/lineage?model=local/tuned").status_code == 404
 
 
@@ -155,7 +155,7 @@ def test_families_come_by_size_a_page_at_a_time(
         rest = decode(client.get(f"/api/v1/families?limit=2&after={first.next}").data, FamilyPage)
         assert [one.name for one in rest] == ["local/c@1"]
         assert rest.next is None
-        assert "first page" in client.get(f"/lineage?after={first.next}").text
+        assert "First page" in client.get(f"/lineage?after={first.next}").text
         assert families(client, f"/lineage.json?after={first.next}") == rest.items
 
 

@@ -47,12 +47,12 @@ def test_a_model_without_a_relative_to_compare_with_is_shown_by_theta(zoo: Flask
     assert "Compared with" not in answer.text
 
 
-def test_what_is_to_be_taken_with_care_is_marked(zoo: FlaskClient) -> None:
+def test_what_is_uncertain_is_marked(zoo: FlaskClient) -> None:
     page = zoo.get("/models/local/Zoo-A-2M-v1.0-F16").text
     (foot,) = re.findall(r'<li class="t31 rough"><a [^>]*aria-label="([^"]+)"', page)
-    assert foot == "output_norm.weight: θ 90.0° (a rough reading of few numbers)"
-    assert "take with care" in page
+    assert foot == "output_norm.weight: θ 90.0° (computed from few values)"
+    assert "uncertain: few values" in page
     digest = zoo.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]["digest"]
-    assert "Take this θ with care" in zoo.get(f"/organs/{digest}").text
+    assert "This θ is uncertain" in zoo.get(f"/organs/{digest}").text
     matrix = zoo.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]["digest"]
-    assert "Take this θ with care" not in zoo.get(f"/organs/{matrix}").text
+    assert "This θ is uncertain" not in zoo.get(f"/organs/{matrix}").text

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from flask.testing import FlaskClient
 
+from organs.web.render import TYPE_NAMES
 from tests.web.pages import parsed
 
 
@@ -24,7 +25,7 @@ def test_a_facet_narrows_the_search_and_its_count_is_what_is_then_found(little: 
     values = little.get("/api/v1/organs?counts=1").get_json()
     links = facet_links(little, "/organs")
     for kind, count in values["facets"]["fields"]["type"].items():
-        found = little.get(links[kind].replace("/organs?", "/api/v1/organs?counts=1&")).get_json()
+        found = little.get(links[TYPE_NAMES.get(kind, kind)].replace("/organs?", "/api/v1/organs?counts=1&")).get_json()
         assert found["facets"]["total"] == count == len(found["items"]), kind
 
 
@@ -37,7 +38,7 @@ def test_a_chosen_facet_is_taken_out_by_the_same_link(little: FlaskClient) -> No
 
 def test_two_values_of_one_facet_are_either_or(little: FlaskClient) -> None:
     first = facet_links(little, "/organs")["norm"]
-    both = facet_links(little, first)["embed"]
+    both = facet_links(little, first)["embedding"]
     assert parse_qs(urlsplit(both).query)["q"] == ["type:norm,embed"]
 
 
@@ -151,7 +152,7 @@ def test_an_organ_says_what_its_theta_is_made_of(little: FlaskClient) -> None:
     organ = little.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]
     page = parsed(little.get(f"/organs/{organ['digest'][:16]}").text)
     assert "θ = 90° × the mean of three scores: entropy" in page.text
-    assert page.text.count("what is this") >= 4
+    assert page.text.count("What is this?") >= 4
     assert "/models/" + organ["model"] in page.links()
 
 
@@ -160,7 +161,7 @@ def test_an_organ_lists_those_that_are_most_alike(little: FlaskClient) -> None:
     tuned = little.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"]
     place = next(number for number, one in enumerate(base) if one["name"] == "blk.0.ffn_up.weight")
     page = little.get(f"/organs/{base[place]['digest']}").text
-    table = page[page.index('aria-label="Most alike"') :]
+    table = page[page.index('aria-label="Most similar organs"') :]
     table = table[: table.index("</table>")]
     digests = re.findall(r'<th scope="row"><a class="mono" href="/organs/(\w+)"', table)
     likeness = [float(text) for text in re.findall(r'</th><td class="n">([\d.-]+)</td>', table)]
@@ -174,8 +175,8 @@ def test_an_organ_lists_those_that_are_most_alike(little: FlaskClient) -> None:
 def test_a_short_norm_says_why_it_has_no_likeness(little: FlaskClient) -> None:
     norm = little.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]
     page = little.get(f"/organs/{norm['digest']}").text
-    assert "It has too few values to be compared with others." in page
-    assert 'aria-label="Most alike"' not in page
+    assert "It has too few values to compare with other organs." in page
+    assert 'aria-label="Most similar organs"' not in page
 
 
 def test_the_first_page_of_organs_is_small(little: FlaskClient) -> None:

@@ -208,7 +208,7 @@ def test_nothing_that_was_typed_is_lost(app: Flask, registry: LocalRegistry) -> 
         (one.attributes.get("name")) for one in page.named("input") if one.attributes.get("aria-invalid")
     }
     assert 'class="fault small" id="wrong-license"' in answer.text
-    assert "Nothing was saved: 2 of the fields below are not right." in page.text
+    assert "Nothing was saved: 2 fields below are not valid." in page.text
     answer = send_form(browser, edit, edit, title="kept", base=f"{MODEL}@2")
     assert "cannot be its own base" in answer.text
     assert 'value="kept"' in answer.text

@@ -95,7 +95,7 @@ def test_the_picture_of_types_has_a_row_a_type_and_its_size(little: FlaskClient)
     root = ElementTree.fromstring(little.get("/reports/types.svg").data)
     assert f'src="/reports/types.svg" width="{root.attrib["width"]}" height="{root.attrib["height"]}"' in image
     written = {one.text for one in root.iter(f"{SVG}text")}
-    assert {"◆ skeleton", "● organ", "│ norm", "■ embed"} <= written
+    assert {"◆ attention", "● feed-forward", "│ norm", "■ embedding"} <= written
 
 
 def test_the_scale_law_is_drawn_with_a_dot_a_family_and_the_fitted_lines(families: FlaskClient) -> None:

@@ -237,7 +237,7 @@ def test_a_partial_model_is_no_file_of_a_model(registry: LocalRegistry, client: 
     assert refused.status_code == 409
     assert "graft it into its base, ann/base@1" in refused.text
     page = client.get("/models/ann/part").text
-    assert "only some of its model" in page
+    assert "only some of the organs" in page
     assert "/compose?base=ann/base" in page
     with client.get("/models/ann/part/files/part.gguf") as whole_file:
         assert whole_file.data == partial

@@ -384,7 +384,7 @@ def test_a_full_disk_is_told_as_something_that_passes_and_without_its_path(
     full = Sender(create_app(with_files(registry, Full())).test_client(), token)
     upload = ada.begun(DATA)
     for answer in (full.chunk(upload, DATA, 0, 10), full.ask("POST", body={"kind": "file", "size_bytes": 1})):
-        assert "no room" in assert_refused(document, answer, 503, None)
+        assert "no free space" in assert_refused(document, answer, 503, None)
         assert str(registry.settings.home) not in answer.text
     assert ada.received(upload) == 0
 

@@ -49,10 +49,10 @@ from organs.web.services.accounts import (
 
 GROUP = "Contributors"
 CREATED = 201
-EXAMPLE_TOKEN = "Example01"  # noqa: S105  # what a token is called by, no secret
+EXAMPLE_TOKEN = "Example01"  # noqa: S105  # a public id, not a secret
 TOKEN = Parameter(
     "token",
-    "What the token is called by: the nine characters behind `orgp_`.",
+    "The public id of the token: the nine characters after `orgp_`.",
     {"type": "string", "pattern": "^[0-9A-Za-z]{9}$"},
     EXAMPLE_TOKEN,
     where="path",
@@ -62,22 +62,23 @@ TOKEN = Parameter(
 
 @operation("/account", group=GROUP, summary="Your account", answer=Account, scope=ANY, example=f"{ROOT}/account")
 def account() -> Account:
-    """The contributor of the token, its scopes, and how much of the quota is used. Models count with the sizes of their
-    files until they are removed, uploads until they are published or forgotten."""
+    """Return the contributor of the token, its scopes, and the used part of the quota. Models count with the sizes of
+    their files until they are removed, uploads until they are published or expire.
+    """
     return own_account()
 
 
 @operation(
     "/account/overview",
     group=GROUP,
-    summary="Your account, with what you have here",
+    summary="Your account, with models and uploads",
     answer=AccountOverview,
     scope=ANY,
     example=f"{ROOT}/account/overview",
 )
 def account_overview() -> AccountOverview:
-    """The account with its newest models in any state, its uploads and submissions, and its tokens. Without the scope
-    `tokens` only the token that is sent is in the list."""
+    """Return the account with its newest models in any state, its uploads and submissions, and its tokens. Without the
+    scope `tokens`, only the token of this request is listed."""
     return own_overview()
 
 
@@ -90,8 +91,9 @@ def account_overview() -> AccountOverview:
     example=f"{ROOT}/account/tokens",
 )
 def tokens() -> AccountTokenPage:
-    """All tokens of the account, newest first, with those that were revoked or have expired. The secrets are not
-    stored, so they are not in the list."""
+    """Return all tokens of the account, newest first, including revoked and expired ones. Secrets are not stored, so
+    they are never listed.
+    """
     return own_tokens()
 
 
@@ -106,8 +108,9 @@ def tokens() -> AccountTokenPage:
     example='{"label": "laptop", "scopes": ["upload"], "days": 90}',
 )
 def make_token() -> CreatedToken:
-    """The new token has some or all of the scopes of the token that creates it. It expires with that token at the
-    latest, and is revoked with it. Its text is in this answer only."""
+    """Create a token with some or all of the scopes of the token of this request. It expires no later than that token,
+    and is revoked together with it. Only this answer contains the text of the token.
+    """
     wanted = read_body(TokenRequest)
     if not set(wanted.scopes) <= set(SCOPES):
         raise BadRequest("scopes", f"scopes must be a list of some of {', '.join(SCOPES)}.")
@@ -126,15 +129,15 @@ def make_token() -> CreatedToken:
     example=f"{ROOT}/account/tokens/{EXAMPLE_TOKEN}",
 )
 def revoke_token(token: str) -> AccountToken:
-    """A token can revoke itself. With the scope `tokens` it can also revoke the tokens that it created, directly or
-    through others; 403 for other tokens of the account. The tokens that the revoked token created are revoked with
-    it, and browsers that logged in by any of them are logged out. Revoking twice changes nothing."""
+    """Revoke a token. Every token can revoke itself. With the scope `tokens`, it can also revoke the tokens that it
+    created, directly or indirectly; for other tokens of the account the answer is 403. This also revokes the tokens
+    that the revoked token created, and logs out their browser sessions. Revoking twice changes nothing."""
     return revoke_own_token(token)
 
 
 CONTRIBUTOR = Parameter(
     "contributor",
-    "The contributor's name, however it is capitalised.",
+    "The contributor's name; upper and lower case do not matter.",
     {"type": "string", "maxLength": 96},
     "local",
     where="path",
@@ -145,13 +148,13 @@ CONTRIBUTOR = Parameter(
 @operation(
     "/contributors",
     group=GROUP,
-    summary="Contributors",
+    summary="List contributors",
     parameters=(LIMIT, AFTER),
     answer=ContributorPage,
     example=f"{ROOT}/contributors?limit=1",
 )
 def contributors() -> ContributorPage:
-    """Contributors with visible models, newest first, and how much their models are used."""
+    """Return the contributors with visible models, newest first, and how often their models are used."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         return contributors_page(session, limit, after)
@@ -160,13 +163,13 @@ def contributors() -> ContributorPage:
 @operation(
     "/contributors/{contributor}",
     group=GROUP,
-    summary="One contributor",
+    summary="Get a contributor",
     parameters=(CONTRIBUTOR,),
     answer=Contributor,
     refusals=(404,),
     example=f"{ROOT}/contributors/local",
 )
 def contributor(contributor: str) -> Contributor:
-    """One contributor, and how much the models are used. A contributor without a visible model counts as absent."""
+    """Return a contributor, and how often the models are used. 404 for a contributor without a visible model."""
     with reading(settings().search_seconds) as session:
         return works_of(session, contributor)

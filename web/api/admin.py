@@ -45,14 +45,14 @@ from organs.web.services import administration
 GROUP = "Administration"
 CREATED = 201
 EXAMPLES = {"approve": "91", "refuse": "92"}
-"""Submissions that the examples decide on."""
+"""The submissions of the examples."""
 _WORD: dict[str, Any] = {"type": "string", "maxLength": 96}
 CONTRIBUTOR = Parameter("contributor", "The contributor's name.", _WORD, "ada", where="path", required=True)
-BY = Parameter("contributor", "Only what that contributor did.", {"type": "string"}, "")
-ACTION = Parameter("action", "Only that action.", {"type": "string"}, "")
+BY = Parameter("contributor", "Only events of this contributor.", {"type": "string"}, "")
+ACTION = Parameter("action", "Only this action.", {"type": "string"}, "")
 PLAIN_NAME = Parameter(
     "name",
-    "The model's name, without a version: that is in the body.",
+    "The model's name without a version; the version is in the body.",
     {"type": "string", "maxLength": 96},
     "Zoo-B-2M-v1.0-Q8_0",
     where="path",
@@ -72,13 +72,13 @@ EVENTS_SHOWN = 10
 @operation(
     "/admin/overview",
     group=GROUP,
-    summary="The registry in numbers, with the newest events",
+    summary="Registry overview with the newest events",
     answer=AdminOverview,
     scope=ADMIN,
     example=f"{ROOT}/admin/overview",
 )
 def overview() -> AdminOverview:
-    """Submissions that wait for review, models and contributors by state, uploads, and the newest events."""
+    """Return the number of submissions to review, models and contributors by state, uploads, and the newest events."""
     with reading(settings().search_seconds) as session:
         return admin_overview(session, EVENTS_SHOWN)
 
@@ -86,15 +86,15 @@ def overview() -> AdminOverview:
 @operation(
     "/admin/quarantine",
     group=GROUP,
-    summary="Submissions that wait for review",
+    summary="List submissions to review",
     parameters=(LIMIT, AFTER),
     answer=SubmissionReviewPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/quarantine?limit=1",
 )
 def quarantine() -> SubmissionReviewPage:
-    """Submissions that were inspected and wait for review, the longest waiting first. Nobody else sees them before an
-    administrator approves them."""
+    """Return the submissions that were inspected and need a review, oldest first. Only their contributors and
+    administrators see them until an administrator approves them."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         return waiting_submissions(session, limit, after)
@@ -111,7 +111,7 @@ def quarantine() -> SubmissionReviewPage:
     example=f"{ROOT}/admin/submissions/{EXAMPLES['approve']}/approve",
 )
 def approve_submission(submission: str) -> Decision:
-    """Publish its model. 409 for a submission that does not wait for review."""
+    """Publish the model of a submission. 409 for a submission that is not waiting for review."""
     return administration.approve(submission)
 
 
@@ -127,14 +127,15 @@ def approve_submission(submission: str) -> Decision:
     example='{"reason": "Its licence does not allow it."}',
 )
 def refuse_submission(submission: str) -> Decision:
-    """Its contributor reads the reason. The next sweeps remove its bytes. 409 for a submission that does not wait."""
+    """Refuse a submission; its contributor sees the reason. The next sweeps remove its bytes. 409 for a submission that
+    is not waiting for review."""
     return administration.refuse(submission, read_body(RefusalRequest).reason)
 
 
 @writing_operation(
     "/admin/models/{namespace}/{name}/remove",
     group=GROUP,
-    summary="Remove a model for good",
+    summary="Remove a model permanently",
     parameters=(NAMESPACE, PLAIN_NAME),
     answer=Removal,
     refusals=(404, 409),
@@ -143,8 +144,9 @@ def refuse_submission(submission: str) -> Decision:
     example='{"version": 1, "reason": "It was not theirs to give."}',
 )
 def remove_model(namespace: str, name: str) -> Removal:
-    """The name, the digest and the reason stay. Chimeras keep the organs that they have of it. The next sweeps remove
-    bytes that nothing else needs."""
+    """Remove a model. Its name, digest and reason stay. Chimeras keep the organs that they took from it. The next
+    sweeps remove bytes that nothing else uses.
+    """
     wanted = read_body(RemovalRequest)
     if parse_model_name(f"{namespace}/{name}").version is not None:
         raise BadRequest("name", "The version belongs in the body, not in the address.")
@@ -154,14 +156,14 @@ def remove_model(namespace: str, name: str) -> Removal:
 @operation(
     "/admin/events",
     group=GROUP,
-    summary="Who did what, newest first",
+    summary="Event log",
     parameters=(LIMIT, AFTER, BY, ACTION),
     answer=EventPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/events?limit=1",
 )
 def events() -> EventPage:
-    """The event log. Its entries are never changed or removed."""
+    """Return the event log, newest first. Entries are never changed or removed."""
     limit, after = asked_limit(), asked_after()
     contributor, action = request.args.get("contributor", ""), request.args.get("action", "")
     with reading(settings().search_seconds) as session:
@@ -171,14 +173,14 @@ def events() -> EventPage:
 @operation(
     "/admin/contributors",
     group=GROUP,
-    summary="Contributors with state and quota",
+    summary="List contributors with state and quota",
     parameters=(LIMIT, AFTER),
     answer=ContributorAccountPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/contributors?limit=1",
 )
 def contributor_accounts() -> ContributorAccountPage:
-    """All contributors, newest first, also those without a visible model."""
+    """Return all contributors, newest first, including those without a visible model."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         return all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
@@ -195,7 +197,7 @@ def contributor_accounts() -> ContributorAccountPage:
     example='{"name": "grace", "quota": 5000000000}',
 )
 def add_contributor() -> ContributorAccount:
-    """The contributor has no token yet: `organ token create` makes one, at the registry's machine."""
+    """Add a contributor without a token. `organ token create`, on the registry's machine, creates one."""
     wanted = read_body(NewContributorRequest)
     return administration.add(wanted.name, wanted.quota)
 
@@ -204,7 +206,7 @@ def add_contributor() -> ContributorAccount:
     "/admin/contributors/{contributor}",
     method="patch",
     group=GROUP,
-    summary="Suspend a contributor, or set a quota",
+    summary="Suspend a contributor or set a quota",
     parameters=(CONTRIBUTOR,),
     answer=ContributorAccount,
     refusals=(404,),
@@ -213,10 +215,11 @@ def add_contributor() -> ContributorAccount:
     example='{"quota": 2000000000}',
 )
 def change_contributor(contributor: str) -> ContributorAccount:
-    """A suspended contributor can do nothing that needs an account, from the next request on. Published models stay."""
+    """Change the state or the quota of a contributor. Tokens of a suspended contributor stop working at once; published
+    models stay."""
     changes = read_body(ContributorChangeRequest)
     if changes.state is UNSET and changes.quota is UNSET:
-        raise BadRequest(None, "The body has nothing to change: give state, quota, or both.")
+        raise BadRequest(None, "The body must have state, quota, or both.")
     if changes.state is not UNSET and changes.state not in CONTRIBUTOR_STATES:
         raise BadRequest("state", f"state must be {' or '.join(CONTRIBUTOR_STATES)}.")
     return administration.change(contributor, changes)

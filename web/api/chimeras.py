@@ -41,13 +41,13 @@ EXAMPLE_LOCK = "679541f31fd5790a"
 @operation(
     "/chimeras",
     group=GROUP,
-    summary="Chimeras, newest first",
+    summary="List chimeras",
     parameters=(LIMIT, AFTER),
     answer=ChimeraPage,
     example=f"{ROOT}/chimeras?limit=1",
 )
 def chimeras() -> ChimeraPage:
-    """List the models that were composed here, each with its prediction and its newest verdict."""
+    """Return the chimeras of this registry, newest first, each with its prediction and its newest verdict."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         return chimera_page(session, limit, after)
@@ -56,14 +56,14 @@ def chimeras() -> ChimeraPage:
 @operation(
     "/chimeras/{lock}",
     group=GROUP,
-    summary="One chimera",
+    summary="Get a chimera",
     parameters=(LOCK,),
     answer=Chimera,
     refusals=(404, 409),
     example=f"{ROOT}/chimeras/{EXAMPLE_LOCK}",
 )
 def chimera(lock: str) -> Chimera:
-    """Return its recipe, parents, findings and prediction, its verdicts, and every organ that is not its base's own."""
+    """Return the recipe, parents, findings, prediction and verdicts of a chimera, and every changed organ."""
     with reading(settings().search_seconds) as session:
         return chimera_by_lock(session, checked_lock(lock))
 
@@ -79,8 +79,8 @@ def chimera(lock: str) -> Chimera:
     example=RECIPE_EXAMPLE,
 )
 def compose() -> Job:
-    """Make and register what a recipe describes, as a job. What is wrong with it is told at once: 400 for what means
-    nothing, 409 for what is refused, and for warnings that it does not accept.
+    """Start a job that makes and registers the chimera of a recipe. Errors are reported at once: 400 for an invalid
+    recipe, 409 for a recipe that is refused or has warnings that it does not accept.
     """
     return queued("compose", asked_recipe())
 
@@ -96,7 +96,7 @@ def compose() -> Job:
     example='{"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}',
 )
 def graft() -> Job:
-    """A recipe with one graft and nothing else."""
+    """Start a job for a recipe with a single graft."""
     return queued("graft", json_body(GraftRequest))
 
 
@@ -111,7 +111,7 @@ def graft() -> Job:
     example='{"model": "local/Zoo-A-2M-v1.0-F16", "method": "fractal", "type": "organ", "blocks": 3}',
 )
 def purify() -> Job:
-    """A recipe with one purification and nothing else: a chimera of one model."""
+    """Start a job for a recipe with a single purification: a chimera of one model."""
     return queued("purify", json_body(PurificationRequest))
 
 
@@ -126,8 +126,8 @@ def purify() -> Job:
     example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "tokens": 32}}',
 )
 def validate() -> Job:
-    """Run it in llama.cpp beside its base, its donors and its control, one chimera at a time. The job's result is the
-    verdict with all that it rests on, which is kept with the chimera.
+    """Start a job that runs a chimera, its base, its donors and its control in llama.cpp; one chimera at a time. The
+    result is the verdict with all its measurements. It is stored with the chimera.
     """
     return queued("validate", json_body(ValidationRequest))
 
@@ -135,19 +135,19 @@ def validate() -> Job:
 @operation(
     "/assemblies",
     group=GROUP,
-    summary="Where a model's file is",
+    summary="Get the address of a model's file",
     body=AssemblyRequest,
     answer=Assembly,
     refusals=(404, 409, 410, 500),
     example=f'{{"lock": "{EXAMPLE_LOCK}"}}',
 )
 def assemble() -> Assembly:
-    """Return where a whole model, or the chimera of a lock, is one file. It is put together while it is sent from
-    `address`. Shards are merged; the digest of the result is not known before.
+    """Return the address at which a model, or the chimera of a lock, can be downloaded as one file. The server
+    assembles the file while it sends it. It merges shards; then the digest is not known in advance.
     """
     asked = json_body(("model", "lock"))
     if len(asked) != 1 or not all(isinstance(one, str) and len(one) <= MODEL_TEXT_MAX_LENGTH for one in asked.values()):
-        raise BadRequest(None, "One of model and lock is wanted, as a text: a name, or the digest of a lock.")
+        raise BadRequest(None, "The body must have model (a name) or lock (the digest of a lock), but not both.")
     with reading(settings().search_seconds) as session:
         if "lock" in asked:
             model = chimeras_by_lock(session, checked_lock(asked["lock"]))[0]
@@ -164,7 +164,7 @@ def assemble() -> Assembly:
 
 
 def checked_lock(text: str) -> str:
-    """The digest of a lock or the beginning of one; raises BadRequest."""
+    """Return the digest of a lock, or its beginning. Raises BadRequest."""
     try:
         return parse_prefix(text)
     except BadDigest as error:

@@ -29,75 +29,75 @@ from organs.web.responses import (
 
 @cache
 def example_answers() -> dict[str, Any]:
-    """An answer by the name of its operation."""
+    """Return example answers by the name of the operation."""
     found: dict[str, Any] = json.loads(files("organs.web.api").joinpath("examples.json").read_text("utf-8"))
     return found
 
 
 VERSION = "3.1.1"
 GROUPS: Mapping[str, str] = {
-    "About": "What answers, and this document.",
-    "Organs": "Tensors of models: searched, counted, looked up.",
-    "Models": "What the organs came in with; lineage and comparison.",
-    "Chimeras": "Models composed of organs of others: planned, made, validated, and what is known of each.",
-    "Reports": "What the numbers say together, with what they do not say.",
-    "Uploads": "Bytes on their way in, in chunks that need not come twice.",
-    "Submissions": "Models of what was sent: looked at, published, withdrawn.",
-    "Contributors": "Who contributes; one's own account and its tokens.",
-    "Administration": "What waits for review, models removed, the event log. All of it needs the scope `admin`.",
-    "Jobs": "What takes longer than a request waits in a queue: how far it is, what came of it.",
-    DOWNLOADS_GROUP: "The bytes. They stand beside the pages, not below `/api/v1`, and their refusals are for people.",
+    "About": "The version of the server, and this document.",
+    "Organs": "Search, count and look up the tensors of models.",
+    "Models": "Search, compare and edit models; lineage and files.",
+    "Chimeras": "Plan, make and validate models that are composed of organs of other models.",
+    "Reports": "Summaries of all measurements, with explanations.",
+    "Uploads": "Upload files and pieces in chunks; uploads can be resumed.",
+    "Submissions": "Make models from uploads: check, publish, withdraw.",
+    "Contributors": "Public contributors; your own account and its tokens.",
+    "Administration": "Reviews, removals, contributors and the event log. Needs the scope `admin`.",
+    "Jobs": "Long tasks run as jobs from a queue: progress and results.",
+    DOWNLOADS_GROUP: "Files and organs as bytes, at addresses outside of `/api/v1`. Errors are pages for people.",
 }
 DESCRIPTION = """\
-Everything answers JSON, but downloads, which answer bytes.
+Answers are JSON, except downloads, which are bytes.
 
-Reading needs no account. What writes or runs something needs a token, as `Authorization: Bearer TOKEN`, that is good
-for the scope that stands with it: `upload` or `admin`; where that is `any`, every token is. A server of one's own,
-which nobody but its machine can reach, takes what its machine asks without one. Cookies mean nothing here, and a
-request that a browser sends for another site's page is refused, by 403. Who asks too often gets 429, with the seconds
-in `Retry-After`. What takes long answers 202 and a job, whose address stands in the header `Location`.
+Reading needs no account. Operations that write or run something need a token in the header `Authorization: Bearer
+TOKEN`. The token must have the scope of the operation, `upload` or `admin`; for the scope `any`, every token is valid.
+A local server, which only its own machine can reach, needs no token. The API ignores cookies, and refuses requests
+that a browser sends for a page of another site (403). Too many requests get 429; `Retry-After` has the seconds to wait.
+Long tasks return 202 and a job; the header `Location` has its address.
 
-A list answers `{"items", "next", "notes"}`; the next page is `after=<next>`, and its address stands in the header
-`Link` with `rel="next"`. A `next` belongs to the query that it came from.
+A list has the form `{"items", "next", "notes"}`. To get the next page, send `after=<next>`; the header `Link` with
+`rel="next"` has the address. A `next` is valid only for the query that it came from.
 
-Answers to GET have a strong ETag: send it as `If-None-Match`, and what has not changed answers 304 without a body. HEAD
-answers as GET does, without the body.
+Answers to GET have a strong ETag. Send it as `If-None-Match` to get 304 without a body if nothing has changed. HEAD
+returns the same headers as GET, without the body.
 
 Every error below `/api/v1` is a problem document (RFC 9457, `application/problem+json`): `type`, `title`, `status`,
 `detail`, a stable `code` for programs, and `errors`, a list of `field`, `code` and `detail`. Some codes have further
-members, such as `seconds`. A parameter that is not known here, or that is given twice, is refused, so that a misspelt
-one is seen. 405 comes with `Allow`, 503 with `Retry-After`. An address that is not described here answers 404.
+members, such as `seconds`. Unknown and repeated parameters are refused, so that you notice a misspelt one. 405 comes
+with `Allow`, 503 with `Retry-After`. Other addresses return 404.
 
-Every page of the catalog has a twin with the same values: `/organs.json`, `/models.json`, `/index.json`; lists have
-`.csv` too. They may change with the pages; what is described here will not.
+Every page also exists as JSON: `/organs.json`, `/models.json`, `/index.json`; lists also as `.csv`. These may change
+with the pages; the operations described here will not.
 """
 _REFUSALS: Mapping[int, str] = {
-    400: "The request is not valid; `errors` says which field and why.",
-    401: "This needs a token, or the one that was sent is not good.",
-    403: "The token is not good for this, what is asked for is not the asker's own, or this server only reads.",
-    404: "Nothing is kept here.",
-    409: "What was asked for is several things, or cannot be had in this form.",
-    410: "The model was removed: `removed_on` and `reason` say when and why.",
-    412: "The file is not the one that `If-Match` names.",
-    411: "The length of the body is not told.",
-    413: "The body is too large, over the quota (`over-quota`), or asks for too much work (`too-costly`).",
+    400: "The request is not valid; `errors` has the fields and the reasons.",
+    401: "A token is missing, or the one that was sent is not valid.",
+    403: "The token lacks the scope, the resource belongs to somebody else, or the server is read-only.",
+    404: "Not found.",
+    409: "The request is ambiguous, or conflicts with the state of the resource.",
+    410: "The model was removed; `removed_on` and `reason` have the details.",
+    412: "The file does not have the ETag in `If-Match`.",
+    411: "The header `Content-Length` is missing.",
+    413: "The body is too large, exceeds the quota (`over-quota`), or costs too much work (`too-costly`).",
     414: "The address is too long.",
-    415: "The body is of another type than is wanted here, or is packed.",
-    429: "Asked too often; `Retry-After` has the seconds.",
+    415: "The body has the wrong type, or is compressed.",
+    429: "Too many requests; `Retry-After` has the seconds to wait.",
     416: "The file has no byte in that range; `Content-Range` has its size.",
-    421: "The catalog is not served under that name.",
-    500: "The stored bytes are faulty; this is told before the first byte. Later the connection is cut.",
-    503: "It took too long or too much is going on; `Retry-After` has the seconds.",
+    421: "The server does not accept this host name.",
+    500: "The stored bytes are damaged. If this is found after the first byte was sent, the connection is closed.",
+    503: "The request took too long, or the server is busy; `Retry-After` has the seconds to wait.",
 }
-_API_REFUSALS: Mapping[int, str] = {416: "The chunk begins elsewhere than it is to; `received_bytes` says where."}
-"""Where a status means something else to the API than to downloads."""
+_API_REFUSALS: Mapping[int, str] = {416: "The chunk does not begin at `received_bytes`."}
+"""Statuses whose meaning differs between the API and downloads."""
 _REFUSAL_SCHEMAS: Mapping[int, str] = {416: "UploadProblem"}
 _API_ONLY = (401, 403, 411)
 _DOWNLOAD_REFUSALS = tuple(status for status in _REFUSALS if status not in _API_ONLY)
 _CONDITIONS: Mapping[str, str] = {
-    "If-None-Match": "ETags that the asker has.",
-    "Range": "One range of bytes: `bytes=0-1023`. Several are answered with the whole.",
-    "If-Range": "The ETag of what the asker has a part of; the whole is the answer if it is another.",
+    "If-None-Match": "ETags of cached answers.",
+    "Range": "One range of bytes: `bytes=0-1023`. For several ranges, the whole file is returned.",
+    "If-Range": "The ETag of the partly downloaded file; if it differs, the whole file is returned.",
     "If-Match": "The ETag that the file must have.",
 }
 _API_CONDITIONS = ("If-None-Match",)
@@ -105,11 +105,11 @@ _FILE_HEADERS = ("ETag", "Accept-Ranges", "Content-Disposition", "Cache-Control"
 _JSON = "application/json"
 _BYTES: Schema = {"type": "string", "format": "binary"}
 SECURITY = "token"
-SECURITY_TEXT = "A contributor's token; `organ token create` makes one."
+SECURITY_TEXT = "A contributor's token; `organ token create` creates one."
 
 
 def document(version: str) -> Schema:
-    """The document of that version of the program."""
+    """Return the OpenAPI document for that version of the program."""
     paths: dict[str, Schema] = {}
     order = tuple(GROUPS)
     for told in sorted(operations(), key=lambda told: order.index(told.group)):
@@ -121,7 +121,7 @@ def document(version: str) -> Schema:
         "info": {
             "title": "Organ registry",
             "version": version,
-            "summary": "The parts of language models: search, measure, compare, download.",
+            "summary": "Search, compare, combine and download the parts of language models.",
             "description": DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -177,7 +177,7 @@ def _answer(told: Operation) -> Schema:
         content["example"] = example
     headers = {"ETag": _text_header("Strong.")} if told.method == "get" else {}
     if told.status == 202:
-        headers["Location"] = _text_header("Where to ask how it goes on.")
+        headers["Location"] = _text_header("The address of the job, upload or submission.")
     if told.is_list:
         headers["Link"] = _text_header("The next page, if there is one.", required=False)
     answer: Schema = {"description": told.summary, "content": {_JSON: content}}
@@ -187,7 +187,7 @@ def _answer(told: Operation) -> Schema:
 def _download(told: Download) -> Schema:
     headers = {name: _text_header("") for name in _FILE_HEADERS}
     content: Schema = {OCTETS: {"schema": {}}}
-    part = {**headers, "Content-Range": _text_header("Which part, and of how many bytes.")}
+    part = {**headers, "Content-Range": _text_header("The range and the size of the file.")}
     return {
         "operationId": told.name,
         "tags": [DOWNLOADS_GROUP],
@@ -196,8 +196,8 @@ def _download(told: Download) -> Schema:
         "parameters": [_parameter(one) for one in told.parameters]
         + [_component("parameters", name) for name in _CONDITIONS],
         "responses": {
-            "200": {"description": "The whole.", "headers": headers, "content": content},
-            "206": {"description": "The range that was asked for.", "headers": part, "content": content},
+            "200": {"description": "The whole file.", "headers": headers, "content": content},
+            "206": {"description": "The requested range.", "headers": part, "content": content},
             "304": _component("responses", "NotModified"),
         }
         | _refused("words", [one for one in _DOWNLOAD_REFUSALS if one != 410 or NAMESPACE in told.parameters]),
@@ -205,10 +205,8 @@ def _download(told: Download) -> Schema:
 
 
 def _responses() -> Schema:
-    """The refusals, for programs below the API and for people at downloads; and that nothing has changed."""
-    found: Schema = {
-        "NotModified": {"description": "What the asker has is current.", "headers": {"ETag": _text_header("")}}
-    }
+    """Return the responses that operations share: errors as JSON and as text, and 304."""
+    found: Schema = {"NotModified": {"description": "Not modified.", "headers": {"ETag": _text_header("")}}}
     for status, text in _REFUSALS.items():
         schema = _ref(_REFUSAL_SCHEMAS.get(status, "Problem"))
         told = _API_REFUSALS.get(status, text)
@@ -259,9 +257,9 @@ DOCUMENT = "Document"
 """The schema of the OpenAPI document, the one answer that is not an entity."""
 
 
-@operation("", group=GROUP, summary="What answers here", answer=Root, example=ROOT)
+@operation("", group=GROUP, summary="About this server", answer=Root, example=ROOT)
 def root() -> Root:
-    """The program's version, the registry in figures, and where to go on."""
+    """Return the version of the program, figures of the registry, and links."""
     with reading(settings().search_seconds) as session:
         figures = public_figures(session)
     names = ("organs", "facets", "models", "compare", "reports", "jobs", "openapi.json")
@@ -277,13 +275,13 @@ def root() -> Root:
     example=f"{ROOT}/openapi.json",
 )
 def openapi() -> Schema:
-    """The API as OpenAPI 3.1 describes it."""
+    """Return the OpenAPI 3.1 document of the API."""
     return document(program_version())
 
 
 @cache
 def program_version() -> str:
-    """The version that is installed; 0 where the program runs from a folder."""
+    """Return the installed version; 0 if the program runs from a folder."""
     try:
         return version("organ-registry")
     except PackageNotFoundError:

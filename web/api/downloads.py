@@ -1,4 +1,4 @@
-"""Downloads in the OpenAPI document: they are served by `web.downloads`, at addresses of their own."""
+"""Downloads in the OpenAPI document; `web.downloads` serves them outside of `/api/v1`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEXT: Schema = {"type": "string"}
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An address that hands out bytes."""
+    """An address that sends bytes."""
 
     path: str
     name: str
@@ -31,10 +31,20 @@ class Download:
 
 
 _TOLD_APART = (
-    Parameter("dtype", "Which organ, where the bytes stand as several.", {"type": "string", "maxLength": 16}, "F32"),
-    Parameter("shape", "The same, by shape.", {"type": "string", "pattern": SHAPE_PATTERN, "maxLength": 96}, "192"),
+    Parameter(
+        "dtype",
+        "The dtype of the organ, if several organs have the same bytes.",
+        {"type": "string", "maxLength": 16},
+        "F32",
+    ),
+    Parameter(
+        "shape",
+        "The same, by shape.",
+        {"type": "string", "pattern": SHAPE_PATTERN, "maxLength": 96},
+        "192",
+    ),
 )
-_NAME_INSIDE = Parameter("name", "The tensor's name in the file, one that it has somewhere.", _TEXT, "")
+_NAME_INSIDE = Parameter("name", "The tensor's name in the file: one of its names in a model.", _TEXT, "")
 _FILE = Parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf", where="path", required=True)
 _ORGAN, _MODEL = "aadb682ed7753b5f", "local/Zoo-A-2M-v1.0-Q8_0"
 
@@ -43,7 +53,7 @@ DOWNLOADS = (
         "/organs/{digest}.raw",
         "organ_raw",
         "An organ's bytes",
-        "The plain bytes, as they stand in the model's file.",
+        "The plain bytes, as in the model's file.",
         (DIGEST, *_TOLD_APART),
         f"/organs/{_ORGAN}.raw",
     ),
@@ -51,7 +61,7 @@ DOWNLOADS = (
         "/organs/{digest}.bin",
         "organ_bin",
         "An organ as a file",
-        "The file that organ directories have: a head with name, dtype and shape, then the plain bytes.",
+        "The file format of organ directories: a head with name, dtype and shape, then the plain bytes.",
         (DIGEST, *_TOLD_APART, _NAME_INSIDE),
         f"/organs/{_ORGAN}.bin",
     ),
@@ -59,7 +69,7 @@ DOWNLOADS = (
         "/organs/{digest}.npy",
         "organ_npy",
         "An organ's values for NumPy",
-        "The values as float32. 409 where nothing here reads the dtype.",
+        "The values as float32. 409 for a dtype that the registry cannot decode.",
         (DIGEST, *_TOLD_APART),
         f"/organs/{_ORGAN}.npy",
     ),
@@ -67,7 +77,7 @@ DOWNLOADS = (
         "/models/{namespace}/{name}.gguf",
         "model_gguf",
         "A model as one file",
-        "The file that came in, to the last byte; shards are merged.",
+        "The original file, byte for byte. Shards are merged.",
         (NAMESPACE, NAME),
         f"/models/{_MODEL}.gguf",
     ),
@@ -75,7 +85,7 @@ DOWNLOADS = (
         "/models/{namespace}/{name}/files/{file}",
         "model_file",
         "A file of a model",
-        "The file as it came in, by its name.",
+        "One of the original files, by its name.",
         (NAMESPACE, NAME, _FILE),
         f"/models/{_MODEL}/files/Zoo-A-2M-v1.0-Q8_0.gguf",
     ),

@@ -32,15 +32,16 @@ GROUP = "Jobs"
 @operation(
     "/jobs",
     group=GROUP,
-    summary="Jobs, newest first",
+    summary="List jobs",
     parameters=(LIMIT, AFTER),
     answer=JobPage,
     refusals=(404,),
     example=f"{ROOT}/jobs?limit=1",
 )
 def jobs() -> JobPage:
-    """Your own jobs that wait, run, or ended within the last 30 days, without arguments and results. An administrator
-    sees the jobs of everybody. 404 without an account, and on a server that only reads."""
+    """Return your queued and running jobs, and those that ended within the last 30 days, newest first, without
+    arguments and results. Administrators see all jobs. 404 without an account, and on a read-only server.
+    """
     whose, limit, after = whose_jobs(), asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         return newest_jobs(session, limit, after, whose)
@@ -49,15 +50,15 @@ def jobs() -> JobPage:
 @operation(
     "/jobs/{job}",
     group=GROUP,
-    summary="One job",
+    summary="Get a job",
     parameters=(JOB,),
     answer=Job,
     refusals=(404,),
     example=f"{ROOT}/jobs/1",
 )
 def job(job: str) -> Job:
-    """The progress of a job, and its result once it has finished. 404 for a job of another contributor, and on a server
-    that only reads."""
+    """Return the progress of a job, and its result once it has finished. 404 for jobs of other contributors, and on a
+    read-only server."""
     whose = whose_jobs()
     with reading(settings().search_seconds) as session:
         return job_by_id(session, parsed_job(job), whose)
@@ -75,7 +76,7 @@ def job(job: str) -> Job:
     scope=ANY,
 )
 def cancel(job: str) -> Job:
-    """A job that waits never starts, and one that runs stops within a second or two. One that has ended does not
+    """Cancel a job. A queued job never starts; a running one stops within about two seconds; a finished one does not
     change. 404 for a job that the token may not see; without the scope `upload` or `admin` it sees none."""
     job_id, whose = parsed_job(job), whose_jobs()
     with registry().catalog.writing() as session:

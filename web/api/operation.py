@@ -54,7 +54,7 @@ _POST_METHODS = ("OPTIONS", "POST")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Something that stands in the address."""
+    """A parameter in the path, the query or a header."""
 
     name: str
     description: str
@@ -224,19 +224,19 @@ def check_address(known: Sequence[str], repeatable: Collection[str] = ()) -> Non
         try:
             unquote_to_bytes(sent).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise BadRequest(None, "The address has escaped bytes that are no UTF-8.") from error
+            raise BadRequest(None, "The address has escaped bytes that are not UTF-8.") from error
     for name, values in request.args.lists():
         if name not in known:
             raise BadRequest(name[:80], _unknown(name, known))
         if len(values) > 1 and name not in repeatable:
-            raise BadRequest(name, f"{name} is given {len(values)} times; once is enough.")
+            raise BadRequest(name, f"{name} is given {len(values)} times; it may be given once.")
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
     close = nearest(name[:80], known)
     meant = f"; did you mean {close}?" if close else "."
-    takes = f"It takes {', '.join(known)}" if known else "It takes none"
-    return f"There is no parameter {name[:80]!r} here{meant} {takes}."
+    takes = f"Known parameters: {', '.join(known)}" if known else "There are none"
+    return f"Unknown parameter {name[:80]!r}{meant} {takes}."
 
 
 R = TypeVar("R", bound=Request)
@@ -259,11 +259,11 @@ def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str,
     check_json()
     value = _parsed(request.get_data(cache=False))
     if not isinstance(value, dict):
-        raise BadRequest(None, "The body is to be a JSON object.")
+        raise BadRequest(None, "The body must be a JSON object.")
     strange = [name for name in value if members is not None and name not in members]
     if strange:
         takes = ", ".join(members or ())
-        errors = [(name[:80], f"There is no member {name[:80]!r} here. The body has {takes}.") for name in strange]
+        errors = [(name[:80], f"Unknown member {name[:80]!r}. The body can have {takes}.") for name in strange]
         raise BadRequest(*errors[0], more=errors[1:])
     return value
 
@@ -309,9 +309,9 @@ def _takes_lists(kind: Type) -> bool:
 def check_json() -> None:
     """Answer 415 to a body that is no JSON by its type, or is packed. No form of a page can send such a type."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        abort(415, "A packed body is not accepted here: send it plain.")
+        abort(415, "The body must not be compressed.")
     if request.mimetype != "application/json":
-        abort(415, "The body is to be JSON: send it with Content-Type: application/json.")
+        abort(415, "The body must be JSON: send it with Content-Type: application/json.")
 
 
 def _parsed(body: bytes) -> Any:
@@ -324,9 +324,9 @@ def _parsed(body: bytes) -> Any:
             raise BadRequest(None, f"The body is nested deeper than {DEPTH_MAX} levels.")
         return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise BadRequest(None, "The body is no UTF-8.") from error
+        raise BadRequest(None, "The body is not UTF-8.") from error
     except json.JSONDecodeError as error:
-        raise BadRequest(None, f"The body is no JSON: {error.msg} at character {error.pos}.") from error
+        raise BadRequest(None, f"The body is not JSON: {error.msg} at character {error.pos}.") from error
     except ValueError as error:  # a number of more digits than Python reads
         raise BadRequest(None, "The body has a number that is too long.") from error
 
@@ -346,12 +346,12 @@ def _depth(text: str) -> int:
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise BadRequest(None, "The body has a member twice; which one is meant cannot be told.")
+        raise BadRequest(None, "The body has the same member twice.")
     return found
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise BadRequest(None, f"The body has {name}, which is no JSON.")
+    raise BadRequest(None, f"The body has {name}, which is not JSON.")
 
 
 _EXAMPLE = "Zoo-A-2M-v1.0-Q8_0"
@@ -373,7 +373,7 @@ _FULL_NAME: Schema = {
 def _fields(vocabulary: Vocabulary) -> str:
     fields = "; ".join(f"`{field.name}:` {field.meaning}" for field in vocabulary.fields.values())
     sorts = ", ".join(f"`sort:{name}`" for name in vocabulary.sorts)
-    return f"{fields}. {sorts}, the highest first with `sort:-theta`. Other words are looked for in names and texts."
+    return f"{fields}. {sorts}, descending with a minus: `sort:-theta`. Other words are searched in names and texts."
 
 
 def _limit(default: int, what: str) -> Parameter:
@@ -385,16 +385,16 @@ ORGAN_QUERY = Parameter("q", f"The query. {_fields(ORGANS)}", _QUERY, "type:orga
 MODEL_QUERY = Parameter("q", f"The query. {_fields(MODELS)}", _QUERY, "kind:model sort:-theta")
 LIMIT = _limit(LIMIT_DEFAULT, "Results on a page")
 ROWS = _limit(ROWS_DEFAULT, "Rows of a table of models")
-ORGAN_ROWS = _limit(ORGANS_DEFAULT, "Rows of a list of single organs")
+ORGAN_ROWS = _limit(ORGANS_DEFAULT, "Rows of a list of organs")
 AFTER = Parameter(
     "after",
-    "Where the page before ended: its `next`. It is bound to the query that it came from.",
+    "The `next` of the previous page; valid for the same query only.",
     {"type": "string", "maxLength": CURSOR_MAX_LENGTH},
     "",
 )
 PLACE = Parameter(
     "after",
-    "How many items precede the page: the `next` of the previous one.",
+    "The `next` of the previous page: the number of items before this one.",
     {"type": "string", "pattern": "^[0-9]{1,7}$"},
     "",
 )
@@ -404,17 +404,17 @@ FAMILIES = Parameter(
     {"type": "integer", "minimum": 1, "maximum": FAMILIES_MAX, "default": FAMILIES_DEFAULT},
     "2",
 )
-COUNTS = Parameter("counts", "1 to have the facets beside the page.", _SWITCH, "1")
+COUNTS = Parameter("counts", "1 to include counts for the whole search.", _SWITCH, "1")
 EVERY_PART = Parameter(
-    "every_part", "1 to have every organ of the result among `parts`, also those that stay.", _SWITCH, "0"
+    "every_part", "1 to list every organ of the result in `parts`, also the unchanged ones.", _SWITCH, "0"
 )
 LOCK_TOO = Parameter(
-    "lock", "1 to have the lock beside the plan, where it can be made and nothing is to be computed.", _SWITCH, "0"
+    "lock", "1 to include the lock, if the chimera can be made and no organ must be computed first.", _SWITCH, "0"
 )
-RANKED = Parameter("ranked", "1 for complete models alone, by falling mean θ unless the query sorts.", _SWITCH, "1")
+RANKED = Parameter("ranked", "1 for complete models only, by descending mean θ unless the query sorts.", _SWITCH, "1")
 DIGEST = Parameter(
     "digest",
-    "The organ's digest, or 8 and more characters from its beginning.",
+    "The organ's digest, or at least its first 8 characters.",
     {"type": "string", "pattern": "^[0-9a-f]{8,64}$"},
     "aadb682ed7753b5f",
     where="path",
@@ -426,7 +426,7 @@ JOB = Parameter(
 NAMESPACE = Parameter("namespace", "The model's namespace.", _NAME, "local", where="path", required=True)
 NAME = Parameter(
     "name",
-    "The model's name; `name@3` for a version, else the newest.",
+    "The model's name, or `name@3` for a version; without one, the newest.",
     _VERSIONED,
     _EXAMPLE,
     where="path",
@@ -438,17 +438,17 @@ FIRST = Parameter(
 SECOND = Parameter(
     "second", "The model that it is compared with.", _FULL_NAME, "local/Zoo-B-2M-v1.0-Q8_0", required=True
 )
-OF_MODEL = Parameter("model", "A model: only its family is returned.", _FULL_NAME, "")
+OF_MODEL = Parameter("model", "A model, to get only its family.", _FULL_NAME, "")
 MODEL_DIGEST = Parameter(
     "digest",
-    "What the digest of a model, of its file or of its lock begins with, with or without `sha256:`.",
+    "The digest of a model, its file or its lock, or at least the first 8 characters, with or without `sha256:`.",
     {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
     "679541f31fd5790a",
     required=True,
 )
 HEADER = Parameter(
     "header",
-    "The SHA-256 of a file's header, from its first byte to the last tensor info, as locks name it.",
+    "The SHA-256 of a file's header, from its first byte to the last tensor info, as in locks.",
     {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3bd3",
     where="path",
@@ -456,7 +456,7 @@ HEADER = Parameter(
 )
 LOCK = Parameter(
     "lock",
-    "The digest of the chimera's lock, or 8 and more characters from its beginning.",
+    "The digest of the chimera's lock, or at least its first 8 characters.",
     {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
     "679541f31fd5790a",
     where="path",
@@ -464,14 +464,14 @@ LOCK = Parameter(
 )
 BASE = Parameter(
     "base",
-    "The model that receives: its name, or `sha256:` and a digest of its file.",
+    "The model that receives organs: its name, or `sha256:` and a digest of its file.",
     {"type": "string", "maxLength": 203},
     "local/Zoo-A-2M-v1.0-F16",
     required=True,
 )
 DONOR = Parameter(
     "donor",
-    "The model whose organs are held against it; an adapter is checked as one.",
+    "The model that gives organs, or an adapter.",
     {"type": "string", "maxLength": 203},
     "local/Zoo-B-2M-v1.0-Q8_0",
     required=True,
@@ -487,17 +487,17 @@ def asked_recipe() -> dict[str, Any]:
     if YAML not in body:
         return {"recipe": body}
     if len(body) > 1:
-        raise BadRequest(YAML, f"{YAML} holds the whole recipe, so nothing stands beside it.")
+        raise BadRequest(YAML, f"{YAML} holds the whole recipe; other members are not allowed beside it.")
     if not isinstance(body[YAML], str) or not body[YAML]:
-        raise BadRequest(YAML, f"{YAML} is to be a text: the recipe.")
+        raise BadRequest(YAML, f"{YAML} must be a text: the recipe.")
     return {"recipe_text": body[YAML]}
 
 
 ACCEPTED = 202
 _PLACES: dict[type[Entity], str] = {Job: "jobs", Upload: "uploads", Submission: "submissions"}
 """Where a resource that is answered with 202 has its address."""
-_NEEDS = "It needs a token with the scope `{}`."
-_NEEDS_ANY = "It needs a token, of whatever scope."
+_NEEDS = "Needs a token with the scope `{}`."
+_NEEDS_ANY = "Needs a token of any scope."
 
 
 def writing_operation(

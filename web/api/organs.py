@@ -47,8 +47,8 @@ DIGESTS_MAX = 1000
     example=f"{ROOT}/organs?q=type:organ+sort:-spectral&limit=2",
 )
 def organs() -> OrganPage:
-    """What a query finds among organs at their places, by falling θ unless it sorts. 404 and 409 are for a `like:` that
-    names no organ, or several.
+    """Return the organs that match a query, with their places in models; sorted by descending θ unless the query sorts.
+    404 and 409 are for a `like:` that matches no organ, or several.
     """
     query, limit, after = asked_query(ORGANS), asked_limit(), asked_after()
     counted = asked_switch("counts")
@@ -68,14 +68,15 @@ def organs() -> OrganPage:
 @operation(
     "/organs/{digest}",
     group=GROUP,
-    summary="One organ",
+    summary="Get an organ",
     parameters=(DIGEST,),
     answer=Organ,
     refusals=(404, 409),
     example=f"{ROOT}/organs/aadb682ed7753b5f",
 )
 def organ(digest: str) -> Organ:
-    """What was measured of an organ, and where it sits. 409 when several digests begin so."""
+    """Return the measurements of an organ, and the models that contain it. 409 when several digests have this
+    beginning."""
     with reading(settings().search_seconds) as session:
         return organ_detail(session, digest, visible=True)
 
@@ -83,13 +84,15 @@ def organ(digest: str) -> Organ:
 @operation(
     "/organs/lookup",
     group=GROUP,
-    summary="Which of these digests are here",
+    summary="Look up digests",
     answer=KnownOrgans,
     body=Digests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
 )
 def lookup() -> KnownOrgans:
-    """Up to 1,000 digests at once, so that only what is not here need travel. What the asker may not see is absent."""
+    """Return which of up to 1,000 digests the registry has, so that a client sends only the others. Organs that the
+    user may not see count as absent.
+    """
     digests = asked_digests(json_body(("digests",)).get("digests"))
     with reading(settings().search_seconds) as session:
         return known_organs(session, digests)
@@ -98,14 +101,16 @@ def lookup() -> KnownOrgans:
 @operation(
     "/facets",
     group=GROUP,
-    summary="How a search's findings are spread",
+    summary="Count the results of a search",
     parameters=(ORGAN_QUERY,),
     answer=FacetCounts,
     refusals=(404, 409),
     example=f"{ROOT}/facets?q=type:organ",
 )
 def facets() -> FacetCounts:
-    """Counts by type, slot, dtype, architecture, licence and bins of θ. `like:` and `unique:` change nothing."""
+    """Return counts by type, slot, dtype, architecture, licence and interval of θ. `like:` and `unique:` have no
+    effect.
+    """
     query = asked_query(ORGANS)
     told = settings()
     with reading(told.search_seconds) as session:
@@ -115,11 +120,11 @@ def facets() -> FacetCounts:
 
 
 def asked_digests(value: object) -> list[Digest]:
-    """The digests that were asked for; raises BadRequest with all that are none."""
+    """Return the requested digests. Raises BadRequest with all that are not valid."""
     if not isinstance(value, list) or not value:
-        raise BadRequest("digests", f"digests is to be a list of 1 to {DIGESTS_MAX:,} texts.")
+        raise BadRequest("digests", f"digests must be a list of 1 to {DIGESTS_MAX:,} texts.")
     if len(value) > DIGESTS_MAX:
-        raise BadRequest("digests", f"digests has {len(value):,} entries; {DIGESTS_MAX:,} are allowed at once.")
+        raise BadRequest("digests", f"digests has {len(value):,} entries; at most {DIGESTS_MAX:,} are allowed.")
     found, errors = [], []
     for place, text in enumerate(value):
         try:

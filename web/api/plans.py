@@ -49,7 +49,7 @@ from organs.web.services.planning import (
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0
-"""What a plan may take the database."""
+"""Time limit of the queries of one plan."""
 RECIPE_EXAMPLE = json.dumps(
     {
         "base": "local/Zoo-A-2M-v1.0-F16",
@@ -69,8 +69,8 @@ RECIPE_EXAMPLE = json.dumps(
     example=RECIPE_EXAMPLE,
 )
 def plan() -> PlannedRecipe:
-    """Return what a recipe makes: findings, sizes, a prediction, and every organ that changes. Nothing is made or
-    written. A recipe that is refused has findings that say why, with 200; without a known base there is no plan. The
+    """Return findings, sizes, a prediction, and every organ that a recipe changes. Nothing is made or written. The
+    answer is 200 also for a refused recipe; its findings give the reasons. Without a known base there is no plan. The
     cost is estimated first: 413 for more than 2 s of processor time, or 10 s with an account. Lists have at most 2,000
     rows.
     """
@@ -99,7 +99,7 @@ def planned_for_client(inputs: dict[str, Any], *, every_part: bool = False, with
 
 def _steps(name: str, description: str, example: str) -> Parameter:
     schema: Schema = {"type": "array", "items": {"type": "string", "maxLength": TEXT_MAX_LENGTH}}
-    return Parameter(name, f"{description} It may be repeated.", schema, example, is_repeatable=True)
+    return Parameter(name, f"{description} May be repeated.", schema, example, is_repeatable=True)
 
 
 def _step(name: str, description: str, example: str) -> Parameter:
@@ -113,11 +113,11 @@ STEPS = (
     ),
     _steps("adapter", "An adapter: `from:acme/lora scale:0.5`.", ""),
     _steps("purify", "A purification: `method:fractal type:organ`.", ""),
-    _steps("accept", "The code of a warning that is accepted.", ""),
+    _steps("accept", "The code of a warning to accept.", ""),
     _steps("meta", "Metadata: `general.name=Tiny`.", ""),
-    _step("encode", "The type of computed organs whose own type cannot be written.", ""),
+    _step("encode", "The dtype of computed organs whose own dtype cannot be written.", ""),
     _step("name", "The name under which the chimera would be registered.", ""),
-    _step("cell", "A cell of the base, to have its candidates: `organ:2`, `embed:none`.", "organ:2"),
+    _step("cell", "A cell of the base whose candidates are returned: `organ:2`, `embed:none`.", "organ:2"),
     Parameter("order", "The order of the candidates.", {"type": "string", "enum": list(ORDERS)}, "-theta"),
 )
 
@@ -125,15 +125,15 @@ STEPS = (
 @operation(
     "/composition",
     group=GROUP,
-    summary="A recipe under way",
+    summary="Plan steps, and list what can be chosen next",
     parameters=STEPS,
     answer=CompositionState,
     refusals=(404, 409, 410, 413, 429),
     example=f"{ROOT}/composition?base=local/Zoo-A-2M-v1.0-F16&cell=organ:2",
 )
 def composition() -> CompositionState:
-    """Return the plan of the steps in the address, and what can be chosen next: the cells of the base with θ, models
-    and adapters that fit, and the candidates of one cell.
+    """Return the plan of the steps in the address, and the choices for the next step: the cells of the base with θ, the
+    models and adapters that fit, and the candidates for one cell.
     """
     _asked_name("base")
     steps = [(name, text) for name in PARAMETERS for text in request.args.getlist(name)]
@@ -144,15 +144,15 @@ def composition() -> CompositionState:
 @operation(
     "/compatibility",
     group=GROUP,
-    summary="Whether organs of one model fit into another",
+    summary="Check whether two models fit",
     parameters=(BASE, DONOR),
     answer=Compatibility,
     refusals=(404, 409, 410, 429),
     example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
 )
 def compatibility() -> Compatibility:
-    """How much of each type fits, and all that speaks for and against it. What refuses one type says nothing against
-    the others.
+    """Return how many organs of each type of a donor fit into a base, with all findings. A type can be refused while
+    the others fit.
     """
     names = [_asked_name("base"), _asked_name("donor")]
     with reading(PLAN_SECONDS) as session:
@@ -163,15 +163,15 @@ def compatibility() -> Compatibility:
 @operation(
     "/fitting",
     group=GROUP,
-    summary="Models that have organs which fit into one",
+    summary="List models that fit a base",
     parameters=(BASE, LIMIT),
     answer=FittingModels,
     refusals=(404, 409, 410),
     example=f"{ROOT}/fitting?base=local/Zoo-A-2M-v1.0-F16&limit=2",
 )
 def fitting() -> FittingModels:
-    """Relatives first, the most alike before the others; then strangers, newest first, whose organs fit by shape
-    alone. No more than 1,000 models are looked through, so that one page can hold all that is found.
+    """Return related models first, the most similar first; then unrelated models, newest first, whose organs only have
+    the right shapes. At most 1,000 models are checked, so that one page can hold all results.
     """
     name, limit = _asked_name("base"), asked_limit()
     with reading(PLAN_SECONDS) as session:
@@ -185,5 +185,5 @@ def _without_plan(findings: list[Finding]) -> PlannedRecipe:
 def _asked_name(parameter: str) -> str:
     name = request.args.get(parameter)
     if not name:
-        raise BadRequest(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
+        raise BadRequest(parameter, f"{parameter} is missing: give the name of a model, namespace/name.")
     return name

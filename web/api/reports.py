@@ -28,7 +28,7 @@ from organs.web.responses import reading
 
 GROUP = "Reports"
 REPORT_SECONDS = 10.0
-"""A report reads every placement: 1.5 s at a million of them. It is kept until the catalog changes."""
+"""Time limit. A report reads every placement: 1.5 s for a million. It is cached until the catalog changes."""
 SECTIONS = ("figures", "ranking", "types", "scale", "families", "wells")
 SECTION = Parameter(
     "section",
@@ -43,27 +43,27 @@ SECTION = Parameter(
 @operation(
     "/reports",
     group=GROUP,
-    summary="The report on the registry",
+    summary="Report on the registry",
     parameters=(ROWS,),
     answer=Report,
     example=f"{ROOT}/reports?limit=2",
 )
 def report() -> Report:
-    """Figures, ranking, types, scale law, families and gravitational wells, with what they mean and do not mean."""
+    """Return figures, ranking, types, scale law, families and gravitational wells, with explanations."""
     return _registry_report()
 
 
 @operation(
     "/reports/{section}",
     group=GROUP,
-    summary="One section of that report",
+    summary="One section of the report",
     parameters=(SECTION, ROWS),
     answer=Report,
     refusals=(404,),
     example=f"{ROOT}/reports/wells?limit=2",
 )
 def report_section(section: str) -> Report:
-    """The same report with one section alone."""
+    """Return the report with a single section."""
     if section not in SECTIONS:
         raise NotFound(f"the report has no section {section[:80]!r}: it has {', '.join(SECTIONS)}")
     return _registry_report().only(section)
@@ -72,14 +72,14 @@ def report_section(section: str) -> Report:
 @operation(
     "/reports/models/{namespace}/{name}",
     group=GROUP,
-    summary="The report on one model",
+    summary="Report on a model",
     parameters=(NAMESPACE, NAME, ORGAN_ROWS),
     answer=Report,
     refusals=(404, 410),
     example=f"{ROOT}/reports/models/{EXAMPLE}?limit=2",
 )
 def report_on_model(namespace: str, name: str) -> Report:
-    """What it is made of, what it shares with others, how its organs read."""
+    """Return the parts of a model, what it shares with other models, and the measurements of its organs."""
     limit = asked_limit(ORGANS_DEFAULT)
     with reading(REPORT_SECONDS) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
@@ -89,14 +89,14 @@ def report_on_model(namespace: str, name: str) -> Report:
 @writing_operation(
     "/reports",
     group=GROUP,
-    summary="Keep a report",
+    summary="Make a report as a job",
     body=ReportRequest,
     answer=Job,
     status=ACCEPTED,
     example='{"limit": 2}',
 )
 def keep_report() -> Job:
-    """The report on the registry, or with `model` on that one, as a job whose result it is."""
+    """Start a job whose result is the report on the registry, or on `model`."""
     return queued("report", json_body(ReportRequest))
 
 

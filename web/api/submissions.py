@@ -34,7 +34,7 @@ from organs.web.services.contributions import receiving
 
 GROUP = "Submissions"
 EXAMPLES = {"shown": "101", "ready": "102", "withdrawn": "103"}
-"""Submissions that the examples are about."""
+"""The submissions of the examples."""
 EXAMPLE_MANIFEST = (
     '{"files": [{"name": "Tiny.gguf", "size_bytes": 96, "sha256": '
     '"2ea9ab9198d1638007400cd2c3bef1cc745b864b76011a0e1bc52180ac6452d4", "pieces": []}], '
@@ -42,7 +42,7 @@ EXAMPLE_MANIFEST = (
 )
 NEW_NAME = Parameter(
     "name",
-    "What the model is to be called; a name that stands for other bytes gets its next version.",
+    "The name of the model. If the name exists with other bytes, the model becomes its next version.",
     {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "maxLength": 96},
     "Tiny",
     where="path",
@@ -67,9 +67,10 @@ def _submission(example: str) -> Parameter:
     example=EXAMPLE_MANIFEST,
 )
 def submit_model(namespace: str, name: str) -> Submission:
-    """Its files, each put together from pieces that were sent before or are here already, zeros between them, or a
-    whole upload. They are looked at as a job; then the model is published, or with `publish` false, waits to be. Only
-    in one's own namespace. Asked again while it has not ended, the same submission is answered.
+    """Submit the files of a model, in your own namespace. Each file is a complete upload, or consists of pieces that
+    were uploaded before or are stored already, with zeros between them. A job checks the files; then the model is
+    published, or waits for you if `publish` is false. Repeating the request while the submission is open returns the
+    same submission.
     """
     request.max_content_length = BODY_MAX_BYTES
     with receiving(asker_id()):
@@ -82,21 +83,21 @@ def submit_model(namespace: str, name: str) -> Submission:
 @operation(
     "/submissions",
     group=GROUP,
-    summary="Your submissions, newest first",
+    summary="List your submissions",
     parameters=(LIMIT, AFTER),
     answer=SubmissionPage,
     scope=UPLOAD,
     example=f"{ROOT}/submissions?limit=1",
 )
 def submissions() -> SubmissionPage:
-    """Your own submissions with their states."""
+    """Return your submissions with their states, newest first."""
     return submitting.own_submissions(asked_limit(), asked_after())
 
 
 @operation(
     "/submissions/{submission}",
     group=GROUP,
-    summary="One submission",
+    summary="Get a submission",
     parameters=(_submission(EXAMPLES["shown"]),),
     answer=Submission,
     refusals=(404,),
@@ -104,7 +105,7 @@ def submissions() -> SubmissionPage:
     example=f"{ROOT}/submissions/{EXAMPLES['shown']}",
 )
 def submission(submission: str) -> Submission:
-    """Its progress, its findings, and what its headers say. Submissions of others count as absent."""
+    """Return progress, findings and header data of a submission. 404 for submissions of others."""
     return submitting.own_submission(submitting.parsed_submission(submission)).entity()
 
 
@@ -120,8 +121,8 @@ def submission(submission: str) -> Submission:
     example='{"metadata": {"title": "Tiny", "license": "MIT"}}',
 )
 def publish_submission(submission: str) -> Submission:
-    """With what is said of it beside its header, and under another name if one is given. 409 for one that is not
-    `ready`, 400 while it has a finding that must be acknowledged (`non-finite-weights`) and is not in `acknowledge`.
+    """Publish a submission with this metadata, and under another name if one is given. 409 if it is not `ready`; 400 if
+    a finding that must be acknowledged (`non-finite-weights`) is missing from `acknowledge`.
     """
     body = json_body(PublicationRequest)
     given = parse_stated_metadata(body.get("metadata"))
@@ -142,6 +143,6 @@ def publish_submission(submission: str) -> Submission:
     example=f"{ROOT}/submissions/{EXAMPLES['withdrawn']}",
 )
 def withdraw_submission(submission: str) -> Submission:
-    """While it is looked at, is ready, or waits for an administrator; 409 otherwise. What was sent is kept until it
-    expires."""
+    """Withdraw a submission that is being checked, is ready, or waits for an administrator; 409 otherwise. The uploaded
+    bytes are kept until they expire."""
     return submitting.withdraw(submitting.parsed_submission(submission)).entity()

@@ -74,13 +74,13 @@ def requested_upload() -> Declared:
 
 
 def _check_name(name: str) -> None:
-    """Raise BadRequest for what is a path, or cannot be shown to people."""
+    """Raise BadRequest for a path, and for a name with unprintable characters."""
     if not name.isprintable() or "/" in name or "\\" in name or name in (".", ".."):
         raise BadRequest("name", f"name must be the name of a file, 1 to {NAME_MAX_LENGTH} characters, without a path.")
 
 
 GROUP = "Uploads"
-FULL = "the server has no room for this just now; try again later"
+FULL = "the server has no free space at the moment; try again later"
 EXAMPLES = {
     "open": "exampleUploadOpen-0001",
     "full": "exampleUploadFull-0001",
@@ -92,7 +92,7 @@ EXAMPLE_BYTES = "organ"
 EXAMPLE_DIGEST = "e0fb6e6c6305332dbd13cc4d4ee1f9782b60609b633b26510df200e9c311ea23"
 UPLOAD_ID = Parameter(
     "upload",
-    "The upload, as its `id` says.",
+    "The `id` of the upload.",
     {"type": "string", "pattern": "^[0-9A-Za-z_-]{22}$"},
     EXAMPLES["open"],
     where="path",
@@ -100,7 +100,7 @@ UPLOAD_ID = Parameter(
 )
 _RANGE = Parameter(
     RANGE_HEADER,
-    "Which bytes: the first, the last, and how many there are in all.",
+    "The first and the last byte of the chunk, and the size of the whole upload.",
     {"type": "string", "pattern": "^bytes [0-9]{1,18}-[0-9]{1,18}/[0-9]{1,18}$"},
     "bytes 0-4/5",
     where="header",
@@ -108,14 +108,14 @@ _RANGE = Parameter(
 )
 _CHUNK_DIGEST = Parameter(
     DIGEST_HEADER,
-    "SHA-256 of the chunk (RFC 9530): a chunk that was damaged on its way is refused.",
+    "SHA-256 of the chunk (RFC 9530); a damaged chunk is refused.",
     {"type": "string", "pattern": "^sha-256=:[0-9A-Za-z+/]{43}=:$"},
     "",
     where="header",
 )
 _DIGEST = Parameter(
     "digest",
-    "SHA-256 of all of it, for a file that was declared without.",
+    "SHA-256 of the whole file, if it was not declared before.",
     {"type": "string", "pattern": "^(sha256:)?[0-9a-f]{64}$"},
     "",
 )
@@ -124,15 +124,15 @@ _DIGEST = Parameter(
 @writing_operation(
     "/uploads/lookup",
     group=GROUP,
-    summary="Pieces that need not be sent",
+    summary="Look up pieces that need no upload",
     body="Digests",
     answer=KnownDigests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
     is_shadowed=True,
 )
 def lookup_uploads() -> KnownDigests:
-    """Up to 1,000 digests at once. Known are organs, header runs and metadata arrays of public models and of your own
-    models, and pieces that you have sent before. Everything else counts as absent.
+    """Return which of up to 1,000 digests need no upload: organs, header runs and metadata arrays of public models and
+    of your own models, and pieces that you uploaded before.
     """
     digests = asked_digests(json_body(("digests",)).get("digests"))
     asker = asker_id()
@@ -144,15 +144,15 @@ def lookup_uploads() -> KnownDigests:
 @writing_operation(
     "/uploads",
     group=GROUP,
-    summary="Begin an upload",
+    summary="Start an upload",
     body=UploadRequest,
     answer=Upload,
     status=ACCEPTED,
     example=f'{{"kind": "piece", "size_bytes": 5, "digest": "{EXAMPLE_DIGEST}"}}',
 )
 def begin_upload() -> Upload:
-    """Declare what will be sent. If an upload for the same is open already, it is answered, so that a program that
-    starts again continues where it was. 413 for more than the quota allows, 429 for too many at once.
+    """Declare a file or a piece to upload. If the same upload is open already, it is returned, so that a client can
+    resume after a restart. 413 for more than the quota allows, 429 for too many open uploads.
     """
     declared = requested_upload()
     asker = asker_id()
@@ -163,13 +163,13 @@ def begin_upload() -> Upload:
 @operation(
     "/uploads",
     group=GROUP,
-    summary="Open uploads",
+    summary="List open uploads",
     answer=UploadPage,
     example=f"{ROOT}/uploads",
     scope=UPLOAD,
 )
 def uploads() -> UploadPage:
-    """Your own open uploads, newest first."""
+    """Return your open uploads, newest first."""
     g.not_cached = True
     asker = asker_id()
     with reading() as session:
@@ -179,7 +179,7 @@ def uploads() -> UploadPage:
 @operation(
     "/uploads/{upload}",
     group=GROUP,
-    summary="One upload",
+    summary="Get an upload",
     parameters=(UPLOAD_ID,),
     answer=Upload,
     refusals=(404,),
@@ -187,7 +187,7 @@ def uploads() -> UploadPage:
     scope=UPLOAD,
 )
 def upload(upload: str) -> Upload:
-    """`received_bytes` is where the next chunk begins. An upload of another contributor counts as absent."""
+    """Return an upload. The next chunk begins at `received_bytes`. 404 for uploads of other contributors."""
     g.not_cached = True
     return upload_entity(sessions.look_up(registry(), asker_id(), upload))
 
@@ -205,10 +205,10 @@ def upload(upload: str) -> Upload:
     example=f"{ROOT}/uploads/{EXAMPLES['full']}",
 )
 def receive_chunk(upload: str) -> Upload:
-    """The body is the bytes. When this is answered they are on the disk. A repeated chunk is compared with the
-    stored bytes: the same bytes are answered as before, other bytes get 409. A chunk that begins elsewhere than at
-    `received_bytes` gets 416. 409 is also for a chunk that comes while another is on its way. Whatever is refused
-    leaves the upload as it was.
+    """Send a chunk as the body. The answer comes when the bytes are on the disk. A repeated chunk is compared with the
+    stored bytes: the same bytes get the same answer, other bytes get 409. A chunk that does not begin at
+    `received_bytes` gets 416. A chunk that arrives while another one is being received gets 409. A refused chunk does
+    not change the upload.
     """
     chunk, asker = asked_chunk(), asker_id()
     found = sessions.look_up(registry(), asker, upload)
@@ -229,8 +229,9 @@ def receive_chunk(upload: str) -> Upload:
     example=f"{ROOT}/uploads/{EXAMPLES['done']}",
 )
 def finish_upload(upload: str) -> Upload:
-    """All has been sent: its bytes are read again and held against the digests that were declared. 400 where they are
-    others; then it stays as it is until it is deleted or expires. To finish twice changes nothing.
+    """Finish an upload whose bytes were all sent. The server reads the bytes again and compares them with the declared
+    digests. 400 if they differ; then the upload stays as it is until it is deleted or expires. Finishing twice changes
+    nothing.
     """
     text, asker = request.args.get("digest"), asker_id()
     digest = None if text is None else parse_digest(text)
@@ -249,13 +250,13 @@ def finish_upload(upload: str) -> Upload:
     example=f"{ROOT}/uploads/{EXAMPLES['gone']}",
 )
 def cancel_upload(upload: str) -> Upload:
-    """Remove an upload with all its bytes, finished or not. The answer is the upload as it was."""
+    """Remove an upload with all its bytes, finished or not. Return it as it was."""
     return upload_entity(sessions.cancel(registry(), asker_id(), upload))
 
 
 @api.errorhandler(WrongOffset)
 def refused_offset(error: WrongOffset) -> Response:
-    """Return 416 with the upload as it is: its members stand beside those of the problem document."""
+    """Return 416 with the members of the upload beside those of the problem document."""
     answer = refused(error, structs.asdict(upload_entity(error.upload)))
     if error.received_bytes:
         answer.headers["Range"] = f"bytes=0-{error.received_bytes - 1}"
@@ -263,7 +264,7 @@ def refused_offset(error: WrongOffset) -> Response:
 
 
 def asker_id() -> int:
-    """The contributor who asks, who may write; `local`, on a server of one's own, is made when it is first needed."""
+    """Return the id of the current contributor. On a local server, add the contributor `local` when it is missing."""
     account = identity().account
     if account is not None:
         return account.contributor_id
@@ -277,7 +278,7 @@ def asker_id() -> int:
 
 @contextmanager
 def _room() -> Iterator[None]:
-    """A full disk is for the server's keeper to know in full; who sends something is told to come again."""
+    """Raise Busy for a full disk: only the log has the details."""
     try:
         yield
     except DiskFull as error:

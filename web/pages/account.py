@@ -117,13 +117,13 @@ def make_token() -> Page:
     """Create a token and show it: on this page only."""
     days = request.form.get("days", str(TOKEN_DAYS_DEFAULT))
     if days and not (days.isascii() and days.isdigit() and len(days) <= len(str(TOKEN_DAYS_MAX))):
-        raise BadInput(f"a token is good for 1 to {TOKEN_DAYS_MAX} days")
+        raise BadInput(f"a token can be valid for 1 to {TOKEN_DAYS_MAX} days")
     wanted = TokenRequest(
         scopes=tuple(request.form.getlist("scope")),
         label=request.form.get("label", ""),
         days=int(days) if days else None,
     )
-    return Page("token.html", {"made": create_own_token(wanted)})
+    return Page("token.html", {"created": create_own_token(wanted)})
 
 
 @writing_form(pages, "/account/tokens/<token>/revoke", scope=ANY)
@@ -141,7 +141,7 @@ def page_token() -> Response:
     if account is None:
         return json_answer({"token": None, "expires_at": None, "scopes": [UPLOAD]})
     if account.session_id is None:
-        raise NotAllowed("a page's token needs a session")
+        raise NotAllowed("a page token needs a session")
     rates().hit(PAGE_TOKENS, str(account.contributor_id))
     with registry().catalog.writing() as session:
         made = open_page_token(session, account.session_id, [UPLOAD])
@@ -185,14 +185,14 @@ def _revocable(tokens: Sequence[AccountToken], own: str) -> set[str]:
 def _days(expires_at: datetime | None) -> list[tuple[str, str]]:
     """Return the choices for the life of a new token: none goes beyond the token that creates it."""
     if expires_at is None:
-        return [*DAYS, ("", "for ever")]
+        return [*DAYS, ("", "no expiry")]
     left = expires_at - now()
-    return [*((days, words) for days, words in DAYS if int(days) < left.days), ("", "as long as this one")]
+    return [*((days, words) for days, words in DAYS if int(days) < left.days), ("", "until this token expires")]
 
 
 TOKEN_FIELD_MAX = 200
 """Characters; more is no token."""
-NO_PAGE_TOKEN = "this is the token of a page: log in with your own, which begins with orgp_"  # noqa: S105  # a sentence
+NO_PAGE_TOKEN = "this is the token of a page: log in with your own token, which begins with orgp_"  # noqa: S105  # a sentence
 
 
 @paged(pages, "/login")

@@ -16,11 +16,12 @@ from organs.web.pages.routes import Context
 from organs.web.render import (
     caution_of,
     change_class,
+    kind_name,
     share_class,
     theta_class,
 )
 
-ACTS = {"grafted": "grafted", "adapter": "an adapter added", "purified": "purified"}
+ACTS = {"grafted": "grafted", "adapter": "adapter added", "purified": "purified"}
 """What was done to an organ, in words."""
 
 Place = tuple[str, int | None, str]
@@ -101,8 +102,8 @@ def _cell(cell: Context | None, by_name: Mapping[str, LegendLine]) -> Context | 
     line = None if cell is None else by_name.get(cell["name"])
     if cell is None or line is None:
         return cell
-    source = "the base's own" if line.is_base else f"of {line.model}"
-    return cell | {"mark": line.mark, "said": f"{line.mark}, {source}, {line.words}: {cell['said']}"}
+    source = "from the base" if line.is_base else f"from {line.model}"
+    return cell | {"mark": line.mark, "label": f"{line.mark}, {source}, {line.words}: {cell['label']}"}
 
 
 def letter(number: int) -> str:
@@ -198,7 +199,7 @@ class _Painter:
         self.shift_max = max([*shifts, 0.1])
 
     def cell(self, one: PlacedOrgan) -> Context:
-        """A placement with its colour, its number, and what is said when it is pointed at."""
+        """Return the cell of a placement: its colour, its number, and its label."""
         number, tone = self._reading(one)
         said = f"{one.name}: {READINGS[self.by]} {number}"
         said = said if self.by == "theta" else f"{said}, θ {theta_text(one.theta)}"
@@ -211,22 +212,22 @@ class _Painter:
             "tone": tone,
             "thin": one.type == "norm",
             "rough": bool(warning) and self.by in ("theta", "change"),
-            "said": f"{said}{warning and f' ({warning})'}",
+            "label": f"{said}{warning and f' ({warning})'}",
         }
 
     def legend(self) -> Context:
         """The ends of the scale in words."""
         if self.by == "theta":
-            return {"low": "0° even noise", "middle": "45°", "high": "90° few strong weights", "scale": "t"}
+            return {"low": "θ 0° uniform", "middle": "about 34° Gaussian", "high": "90° heavy tails", "scale": "t"}
         if self.by == "spectral":
-            return {"low": "0 chance", "middle": "0.5", "high": "1 all pattern", "scale": "s"}
+            return {"low": "0 random", "middle": "0.5", "high": "1 all structure", "scale": "s"}
         if self.by == "size":
             low, high = size_text(self.size_min), size_text(self.size_max)
-            return {"low": low, "middle": "by its logarithm", "high": high, "scale": "s"}
+            return {"low": low, "middle": "logarithmic", "high": high, "scale": "s"}
         if self.by == "alike":
-            return {"low": "0 strangers", "middle": "0.5", "high": "1 the same", "scale": "s"}
+            return {"low": "0 unrelated", "middle": "0.5", "high": "1 the same", "scale": "s"}
         most = theta_text(self.shift_max)
-        return {"low": f"−{most}", "middle": "no change; = the same bytes", "high": f"+{most}", "scale": "d"}
+        return {"low": f"−{most}", "middle": "no change; = identical bytes", "high": f"+{most}", "scale": "d"}
 
     def _reading(self, one: PlacedOrgan) -> tuple[str, str]:
         if self.by == "theta":
@@ -293,8 +294,8 @@ def _painted(one: CellTotals, marks: Mapping[str, str], chosen: str, address: Ca
     where = "outside the blocks" if one.block is None else f"block {one.block}"
     tower = "" if one.tower == "text" else f"{one.tower} "
     number = theta_text(one.theta_taken)
-    theta = f"θ {number}{' before it is computed' if one.to_compute else ''}"
-    said = f"{tower}{where}, {one.type}: {theta}, {one.organs} organ{'s' if one.organs != 1 else ''}"
+    theta = f"θ {number}{' before computing' if one.to_compute else ''}"
+    said = f"{tower}{where}, {kind_name(one.type)}: {theta}, {one.organs} organ{'s' if one.organs != 1 else ''}"
     if one.models:
         said += f", from {' and '.join(one.models)}"
     return {
@@ -303,7 +304,7 @@ def _painted(one: CellTotals, marks: Mapping[str, str], chosen: str, address: Ca
         "tone": theta_class(one.theta_taken),
         "number": f"({number})" if one.to_compute else number,
         "sign": "".join(signs),
-        "said": said + (", purified" if one.purified else ""),
+        "label": said + (", purified" if one.purified else ""),
         "chosen": one.cell == chosen,
         "address": address(one.cell),
     }

@@ -159,13 +159,13 @@ def _lines(chimera: Chimera) -> list[Context]:
     get, pull = pull_lines(chimera.model, chimera.file.name)
     ollama = f"ollama create {shlex.quote(name.lower())} -f Modelfile"
     return [
-        {"label": "get the file", "line": get},
-        {"label": "run it with llama.cpp", "line": chimera.llama_cli},
+        {"label": "Download the file", "line": get},
+        {"label": "Run it with llama.cpp", "line": chimera.llama_cli},
         {
-            "label": "into Ollama, with the Modelfile beside the file",
+            "label": "Import it into Ollama",
             "line": f"curl -fL -o Modelfile '{modelfile}'\n{ollama}",
         },
-        {"label": "or get it as clients of the Hugging Face hub do", "line": pull},
-        {"label": "or write its file where the registry is", "line": chimera.assemble},
-        {"label": "the same from Python, from the recipe", "line": chimera.python.rstrip()},
+        {"label": "Download it with Hugging Face tools", "line": pull},
+        {"label": "Write the file on the registry's machine", "line": chimera.assemble},
+        {"label": "Make it in Python, from the recipe", "line": chimera.python.rstrip()},
     ]

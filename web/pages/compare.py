@@ -39,8 +39,8 @@ def compare() -> Page:
     names = [request.args.get(side, "").strip() for side in SIDES]
     if not all(names):
         if wants_csv(request.path):
-            raise BadQuery(SIDES[names.index("")], "two models are compared: name both")
-        return Page("compare.html", _form(names, "Two models are compared: name both." if any(names) else None))
+            raise BadQuery(SIDES[names.index("")], "enter two models to compare")
+        return Page("compare.html", _form(names, "Enter two models to compare." if any(names) else None))
     try:
         with reading(settings().search_seconds) as session:
             result, organs, changes = _compared(session, names)
@@ -71,7 +71,7 @@ def _cell(organ: ComparedOrgan, column: str) -> Cell:
 
 
 def _form(names: list[str], problem: str | None = None) -> Context:
-    return {"asked": names, "names": offered_names(), **({"problem": problem} if problem else {})}
+    return {"requested": names, "names": offered_names(), **({"problem": problem} if problem else {})}
 
 
 def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Slot, OrganChange]) -> Context:

@@ -178,7 +178,7 @@ def _reads(steps: Sequence[Step]) -> bool:
 
 
 FILE_NAME = "recipe.yaml"
-TOO_SLOW = "This took the catalog too long, and was left out."
+TOO_SLOW = "Not shown: the search took too long."
 NOTHING_YET = "nothing-to-do"
 """The finding about a base without any step, which is no news to a person who has only begun."""
 
@@ -395,8 +395,8 @@ def _fits(session: Session, base: str, donor: str) -> Fits:
 def _reason(base: Model, other: ModelSummary) -> str:
     """Return why nothing of `other` fits, as far as the catalog tells without their headers."""
     if base.architecture is None or base.architecture != other.architecture:
-        return f"another architecture: {other.architecture or 'none is stated'}"
-    return "no organ of its shape has a place there"
+        return f"different architecture: {other.architecture or 'not stated'}"
+    return "no organ of a matching shape"
 
 
 def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Context:
@@ -412,7 +412,7 @@ def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Con
         "others": fits.others if fits else (),
         "pair": pair,
         "as_wholes": [one for one in pair.findings if one not in by_type] if pair else [],
-        "asked": [base, donor],
+        "requested": [base, donor],
         "problem": problem,
         "names": offered_names(),
         "types_shown": [kind for kind in GRAFTED_TYPES if any(kind in one.types for one in models)],
@@ -427,7 +427,7 @@ NO_BASE = (NotFound, BadName, BadDigest, Ambiguous)
 """What is raised of a base that is not there."""
 COMPOSE = "compose"
 """The kind of the job that makes it."""
-NOT_YET = "It cannot be made like this: what stands in its way is below, under Findings."
+NOT_YET = "The chimera cannot be created yet. See the findings below."
 
 
 def _api_of_compose() -> str:
@@ -456,7 +456,7 @@ def compose_chimera() -> str | Page:
     """Queue what the form has, if it can be made; else the page again, with what is in the way."""
     asked = asked_of(_plain_fields(request.form))
     if not asked.base:
-        return _start(asked, "A chimera has a base: choose one.", 400)
+        return _start(asked, "Choose a base first.", 400)
     try:
         bench = workbench(asked)
     except NO_BASE as error:

@@ -111,7 +111,7 @@ def _composed(result: Details) -> list[Fact]:
     return [
         *_chimera(_text(result, "model"), _lock(result)),
         *([Fact("size", size_text(size))] if isinstance(size, int) else []),
-        *([Fact("made", "before: the same recipe and organs stood here already")] if created is False else []),
+        *([Fact("made", "earlier: the same recipe with the same organs already existed")] if created is False else []),
     ]
 
 
@@ -212,12 +212,12 @@ def _around(page: JobPage) -> Context:
 
 
 def _shown(job: Job, lock: str | None, left: JobFile | None) -> Context:
-    came = outcome(job.kind, job.result or {}, lock)
+    shown = outcome(job.kind, job.result or {}, lock)
     text = "" if job.result is None else json.dumps(job.result, ensure_ascii=False, indent=2)
     return {
-        "asked": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
-        "came": came,
-        "links": [*_file_links(job.id, left), *came.links],
+        "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
+        "result": shown,
+        "links": [*_file_links(job.id, left), *shown.links],
         "result_text": text[:RESULT_SHOWN_CHARACTERS],
         "is_cut": len(text) > RESULT_SHOWN_CHARACTERS,
     }

@@ -101,7 +101,7 @@ def offered_names() -> list[str]:
 
 def _values(found: FamilyPage, name: str, first: int) -> Context:
     return {
-        "asked": name,
+        "requested": name,
         "csv": with_parameters(url_for("pages.lineage_csv"), request.args.to_dict()),
         "names": offered_names(),
         "box": {"width": BOX_WIDTH, "height": BOX_HEIGHT},
@@ -136,6 +136,6 @@ def _listed(branch: Branch, family: FamilyTree, listed: set[Tie | None]) -> List
 
 
 def _words(tie: Tie) -> str:
-    alike = "" if tie.likeness is None else f"alike {tie.likeness:.3f}"
+    alike = "" if tie.likeness is None else f"likeness {tie.likeness:.3f}"
     descent = "" if tie.evidence == MEASURED else f"{tie.relation}, {tie.evidence}"
     return ", ".join(part for part in (descent, alike) if part)

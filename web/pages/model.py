@@ -274,7 +274,7 @@ SORTS = {
     "tensors": "organs",
     "size": "size",
     "downloads": "downloads",
-    "grafts": "grafted",
+    "grafts": "uses",
     "new": "added",
 }
 MODEL_COLUMNS = (
@@ -348,7 +348,7 @@ def model_edit(namespace: str, name: str) -> Page:
     need(ANY)
     with reading(settings().search_seconds) as session:
         found = published_model(session, model_to_edit(session, _name(namespace, name)))
-    return Page("edit.html", {"model": found}, extra=lambda: {"said": _said(found), "wrong": {}}, entity=found)
+    return Page("edit.html", {"model": found}, extra=lambda: {"stated": _said(found), "wrong": {}}, entity=found)
 
 
 @writing_form(pages, "/models/<namespace>/<name>/edit")
@@ -367,7 +367,7 @@ def save_model(namespace: str, name: str) -> str | Page:
             except Conflict as error:  # the one thing that only the registry knows: it would be its own base
                 wrong.append(("base", f"{str(error)[:1].upper()}{str(error)[1:]}."))
     if wrong:
-        again = {"said": _said(before) | typed, "wrong": dict(wrong)}
+        again = {"stated": _said(before) | typed, "wrong": dict(wrong)}
         return Page("edit.html", {"model": before}, extra=lambda: again, status=400)
     return model_address(before.name)
 

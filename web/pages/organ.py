@@ -51,7 +51,7 @@ from organs.web.render import ORGAN_COLUMNS, Meaning, caution_of, organ_rows
 from organs.web.responses import plain_page, query_address, reading, registry, settings, with_parameters
 
 ALIKE_SHOWN = 8
-FORMS = {"raw": "plain bytes (.raw)", "bin": "with its name and shape (.bin)", "npy": "as float32 for NumPy (.npy)"}
+FORMS = {"raw": "plain bytes (.raw)", "bin": "with name and shape (.bin)", "npy": "float32 for NumPy (.npy)"}
 """What an organ can be downloaded as."""
 
 
@@ -69,14 +69,14 @@ def _alike(digest: str) -> Context:
         with reading(settings().counts_seconds) as session:
             page = search_organs(session, parse_query(f"like:{digest} unique:organ"), ALIKE_SHOWN + 1)
     except BadQuery:
-        return {"alike": [], "alike_note": "It has too few values to be compared with others."}
+        return {"alike": [], "alike_note": "It has too few values to compare with other organs."}
     except NotFound:
         return {"alike": [], "alike_note": None}
     except TooSlow:
         g.not_cached = True  # the next one who asks may have more luck
-        return {"alike": [], "alike_note": "Not looked for: there are too many to compare at once."}
+        return {"alike": [], "alike_note": "Not shown: there are too many organs to compare at once."}
     others = [one for one in page if one.digest != digest][:ALIKE_SHOWN]
-    return {"alike": others, "alike_note": None if others else "No other organ of its slot and shape is here."}
+    return {"alike": others, "alike_note": None if others else "No other organ has the same slot and shape."}
 
 
 def _explained(found: Organ) -> Context:
@@ -89,7 +89,7 @@ def _explained(found: Organ) -> Context:
             if value is not None
         ],
         "ingredients": [] if first is None else theta_ingredients(first),
-        "made_of": None if first is None else theta_sentence(first),
+        "theta_formula": None if first is None else theta_sentence(first),
         "warning": "" if first is None else caution_of(found),
         "likeness_meaning": LIKENESS,
         "graft": next(filter(None, map(graft_address, found.places)), None),
@@ -117,7 +117,7 @@ class Ingredient:
 
 _SCORES = (
     ("entropy", "how evenly the values fill their range", ENTROPY_NOISE, ENTROPY_SIGNAL),
-    ("kurtosis", "how much sits in the tails, beyond a bell curve", KURTOSIS_NOISE, KURTOSIS_SIGNAL),
+    ("kurtosis", "how heavy the tails are, compared with a Gaussian", KURTOSIS_NOISE, KURTOSIS_SIGNAL),
     ("coherence", "how unevenly the sorted values are spaced", COHERENCE_NOISE, COHERENCE_SIGNAL),
 )
 """Name, words, and the values that count as noise and as signal: docs/numbers.md."""
@@ -148,11 +148,11 @@ FACETS = {"type": "type", "slot": "slot", "dtype": "format", "arch": "architectu
 """Field and heading, in the order in which they are shown."""
 FACET_VALUES_OPEN = 8
 """Context of a facet that are shown at once; the others unfold."""
-SIZE_MEANING = "The bytes that the organ takes in a GGUF file."
+SIZE_MEANING = "Size of the organ in a GGUF file."
 LIKENESS = Meaning(
-    "alike",
-    "The correlation of the weights at the same places: 1 is the same weights, strangers have about 0.",
-    "It says nothing about direction, and organs whose rows were reordered look like strangers.",
+    "likeness",
+    "The correlation of the weights at the same places: 1 is the same weights, unrelated models have about 0.",
+    "It has no direction. Organs with reordered rows look unrelated.",
 )
 EXAMPLES = (
     "type:organ sort:-spectral",

@@ -23,13 +23,14 @@ from organs.registry.reports.sections import scale_tables
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
-from organs.web.render import glyph
+from organs.web.render import glyph, kind_name
 from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
 
 ROWS_SHOWN = 100
 """Rows of one table on a page; the others are in its CSV."""
 MODEL_KEYS = ("model", "family")
 TENSOR_KEY = "tensor"
+TYPE_KEY = "type"
 THETA_ENDING = "theta_degrees"
 QUOTE = '"'
 """The query language cannot ask for a name that has one."""
@@ -85,7 +86,7 @@ def _row(row: Mapping[str, Cell], columns: Sequence[ReportColumn], model: str | 
     first_theta = next((column.key for column in columns if column.key.endswith(THETA_ENDING)), None)
     return [
         ShownCell(
-            text=cell_text(row[column.key], column.kind),
+            text=_text(row[column.key], column),
             is_number=_is_number(column),
             is_name=column.kind == CellKind.NAME,
             is_tensor=column.key == TENSOR_KEY,
@@ -95,6 +96,11 @@ def _row(row: Mapping[str, Cell], columns: Sequence[ReportColumn], model: str | 
         )
         for column in columns
     ]
+
+
+def _text(value: Cell, column: ReportColumn) -> str:
+    text = cell_text(value, column.kind)
+    return kind_name(text) if column.key == TYPE_KEY else text
 
 
 def _theta(value: Cell, column: ReportColumn) -> float | None:
@@ -132,10 +138,10 @@ REPORT_SECONDS = 10.0
 FAMILIES_MAX = 2000
 """Dots of the scale chart, and rows of its table."""
 PAGES = {
-    "ranking": ("Ranking", "Complete models by mean θ, with the mean over their matrices beside it.", ("ranking",)),
+    "ranking": ("Ranking", "Complete models by mean θ, over all tensors and over matrices only.", ("ranking",)),
     "types": ("Types", "θ of attention, feed-forward, embeddings and norms, over all models.", ("types",)),
-    "scale": ("Scale law", "Whether θ goes with the number of parameters.", ("scale", "families")),
-    "wells": ("Gravitational wells", "The tensor with the lowest θ of each model.", ("wells",)),
+    "scale": ("Scale law", "Does θ change with the number of parameters?", ("scale", "families")),
+    "wells": ("Gravitational wells", "The tensor with the lowest θ in each model.", ("wells",)),
 }
 """Key of a page to its heading, what it is about, and the sections on it."""
 
@@ -180,7 +186,7 @@ def report(section: str) -> Page:
 def dissection(namespace: str, name: str) -> Page:
     """Show the report on one model; `table` chooses the table of a CSV file."""
     whole, model = _model_report(namespace, name)
-    about = _about(f"Report on {model}", "What it is made of, what it shares, and what was measured of its organs.")
+    about = _about(f"Report on {model}", "Its parts, what it shares with other models, and all measurements.")
     links = {"model_name": model, "markdown": model_address(model, "pages.dissection_markdown")}
     return Page(
         "report.html",
@@ -259,7 +265,7 @@ def _about(heading: str, about: str) -> Context:
 
 
 def _late(error: TooSlow) -> str:
-    return f"The report was stopped: {error}. It reads the whole catalog, which is busy or very large."
+    return f"The report was stopped: {error}. It reads the whole catalog, which is busy or very large. Try again later."
 
 
 def _page_links() -> list[Context]:
@@ -296,16 +302,16 @@ class Picture:
 
 def _types_figure(part: Report) -> Picture | None:
     count = len(_spreads(part))
-    alternative = "Mean, median, middle half and deviation of θ by type; the table below has the numbers."
-    caption = "Dot: mean, in the colour of θ. Bar: the middle half. Line: one deviation to either side. Stroke: median."
+    alternative = "Mean, median, middle half and standard deviation of θ by type; the table below has the numbers."
+    caption = "Dot: mean, coloured by θ. Bar: middle half. Line: mean ± one standard deviation. Tick: median."
     size = (plots.TYPES_WIDTH, plots.types_height(count))
     return Picture(url_for("pages.types_chart"), *size, alternative, caption) if count else None
 
 
 def _scale_figure(part: Report) -> Picture | None:
     points, _ = _points(part.sections)
-    alternative = "θ of matrices over the number of parameters, a dot a family; the tables below have the numbers."
-    caption = "A dot a family, larger for more models, in the colour of θ."
+    alternative = "θ of matrices against the number of parameters, a dot for each family; the tables have the numbers."
+    caption = "One dot for each family, larger for more models, coloured by θ."
     size = (plots.SCALE_WIDTH, plots.SCALE_HEIGHT)
     return Picture(url_for("pages.scale_chart"), *size, alternative, caption) if points else None
 
@@ -317,7 +323,7 @@ def _spreads(whole: Report) -> list[plots.TypeSpread]:
     for row in _items(whole.sections["types"]):
         numbers = [_number(row[key]) for key in keys]
         if None not in numbers:
-            label = f"{glyph(str(row['type']))} {row['type']}"
+            label = f"{glyph(str(row['type']))} {kind_name(str(row['type']))}"
             spreads.append(plots.TypeSpread(label, *(number for number in numbers if number is not None)))
     return spreads
 

@@ -69,7 +69,7 @@ def submission(submission: str) -> Page:
     return Page(
         "submission.html",
         {"submission": shown},
-        lambda: _about(found) | {"said": _proposed(shown), "problems": []},
+        lambda: _about(found) | {"stated": _proposed(shown), "problems": []},
         entity=shown,
     )
 
@@ -142,7 +142,7 @@ def _again(number: int, problems: Sequence[str]) -> Page:
     return Page(
         "submission.html",
         {"submission": found.entity()},
-        lambda: _about(found) | {"said": said, "problems": problems},
+        lambda: _about(found) | {"stated": said, "problems": problems},
         status=400,
     )
 
@@ -150,11 +150,11 @@ def _again(number: int, problems: Sequence[str]) -> Page:
 def _about(found: FoundSubmission) -> Context:
     """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
     sender, row = None if found.contributor == identity().name else found.contributor, found.row
-    about: Context = {"sender": sender, "made": None, "is_kept": False}
+    about: Context = {"sender": sender, "created": None, "is_kept": False}
     about["acknowledgements"] = [one for one in found.entity().findings if one.code in MUST_ACKNOWLEDGE]
     with reading(settings().search_seconds) as session:
         if found.model is not None and found.model.state != "removed":
-            about["made"] = submission_review(session, row.id).model
+            about["created"] = submission_review(session, row.id).model
         if row.state == "withdrawn" and sender is None:
             files = _unused(session, row.contributor_id)
             about["is_kept"] = any(file.created_at <= row.created_at for file in files)

@@ -1,4 +1,4 @@
-"""What a runtime showed of a chimera, and validations under way."""
+"""Results of validations, and validations in progress."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from organs.web.permissions import (
 )
 
 MEANINGS = {
-    "gains": "it runs, and is better than its base on a text",
-    "coherent": "it runs, and is about as good as its base",
-    "degraded": "it runs, clearly worse than its base",
-    "inert": "it runs, but the graft carries nothing",
-    "undecided": "the grafted blocks are too weak to tell",
-    "broken": "it does not load, or babbles",
+    "gains": "runs, and is better than its base on at least one text",
+    "coherent": "runs about as well as its base",
+    "degraded": "runs, but clearly worse than its base",
+    "inert": "runs, but the grafted parts contribute nothing",
+    "undecided": "the grafted blocks have too little effect to tell",
+    "broken": "does not load, or produces garbage",
 }
 
 
 def verdict_meaning(verdict: str) -> str:
-    """A verdict in a few words."""
+    """Return the meaning of a verdict, in a few words."""
     return MEANINGS[verdict]
 
 
@@ -91,11 +91,11 @@ KIND = "validate"
 
 
 def under_way(session: Session, name: str) -> list[Job]:
-    """Return the jobs that wait or run to validate the chimera of that name, as far as the user may see them."""
+    """Return the jobs that wait or run to validate the chimera of that name, if the user may see them."""
     jobs = active_jobs(session, KIND, whose_jobs()) if may_see_jobs() else ()
     return [job for job in jobs if job.arguments.get("chimera") == name]
 
 
 def missing_runtime() -> str | None:
-    """What to install before anything can be validated here; None where nothing is missing."""
+    """Return what to install before anything can be validated here; None if nothing is missing."""
     return None if util.find_spec(PACKAGE) else NOT_INSTALLED

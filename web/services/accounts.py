@@ -82,7 +82,7 @@ def create_own_token(request: TokenRequest) -> CreatedToken:
     who = need(TOKENS)
     account = who.account
     if account is None or who.is_of_page:
-        raise NotAllowed("only a contributor's own token creates tokens")
+        raise NotAllowed("only a contributor's own token can create tokens")
     rates().hit(NEW_TOKENS, who.name or "")
     with registry().catalog.writing() as session:
         made = create_child_token(session, account.token_id, request.scopes, request.label, request.days)
@@ -98,7 +98,7 @@ def revoke_own_token(public_id: str) -> AccountToken:
     if who.account is None:
         raise NoSuchToken(f"there is no token {public_id[:20]!r}")
     if who.is_of_page:
-        raise NotAllowed("the token of a page revokes no tokens: use a contributor's own")
+        raise NotAllowed("the token of a page cannot revoke tokens: use a contributor's own token")
     with registry().catalog.writing() as session:
         return account_token(session, revoke_by_token(session, who.account.token_id, public_id))
 

@@ -108,7 +108,7 @@ def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAc
 def parsed_submission(text: str) -> int:
     """The number of a submission that stands in an address; raises NotFound for what is none."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= ID_MAX):
-        raise NotFound(f"{text[:40]!r} is no number of a submission")
+        raise NotFound(f"{text[:40]!r} is not the number of a submission")
     return int(text)
 
 

@@ -58,12 +58,12 @@ def asked_chunk() -> Chunk:
     packed or no plain bytes by its type.
     """
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        abort(415, "A packed body is not accepted here: send it plain.")
+        abort(415, "The body must not be compressed.")
     if request.mimetype != OCTETS:
-        abort(415, f"The body is to be plain bytes: send it with Content-Type: {OCTETS}.")
+        abort(415, f"The body must be plain bytes: send it with Content-Type: {OCTETS}.")
     length = request.content_length
     if length is None or "Transfer-Encoding" in request.headers:
-        abort(411, "The length of a chunk is to be told before it comes: send it with Content-Length.")
+        abort(411, "The header Content-Length is missing.")
     if length > CHUNK_MOST_BYTES:
         abort(413, f"A chunk has at most {CHUNK_MOST_BYTES:,} bytes.")
     begin, end, size = _asked_range()
@@ -79,7 +79,7 @@ def portions(chunk: Chunk) -> Iterator[bytes]:
     while left:
         data = request.stream.read(min(PORTION_BYTES, left))
         if not data:
-            raise BadInput(f"the body ended {left:,} bytes before its end")
+            raise BadInput(f"the body ended {left:,} bytes too early")
         left -= len(data)
         yield data
 
@@ -92,7 +92,7 @@ def receiving(contributor_id: int) -> Iterator[None]:
     """
     places = streams()
     if not places.begin_upload(contributor_id):
-        raise Busy("the server is receiving as many uploads as it can; try again in a few seconds")
+        raise Busy("the server is receiving too many uploads; try again in a few seconds")
     try:
         yield
     finally:
@@ -103,10 +103,10 @@ def _asked_range() -> tuple[int, int, int]:
     """Begin, end (not included) and size of the whole."""
     match = _RANGE.fullmatch(request.headers.get(RANGE_HEADER, "").strip())
     if match is None:
-        raise BadRequest(RANGE_HEADER, "a chunk has the header Content-Range: bytes FIRST-LAST/SIZE")
+        raise BadRequest(RANGE_HEADER, "a chunk needs the header Content-Range: bytes FIRST-LAST/SIZE")
     first, last, size = map(int, match.groups())
     if not first <= last < size:
-        raise BadRequest(RANGE_HEADER, f"there are no bytes {first:,} to {last:,} of {size:,}")
+        raise BadRequest(RANGE_HEADER, f"bytes {first:,} to {last:,} of {size:,} do not exist")
     return first, last + 1, size
 
 
@@ -121,7 +121,7 @@ def _asked_digest() -> bytes | None:
             return b64decode(found[0][1], validate=True)
     except NoBase64 as error:
         current_app.logger.debug("%s", error)
-    raise BadRequest(DIGEST_HEADER, "Content-Digest is to have one digest of the form sha-256=:BASE64:")
+    raise BadRequest(DIGEST_HEADER, "Content-Digest must have one digest of the form sha-256=:BASE64:")
 
 
 ID_MAX = 2**63 - 1
@@ -178,7 +178,7 @@ def own_name(namespace: str, name: str) -> ModelName:
     """The name of a model in the asker's own namespace, which `local` has all of; raises NotAllowed, BadName."""
     who = need(UPLOAD)
     if not who.owns(namespace):
-        raise NotAllowed(f"{namespace[:96]} is not your namespace: a model of yours is {who.name}/{name[:96]}")
+        raise NotAllowed(f"{namespace[:96]} is not your namespace: use {who.name}/{name[:96]}")
     plain_name(name)
     return parse_model_name(f"{namespace if who.is_local else who.name}/{name}")
 
@@ -186,7 +186,7 @@ def own_name(namespace: str, name: str) -> ModelName:
 def plain_name(name: str) -> str:
     """`name`, which is one of a model, without namespace and version; raises BadName."""
     if "/" in name or "@" in name:
-        raise BadName(f"{name[:100]!r} is no name of a model: the version is given here, and the namespace is yours")
+        raise BadName(f"{name[:100]!r} is not a valid name: give it without namespace and version")
     return parse_model_name(f"namespace/{name}").name
 
 
@@ -202,7 +202,7 @@ def checked_name(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise BadInput("name is a text")
+        raise BadInput("name must be a text")
     return plain_name(value)
 
 

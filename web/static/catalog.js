@@ -1,5 +1,5 @@
-// The catalog reads well without this. It adds keys: "/" goes to the search box, arrows walk the anatomy grid; and it
-// follows jobs that run without loading their page again.
+// The pages work without this script. It adds keys: "/" goes to the search box, arrows move in the anatomy grid; and it
+// updates running jobs without reloading the page.
 "use strict";
 
 document.addEventListener("keydown", (event) => {
@@ -35,7 +35,7 @@ function walk(cell, event) {
     if (!next || column < 1) return;
     const link = next.querySelector("a");
     if (link) {
-      link.focus({ preventScroll: true }); // its own scrolling leaves edges behind the heads
+      link.focus({ preventScroll: true }); // the browser would hide edges behind the headings
       link.scrollIntoView({ block: "nearest", inline: "nearest" });
       return;
     }
@@ -46,7 +46,7 @@ const FOLLOW_MS = 1000;
 const followed = document.querySelector("[data-follow]");
 if (followed) window.setTimeout(follow, FOLLOW_MS);
 
-// Jobs that run: their numbers from the page's twin; when one has changed its state, the page anew.
+// Update running jobs from the JSON of the page; reload the page when one has changed its state.
 async function follow() {
   try {
     if (!document.hidden) {
@@ -59,7 +59,7 @@ async function follow() {
       }
     }
   } catch {
-    // the server is away for a moment; it may come back
+    // the server is not reachable; try again later
   }
   window.setTimeout(follow, FOLLOW_MS);
 }

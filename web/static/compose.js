@@ -1,10 +1,10 @@
-// Composing works without this: every link and form is an address. It only swaps the page's main part instead of loading
-// all of it anew, keeps the focus where it was, and tells a screen reader what has changed.
+// Composing works without this script: every link and form is an address. It only replaces the main part of the page
+// instead of reloading it, keeps the focus, and announces changes to screen readers.
 "use strict";
 
-const told = document.body.appendChild(document.createElement("p"));
-told.setAttribute("role", "status");
-told.className = "unseen";
+const status = document.body.appendChild(document.createElement("p"));
+status.setAttribute("role", "status");
+status.className = "unseen";
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest("main a[href]");
@@ -23,31 +23,31 @@ document.addEventListener("submit", (event) => {
   show(address.href, form.querySelector("[id]")?.id);
 });
 
-// Back and forward: the address is another one at once, the page only when it has come. Until then nothing on it works,
-// or a form would carry the steps of the page that was left.
+// Back and forward: the address changes at once, the page only when it has loaded. Until then it is inert: otherwise a
+// form would carry the steps of the previous page.
 window.addEventListener("popstate", () => {
   const main = document.querySelector("main");
   if (shown !== pageOf(window.location)) {
     main.inert = true;
     show(window.location.href, null, false);
   } else {
-    asked += 1; // what was on its way is not wanted any more
+    requests += 1; // ignore the answer to an earlier request
     main.inert = false;
     main.removeAttribute("aria-busy");
   }
 });
 
 let shown = pageOf(window.location);
-let asked = 0;
+let requests = 0;
 
 async function show(href, key, isNew = true) {
-  const turn = ++asked;
+  const number = ++requests;
   document.querySelector("main").setAttribute("aria-busy", "true");
   try {
     const answer = await fetch(href, { headers: { Accept: "text/html" } });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const main = page.querySelector("main");
-    if (turn !== asked) return; // somebody was faster
+    if (number !== requests) return; // a newer request exists
     if (!main) throw new Error("no page");
     const address = new URL(answer.url);
     address.hash = address.hash || new URL(href).hash;
@@ -59,9 +59,9 @@ async function show(href, key, isNew = true) {
     document.title = page.title;
     focusOn(key, address.hash, open);
   } catch {
-    if (turn !== asked) return;
+    if (number !== requests) return;
     if (isNew) window.location.assign(href);
-    else window.location.reload(); // it is the address already
+    else window.location.reload(); // the address has changed already
   }
 }
 
@@ -75,7 +75,7 @@ function focusOn(key, hash, open) {
   if (target && target.id === "candidates") target.scrollIntoView({ block: "nearest" });
   const count = document.querySelectorAll("main ol.steps li").length;
   const findings = document.querySelectorAll("main .findings .refuse, main .findings .warn").length;
-  told.textContent = `${count} steps, ${findings} refusals and warnings`;
+  status.textContent = `${count} steps, ${findings} refusals and warnings`;
 }
 
 function keyOf(element) {

@@ -1,5 +1,5 @@
-// Uploading in the browser: chunks of the API, one after another, each with its digest, and durable when it is answered.
-// What was sent is gone on with after a reload, when the same file is chosen again and its beginning is the same.
+// Uploading in the browser, in chunks with a digest each; a chunk is durable when the server has answered.
+// After a reload, an upload resumes when the user chooses the same file and its beginning is the same.
 "use strict";
 
 const CHUNK_BYTES = 8 * 1024 * 1024;
@@ -10,7 +10,7 @@ const SHARD = /^(.+)-\d{5}-of-(\d{5})\.gguf$/i;
 
 const box = document.getElementById("drop");
 const list = document.getElementById("sending");
-const said = document.getElementById("said");
+const status = document.getElementById("status");
 let token = null;
 let hasToken = false;
 
@@ -69,14 +69,14 @@ class Sending {
       if (this.files.some((file) => /\.safetensors$/i.test(file.name))) {
         throw new Refusal("Convert a safetensors model to GGUF first, with llama.cpp's convert_hf_to_gguf.py.");
       }
-      if (this.files.some((file) => !/\.gguf$/i.test(file.name))) throw new Refusal("A GGUF file ends in .gguf.");
+      if (this.files.some((file) => !/\.gguf$/i.test(file.name))) throw new Refusal("The file name must end in .gguf.");
       if (this.files.some((file) => file.size === 0)) throw new Refusal("The file is empty.");
       const uploads = [];
       for (const file of this.files) uploads.push({ name: file.name, upload: await this.send(file) });
       await this.submit(uploads);
     } catch (error) {
       if (error instanceof Cancelled) return;
-      this.tell(error instanceof Refusal ? error.message : `It could not be sent: ${error.message}`, true);
+      this.tell(error instanceof Refusal ? error.message : `The upload failed: ${error.message}`, true);
       this.button.hidden = true;
     } finally {
       delete this.row.dataset.busy;
@@ -96,16 +96,16 @@ class Sending {
       const chunk = await bytesOf(file.slice(begin, begin + CHUNK_BYTES));
       const digest = await digestOf(chunk);
       const next = await chained(known?.chain ?? "", digest);
-      write(key, { modified: file.lastModified, chain: known?.chain ?? "", next }); // it may be taken, and the answer be lost
+      write(key, { modified: file.lastModified, chain: known?.chain ?? "", next }); // the server may take it although its answer is lost
       const answer = await this.put(upload, chunk, digest, begin, file.size, before);
       known = { modified: file.lastModified, chain: next };
       upload.received_bytes = answer.received_bytes;
-      if (answer.received_bytes !== begin + chunk.byteLength) known = null; // somebody else sends here too
+      if (answer.received_bytes !== begin + chunk.byteLength) known = null; // another browser sends to this upload, too
       write(key, known);
       this.show(before + upload.received_bytes);
     }
     if (upload.state === "open") {
-      this.tell("the server checks what has come");
+      this.tell("the server checks the file");
       await call("PUT", `/uploads/${upload.id}`);
     }
     forget(key);
@@ -113,7 +113,7 @@ class Sending {
     return upload.id;
   }
 
-  // Where the server is with this file. What it has is kept only if it is the beginning of this very file.
+  // Return the upload session of this file. What the server has is kept only if it is the beginning of this file.
   async begin(file, before) {
     const wanted = { kind: "file", name: file.name, size_bytes: file.size };
     const upload = await call("POST", "/uploads", wanted);
@@ -126,11 +126,11 @@ class Sending {
   async isBeginning(upload, file, before) {
     const known = read(`organ upload ${upload.id}`);
     if (!known) return false;
-    if (!window.crypto.subtle) return known.modified === file.lastModified; // nothing better is at hand without TLS
+    if (!window.crypto.subtle) return known.modified === file.lastModified; // without TLS the browser has no digests
     let chain = "";
     for (let begin = 0; begin < upload.received_bytes; begin += CHUNK_BYTES) {
       const end = Math.min(begin + CHUNK_BYTES, upload.received_bytes);
-      this.show(before + begin, "looking how far it was");
+      this.show(before + begin, "checking what was already sent");
       chain = await chained(chain, await digestOf(await bytesOf(file.slice(begin, end))));
     }
     return chain === known.chain || chain === known.next;
@@ -145,7 +145,7 @@ class Sending {
       } catch (error) {
         if (error instanceof Refusal || attempt === TRIES) throw error;
         this.show(before + begin);
-        this.tell(`the connection is gone; it is tried again (${attempt})`);
+        this.tell(`connection lost; retrying (${attempt})`);
         await sleep(500 * 2 ** attempt);
         await this.gate();
         const there = await call("GET", `/uploads/${upload.id}`).catch(() => null);
@@ -156,18 +156,18 @@ class Sending {
 
   async submit(files) {
     this.button.hidden = true;
-    this.tell("looking at it");
+    this.tell("checking");
     const address = `/models/${encodeURIComponent(box.dataset.namespace)}/${encodeURIComponent(this.name)}`;
     let submission = await call("PUT", address, { files, metadata: {}, publish: false });
     while (submission.state === "checking") {
       this.bar.value = submission.progress;
-      this.tell(`looking at it, ${Math.floor(100 * submission.progress)}%`);
+      this.tell(`checking, ${Math.floor(100 * submission.progress)}%`);
       await sleep(POLL_MS);
       submission = await call("GET", `/submissions/${submission.id}`);
     }
     const link = document.createElement("a");
     link.href = `${box.dataset.submissions}/${submission.id}`;
-    link.textContent = submission.state === "refused" ? "refused: see why" : "see what was found, and publish it";
+    link.textContent = submission.state === "refused" ? "refused: see the reasons" : "see the findings, and publish";
     this.note.replaceChildren(link);
     this.row.querySelector("[data-cancel]").hidden = true;
     this.announce(`${this.name}: ${link.textContent}`);
@@ -185,7 +185,7 @@ class Sending {
       this.paused = { open, opened };
       this.tell("paused");
     }
-    this.button.textContent = this.paused ? "Go on" : "Pause";
+    this.button.textContent = this.paused ? "Resume" : "Pause";
   }
 
   async gate() {
@@ -194,12 +194,12 @@ class Sending {
     if (this.cancelled) throw new Cancelled();
   }
 
-  // What is durable stays for a week: choosing the file again goes on with it.
+  // The server keeps the received bytes for a week; choosing the file again resumes the upload.
   cancel() {
     this.cancelled = true;
     if (this.paused) this.paused.open();
     this.row.remove();
-    this.announce(`${this.name} is left; choose it again to go on`);
+    this.announce(`${this.name}: canceled. Choose the file again to resume.`);
   }
 
   show(sent, doing = "sending") {
@@ -215,7 +215,7 @@ class Sending {
   }
 
   announce(text) {
-    said.textContent = text;
+    status.textContent = text;
   }
 }
 
@@ -233,7 +233,7 @@ async function call(method, path, body = undefined, headers = {}, onSent = undef
       ? await sendBytes(method, API + path, own, body, onSent)
       : await fetch(API + path, { method, headers: own, body: isJson ? JSON.stringify(body) : body, credentials: "omit", cache: "no-store" });
     if (answer.status === 401 && attempt === 1) {
-      hasToken = false; // an hour has gone by
+      hasToken = false; // the token has expired
       continue;
     }
     if ((answer.status === 429 || answer.status === 503) && attempt < TRIES) {
@@ -243,31 +243,31 @@ async function call(method, path, body = undefined, headers = {}, onSent = undef
     const values = await answer.json().catch(() => null);
     if (answer.status === 416 && values) return values.upload ?? call("GET", path);
     if (answer.ok && values) return values;
-    if (answer.status >= 500 || !values) throw new Error(`the server answers ${answer.status}`);
-    throw new Refusal(values.detail ?? `the server answers ${answer.status}`);
+    if (answer.status >= 500 || !values) throw new Error(`the server answered with status ${answer.status}`);
+    throw new Refusal(values.detail ?? `the server answered with status ${answer.status}`);
   }
 }
 
-// What fetch() does, and how many bytes have gone so far is told to `onSent`: fetch() tells nobody.
+// Like fetch(), but call `onSent` with the number of bytes sent so far, which fetch() does not report.
 function sendBytes(method, address, headers, bytes, onSent) {
   return new Promise((resolve, reject) => {
-    const asked = new XMLHttpRequest();
-    asked.open(method, address);
-    for (const [name, value] of Object.entries(headers)) asked.setRequestHeader(name, value);
-    asked.upload.addEventListener("progress", (event) => onSent(event.loaded));
-    asked.addEventListener("load", () => {
-      const wait = asked.getResponseHeader("Retry-After");
-      resolve(new Response(asked.responseText || null, { status: asked.status, headers: wait ? { "Retry-After": wait } : {} }));
+    const request = new XMLHttpRequest();
+    request.open(method, address);
+    for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
+    request.upload.addEventListener("progress", (event) => onSent(event.loaded));
+    request.addEventListener("load", () => {
+      const wait = request.getResponseHeader("Retry-After");
+      resolve(new Response(request.responseText || null, { status: request.status, headers: wait ? { "Retry-After": wait } : {} }));
     });
-    for (const name of ["error", "abort", "timeout"]) asked.addEventListener(name, () => reject(new Error("the connection is gone")));
-    asked.send(bytes);
+    for (const name of ["error", "abort", "timeout"]) request.addEventListener(name, () => reject(new Error("connection lost")));
+    request.send(bytes);
   });
 }
 
-// A token of narrow scope for this page alone: in memory, and sent as a header. A server of one's own needs none.
+// Get a token of narrow scope for this page: kept in memory, sent as a header. A local server needs none.
 async function newToken() {
   const answer = await fetch(box.dataset.token, { method: "POST", body: new URLSearchParams(new FormData(document.getElementById("page"))) });
-  if (!answer.ok) throw new Refusal("You are not logged in any more: log in, and choose the file again.");
+  if (!answer.ok) throw new Refusal("You are logged out. Log in, and choose the file again.");
   token = (await answer.json()).token;
   hasToken = true;
 }
@@ -276,12 +276,12 @@ async function bytesOf(blob) {
   try {
     return await blob.arrayBuffer();
   } catch {
-    throw new Refusal("The file cannot be read any more: it was changed or moved.");
+    throw new Refusal("The file cannot be read: it was changed or moved.");
   }
 }
 
-// A name that the registry takes for a new model (registry/names.py). A number made of the text stands for letters that
-// are not ASCII letters with accents: the same text gets the same name.
+// Return a valid name for a new model (registry/names.py). A number computed from the text replaces letters that are not
+// ASCII letters with accents: the same text gets the same name.
 function modelName(text) {
   const plain = text.normalize("NFKD").replace(/\p{M}/gu, "");
   const joined = plain.replace(/[^A-Za-z0-9._-]+/g, "-").replace(/[.-]{2,}/g, (run) => (run.includes("-") ? "-" : "."));
@@ -315,7 +315,7 @@ function write(key, value) {
   try {
     window.localStorage.setItem(key, JSON.stringify(value));
   } catch {
-    // without a store, a reload begins anew
+    // without storage, a reload starts again
   }
 }
 
@@ -327,7 +327,7 @@ function forget(key) {
   }
 }
 
-// "0 of 50.3 MB": how much of it, in the unit of the whole.
+// "0 of 50.3 MB": the part, in the unit of the whole.
 function partText(part, whole) {
   const [step, unit] = whole < 1e6 ? [1e3, "kB"] : whole < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
   const digits = whole < 1e9 ? 1 : 2;

@@ -154,7 +154,7 @@ def test_line_95_a_packed_body_is_refused(zoo: FlaskClient, document: dict[str, 
 
 def test_a_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient, document: dict[str, Any]) -> None:
     answer = zoo.get("/api/v1/models", headers={"Host": "elsewhere.example"})
-    assert "not served under that name" in assert_refused(document, answer, 421, None)
+    assert "does not accept this host name" in assert_refused(document, answer, 421, None)
 
 
 def test_a_misspelt_parameter_is_told_the_right_one(zoo: FlaskClient) -> None:
