@@ -1,17 +1,17 @@
-"""What comes in, from a path to rows and blobs.
+"""Ingest: from a path to rows and blobs.
 
-sources        what there is to ingest
-files          files from outside: opened so that they stay the same while they are read
-directory      organ directories: a model as a folder of small files, one a tensor
-dissect        take a file apart on paper
-hashing        one pass over a file: its SHA-256, its header's
-tasks          what the threads of an ingest do
+sources        find and open files, folders, patterns, split sets, organ directories
+files          files from outside, checked for changes while they are read
+directory      organ directories: a model as a folder with one small file for each tensor
+dissect        plan how a file is split: the spans that become blobs
+hashing        read a file once and compute its SHA-256, its header's, and those of its pieces
+tasks          the tasks of an ingest's threads
 pipeline       the coordinator of one model's ingest, in the caller's thread
-measuring      measuring without a registry: files in, a measurement for every tensor out
-records        what a run found out, as the record that the catalog registers
-add            `add_model`: add one model to a registry, local or remote, from a script
-service        `ingest`: one model from its files to its rows
-transplant     composing without a registry
-jobs           jobs: what was asked for and takes longer than a request, and the runner that does it
-contributions  what contributors send
+measuring      measure the tensors of files without a registry
+records        convert the results of a run to the record that the catalog registers
+add           `add_model`: add one model to a registry, local or remote, from a script
+service        ingest one model from its files to its rows, with a report
+transplant     compose without a registry
+jobs           work that takes longer than a request, and the runner that does it
+contributions  uploads, submissions and pushes
 """

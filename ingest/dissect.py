@@ -1,4 +1,4 @@
-"""Take a file apart on paper: which spans become which blobs, and how many tensors its bytes pay for.
+"""Plan how a file is split: the spans that become blobs, and the number of tensors that its size allows.
 
 `read_front` is the only part that parses: submissions run it in a confined process
 (`ingest.contributions.inspector`).
@@ -30,7 +30,7 @@ FREE_TENSORS = 4096
 
 
 class TensorCount:
-    """Counts the tensors of one model, as they become known; raises TooManyTensors at the first that is too many."""
+    """Counts the tensors of one model while they are read; raises TooManyTensors at the first one over the limit."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -63,29 +63,29 @@ def _too_many_free(name: str) -> TooManyTensors:
 
 
 ODD_PADDING_MAX_BYTES = 16 * 1024 * 1024
-"""Padding that is not zero is kept in memory and in one blob."""
+"""Limit of padding that is not zero; it is held in memory and stored in one blob."""
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What a parser reads from the front of one GGUF file. Everything else that an ingest needs follows from it."""
+    """The content of the front of one GGUF file, which an ingest needs."""
 
     header: Header
     tags: tuple[str, ...]
     unassemblable: tuple[str, ...]
-    """Why a loader must not be given the file."""
+    """Reasons why loaders cannot open the file."""
     lock: Digest | None
-    """The id of the lock that its header carries."""
+    """The id of the lock in its header."""
 
 
 @dataclass(frozen=True, slots=True)
 class DissectedFile:
-    """One file of a model, taken apart on paper: nothing but its header and its paddings have been read."""
+    """One file of a model with its planned pieces: only its header and its padding have been read."""
 
     source: OpenFile
     header: Header
     arrays: tuple[Span, ...]
-    """Metadata arrays, and the rare long strings, that become blobs of their own, in file order."""
+    """Metadata arrays and long strings that become separate blobs, in file order."""
     paddings: tuple[tuple[int, bytes], ...]
     """Offsets and bytes of padding that is not all zeros."""
     tags: tuple[str, ...]
@@ -93,11 +93,11 @@ class DissectedFile:
     unassemblable: tuple[str, ...]
 
     def tensor_span(self, tensor: TensorInfo) -> Span:
-        """Where the tensor's bytes lie in the file."""
+        """Return the byte range of the tensor in the file."""
         return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
 
     def tensor_pieces(self, tensor: TensorInfo) -> Iterator[memoryview]:
-        """Read the tensor's bytes, at most 4 MiB at a time. Each piece is valid until the next is asked for."""
+        """Read the tensor's bytes, at most 4 MiB at a time. Each piece is valid until the next one is read."""
         span = self.tensor_span(tensor)
         buffer = memoryview(bytearray(min(BUFFER_BYTES, span.size_bytes)))
         for begin in range(span.offset, span.end, BUFFER_BYTES):
@@ -110,13 +110,13 @@ class DissectedFile:
         return around(self.arrays, self.header.end)
 
     def literal_bytes(self) -> bytes:
-        """What is kept word for word: the literals, then the odd paddings, one after another."""
+        """Return the bytes that are stored as they are: the literals, then padding that is not zero."""
         runs = [self.source.read_at(span.offset, span.size_bytes) for span in self.literals()]
         return b"".join([*runs, *(data for _, data in self.paddings)])
 
 
 def read_front(source: ByteSource) -> Front:
-    """Parse the header of `source` and the metadata that an ingest looks at.
+    """Parse the header of `source` and the metadata that an ingest uses.
 
     Raises BadGguf, BadSource, TooManyTensors.
     """

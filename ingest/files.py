@@ -1,4 +1,4 @@
-"""Files from outside: opened so that they stay the same while they are read, or composed of parts."""
+"""Files from outside, checked for changes while they are read; and files that are composed of parts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WAIT_SECONDS = 0.5
 
 
 class Cancelled(Exception):
-    """The run was given up; raised inside its threads to end them."""
+    """The run was cancelled; raised inside its threads to end them."""
 
 
 class SharedBuffer:
-    """Bytes that several threads look at. Each holds it once and releases it once; then it goes back to its pool."""
+    """Bytes that several threads read. Each holds and releases the buffer once; the last one returns it to its pool."""
 
     def __init__(self, pool: BufferPool, memory: memoryview) -> None:
         self._pool = pool
@@ -32,22 +32,22 @@ class SharedBuffer:
         self._lock = threading.Lock()
         self._holders = 0
         self.data = memory
-        """What is in it: the first bytes of the memory."""
+        """The content: the first bytes of the memory."""
 
     def take(self, size: int) -> None:
-        """Begin a round with one holder and `size` bytes."""
+        """Start a new use with one holder and `size` bytes."""
         assert self._holders == 0
         self._holders = 1
         self.data = self._memory[:size]
 
     def hold(self) -> None:
-        """One more looks at it."""
+        """Add a holder."""
         with self._lock:
             assert self._holders > 0
             self._holders += 1
 
     def release(self) -> None:
-        """One is done with it."""
+        """Remove a holder."""
         with self._lock:
             self._holders -= 1
             free = self._holders == 0
@@ -57,7 +57,7 @@ class SharedBuffer:
 
 
 class BufferPool:
-    """`count` buffers of `BUFFER_BYTES`, allocated when they are first needed."""
+    """A pool of `count` buffers of `BUFFER_BYTES`, allocated on first use."""
 
     def __init__(self, count: int, cancelled: threading.Event) -> None:
         self._free: queue.LifoQueue[SharedBuffer] = queue.LifoQueue()  # the one used last is still in the cache
@@ -65,14 +65,14 @@ class BufferPool:
         self._cancelled = cancelled
 
     def get(self, size: int) -> SharedBuffer:
-        """A buffer with room for `size` bytes; waits for one. Raises Cancelled when the run is given up."""
+        """Wait for a buffer and return it for `size` bytes. Raises Cancelled if the run is cancelled."""
         assert size <= BUFFER_BYTES
         buffer = self._made() or self._wait()
         buffer.take(size)
         return buffer
 
     def give_back(self, buffer: SharedBuffer) -> None:
-        """Called by the last holder."""
+        """Return a buffer to the pool; the last holder calls this."""
         self._free.put(buffer)
 
     def _made(self) -> SharedBuffer | None:
@@ -95,45 +95,45 @@ class BufferPool:
 
 
 class OpenFile(Protocol):
-    """One GGUF file that is read at offsets from several threads: a file on the disk, or one that is put together."""
+    """One GGUF file that several threads read at offsets: a file on the disk, or a composed one."""
 
     @property
     def path(self) -> Path:
-        """Where it is, or would be."""
+        """The path of the file; of a composed file, its future path."""
         ...
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """The name for messages."""
         ...
 
     @property
     def size_bytes(self) -> int: ...
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
+        """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
         ...
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource when the file ends before."""
+        """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
         ...
 
     def check_unchanged(self) -> None:
-        """Raise BadSource when it is no longer what it was when it was opened."""
+        """Raise BadSource if the file has changed since it was opened."""
         ...
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
-        """What a person should know, now that the digest of the whole and those of its organs, by offset, are known."""
+        """Return notes for people, from the digest of the file and those of its organs by offset."""
         ...
 
     def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
-        """The file that it says it was made from; `organs` as for `notes`."""
+        """Return the original file, if it is known; `organs` as for `notes`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A file that was taken apart, and the organs that are not as they were in it. Nothing else need be either."""
+    """The original file of an organ directory, and the organs that differ from it. Other content can differ too."""
 
     name: str
     sha256: Digest
@@ -142,7 +142,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """What changes when somebody writes to a file or puts another one in its place."""
+    """Values that change when a file is written or replaced."""
 
     device: int
     inode: int
@@ -158,7 +158,7 @@ class FileSource:
     """A regular file, open for reads at an offset from several threads. A context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`; raises BadSource for anything that is no regular file (links to one are followed)."""
+        """Open `path`; raises BadSource for anything but a regular file (links are followed)."""
         self.path = path
         self.name = str(path)
         try:
@@ -178,7 +178,7 @@ class FileSource:
         self.close()
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
+        """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
         try:
             data = os.pread(self._descriptor, size, offset)
         except OSError as error:
@@ -189,7 +189,7 @@ class FileSource:
         return data
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource when the file ends before."""
+        """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
         done = 0
         while done < len(buffer):
             try:
@@ -201,7 +201,7 @@ class FileSource:
             done += read
 
     def check_unchanged(self) -> None:
-        """Raise BadSource when the file was written to, or another put in its place, since it was opened."""
+        """Raise BadSource if the file was written or replaced since it was opened."""
         try:
             now, on_disk = FileIdentity.of(os.fstat(self._descriptor)), FileIdentity.of(os.stat(self.path))
         except OSError as error:
@@ -210,15 +210,15 @@ class FileSource:
             raise BadSource(f"{self.path}: changed while it was read; nothing was registered")
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
-        """Nothing: a file is what it is."""
+        """Return no notes."""
         return ()
 
     def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
-        """None: what made it is not known."""
+        """Return None: the origin is unknown."""
         return None
 
     def close(self) -> None:
-        """Give the descriptor back; safe to call twice."""
+        """Close the descriptor; safe to call twice."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -233,19 +233,19 @@ def _refuse_irregular(path: Path, status: os.stat_result) -> None:
 
 
 class Bytes(Protocol):
-    """Bytes that are read at offsets from several threads: of a plain file, of a blob, or at hand."""
+    """Bytes that several threads read at offsets: of a file, of a blob, or in memory."""
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource when they are not there."""
+        """Fill `buffer` from `offset`; raises BadSource if there are not enough bytes."""
         ...
 
     def check_unchanged(self) -> None:
-        """Raise BadSource when they are no longer what they were when they were opened."""
+        """Raise BadSource if the bytes have changed since they were opened."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BytesAtHand:
+class BytesInMemory:
     """Bytes in memory."""
 
     data: bytes
@@ -254,7 +254,7 @@ class BytesAtHand:
         buffer[:] = self.data[offset : offset + len(buffer)]
 
     def check_unchanged(self) -> None:
-        """Nothing: nobody can."""
+        """Do nothing: bytes in memory do not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,33 +268,33 @@ class Section:
 
 
 class ComposedFile:
-    """`sections` in rising order without overlap, zeros everywhere else (`ingest.files.OpenFile`). What they are read
-    from stays open, and is closed by whoever opened it.
+    """A file of `sections` in rising order without overlap, with zeros elsewhere (`ingest.files.OpenFile`). The sources
+    of the sections are closed by their owner.
     """
 
     def __init__(self, path: Path, size_bytes: int, sections: Sequence[Section], sha256: Digest | None = None) -> None:
         self.path = path
-        """Where it would be."""
+        """The future path of the file."""
         self.name = str(path)
         self.size_bytes = size_bytes
         self.sha256 = sha256
-        """What somebody says that the whole has."""
+        """The announced SHA-256 of the whole file; None without one."""
         self._sections = tuple(section for section in sections if section.size_bytes)
         self._ends = [section.offset_bytes + section.size_bytes for section in self._sections]
 
     def placed_at(self, path: Path) -> ComposedFile:
-        """The same bytes, as a file that would be at `path`."""
+        """Return the same bytes as a file for `path`."""
         return ComposedFile(path, self.size_bytes, self._sections, self.sha256)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
+        """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
         self._check(offset, size)
         data = bytearray(size)
         self.read_into(memoryview(data), offset)
         return bytes(data)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource, and StoreError when a blob does not give its bytes."""
+        """Fill `buffer` from `offset`; raises BadSource, and StoreError for a bad blob."""
         end = offset + len(buffer)
         self._check(offset, len(buffer))
         position = offset
@@ -310,16 +310,16 @@ class ComposedFile:
         _zero(buffer[position - offset :])
 
     def check_unchanged(self) -> None:
-        """Raise BadSource when something that it is made of was written to or replaced."""
+        """Raise BadSource if one of its sources was written or replaced."""
         for source in dict.fromkeys(section.source for section in self._sections):
             source.check_unchanged()
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
-        """Nothing: a file is what it is."""
+        """Return no notes."""
         return ()
 
     def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
-        """None: it is no edited file."""
+        """Return None: the file was not edited."""
         return None
 
     def _check(self, offset: int, size: int) -> None:

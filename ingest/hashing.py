@@ -1,4 +1,4 @@
-"""One pass over a file: its SHA-256, its header's, and those of its pieces; and the time each stage takes."""
+"""Read a file once and compute its SHA-256, its header's, and those of its pieces; and measure the stages."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from organs.registry.store.codec import BYTES_CODEC, Codec
 
 @dataclass(slots=True)
 class StageTotal:
-    """What one stage has done so far. Seconds of threads, which may run side by side."""
+    """Totals of one stage so far. The seconds are those of threads, which can run in parallel."""
 
     seconds: float = 0.0
     size_bytes: int = 0
 
 
 class Stages:
-    """Adds up what the stages do; safe from several threads."""
+    """Adds up the totals of the stages; safe for several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class Stages:
 
     @contextmanager
     def timed(self, stage: str, size_bytes: int = 0) -> Iterator[None]:
-        """Count the block's time and `size_bytes` into `stage`."""
+        """Add the block's time and `size_bytes` to `stage`."""
         begun = time.perf_counter()
         try:
             yield
@@ -57,11 +57,11 @@ class Stages:
 
     @property
     def wall_seconds(self) -> float:
-        """Since the beginning."""
+        """Return the seconds since the start."""
         return time.perf_counter() - self._begun
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """For the report: per stage seconds, bytes, and MB/s of one thread where bytes were counted."""
+        """Return for each stage the seconds, the bytes, and MB/s of one thread."""
         rows = {}
         for stage, total in self._totals.items():
             rows[stage] = {"seconds": round(total.seconds, 4), "bytes": total.size_bytes}
@@ -70,13 +70,13 @@ class Stages:
         return rows
 
 
-KEPT_CHUNKS_MAX = 8
-"""Pieces of more chunks are read again when they are stored."""
+HELD_CHUNKS_MAX = 8
+"""Chunks of a piece that stay in memory; larger pieces are read again when they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of bytes that becomes a blob. `tensor` is None for metadata arrays and what is kept word for word."""
+    """A range of bytes that becomes a blob. `tensor` is None for metadata arrays and literal bytes."""
 
     source: ByteSource
     span: Span
@@ -86,26 +86,26 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class HashedPiece:
-    """A piece with its digest, and the checksum of each of its chunks: what is stored later must be what was hashed.
+    """A piece with its digest and the checksums of its chunks, which are compared when the piece is stored.
 
-    `kept` has the chunks themselves, held once for whoever gets the piece; it is empty for large pieces.
+    `buffers` has the chunks themselves, held once for the receiver of the piece; it is empty for large pieces.
     """
 
     piece: Piece
     digest: Digest
     checksums: tuple[int, ...]
-    kept: tuple[SharedBuffer, ...] = ()
+    buffers: tuple[SharedBuffer, ...] = ()
     nonfinite: int = 0
-    """Values of a tensor that are NaN or infinite."""
+    """Number of values of a tensor that are NaN or infinite."""
 
     def hold(self) -> None:
-        """One more looks at the kept chunks."""
-        for buffer in self.kept:
+        """Add a holder of the chunks in memory."""
+        for buffer in self.buffers:
             buffer.hold()
 
     def release(self) -> None:
-        """One is done with the kept chunks."""
-        for buffer in self.kept:
+        """Remove a holder of the chunks in memory."""
+        for buffer in self.buffers:
             buffer.release()
 
 
@@ -131,9 +131,9 @@ class FilePass:
         self._hasher_failed: BaseException | None = None
 
     def run(self, pieces: Sequence[Piece], emit: Callable[[HashedPiece], None]) -> FileDigests:
-        """Hash everything; `emit` each of `pieces`, in file order, as soon as its digest is known.
+        """Hash everything; call `emit` for each of `pieces`, in file order, as soon as its digest is known.
 
-        Raises Cancelled when the run is given up, BadSource when the file cannot be read.
+        Raises Cancelled if the run is cancelled, BadSource if the file cannot be read.
         """
         self._hasher.start()
         try:
@@ -151,7 +151,7 @@ class FilePass:
         return FileDigests(Digest(self._file_digest.hexdigest()), Digest(self._header_digest.hexdigest()))
 
     def _pass_over(self, begin: int, end: int) -> None:
-        """Hash what belongs to no piece: the header's small entries, padding."""
+        """Hash bytes outside of pieces: the header's small entries, padding."""
         while begin < end:
             size = min(BUFFER_BYTES, end - begin)
             self._read(begin, size).release()
@@ -161,7 +161,7 @@ class FilePass:
         digest = hashlib.sha256()
         checksums, buffers, nonfinite = [], [], 0
         chunk_bytes = piece.codec.chunk_bytes
-        keep = piece.span.size_bytes <= KEPT_CHUNKS_MAX * chunk_bytes
+        keep = piece.span.size_bytes <= HELD_CHUNKS_MAX * chunk_bytes
         for begin in range(piece.span.offset, piece.span.end, chunk_bytes):
             buffer = self._read(begin, min(chunk_bytes, piece.span.end - begin))
             with self._stages.timed("hash organs", len(buffer.data)):
@@ -177,7 +177,7 @@ class FilePass:
         return HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(buffers), nonfinite)
 
     def _read(self, offset: int, size: int) -> SharedBuffer:
-        """The next bytes, which the file's hasher is given too."""
+        """Return the next bytes, and add them to the file's hash."""
         if self._cancelled.is_set():
             raise Cancelled
         buffer = self._pool.get(size)
@@ -205,7 +205,7 @@ class FilePass:
 
 
 def hash_literal(file: DissectedFile) -> HashedPiece:
-    """The piece of what `file` keeps word for word, from memory."""
+    """Return the piece of the literal bytes of `file`, from memory."""
     source = MemorySource(file.literal_bytes(), file.source.name)
     piece = Piece(source, Span(0, source.size_bytes), BYTES_CODEC, None)
     size = BYTES_CODEC.chunk_bytes

@@ -1,4 +1,4 @@
-"""Measuring without a registry: files in, a measurement for every tensor out. Nothing is stored, nothing is opened."""
+"""Measure the tensors of files without a registry. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from organs.registry.gguf import TensorInfo
 from organs.registry.measure import Measurement, measure
 
 Wanted = Callable[[str, Place], bool]
-"""Whether the tensor of that name and place is to be measured."""
+"""Returns whether to measure the tensor of that name and place."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTensor:
-    """A tensor with its place and what was measured of it. `shape` is row length first."""
+    """A tensor with its place and its measurement. `shape` has the row length first."""
 
     name: str
     place: Place
@@ -42,21 +42,21 @@ class MeasuredTensor:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model as its files say, with the tensors that were wanted, in the order of the files."""
+    """A model with its selected tensors, in the order of the files."""
 
     architecture: str | None
     title: str | None
     size_bytes: int
-    """Of all of its files."""
+    """Size of all its files."""
     tensor_count: int
-    """Of all of its tensors, wanted or not, as is the next."""
+    """Number of all its tensors, selected or not; so is the next."""
     parameters: int
     tensors: tuple[MeasuredTensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureOutcome:
-    """What became of one source: a measured model, or the error that refused it."""
+    """The result for one source: a measured model, or the error."""
 
     source: ModelSource
     model: MeasuredModel | None
@@ -66,7 +66,7 @@ class MeasureOutcome:
 def measure_all(
     sources: Iterable[ModelSource], wanted: Wanted | None = None, progress: Progress | None = None
 ) -> Iterator[MeasureOutcome]:
-    """Measure `sources` one after another; a bad one does not stop the next."""
+    """Measure `sources` one after another; an error does not stop the next one."""
     for source in sources:
         try:
             yield MeasureOutcome(source, measure_model(source, wanted, progress), None)
@@ -75,10 +75,10 @@ def measure_all(
 
 
 def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: Progress | None = None) -> MeasuredModel:
-    """Measure the tensors of one model, in threads; raises BadInput for what is refused.
+    """Measure the tensors of one model, in threads; raises BadInput for invalid files.
 
-    Memory does not depend on the size of tensors: of each a bounded sample is read, by as many threads as there are
-    processors. `progress` is told the bytes that have been dealt with, in sum the size of the source.
+    Memory does not depend on the size of tensors: a limited sample of each is read, by one thread for each processor.
+    `progress` gets the processed bytes, in total the size of the source.
     """
     tell = progress or _no_progress
     with ExitStack() as opened:
@@ -136,4 +136,4 @@ def _read(file: DissectedFile, begin: int, offset: int, size: int) -> bytes:
 
 
 def _no_progress(_size_bytes: int) -> None:
-    """Nobody watches."""
+    """Ignore progress."""

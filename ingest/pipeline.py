@@ -1,4 +1,4 @@
-"""The coordinator of one model's ingest, in the caller's thread: asks the catalog and hands out tasks."""
+"""The coordinator of one model's ingest, in the caller's thread: reads the catalog and distributes tasks."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from organs.registry.store import StoredBlob
 
 
 @contextmanager
-def told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
-    """Inside the block the first Ctrl-C calls `tell`, which must be safe in a signal handler.
+def notified_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` at the first Ctrl-C inside the block; it must be safe in a signal handler.
 
-    Without effect outside the main thread, and where somebody else has taken the signal over.
+    Without effect outside of the main thread, and if another handler is installed.
     """
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -73,29 +73,29 @@ def told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
 
 BATCH_SHARE = 64
 BATCH_MIN_BYTES, BATCH_MAX_BYTES = 8 * 1024 * 1024, 64 * 1024 * 1024
-"""Rows are committed for every 64th of the plain bytes, within these: about what a kill costs."""
+"""Rows are committed after every 64th of the plain bytes, within these limits: the work that a kill can lose."""
 BATCH_BLOBS = 256
 HEARTBEAT_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class Gathered:
-    """What a run has found out, for the registration."""
+    """The results of a run, for the registration."""
 
     files: dict[int, FileDigests] = field(default_factory=dict)
     digests: dict[tuple[int, int], Digest] = field(default_factory=dict)
     """By file (index) and offset: tensors and metadata arrays."""
     literals: dict[int, Digest] = field(default_factory=dict)
-    """By file: what is kept word for word."""
+    """By file: the literal bytes."""
     measurements: dict[OrganKey, Measurement] = field(default_factory=dict)
     nonfinite: dict[OrganKey, int] = field(default_factory=dict)
-    """How many values of each tensor are NaN or infinite."""
+    """Number of NaN or infinite values by tensor."""
     new_blobs: int = 0
     new_bytes: int = 0
     stored_bytes: int = 0
     known_bytes: int = 0
     healed_blobs: int = 0
-    """Of the new ones, those that the store had with faulty bytes."""
+    """New blobs that replace damaged ones in the store."""
 
 
 class Pipeline:
@@ -122,7 +122,7 @@ class Pipeline:
         self._writers: dict[Digest, PieceWriter] = {}
         self._seen: set[Digest] = set()
         self._doubtful: dict[Digest, BlobRow] = {}
-        """What the store has and did not give back: replaced when its bytes are there anew, and not before."""
+        """Damaged blobs in the store, which are replaced when their bytes are stored again."""
         self._tensors = TensorCount(files[0].source.name)
         self._measuring: set[OrganKey] = set()
         self._batch: list[StoredBlob] = []
@@ -130,11 +130,11 @@ class Pipeline:
         share = sum(file.header.file_size_bytes for file in files) // BATCH_SHARE
         self._batch_limit = min(max(share, BATCH_MIN_BYTES), BATCH_MAX_BYTES)
         self._under_way = 0
-        """Tasks whose event has not come yet."""
+        """Number of tasks without an event so far."""
 
     def run(self) -> Gathered:
-        """Do all of it; raises what the first failing thread raised. Threads have ended when this returns."""
-        with told_of_interrupts(self._tasks.interrupt):
+        """Run all tasks; raises the error of the first failing thread. All threads have ended on return."""
+        with notified_of_interrupts(self._tasks.interrupt):
             return self._run()
 
     def _run(self) -> Gathered:
@@ -179,7 +179,7 @@ class Pipeline:
                 self.gathered.measurements[_organ_key(event.hashed)] = event.measurement
 
     def _more_hashed(self) -> list[Hashed]:
-        """Further pieces that wait already: they share one question to the catalog."""
+        """Return further waiting pieces, for one query of the catalog."""
         hashed: list[Hashed] = []
         others: list[Event] = []
         while not self._tasks.events.empty():
@@ -228,7 +228,7 @@ class Pipeline:
             self.gathered.literals[event.file_index] = digest
 
     def _lease(self, rows: Sequence[BlobRow]) -> dict[Digest, BlobRow]:
-        """Lease what is still there: a sweep may have been faster."""
+        """Lease the blobs that still exist: a sweep may have removed some."""
         if not rows:
             return {}
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
@@ -288,7 +288,7 @@ class Pipeline:
         self._remove(unused)
 
     def _abandon(self, *, keep: bool) -> None:
-        """Stop every thread and remove what is half written. With `keep`, what is durable is recorded for a re-run."""
+        """Stop every thread and remove incomplete blobs. With `keep`, durable blobs are recorded for a later run."""
         self._tasks.stop(cancel=True)
         while not self._tasks.events.empty():
             event = self._tasks.events.get()

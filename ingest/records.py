@@ -1,4 +1,4 @@
-"""What a run found out, as the record that the catalog registers."""
+"""Convert the results of a run to the record that the catalog registers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from organs.registry.relatives.resolve import (
 )
 
 NONFINITE_SHOWN = 5
-"""Tensors with values that are NaN or infinite that are named in a sentence."""
+"""Tensors with NaN or infinite values in a sentence."""
 
 
 def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
-    """The model that `files` make, with the metadata of the first; `gathered` covers all of their pieces."""
+    """Return the record of the model in `files`, with the metadata of the first; `gathered` covers all pieces."""
     records = tuple(_file_record(index, file, gathered) for index, file in enumerate(files))
     header = files[0].header
     placements = [placement for record in records for placement in record.placements]
@@ -58,7 +58,7 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
 
 
 def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dict[str, int]:
-    """The tensors with values that are NaN or infinite, and how many each has; in the order of the files."""
+    """Return the number of NaN or infinite values by tensor, in the order of the files."""
     counts = {}
     for index, file in enumerate(files):
         for tensor in file.header.tensors:
@@ -69,7 +69,7 @@ def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dic
 
 
 def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
-    """One sentence about `tensors`, names with counts; none where there are no such tensors."""
+    """Return one sentence about `tensors`, names with counts; nothing without such tensors."""
     if tensors:
         names = [f"{name} ({count:,})" for name, count in islice(tensors.items(), NONFINITE_SHOWN)]
         more = f" and {len(tensors) - len(names)} more tensors" if len(tensors) > len(names) else ""
@@ -77,19 +77,19 @@ def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
 
 
 def model_digest(files: Sequence[Digest]) -> Digest:
-    """The digest of a model, of the SHA-256 digests of its files in order: that of the file itself when it is one."""
+    """Return the digest of a model from the SHA-256 digests of its files in order; a single file has its own."""
     return files[0] if len(files) == 1 else digest_of("".join(f"{file}\n" for file in files).encode())
 
 
 def kind_of(header: Header, has_tensors: bool) -> str:
-    """`adapter`, `vocabulary` for a header without tensors, else `model`."""
+    """Return `adapter`, `vocabulary` for a header without tensors, else `model`."""
     if header.text("general.type") == "adapter":
         return "adapter"
     return "model" if has_tensors else "vocabulary"
 
 
 def is_complete(header: Header, places: Sequence[Place]) -> bool:
-    """Whether a model with tensors at `places` has its embedding and every block that its header announces."""
+    """Return whether a model with tensors at `places` has its embedding and all blocks of its header."""
     if kind_of(header, bool(places)) != "model":
         return True
     announced = header.integer(f"{header.architecture}.block_count")
@@ -145,9 +145,9 @@ def _placements(index: int, file: DissectedFile, gathered: Gathered) -> Iterator
 
 
 def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None:
-    """The model that `files` are an edited one of: its first file's name, its digest as a model, all edited organs.
+    """Return the original of edited `files`: its first file's name, its digest as a model, all edited organs.
 
-    None when that is not known of every file, and when nothing was edited.
+    None if it is unknown for any file, and if nothing was edited.
     """
     own = by_file(len(files), gathered.digests)
     stated = [file.source.origin(own[index]) for index, file in enumerate(files)]
@@ -168,7 +168,7 @@ def _flags(files: Sequence[DissectedFile], origin: Origin | None) -> Iterator[st
 
 
 def _parents(header: Header, kind: str, origin: Origin | None) -> Iterator[ParentRecord]:
-    """The model that it was made from by editing, and the parents that the metadata declares, as far as given."""
+    """Return the original of an edited model, and the parents that the metadata declares."""
     if origin is not None:
         yield ParentRecord(origin.name, "grafted" if origin.edited else "relative", origin.sha256)
     count = header.integer("general.base_model.count") or 0
@@ -179,7 +179,7 @@ def _parents(header: Header, kind: str, origin: Origin | None) -> Iterator[Paren
 
 
 def _relation(header: Header, kind: str, parent: DeclaredParent) -> str:
-    """How a model says that it stands to `parent`: one that names itself is another encoding of the same weights."""
+    """Return the declared relation to `parent`: a model that names itself is another encoding of the same weights."""
     if kind == "adapter":
         return "adapter"
     name, version = (folded(header.text(f"general.{key}") or "") for key in ("name", "version"))

@@ -1,4 +1,4 @@
-"""`ingest`: one model from its files to its rows, with a report; many models; and publishing one that was kept back."""
+"""Ingest one model from its files to its rows, with a report; many models; and publish a quarantined one."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from organs.registry.relatives import record_relatives, resolve_declared
 
 
 def publish_model(session: Session, model: Model, by: str) -> None:
-    """Show a quarantined or yanked model, look for its relatives, and lead what it declares, and what may mean it.
+    """Publish a quarantined or yanked model, find its relatives, and resolve declared parents from and to it.
 
-    Nothing of that was done while nobody was to know of it; what came in meanwhile has not looked at it either. One
-    that is visible already stays as it is. Raises Conflict for a model that was removed.
+    None of this is done while a model is hidden, also not by later models. A visible model is left unchanged. Raises
+    Conflict for a removed model.
     """
     if model.state == "visible":
         return
@@ -55,7 +55,7 @@ def publish_model(session: Session, model: Model, by: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What one ingest did: sizes in bytes, counts, and the time of each stage (seconds of threads, MB/s of one)."""
+    """The result of one ingest: sizes in bytes, counts, and the time of each stage (seconds and MB/s of one thread)."""
 
     model: str
     digest: Digest
@@ -71,18 +71,18 @@ class IngestReport:
     stages: dict[str, dict[str, float]]
     flags: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """About what it was read from, not about the model: an organ directory whose organs were edited."""
+    """Notes on the source, not the model: an organ directory whose organs were edited."""
     nonfinite: dict[str, int] = field(default_factory=dict)
-    """The tensors with values that are NaN or infinite, and how many each has."""
+    """Number of NaN or infinite values by tensor."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes the model useless or dangerous, in sentences."""
+        """Sentences on faults that make the model useless or dangerous."""
         return tuple(nonfinite_flags(self.nonfinite))
 
 
 NewVersion = Callable[[NameTaken], bool]
-"""Decides whether a model becomes the next version of a name that stands for other bytes. False refuses it."""
+"""Decides whether a model becomes the next version of a name with other bytes. False refuses it."""
 
 
 def never(_taken: NameTaken) -> bool:
@@ -99,34 +99,34 @@ def _as_it_is(record: ModelRecord) -> ModelRecord:
     return record
 
 
-def _show_nobody(_model: Model) -> None:
-    """Nobody looks."""
+def _ignore_model(_model: Model) -> None:
+    """Do nothing with the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """As what the files of a model come in."""
+    """The settings of one ingest."""
 
     label: str
-    """What a person calls where they are from."""
+    """The source, for messages."""
     name: ModelName
     keep_name: bool = True
-    """Whether the same bytes under another name are another model."""
+    """Whether the same bytes under another name become another model."""
     new_version: NewVersion = never
-    """Whether the model may become the next version of a name that is taken."""
+    """Decides about the next version of a name that is taken."""
     settle: Callable[[ModelRecord], ModelRecord] = _as_it_is
-    """The record, before it is registered: checked, and with what is said of it beside its header."""
-    registered: Callable[[Model], None] = _show_nobody
-    """Called with the model, in the transaction that registers it or finds it there."""
+    """Checks and completes the record before it is registered."""
+    registered: Callable[[Model], None] = _ignore_model
+    """Called with the model, in the transaction that registers it or finds an existing one."""
     measurer: Measurer | None = None
-    """Who measures the tensors; None: this process."""
+    """Measures the tensors; None: this process."""
     buffers: int = BUFFERS
-    """How many buffers of 4 MiB the ingest may use."""
+    """Number of buffers of 4 MiB that the ingest can use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one source: a report, or the error that refused it."""
+    """The result for one source: a report, or the error."""
 
     source: ModelSource
     report: IngestReport | None
@@ -140,10 +140,10 @@ def ingest_all(
     progress: Progress | None = None,
     new_version: NewVersion = never,
 ) -> Iterator[Outcome]:
-    """Ingest `sources` one after another; a bad one does not stop the next. `name` is for a single source.
+    """Ingest `sources` one after another; an error does not stop the next one. `name` is for a single source.
 
     `new_version` decides about a model whose name is taken by another file: see `ingest_model`.
-    Raises DiskFull and StoreUnwritable, which no other source would fare better with.
+    Raises DiskFull and StoreUnwritable, which would stop the other sources as well.
     """
     for source in sources:
         try:
@@ -161,14 +161,14 @@ def ingest_model(
     progress: Progress | None = None,
     new_version: NewVersion = never,
 ) -> IngestReport:
-    """Take one model apart, store and measure its organs, register it.
+    """Split one model into organs, store and measure them, and register the model.
 
-    Its name is `name`, or the one that its file suggests. The same bytes add nothing. Other bytes under a name that is
-    taken become its next version if `new_version` says so (`always`, or a function that asks a person); it is called
-    before anything is stored wherever the size tells the two files apart, else before the model is registered.
+    Its name is `name`, or that of its file. The same bytes add nothing. Other bytes under an existing name become its
+    next version if `new_version` returns True (`always`, or a function that asks a person). It is called before
+    anything is stored if the sizes differ, else before the model is registered.
 
-    Raises BadInput for what is refused, NameTaken, StoreError when the store cannot take it; then nothing is
-    registered. Interrupted, it goes on where it was when run again.
+    Raises BadInput for invalid files, NameTaken, StoreError if the store cannot be written; then nothing is registered.
+    After an interruption, the next run continues.
     """
     stages = Stages()
     with registry.catalog.reading() as session:
@@ -187,7 +187,7 @@ def ingest_files(
     progress: Progress | None = None,
     stages: Stages | None = None,
 ) -> IngestReport:
-    """The same for the open files of one model, in order; raises what `ingest_model` does, and what `settle` raises."""
+    """Ingest the open files of one model, in order; raises the errors of `ingest_model` and of `settle`."""
     stages = stages or Stages()
     names = _NameCheck(registry, intake)
     names.check_size(sum(file.header.file_size_bytes for file in files))
@@ -204,7 +204,7 @@ def ingest_files(
 
 
 def total_bytes(sources: Sequence[ModelSource]) -> int:
-    """What there is to read, for progress; files that cannot be looked at count as nothing."""
+    """Return the bytes to read, for progress; unreadable files count as 0."""
     return sum(source_size_bytes(source) for source in sources)
 
 
@@ -263,31 +263,31 @@ def _report(
 
 
 def _no_progress(_size_bytes: int) -> None:
-    """Nobody watches."""
+    """Ignore progress."""
 
 
 class _NameCheck:
-    """Asks once whether a model may become the next version of a name that another file has. Raises NameTaken."""
+    """Asks once whether a model can become the next version of an existing name. Raises NameTaken."""
 
     def __init__(self, registry: LocalRegistry, intake: Intake) -> None:
         self._registry, self._intake = registry, intake
         self._allowed_over: int | None = None
-        """The id of the newest version about which the answer was yes."""
+        """The id of the newest version that was allowed."""
 
     def check_size(self, size_bytes: int) -> None:
-        """Ask before anything is stored. A file of the size of a registered one may be that one: its digest decides."""
+        """Ask before anything is stored. A file of the same size may be the registered one: its digest decides."""
         with self._registry.catalog.reading() as session:
             taken = None if has_visible_model_of_size(session, size_bytes) else self._taken(session)
         self._ask(taken)
 
     def check_digest(self, record: ModelRecord) -> None:
-        """Ask before the model is registered, unless it is registered already."""
+        """Ask before the model is registered, unless it already is."""
         with self._registry.catalog.reading() as session:
             taken = None if registered_already(session, record, self._intake.keep_name) else self._taken(session)
         self._ask(taken)
 
     def check_again(self, session: Session, record: ModelRecord) -> None:
-        """Refuse a model whose name was taken since: in the transaction that registers it nobody can be asked."""
+        """Refuse a model whose name was taken meanwhile: the transaction that registers it cannot ask."""
         if registered_already(session, record, self._intake.keep_name) is None and (taken := self._taken(session)):
             newest, error = taken
             if newest != self._allowed_over and self._intake.new_version is not always:

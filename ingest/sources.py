@@ -1,4 +1,4 @@
-"""What there is to ingest: files, folders, patterns, split sets, organ directories; and opening one."""
+"""Sources of an ingest: files, folders, patterns, split sets, organ directories; find and open them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _HUB_FOLDER = "models--"
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """The files of one model to be (one GGUF, or the shards of a split set) and the name that it would get.
+    """The files of one model (one GGUF, or the shards of a split set) and its future name.
 
-    An organ directory is one path, that of the folder.
+    An organ directory has one path, that of the folder.
     """
 
     paths: tuple[Path, ...]
@@ -39,7 +39,7 @@ class ModelSource:
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """The name of the source for messages."""
         more = len(self.paths) - 1
         return str(self.paths[0]) + (f" and {more} more shards" if more else "")
 
@@ -49,14 +49,14 @@ class Skipped(NamedTuple):
 
     files: int
     safetensors: int
-    """How many of them are models in another format."""
+    """Number of safetensors files among them."""
 
 
 def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[ModelSource]:
-    """The models that `arguments` name: paths of files and folders (searched through), and patterns.
+    """Return the models in `arguments`: paths of files and folders (searched recursively), and patterns.
 
-    A shard brings its siblings. Each file is taken once. Raises BadSource for an argument that names nothing, with
-    `purpose`, the verb of whoever asks.
+    A shard stands for its whole set. Each file is used once. Raises BadSource for an argument without files; `purpose`
+    is the verb of its message.
     """
     paths: dict[Path, None] = {}
     for argument in arguments:
@@ -66,7 +66,7 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[Mode
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not matches:
             others = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
-            nothing = f"{argument}: nothing there to {purpose}: no such file, or a folder without GGUF files or organs"
+            nothing = f"{argument}: nothing to {purpose}: no such file, or a folder without GGUF files or organs"
             raise BadSource(f"{nothing}{others}")
         paths.update(dict.fromkeys(matches))
     return _group(paths, LOCAL_NAMESPACE)
@@ -85,12 +85,12 @@ def skipped_files(arguments: Iterable[str]) -> Skipped:
 
 
 def is_gguf_name(name: str) -> bool:
-    """Return whether a file of that name is taken for GGUF, in upper or lower case."""
+    """Return whether the name of a file is that of a GGUF file, in any case."""
     return name.lower().endswith(GGUF_SUFFIX)
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """The files below `folder` that are neither hidden nor part of an organ directory."""
+    """Return the files below `folder` that are neither hidden nor part of an organ directory."""
     for parent, folders, files in os.walk(folder):
         directory = Path(parent)
         folders[:] = [name for name in folders if not name.startswith(".") and not is_organ_directory(directory / name)]
@@ -98,12 +98,12 @@ def _visible_files(folder: Path) -> Iterator[Path]:
 
 
 def directory_source(path: Path) -> ModelSource:
-    """The model in the organ directory `path`, named after its folder."""
+    """Return the model in the organ directory `path`, named after its folder."""
     return ModelSource((path,), ModelName(LOCAL_NAMESPACE, name_from_text(path.resolve().name)))
 
 
 def find_hub_sources(cache: Path) -> list[ModelSource]:
-    """The GGUF models in a hub's cache folder, named after the repositories that they came from."""
+    """Return the GGUF models in a hub's cache folder, named after their repositories."""
     sources: list[ModelSource] = []
     for folder in sorted(cache.glob(f"{_HUB_FOLDER}*--*")):
         owner = folder.name.removeprefix(_HUB_FOLDER).partition("--")[0]
@@ -159,7 +159,7 @@ def _siblings(path: Path, shard: ShardName) -> tuple[Path, ...]:
 
 
 def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
-    """The files of `source`, open as long as `opened` is; raises BadInput for what is refused."""
+    """Open the files of `source`; `opened` closes them. Raises BadInput for invalid files."""
     files = [dissect(file) for path in source.paths for file in _open(opened, path)]
     return in_order(source.name.name, files)
 
@@ -167,7 +167,7 @@ def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
 def in_order(name: str, files: Sequence[DissectedFile]) -> list[DissectedFile]:
     """Return the files of the one model `name`, shards in their order.
 
-    Raises BadSplit for what is no whole split set, TooManyTensors.
+    Raises BadSplit for an incomplete split set, TooManyTensors.
     """
     check_tensor_sizes(name, (tensor.size_bytes for file in files for tensor in file.header.tensors))
     if len(files) == 1 and not is_shard(files[0].header):
@@ -179,7 +179,7 @@ def in_order(name: str, files: Sequence[DissectedFile]) -> list[DissectedFile]:
 
 
 def source_size_bytes(source: ModelSource) -> int:
-    """What there is to read, for progress; what cannot be looked at counts as nothing."""
+    """Return the bytes to read, for progress; unreadable files count as 0."""
     return sum(
         directory_size_bytes(path) if path.is_dir() else path.stat().st_size if path.is_file() else 0
         for path in source.paths
@@ -189,13 +189,13 @@ def source_size_bytes(source: ModelSource) -> int:
 def notes_of(
     files: Sequence[DissectedFile], digests: Mapping[int, Digest], pieces: Mapping[tuple[int, int], Digest]
 ) -> tuple[str, ...]:
-    """What a person should know of `files`, when each (by index) and its pieces (and by offset) have these digests."""
+    """Return notes on `files`, from the digests of the files by index and of their pieces by offset."""
     own = by_file(len(files), pieces)
     return tuple(note for index, file in enumerate(files) for note in file.source.notes(digests[index], own[index]))
 
 
 def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[int, Digest]]:
-    """The digests of pieces by offset, for each of `count` files, from those by file and offset."""
+    """Return the digests of pieces by offset, for each of `count` files."""
     own: list[dict[int, Digest]] = [{} for _ in range(count)]
     for (index, offset), digest in pieces.items():
         own[index][offset] = digest

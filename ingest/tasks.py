@@ -1,4 +1,4 @@
-"""What the threads of an ingest do: read and hash, check, encode and write, sync, measure. None touches the catalog."""
+"""The tasks of an ingest's threads: read and hash, check, encode and write, sync, measure. None uses the catalog."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the store had of a piece was read again."""
+    """A stored blob was read and compared."""
 
     hashed: HashedPiece
     row: BlobRow
@@ -70,7 +70,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A thread gave up."""
+    """A thread failed."""
 
     error: BaseException
 
@@ -79,7 +79,7 @@ Event = Hashed | FileDone | Stored | Checked | Measured | Failed
 
 
 class PieceWriter:
-    """Writes one piece as a blob: `store_chunk` once a chunk, from any thread, in any order; then `finish`."""
+    """Writes one piece as a blob: `store_chunk` for each chunk, from any thread, in any order; then `finish`."""
 
     def __init__(self, store: BlobStore, hashed: HashedPiece, stages: Stages) -> None:
         self.hashed = hashed
@@ -92,10 +92,10 @@ class PieceWriter:
         self._writer: BlobWriter | None = None
 
     def store_chunk(self, index: int) -> tuple[int, bool]:
-        """Encode chunk `index` and write every chunk whose turn it is.
+        """Encode chunk `index` and write all chunks that are next in order.
 
-        How many were written, and whether the last was among them, which is true for exactly one call. Raises
-        BadSource, StoreError.
+        Returns the number of written chunks, and whether the last one was among them, which is true for exactly one
+        call. Raises BadSource, StoreError.
         """
         plain = self._plain(index)
         writer = self._writer
@@ -120,19 +120,19 @@ class PieceWriter:
             return self._writer.finish()
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Remove the incomplete blob."""
         with self._lock:
             if self._writer is not None:
                 self._writer.discard()
 
     def chunk_size_bytes(self, index: int) -> int:
-        """Plain bytes of chunk `index`."""
+        """Return the number of plain bytes of chunk `index`."""
         chunk_bytes = self.hashed.piece.codec.chunk_bytes
         return min(chunk_bytes, self.hashed.piece.span.size_bytes - index * chunk_bytes)
 
     def _plain(self, index: int) -> bytes | memoryview:
-        if self.hashed.kept:
-            return self.hashed.kept[index].data
+        if self.hashed.buffers:
+            return self.hashed.buffers[index].data
         piece = self.hashed.piece
         begin, size = index * piece.codec.chunk_bytes, self.chunk_size_bytes(index)
         with self._stages.timed("read again", size):
@@ -156,9 +156,9 @@ class PieceWriter:
 
 
 def check_stored(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: Stages) -> bool:
-    """Whether the bytes that the store has under a row still give what their name promises.
+    """Return whether the stored bytes of a row still match their digest.
 
-    A newcomer that brings the same bytes is the chance to heal what has rotted, so what is there is read once more.
+    A new file with the same bytes can repair a damaged blob, so the stored one is read again.
     """
     try:
         with stages.timed("check known", row.size_bytes), store.open(row) as reader:
@@ -173,11 +173,11 @@ def check_stored(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: St
 
 
 PIECES_AHEAD = 32
-"""Pieces that are hashed and not yet stored."""
+"""Limit of pieces that are hashed and not yet stored."""
 BUFFERS = 32
-"""4 MiB each: what is being read, and the pieces that are hashed and not yet stored."""
+"""Number of buffers of 4 MiB, for reading and for pieces that are hashed and not yet stored."""
 SYNCERS = 2
-"""Threads that wait for the disk."""
+"""Number of threads that wait for the disk."""
 
 Progress = Callable[[int], None]
 
@@ -186,19 +186,19 @@ class Measurer(Protocol):
     """Measures tensors."""
 
     threads: int
-    """How many may be measured at once."""
+    """Number of tensors that can be measured at once."""
 
     def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
-        """Measure a tensor whose bytes `read` gives. Called by several threads."""
+        """Measure a tensor whose bytes `read` returns. Called by several threads."""
         ...
 
     def cancel(self) -> None:
-        """Make `measure` raise at once in every thread that waits in it."""
+        """Make `measure` raise immediately in all waiting threads."""
         ...
 
 
 class LocalMeasurer:
-    """Measures in this process."""
+    """Measures tensors in this process."""
 
     threads = max(2, os.cpu_count() or 2)
 
@@ -206,11 +206,11 @@ class LocalMeasurer:
         return measure(read, shape, dtype)
 
     def cancel(self) -> None:
-        """Do nothing: it takes milliseconds."""
+        """Do nothing: a measurement takes milliseconds."""
 
 
 class Tasks:
-    """The threads of one ingest and their events. After `stop` none is running."""
+    """The threads of one ingest and their events. After `stop` no thread runs."""
 
     def __init__(self, store: BlobStore, stages: Stages, progress: Progress, measurer: Measurer, buffers: int) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -232,7 +232,7 @@ class Tasks:
         self._threads: list[threading.Thread] = []
 
     def start(self, files: Sequence[DissectedFile]) -> None:
-        """Read and hash `files` in order: Hashed for every piece, FileDone for every file."""
+        """Read and hash `files` in order: emits Hashed for every piece, FileDone for every file."""
         self._threads = [
             threading.Thread(target=self._read, args=(files,), name="reader", daemon=True),
             threading.Thread(target=self._feed, name="feeder", daemon=True),
@@ -241,27 +241,27 @@ class Tasks:
             thread.start()
 
     def piece_done(self) -> None:
-        """A piece has been dealt with: the reader may go one further."""
+        """Note that a piece was processed, so that the reader can continue."""
         self._piece_slots.release()
 
     def interrupt(self) -> None:
-        """Somebody wants it to end: Failed, with a KeyboardInterrupt. Safe in a signal handler."""
+        """Request the end: emits Failed with a KeyboardInterrupt. Safe in a signal handler."""
         self.events.put(Failed(KeyboardInterrupt()))
 
     def store(self, writer: PieceWriter) -> None:
-        """Encode, write and sync a piece: Stored."""
+        """Encode, write and sync a piece: emits Stored."""
         self._to_store.put(writer)
 
     def check(self, hashed: HashedPiece, row: BlobRow) -> None:
-        """Read what the store has under `row`: Checked."""
+        """Read the stored blob of `row`: emits Checked."""
         self._guarded(self._workers, partial(self._check, hashed, row))
 
     def measure(self, hashed: HashedPiece) -> None:
-        """Measure a tensor, whose chunks are held for this: Measured."""
+        """Measure a tensor whose chunks are held: emits Measured."""
         self._guarded(self._measurers, partial(self._measure, hashed))
 
     def stop(self, *, cancel: bool) -> None:
-        """Wait for all threads; with `cancel` they give up first."""
+        """Wait for all threads; with `cancel`, cancel them first."""
         if cancel:
             self._cancelled.set()
             self._measurer.cancel()
@@ -290,7 +290,7 @@ class Tasks:
         self.events.put(Hashed(file_index, hashed))
 
     def _feed(self) -> None:
-        """Hand chunks to the workers as room for them comes free, so that the coordinator need not wait for it."""
+        """Give chunks to the workers when a slot is free, so that the coordinator need not wait."""
         try:
             while (writer := self._to_store.get()) is not None:
                 if not writer.chunk_count:
@@ -315,7 +315,7 @@ class Tasks:
         try:
             written, last = writer.store_chunk(index)
         except BaseException:
-            # From here on every chunk gives up and frees its own slot, so nobody waits for one for ever.
+            # From now on every chunk fails and frees its own slot, so no thread waits forever.
             self._cancelled.set()
             self._chunk_slots.release()
             raise
@@ -359,9 +359,9 @@ def _pieces(file: DissectedFile) -> list[Piece]:
 
 
 def _reader_of(hashed: HashedPiece) -> Callable[[int, int], bytes | memoryview]:
-    """Reads at an offset of the tensor, from the kept chunks where they are there."""
+    """Return a function that reads at an offset of the tensor, from chunks in memory if possible."""
     span, source, chunk_bytes = hashed.piece.span, hashed.piece.source, hashed.piece.codec.chunk_bytes
-    buffers = [buffer.data for buffer in hashed.kept]
+    buffers = [buffer.data for buffer in hashed.buffers]
 
     def read_kept(offset: int, size: int) -> bytes | memoryview:
         index, begin = divmod(offset, chunk_bytes)

@@ -1,4 +1,4 @@
-"""Composing without a registry: models in files or organ directories, the same plan, and the file placed whole."""
+"""Compose without a registry: models in files or organ directories, the same plan, and one written file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.files import (
     BUFFER_BYTES,
-    BytesAtHand,
+    BytesInMemory,
     ComposedFile,
     OpenFile,
     Section,
@@ -46,9 +46,9 @@ Progress = Callable[[int], None]
 
 
 def place_virtual(file: OpenFile, path: Path, progress: Progress | None = None, files: Files | None = None) -> Digest:
-    """Write `file` to `path`, replacing what is there; its SHA-256.
+    """Write `file` to `path`, replacing an existing file, and return its SHA-256.
 
-    Raises BadSource when what it is read from changes meanwhile, DiskFull, StoreUnwritable; then `path` is as it was.
+    Raises BadSource if a source changes meanwhile, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
     with placed(path, file.size_bytes, files) as target:
         digest = _write(file, target, progress)
@@ -71,7 +71,7 @@ def _write(file: OpenFile, target: UnplacedFile, progress: Progress | None) -> D
 
 @dataclass(frozen=True, slots=True)
 class Transplant:
-    """What a recipe over files comes to; `file` is read while those of the parents are open."""
+    """The result of a recipe on files; `file` can be read while the files of the parents are open."""
 
     plan: Plan
     lock: Lock
@@ -80,27 +80,27 @@ class Transplant:
 
 @dataclass(slots=True)
 class FileLibrary:
-    """Models in files, by the names that they were given here. Each is hashed and measured when it is asked for."""
+    """Models in files by name. Each is hashed and measured on first use."""
 
     opened: ExitStack
-    """Keeps their files open."""
+    """Closes their files."""
     sources: Mapping[str, ModelSource]
     _held: dict[str, tuple[Parent, list[DissectedFile]]] = field(default_factory=dict)
 
     def parent(self, text: str) -> Parent:
-        """The model called `text`; raises NotFound, BadInput."""
+        """Return the model `text`; raises NotFound, BadInput."""
         return self._open(text)[0]
 
     def organs(self, query: str) -> Iterator[PlacedOrgan]:
-        """Nothing can be searched here. Raises BadQuery."""
+        """Raise BadQuery: files cannot be searched."""
         raise BadQuery(query, "files cannot be searched: ingest them, and compose in the registry")
 
     def in_common(self, base: Parent) -> dict[Slot, set[str]]:
-        """Nothing: there are no queries that it would matter to."""
+        """Return nothing: there are no queries."""
         return {}
 
     def place_of(self, parent: Parent, name: str) -> tuple[DissectedFile, TensorInfo]:
-        """Where the tensor `name` of `parent` lies."""
+        """Return the place of the tensor `name` of `parent`."""
         _, files = self._open(parent.label)
         return next((file, tensor) for file in files for tensor in file.header.tensors if tensor.name == name)
 
@@ -114,9 +114,9 @@ class FileLibrary:
 
 
 def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
-    """The file that `recipe` makes of the models in `library`, which would lie at `path`.
+    """Return the file that `recipe` makes of the models in `library`, for `path`.
 
-    Raises NotComposable when it must not be made, BadInput for files that are refused.
+    Raises NotComposable if it cannot be made, BadInput for invalid files.
     """
     plan = plan_recipe(recipe, library)
     plan.check()
@@ -126,7 +126,7 @@ def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
 
 
 def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
-    """A model in files as composing sees it: every tensor hashed, and measured as an ingest measures it."""
+    """Return a model in files as a parent: every tensor is hashed and measured as in an ingest."""
     tensors = [
         (file, tensor, place)
         for file in files
@@ -173,7 +173,7 @@ def _read(file: DissectedFile, begin: int, offset: int, size: int) -> bytes:
 
 
 def _digest_and_count(file: DissectedFile, tensor: TensorInfo) -> tuple[Digest, int]:
-    """Return the SHA-256 of a tensor's bytes, and how many of its values are NaN or infinite. One read for both."""
+    """Return the SHA-256 of a tensor's bytes and the number of NaN or infinite values, from one read."""
     digest = hashlib.sha256()
 
     def hashed() -> Iterator[memoryview]:
@@ -189,7 +189,7 @@ def _composed(plan: Plan, lock: Lock, library: FileLibrary, path: Path) -> Compo
     data = plan.header(lock)
     size = plan.size_bytes
     header = read_header(HeaderSource(data, size, str(path)))
-    of_header = Section(0, len(data), BytesAtHand(data))
+    of_header = Section(0, len(data), BytesInMemory(data))
     return ComposedFile(path, size, [of_header, *_sections(plan, header.data_offset, header.tensors, library)])
 
 

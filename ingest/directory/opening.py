@@ -19,7 +19,7 @@ from organs.ingest.directory.manifest import GgufEntry, Manifest, Reasons, Tenso
 from organs.ingest.directory.metadata import readable_metadata, same_metadata
 from organs.ingest.files import (
     BUFFER_BYTES,
-    BytesAtHand,
+    BytesInMemory,
     ComposedFile,
     Origin,
     Section,
@@ -267,7 +267,7 @@ def _virtual(
     if header is not None and misfit is None:
         return _with_kept_header(folder, entry, organs, header.header)
     literal, alignment = _fresh_header(entry, organs, header)
-    sections = [Section(0, len(literal), BytesAtHand(literal))]
+    sections = [Section(0, len(literal), BytesInMemory(literal))]
     placed = []
     offset = len(literal)
     for organ in organs:

@@ -123,7 +123,7 @@ def test_no_command_at_all_shows_the_help(organ: Organ) -> None:
         (("show", "a/b/c"), "'a/b' is not a namespace", 1, None),
         (("show", "sha256:xyz"), "not a digest", 1, None),
         (("assemble", "nobody", "-o", "x.gguf"), "no model is registered as local/nobody", 3, "try: organ models"),
-        (("ingest", "missing.gguf"), "missing.gguf: nothing there to ingest", 1, None),
+        (("ingest", "missing.gguf"), "missing.gguf: nothing to ingest", 1, None),
         (("ingest", "--name", "api/a", "little.gguf"), "the namespace 'api' is an address", 1, None),
         (("ingest", "x" * 5_000), "File name too long", 1, None),
         (("assemble", "little", "-o", "x" * 5_000), "File name too long", 1, None),

@@ -53,7 +53,7 @@ def test_an_ingest_with_the_least_room_comes_to_its_end(
             super().__init__(*arguments)
             self._chunk_slots = threading.Semaphore(1)
 
-    monkeypatch.setattr(hashing, "KEPT_CHUNKS_MAX", KEPT)
+    monkeypatch.setattr(hashing, "HELD_CHUNKS_MAX", KEPT)
     monkeypatch.setattr(tasks, "BUFFERS", KEPT)
     monkeypatch.setattr(tasks, "PIECES_AHEAD", 1)
     monkeypatch.setattr(tasks, "SYNCERS", 1)

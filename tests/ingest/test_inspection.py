@@ -47,7 +47,7 @@ from organs.ingest.contributions.messages import (
 )
 from organs.ingest.dissect import read_front
 from organs.ingest.files import (
-    BytesAtHand,
+    BytesInMemory,
     ComposedFile,
     Section,
 )
@@ -111,7 +111,7 @@ def own_inspector() -> Path:
 
 
 def memory_file(data: bytes) -> ComposedFile:
-    return ComposedFile(Path("model.gguf"), len(data), [Section(0, len(data), BytesAtHand(data))])
+    return ComposedFile(Path("model.gguf"), len(data), [Section(0, len(data), BytesInMemory(data))])
 
 
 def test_neither_path_nor_address_nor_descriptor_of_a_database_reaches_the_inspector(
