@@ -1,4 +1,4 @@
-"""What contributors send: uploads, submissions that are inspected and published, and pushes to other registries.
+"""Contributions: uploads, submissions that are inspected and published, and pushes to remote registries.
 
 findings     findings about a submission
 inspection   ask a confined inspector what submitted files say, and to measure their tensors

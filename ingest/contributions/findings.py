@@ -1,4 +1,4 @@
-"""Findings about a submission: their severities and codes, and how a submission keeps them."""
+"""Findings on a submission: their severities, codes and stored form."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ REFUSE, WARN, NOTE = "refuse", "warn", "note"
 SEVERITIES = (REFUSE, WARN, NOTE)
 NONFINITE = "non-finite-weights"
 MUST_ACKNOWLEDGE = frozenset((NONFINITE,))
-"""Codes of findings without whose acknowledgement nothing is published."""
+"""Codes of findings that must be acknowledged before publication."""
 FINDINGS_MAX = 100
-"""Of one submission: flags are many where a header is odd in every key."""
+"""Limit of the findings of one submission: an unusual header can have one for each key."""
 SENTENCE_MAX = 1000
 
 _CODES: tuple[tuple[type[BadInput], str], ...] = (
@@ -31,20 +31,19 @@ _CODES: tuple[tuple[type[BadInput], str], ...] = (
 
 
 def finding_of(error: BadInput) -> SubmissionFinding:
-    """Why something was refused."""
+    """Return the finding of a refusal."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), "bad-input")
     return SubmissionFinding(REFUSE, code, shown_text(str(error), SENTENCE_MAX))
 
 
 def findings_json(findings: Iterable[SubmissionFinding]) -> str:
-    """Return the JSON that a submission keeps: refusals first, then warnings, then notes; each once, at most
-    FINDINGS_MAX."""
+    """Return findings as JSON: refusals, then warnings, then notes; each once, at most FINDINGS_MAX."""
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
     bounded = [replace(item, sentence=shown_text(item.sentence, SENTENCE_MAX)) for item in ordered[:FINDINGS_MAX]]
     return encode(bounded).decode()
 
 
 def unacknowledged(findings: Iterable[SubmissionFinding], acknowledged: Iterable[str]) -> list[SubmissionFinding]:
-    """Return the findings that must be acknowledged before anything is published, and are not."""
+    """Return the findings that must still be acknowledged before publication."""
     codes = MUST_ACKNOWLEDGE.difference(acknowledged)
     return [finding for finding in findings if finding.code in codes]

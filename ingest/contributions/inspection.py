@@ -1,8 +1,7 @@
-"""Ask a confined inspector what submitted files say, and to measure their tensors.
+"""Use a confined inspector to parse submitted files and to measure their tensors.
 
-The inspector (`ingest.contributions.inspector`) is one process for each submission that is worked at. It has no file
-and no database; this side sends it the bytes that it asks for, and checks whatever it answers
-(`ingest.contributions.messages`).
+The inspector (`ingest.contributions.inspector`) is one process for each submission. It has no file and no database;
+this side sends it the requested bytes, and checks all answers (`ingest.contributions.messages`).
 """
 
 from __future__ import annotations

@@ -54,11 +54,11 @@ from organs.ingest.contributions.proposal import (
     digest_findings,
     findings_of,
     identity_of,
+    misfit_of_base,
     name_findings,
     nonfinite_finding,
     organ_findings,
     propose,
-    unfit_for_its_base,
 )
 from organs.ingest.contributions.submissions import (
     acknowledged_of,
@@ -422,7 +422,7 @@ def _settle(
         is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in findings)
     )
     if model.state == "quarantined" and not awaits:
-        unfit = unfit_for_its_base(session, model)
+        unfit = misfit_of_base(session, model)
         if unfit is not None:  # its base was registered after its header was inspected
             _refuse(session, row, [unfit, *findings])
             _withdraw_quarantined(session, model.id, MISFIT)

@@ -1,4 +1,4 @@
-"""What a push sends: files cut into pieces, pieces packed into loads, and digests remembered between runs."""
+"""The content of a push: files are cut into pieces, pieces packed into loads, and digests stored between runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class CutFile:
-    """A file with its digest, and those of its pieces in file order. Between the pieces there are only zeros."""
+    """A file with its digest, and those of its pieces in file order. All bytes between pieces are zero."""
 
     file: DissectedFile
     sha256: Digest
@@ -52,14 +52,14 @@ class CutFile:
 
 
 def spans_of(file: DissectedFile) -> tuple[Span, ...]:
-    """The stretches of `file` that are pieces, in file order; none is empty."""
+    """Return the byte ranges of the pieces of `file`, in file order; none is empty."""
     return tuple(sorted((span for span in _spans(file) if span.size_bytes), key=lambda span: span.offset))
 
 
 def cut(files: Sequence[DissectedFile], memory: Memory, advance: Advance) -> list[CutFile]:
-    """`files` with their digests: read once from front to back, unless `memory` has them.
+    """Return `files` with their digests, from `memory` or by reading them once.
 
-    `advance` is told of the bytes that are dealt with. Raises BadSource.
+    `advance` gets the processed bytes. Raises BadSource.
     """
     return [_cut(file, memory, advance) for file in files]
 
@@ -79,7 +79,7 @@ def _cut(file: DissectedFile, memory: Memory, advance: Advance) -> CutFile:
         hashed = _hash(file, spans, advance)
         file.source.check_unchanged()
         if identity is not None:
-            memory.keep_hashed(file.source.path, identity, spans, hashed)
+            memory.store_hashed(file.source.path, identity, spans, hashed)
     else:
         advance(size_bytes)
     return CutFile(file, hashed.file, tuple(zip(spans, hashed.pieces, strict=True)))
@@ -110,7 +110,7 @@ PACK_PIECES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A piece that has to travel, and where its bytes are."""
+    """A piece to send, and the source of its bytes."""
 
     source: ByteSource
     span: Span
@@ -119,7 +119,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What goes through one upload session: a large piece, or a pack of small ones."""
+    """The content of one upload: a large piece, or a pack of small ones."""
 
     pieces: tuple[Wanted, ...]
 
@@ -132,7 +132,7 @@ class Load:
         return sum(piece.span.size_bytes for piece in self.pieces)
 
     def opened(self) -> OpenLoad:
-        """With its bytes at hand; those of a pack are read. Raises BadSource."""
+        """Return the load with its bytes; those of a pack are read. Raises BadSource."""
         if not self.is_pack:
             (piece,) = self.pieces
             request = UploadRequest(kind="piece", size_bytes=piece.span.size_bytes, digest=piece.digest)
@@ -145,20 +145,20 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class OpenLoad:
-    """A load that can be sent: the request for an upload, and its bytes at any offset."""
+    """A load that is ready to send: the request for an upload, and its bytes at any offset."""
 
     request: UploadRequest
     source: ByteSource
     span: Span
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset` of the load, or what is left; raises BadSource."""
+        """Return `size` bytes from `offset` of the load, fewer at its end; raises BadSource."""
         size = min(size, self.span.size_bytes - offset)
         return self.source.read_at(self.span.offset + offset, size)
 
 
 def distinct(files: Iterable[CutFile]) -> dict[Digest, Wanted]:
-    """The pieces of `files`, each digest once, in file order."""
+    """Return the pieces of `files`, each digest once, in file order."""
     loads: dict[Digest, Wanted] = {}
     for file in files:
         for span, digest in file.pieces:
@@ -167,9 +167,9 @@ def distinct(files: Iterable[CutFile]) -> dict[Digest, Wanted]:
 
 
 def loads(missing: Sequence[Wanted]) -> list[Load]:
-    """`missing` as loads, the largest first, so that no lane is left alone with one at the end.
+    """Return `missing` as loads, the largest first, so that all lanes end at about the same time.
 
-    The same pieces always give the same loads: a push that was cut finds its sessions again.
+    The same pieces always give the same loads: an interrupted push finds its uploads again.
     """
     large = [Load((piece,)) for piece in missing if piece.span.size_bytes > PACKED_MAX_BYTES]
     packs = [Load(pack) for pack in _packs(piece for piece in missing if piece.span.size_bytes <= PACKED_MAX_BYTES)]
@@ -190,29 +190,29 @@ def _packs(small: Iterable[Wanted]) -> Iterator[tuple[Wanted, ...]]:
 
 
 ENTRIES_MAX = 256
-"""Files and submissions that are remembered; the oldest go first."""
+"""Files and submissions in the memory; the oldest are removed first."""
 ENTRY_MAX_BYTES = 64 * 1024 * 1024
 SETTLED_SECONDS = 2.0
-"""A file that was written this short a time ago may be written again within the same tick of its clock."""
+"""A more recently written file could be written again within the same time stamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hashed:
-    """The digests of a file and of its pieces, in file order."""
+    """Digests of a file and of its pieces, in file order."""
 
     file: Digest
     pieces: tuple[Digest, ...]
 
 
 class Memory:
-    """A folder of small JSON files. Where it cannot be written nothing is remembered."""
+    """Stores digests and submissions in a folder of small JSON files; does nothing if the folder cannot be written."""
 
     def __init__(self, folder: Path | None) -> None:
-        """`folder` is made when something is kept; None remembers nothing."""
+        """Use `folder`, which is created on the first write; None stores nothing."""
         self._folder = folder
 
     def hashed(self, path: Path, identity: FileIdentity, spans: Sequence[Span]) -> Hashed | None:
-        """The digests of the file at `path`, when it is the same as it was and was cut at the same places."""
+        """Return the digests of the file at `path`, if neither the file nor its pieces have changed."""
         entry = self._read(_file_key(path))
         if entry.get("file") != _identity(identity) or entry.get("spans") != _span_values(spans):
             return None
@@ -222,8 +222,8 @@ class Memory:
             return None
         return hashed if len(hashed.pieces) == len(spans) else None
 
-    def keep_hashed(self, path: Path, identity: FileIdentity, spans: Sequence[Span], hashed: Hashed) -> None:
-        """Remember the digests of the file at `path`, unless it was written only just now."""
+    def store_hashed(self, path: Path, identity: FileIdentity, spans: Sequence[Span], hashed: Hashed) -> None:
+        """Store the digests of the file at `path`, unless it was written very recently."""
         if time.time() - identity.modified_ns / 1e9 < SETTLED_SECONDS:
             return
         entry = {
@@ -235,7 +235,7 @@ class Memory:
         self._write(_file_key(path), entry)
 
     def forget_hashed(self, path: Path) -> None:
-        """Read the file at `path` again the next time."""
+        """Remove the digests of the file at `path`, so that it is read again."""
         self._remove(_file_key(path))
 
     def submission(self, url: str, name: str, digest: str) -> int | None:
@@ -243,12 +243,12 @@ class Memory:
         name_of_submission = self._read(_submission_key(url, name, digest)).get("submission")
         return name_of_submission if type(name_of_submission) is int else None
 
-    def keep_submission(self, url: str, name: str, digest: str, submission: int) -> None:
-        """Remember what was handed in."""
+    def store_submission(self, url: str, name: str, digest: str, submission: int) -> None:
+        """Store the id of a submission."""
         self._write(_submission_key(url, name, digest), {"submission": submission})
 
     def forget_submission(self, url: str, name: str, digest: str) -> None:
-        """It came to an end."""
+        """Remove the id of a submission that has ended."""
         self._remove(_submission_key(url, name, digest))
 
     def _read(self, key: str) -> dict[str, Any]:

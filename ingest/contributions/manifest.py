@@ -1,4 +1,4 @@
-"""The manifest of a submission and the description of a model: read from outside, each fault by name."""
+"""Read the manifest of a submission and the description of a model from outside, with an error for each field."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from organs.registry.gguf.types import SIZE_MAX
 FIELDS = ("title", "description", "license", "base", "tags")
 
 BREAKS = "\n\t"
-"""Control characters that a description may have."""
+"""Control characters that a description can have."""
 _HARMLESS = "\u00a0\u200c\u200d"
-"""Blanks that break no line, and what holds signs together: Python takes them for control characters."""
+"""Spaces without line breaks, and joiners: Python counts them as not printable."""
 
 Wrong = tuple[str, str]
 """A field and a sentence."""
 
 
 def read_edits(values: Mapping[str, object]) -> tuple[Edits, list[Wrong]]:
-    """The edits that the members of `given` among `FIELDS` mean, and all that is wrong with them.
+    """Return the edits in `values` of the fields in `FIELDS`, with all errors.
 
-    What is absent stays as it is; null, an empty text and an empty list say that nothing is said any more. Where
-    anything is wrong the edits are not to be used.
+    An absent field is unchanged; null, an empty text and an empty list remove its value. If there are errors, the edits
+    must not be used.
     """
     wrong: list[Wrong] = []
     read: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def read_edits(values: Mapping[str, object]) -> tuple[Edits, list[Wrong]]:
 
 
 def has_controls(text: str, breaks: str = "") -> bool:
-    """Whether `text` has control characters, line breaks or the like, other than `breaks`."""
+    """Return whether `text` has control characters, such as line breaks, other than `breaks`."""
     return any(not (sign.isprintable() or sign in breaks or sign in _HARMLESS) for sign in text)
 
 
@@ -111,10 +111,10 @@ _READERS: dict[str, Callable[[object], object]] = {
 BODY_MAX_BYTES = 8 * 1024 * 1024
 FILES_MAX = 4096
 PIECES_MAX = 200_000
-"""Of all files together."""
+"""Pieces of all files together."""
 FILE_NAME_MAX_BYTES = 255
 REASONS_MAX = 20
-"""Spelled out; the others are counted."""
+"""Reasons in a message; the others are counted."""
 MEMBERS = ("files", "metadata", "publish", "acknowledge")
 METADATA_MEMBERS = ("title", "description", "license", "base", "tags")
 _OF_PIECES = frozenset(("name", "size_bytes", "sha256", "pieces"))
@@ -129,7 +129,7 @@ Reason = tuple[str, str]
 
 
 class BadManifest(BadInput, code="bad-manifest"):
-    """A manifest of a submission, or what a user states about a model, is refused, with all that is wrong with it."""
+    """The manifest of a submission, or the stated metadata of a model, is invalid; with all errors."""
 
     def __init__(self, reasons: list[Reason]) -> None:
         listed = (f"{where}: {sentence}" if where else sentence for where, sentence in reasons)
@@ -137,13 +137,13 @@ class BadManifest(BadInput, code="bad-manifest"):
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """All that is wrong."""
+        """All errors."""
         return tuple((error.field or "", error.detail) for error in self.errors)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedPiece:
-    """`size_bytes` bytes with that digest at an offset of a file."""
+    """`size_bytes` bytes with a digest at an offset of a file."""
 
     offset_bytes: int
     size_bytes: int
@@ -152,11 +152,11 @@ class WantedPiece:
 
 @dataclass(frozen=True, slots=True)
 class WantedFile:
-    """One file: its pieces in rising order, zeros between them; or the whole of an upload, whose id is `upload`."""
+    """One file: its pieces in rising order with zeros between them; or a whole upload with the id `upload`."""
 
     name: str
     size_bytes: int
-    """0 where an upload is meant, which has its own."""
+    """Size of the file; 0 for an upload, which has its own size."""
     sha256: Digest | None
     pieces: tuple[WantedPiece, ...] = ()
     upload: str | None = None
@@ -164,24 +164,24 @@ class WantedFile:
 
 @dataclass(frozen=True, slots=True)
 class StatedMetadata:
-    """What the contributor states about the model. None means: as the header says."""
+    """The metadata that the contributor states. None: the header's value."""
 
     title: str | None = None
     description: str | None = None
     license: str | None = None
     base: str | None = None
-    """The model that it was made from, `namespace/name`, or what it is called elsewhere."""
+    """The model that it was made from: `namespace/name`, or a name outside of this registry."""
     tags: tuple[str, ...] | None = None
 
     def over(self, before: StatedMetadata) -> StatedMetadata:
-        """Return these values, with those of `before` for whatever is None."""
+        """Return these values, with those of `before` for None."""
         own, old = asdict(self), asdict(before)
         return StatedMetadata(**{name: old[name] if value is None else value for name, value in own.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A model that somebody wants to publish, or with `publish` false, first to be told of."""
+    """A model to submit; it is published if `publish` is true, else only inspected."""
 
     files: tuple[WantedFile, ...]
     stated: StatedMetadata = StatedMetadata()
@@ -190,7 +190,7 @@ class Manifest:
     """Codes of the findings that the contributor accepts. Without them the submission stays `ready`."""
 
     def digests(self) -> set[Digest]:
-        """Of all pieces."""
+        """Return the digests of all pieces."""
         return {piece.digest for file in self.files for piece in file.pieces}
 
     def uploads(self) -> set[str]:
@@ -198,7 +198,7 @@ class Manifest:
         return {file.upload for file in self.files if file.upload is not None}
 
     def files_json(self) -> str:
-        """The files, as they are kept; `parse_manifest` reads it."""
+        """Return the files as stored JSON; `parse_manifest` reads it."""
         files = [
             {"name": file.name, "upload": file.upload}
             if file.upload is not None
@@ -214,7 +214,7 @@ class Manifest:
 
 
 def parse_manifest(values: Mapping[str, Any]) -> Manifest:
-    """The manifest that `values` say; raises BadManifest with every reason."""
+    """Return the manifest in `values`; raises BadManifest with all reasons."""
     reasons = _Reasons()
     reasons.check_members(values, MEMBERS, "")
     files = _files(values.get("files"), reasons)
@@ -236,7 +236,7 @@ def parse_acknowledged(values: Any) -> tuple[str, ...]:
 
 
 def parse_stated_metadata(values: Any) -> StatedMetadata:
-    """Return what `values` state about a model. Raises BadManifest with every reason."""
+    """Return the stated metadata in `values`. Raises BadManifest with all reasons."""
     reasons = _Reasons()
     stated = _stated(values, reasons)
     reasons.settle()
@@ -320,7 +320,7 @@ def _file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
 
 
 def _check_name(name: Any, where: str, reasons: _Reasons) -> bool:
-    """Whether `name` is that of a GGUF file, without a path, and one that every system can have."""
+    """Check that `name` is the name of a GGUF file, without a path, and valid on every system."""
     fits = (
         isinstance(name, str) and name.isprintable() and 0 < len(name.encode("utf-8", "replace")) <= FILE_NAME_MAX_BYTES
     )
@@ -375,7 +375,7 @@ def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
 
 
 def _manifest_text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:
-    """A text without the blanks around it, of one line but for `breaks`; None for one that is absent or empty."""
+    """Return a stripped text of one line, except for `breaks`; None if it is absent or empty."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -410,5 +410,5 @@ def _is_digest(value: Any) -> bool:
 
 
 def _shown(number: int) -> str:
-    """A number from outside may have thousands of digits."""
+    """Return a shortened number: one from outside can have thousands of digits."""
     return f"{number:,}" if abs(number) <= SIZE_MAX else "far too many"

@@ -1,6 +1,6 @@
-"""What a registry and the confined inspector of a submission say to each other, and how each message is checked.
+"""The messages between a registry and the confined inspector of a submission, and their checks.
 
-A message is a JSON object with bytes behind it; both lengths stand in front. The registry asks:
+A message has two lengths, a JSON object, and bytes. The registry requests:
 
     {"inspect": NAME, "size_bytes": N}                  what does the front of this file say?
     {"measure": NUMBER, "shape": [...], "dtype": NAME}  with the bytes that `registry.measure.required_reads` names

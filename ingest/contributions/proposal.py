@@ -1,4 +1,4 @@
-"""What a submitted model would be listed as, and how it relates to registered models, with the findings."""
+"""The proposed catalog entry of a submitted model, its relation to registered models, and the findings."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from organs.registry.relatives.resolve import (
 )
 
 MUCH = 0.5
-"""From this share of organs on, a model is much the same as another."""
+"""From this share of equal organs on, two models count as almost the same."""
 REMOVED, REFUSED, YANKED = "removed-before", "refused-before", "yanked-before"
 UNFIT = "base-does-not-fit"
 FOR_ADMINISTRATORS = (REMOVED, REFUSED, YANKED)
-"""Codes of what an administrator has to look at, whatever the review says."""
+"""Codes of findings that an administrator must review, with any setting of the review."""
 SHOWN_MAX = 80
 
 
@@ -66,10 +66,10 @@ def base_findings(
     child: Identity | None = None,
     parents: Sequence[DeclaredParent] = (),
 ) -> Iterator[SubmissionFinding]:
-    """Whether the base that is named is registered here, and has places for the `organs` of a model that has only some.
+    """Return findings on the named base: whether it is registered, and whether the `organs` of a partial model fit.
 
-    Names of elsewhere can be any. With the `child` that names it and the `parents` in its header, it is also looked for
-    as it will be when the model is published: that is a guess, which refuses nothing.
+    A name of a model outside of this registry can be any text. With the `child` that names it and the `parents` in its
+    header, the base is also searched as at publication: this is a guess, which refuses nothing.
     """
     if base is None:
         return
@@ -98,10 +98,10 @@ def base_findings(
         yield SubmissionFinding(WARN, UNFIT, unfits[0])
 
 
-def unfit_for_its_base(session: Session, model: Model) -> SubmissionFinding | None:
-    """Why a registered model that has only some organs does not fit into the base that it names, as that is now.
+def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
+    """Return why a registered partial model does not fit into the current version of its base.
 
-    None where it fits, and where no base is registered under the very name that it gives.
+    None if it fits, and if no base is registered under exactly this name.
     """
     if model.kind != "model" or model.complete:
         return None
@@ -117,7 +117,7 @@ def _unfit(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str |
 
 
 def registered_base(session: Session, base: str) -> Model | None:
-    """The model of that name, if it is shown to everybody."""
+    """Return the visible model of that name, or None."""
     try:
         model = model_by_name(session, parse_model_name(base)) if "/" in base else None
     except (BadName, NotFound):
@@ -128,9 +128,9 @@ def registered_base(session: Session, base: str) -> Model | None:
 def digest_findings(
     session: Session, digest: Digest, name: ModelName, contributor_id: int
 ) -> Iterator[SubmissionFinding]:
-    """Whether the same bytes are registered, or were before an administrator removed or yanked them.
+    """Return findings if the same bytes are registered, or were before an administrator removed or yanked them.
 
-    Of bytes that were refused before anybody saw them only who sent them is told.
+    Bytes that were refused before publication are mentioned only to their sender.
     """
     same = visible_model_with_digest(session, digest, None)
     if same is not None:
@@ -153,7 +153,7 @@ def digest_findings(
 
 
 def name_findings(session: Session, name: ModelName, digest: Digest | None) -> Iterator[SubmissionFinding]:
-    """Say that the model becomes a new version of a name that another file has, before the model is registered."""
+    """Return a finding if the model will become a new version of an existing name."""
     newest = newest_reachable(session, name)
     if newest is not None and (digest is None or visible_model_with_digest(session, digest, name) is None):
         sentence = (
@@ -164,7 +164,7 @@ def name_findings(session: Session, name: ModelName, digest: Digest | None) -> I
 
 
 def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[SubmissionFinding]:
-    """Warn if most of the different organs of `model` are those of another's model, which it does not name as base."""
+    """Warn if most organs of `model` are those of another contributor's model that is not named as its base."""
     named = folded((base or "").partition("@")[0])
     organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
     for row in others:
@@ -185,7 +185,7 @@ _TEXT_SHOWN_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The values that the catalog would list: the contributor's, or else the header's."""
+    """The proposed values of the catalog: those of the contributor, else those of the header."""
 
     title: str | None
     description: str | None
@@ -205,7 +205,7 @@ class Proposal:
 
 
 def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
-    """Return what the model in `files` would be listed as."""
+    """Return the proposed catalog entry of the model in `files`."""
     header = files[0].header
     tensors = [tensor for file in files for tensor in file.header.tensors]
     return Proposal(
@@ -224,9 +224,9 @@ def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
 
 
 def count_nonfinite_weights(files: Sequence[DissectedFile], progress: Progress) -> dict[str, int]:
-    """Return the tensors with values that are NaN or infinite, and how many each has. Reads all bytes of all tensors.
+    """Return the number of NaN or infinite values by tensor. Reads all bytes of all tensors.
 
-    `progress` is called with the size of each piece that was read, and may raise to give up. Nothing is parsed here:
+    `progress` is called with the size of each piece, and can raise to stop. Nothing is parsed here:
     bit patterns of values are counted (`registry.measure.nonfinite`).
     """
 
@@ -244,7 +244,7 @@ def count_nonfinite_weights(files: Sequence[DissectedFile], progress: Progress) 
 
 
 def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[SubmissionFinding]:
-    """Yield the finding about the tensors in `counts`, which have so many values that are NaN or infinite, if any."""
+    """Yield the finding on the tensors in `counts`, with their numbers of NaN or infinite values, if any."""
     for flag in nonfinite_flags(counts):
         yield SubmissionFinding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
 
@@ -257,13 +257,13 @@ def declared_parents(header: Header) -> list[DeclaredParent]:
 
 
 def identity_of(header: Header, name: ModelName, proposed: Proposal) -> Identity:
-    """Return the names by which other models may mean this one."""
+    """Return the names by which other models can declare this one."""
     own = (header.text(key) or "" for key in IDENTITY_KEYS)
     return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *own)
 
 
 def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposal) -> Iterator[SubmissionFinding]:
-    """Return the findings about the files themselves, without the catalog."""
+    """Return the findings on the files themselves, without the catalog."""
     header = files[0].header
     for file in files:
         for reason in file.unassemblable:

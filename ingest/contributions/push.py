@@ -1,4 +1,4 @@
-"""Push one model from its files to its page in a remote registry: only what it lacks travels."""
+"""Push one model to a remote registry: only missing pieces are sent."""
 
 from __future__ import annotations
 
@@ -75,23 +75,23 @@ from organs.registry.errors import (
 from organs.registry.names import ModelName, parse_model_name
 
 ALREADY_THERE = "there"
-"""The state of a push whose model the registry had already."""
+"""The state of a push if the registry already has the model."""
 PATIENCE_SECONDS = 180.0
-"""Without any answer that goes on; then the push gives up, and goes on when it is run again."""
+"""Seconds of retries without success; then the push stops, and continues when it is run again."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.25, 8.0
 PASSING = (Unreachable, Busy, TooMany)
-"""Faults that may be over in a while."""
+"""Errors that can be temporary."""
 
 
 Answer = TypeVar("Answer")
 
 
 class Stopped(Exception):
-    """Somebody, or the failure of another lane, ended the push; raised inside its threads to end them."""
+    """The push was stopped, by the user or by an error of another lane; raised inside its threads to end them."""
 
 
 class Patience:
-    """How long one thing has gone wrong; begins anew after every success."""
+    """The time since the first of several failures; reset by every success."""
 
     def __init__(self, stop: threading.Event, seconds: float = PATIENCE_SECONDS) -> None:
         self._stop = stop
@@ -100,13 +100,13 @@ class Patience:
         self._since = time.monotonic()
 
     def succeeded(self) -> None:
-        """It goes on."""
+        """Note a success."""
         self._failures = 0
         self._since = time.monotonic()
 
     def wait(self, error: OrganError) -> None:
-        """Wait until it may be tried again; raises `error` when it has gone wrong for too long or asking again is no
-        use, and Stopped when the push was ended."""
+        """Wait before the next try; raises `error` after too much time or if retries are useless, Stopped if the push
+        was stopped."""
         if isinstance(error, BadReply) or time.monotonic() - self._since > self._seconds:
             raise error
         pause = min(PAUSE_SECONDS * 2.0**self._failures, PAUSE_MAX_SECONDS)
@@ -118,7 +118,7 @@ class Patience:
 
 
 def patiently(stop: threading.Event, ask: Callable[[], Answer]) -> Answer:
-    """What `ask` gives, tried again while what goes wrong may be over in a while."""
+    """Return the result of `ask`, with retries after temporary errors."""
     patience = Patience(stop)
     while True:
         try:
@@ -128,15 +128,15 @@ def patiently(stop: threading.Event, ask: Callable[[], Answer]) -> Answer:
 
 
 LEAVE_SECONDS = 3.0
-"""That a lane is given to end when the others have: a chunk under way need not be awaited."""
+"""Seconds for a lane to end after the others: a chunk in progress is not awaited."""
 
 Thing = TypeVar("Thing")
 
 
 def in_lanes(things: Iterable[Thing], do: Callable[[Thing], None], count: int, stop: threading.Event) -> None:
-    """`do` every one of `things`, `count` at a time. The first failure sets `stop` and is raised; so does an interrupt.
+    """Call `do` for each of `things`, `count` at a time. The first error or an interrupt sets `stop` and is raised.
 
-    `do` is to look at `stop` and raise when it is set.
+    `do` must check `stop` and raise if it is set.
     """
     waiting: queue.SimpleQueue[Thing] = queue.SimpleQueue()
     for thing in things:
@@ -182,9 +182,9 @@ def check_room(
     known_bytes: int,
     stop: threading.Event,
 ) -> None:
-    """Raise OverQuota where the model `name` of `files` is larger than any that is taken, or than what is left.
+    """Raise OverQuota if the model `name` of `files` is larger than the limit, or than the free quota.
 
-    `missing` are the pieces that are to be sent, `known_bytes` the size of the others.
+    `missing` are the pieces to send, `known_bytes` the size of the others.
     """
     account = patiently(stop, partial(connection.read, Account, f"{API}/account"))
     size_bytes = sum(file.size_bytes for file in files)
@@ -207,13 +207,12 @@ def _check_quota(
     known_bytes: int,
     uploads: Sequence[Upload],
 ) -> None:
-    """As it will be when all has been sent and the model is handed in: its files count whole, and what was sent for it
-    counts no more.
+    """Check the quota after the submission: the files count with their whole size, and their uploads no longer.
 
-    What is `kept` there of an earlier run counts already. Of what is known there some may lie in uploads that were
-    finished, at most as much as there is beside those under way.
+    `uploads` of an earlier run already count. Some known pieces can be in finished uploads, at most as many bytes as
+    there are besides open uploads.
     """
-    new_bytes = sum(_counted_bytes(load) for load in loads(list(missing.values())) if not _is_kept(load, uploads))
+    new_bytes = sum(_counted_bytes(load) for load in loads(list(missing.values())) if not _has_upload(load, uploads))
     finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in uploads))
     sent_bytes = sum(piece.span.size_bytes for piece in missing.values()) + min(known_bytes, finished_bytes)
     then = structs.replace(
@@ -233,7 +232,7 @@ def _counted_bytes(load: Load) -> int:
     return load.size_bytes + (PIECE_ROW_BYTES * len(load.pieces) if load.is_pack else 0)
 
 
-def _is_kept(load: Load, uploads: Sequence[Upload]) -> bool:
+def _has_upload(load: Load, uploads: Sequence[Upload]) -> bool:
     """Return whether an upload of exactly this load is open. The bytes of a pack are read only if one has its size."""
     same_size = [upload for upload in uploads if upload.size_bytes == load.size_bytes]
     if not same_size:
@@ -248,7 +247,7 @@ POLL_SECONDS, POLL_MAX_SECONDS = 0.2, 2.0
 def submission_request(
     files: Sequence[CutFile], metadata: SubmissionMetadata, acknowledged: Sequence[str] = ()
 ) -> SubmissionRequest:
-    """Return what is submitted: the files with their pieces, the metadata, and the findings that are accepted."""
+    """Return the submission: the files with their pieces, the metadata, and the accepted findings."""
     listed = (
         SubmissionFile(
             name=file.name,
@@ -264,7 +263,7 @@ def submission_request(
 
 
 def submit(connection: Connection, name: ModelName, request: SubmissionRequest, stop: threading.Event) -> Submission:
-    """Submit a model as `name`; raises what the registry refuses, Unreachable."""
+    """Submit a model as `name`; raises the refusals of the registry, Unreachable."""
     path = f"{API}/models/{name.namespace}/{name.name}"
     return patiently(stop, lambda: connection.put(Submission, path, request))
 
@@ -272,7 +271,7 @@ def submit(connection: Connection, name: ModelName, request: SubmissionRequest, 
 def followed(
     connection: Connection, submission: Submission, stop: threading.Event, notify: Callable[[Submission], None]
 ) -> Submission:
-    """`submission` when it has ended; `told` of each look at it. Raises Unreachable, NotFound."""
+    """Wait for the end of `submission` and return it; `notify` gets each state. Raises Unreachable, NotFound."""
     patience = Patience(stop)
     pause = POLL_SECONDS
     while not submission.has_ended:
@@ -296,22 +295,22 @@ def looked_up(connection: Connection, submission: int) -> Submission:
 UPLOADS = f"{API}/uploads"
 CHUNK_BYTES = 8 * 1024 * 1024
 DAMAGED_MAX = 3
-"""Times that one session may refuse a chunk, or vanish, before that is believed."""
+"""Times that an upload can refuse a chunk or disappear before the push fails."""
 
 Advance = Callable[[int], None]
 
 
 class Misfit(BadInput, code="bytes-differ"):
-    """All bytes of an upload have arrived, and they do not have the digest that was declared."""
+    """The received bytes of an upload do not have the declared digest."""
 
 
 class Sender:
-    """Sends loads; safe from several threads, one load in each. `sent_bytes` is what travelled, repeats included."""
+    """Sends loads; safe for several threads with one load each. `sent_bytes` includes repeated bytes."""
 
     def __init__(
         self, connection: Connection, stop: threading.Event, advance: Advance, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
-        """`advance` is told of bytes that the registry has, also of those that it had before."""
+        """Create a sender; `advance` gets the bytes that the registry has, also those from before."""
         self._connection = connection
         self._stop = stop
         self._advance = advance
@@ -320,8 +319,8 @@ class Sender:
         self.sent_bytes = 0
 
     def send(self, load: Load) -> None:
-        """Bring `load` to the registry. Raises what it refuses, Unreachable when it is away for too long, BadSource,
-        and Stopped when the push was ended."""
+        """Send `load` to the registry. Raises its refusals, Unreachable if it does not answer for too long, BadSource,
+        and Stopped if the push was stopped."""
         opened = load.opened()
         patience = Patience(self._stop)
         session: Upload | None = None
@@ -350,7 +349,7 @@ class Sender:
                 return
 
     def _next(self, load: OpenLoad, session: Upload | None) -> Upload:
-        """One step further: a session, a chunk, the end."""
+        """Do the next step: open the upload, send a chunk, or finish."""
         size_bytes = load.span.size_bytes
         if session is None:
             return _checked(self._connection.post(Upload, UPLOADS, load.request), size_bytes)
@@ -384,7 +383,7 @@ class Sender:
             raise Misfit(str(error)) from error
 
     def _where(self, session: Upload, load: OpenLoad) -> Upload | None:
-        """The session as the registry sees it now; as it was when that cannot be told, None when it is no more."""
+        """Return the current upload from the registry; the last known one if it does not answer, None if it is gone."""
         try:
             return _checked(self._connection.read(Upload, f"{UPLOADS}/{session.id}"), load.span.size_bytes)
         except NotFound:
@@ -398,32 +397,32 @@ class Sender:
 
 
 def _checked(upload: Upload, size_bytes: int) -> Upload:
-    """Return `upload`; raises BadReply if it says that more has arrived than the `size_bytes` that there are."""
+    """Return `upload`; raises BadReply if its received bytes exceed `size_bytes`."""
     if upload.received_bytes > size_bytes:
         raise BadReply(f"the registry says that {upload.received_bytes} bytes of {size_bytes} have arrived")
     return upload
 
 
 LANES = 3
-"""As many as one contributor has places for at a process of a server that was not told otherwise."""
+"""Parallel uploads: the default limit of a server for one contributor."""
 LOOKUP_MAX = 1000
 NOT_CHANGED = "it is there already: what you say of it was not changed; edit it on its page, {address}/edit"
 BASE_KEYS = ("name", "repo_url")
 
 
 class Progress(Protocol):
-    """Shows how far a push is."""
+    """Shows the progress of a push."""
 
     def stage(self, label: str, total_bytes: int | None) -> None:
-        """Begin a stage of so many bytes, or (None) a wait."""
+        """Begin a stage of so many bytes; None for a wait."""
         ...
 
     def advance(self, size_bytes: int) -> None:
-        """Count bytes that are done; a negative number if they must be done again."""
+        """Count finished bytes; a negative number if they must be sent again."""
         ...
 
     def say(self, text: str) -> None:
-        """Show what the push waits for."""
+        """Show the reason for waiting."""
         ...
 
 
@@ -442,30 +441,30 @@ class SilentProgress:
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """What may be said of a push; what is None is left to the file and to the registry."""
+    """The options of a push; None leaves a value to the file and to the registry."""
 
     name: str | None = None
-    """`NAMESPACE/NAME`, or a name in one's own namespace."""
+    """`NAMESPACE/NAME`, or a name in the account's own namespace."""
     metadata: Mapping[str, str | list[str]] = field(default_factory=dict)
     """`title`, `description`, `license`, `base`, `tags`."""
     chunk_bytes: int = CHUNK_BYTES
     wait: bool = True
     dry_run: bool = False
     acknowledged: tuple[str, ...] = ()
-    """Codes of findings with which the model is to be published."""
+    """Codes of accepted findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushReport:
-    """What came of a push."""
+    """The result of a push."""
 
     name: str
     model: str | None
-    """As it is registered, with its version; None as long as it is not."""
+    """Its registered name with the version; None before publication."""
     address: str | None
-    """Of its page."""
+    """Address of its page."""
     state: str
-    """That of the submission; `there` when nothing had to be handed in, `dry run` when nothing was to be sent."""
+    """State of the submission; `there` if the registry already has the model, `dry run` if nothing was sent."""
     submission: int | None = None
     reason: str | None = None
     findings: tuple[SubmissionFinding, ...] = ()
@@ -479,12 +478,12 @@ class PushReport:
 def push(
     connection: Connection, source: ModelSource, options: PushOptions, memory: Memory, progress: Progress
 ) -> PushReport:
-    """Bring the model in `source` to the registry of `connection`, which gets only what it lacks.
+    """Push the model in `source` to the registry of `connection`; only missing pieces are sent.
 
-    Raises BadInput for files that are refused here or there, NotAllowed, OverQuota, Unreachable. A model that the
-    registry refuses after a look at it is no error: the report says so.
+    Raises BadInput for files that are invalid or refused, NotAllowed, OverQuota, Unreachable. A model that the registry
+    refuses after its inspection is no error: the report has the state.
     """
-    check_said(options.metadata)
+    check_metadata(options.metadata)
     stop = threading.Event()
     with ExitStack() as opened:
         files = open_files(opened, source)
@@ -500,8 +499,8 @@ def push(
             raise
 
 
-def check_said(metadata: Mapping[str, str | list[str]]) -> None:
-    """Raise BadInput for what a registry would refuse to be told of a model, in its sentences."""
+def check_metadata(metadata: Mapping[str, str | list[str]]) -> None:
+    """Raise BadInput for metadata that a registry would refuse, with the same messages."""
     try:
         parse_stated_metadata(dict(metadata))
     except BadManifest as error:
@@ -510,9 +509,9 @@ def check_said(metadata: Mapping[str, str | list[str]]) -> None:
 
 
 def model_name(connection: Connection, source: ModelSource, options: PushOptions) -> ModelName:
-    """What the model will be called: as asked for, else the file's name in the namespace of the account.
+    """Return the model's name: the requested one, else the file's name in the namespace of the account.
 
-    Raises BadName, and NotAllowed for a namespace that is another's, before anything is read or sent.
+    Raises BadName, and NotAllowed for another contributor's namespace, before anything is read or sent.
     """
     own = connection.read(Account, f"{API}/account").namespace
     requested = options.name or source.name.name
@@ -529,14 +528,14 @@ class _ModelFile(Entity, frozen=True, kw_only=True):
 
 
 class _ModelFiles(Entity, frozen=True, kw_only=True):
-    """The part of a registered model that tells whether it has the same files."""
+    """The fields of a registered model that identify its files."""
 
     name: ModelText
     files: Annotated[tuple[_ModelFile, ...], Meta(max_length=FILES_MAX)]
 
 
 class _Push:
-    """The steps of one push, and what they share."""
+    """The steps of one push, and their shared state."""
 
     def __init__(
         self,
@@ -571,7 +570,7 @@ class _Push:
         metadata = msgspec.convert(self._options.metadata, SubmissionMetadata)
         request = submission_request(self._files, metadata, self._options.acknowledged)
         submission = submit(self._connection, self._name, request, self._stop)
-        self._memory.keep_submission(*self._key, submission.id)
+        self._memory.store_submission(*self._key, submission.id)
         return self._report(self._followed(submission), missing, there_already, sent_bytes)
 
     @property
@@ -579,7 +578,7 @@ class _Push:
         return self._connection.url, str(self._name), self._digest
 
     def _there(self) -> PushReport | None:
-        """The report when the newest model of this name has these very files."""
+        """Return the report if the newest model of this name has the same files; else None."""
         try:
             files = self._connection.read(_ModelFiles, f"{API}/models/{self._name.namespace}/{self._name.name}")
         except NotFound:
@@ -600,7 +599,7 @@ class _Push:
         )
 
     def _handed_in_earlier(self) -> Submission | None:
-        """The submission of these files that an earlier run made, if the registry still has something to do with it."""
+        """Return the open submission of these files from an earlier run, or None."""
         earlier = self._memory.submission(*self._key)
         if earlier is None or self._options.dry_run:
             return None
@@ -622,7 +621,7 @@ class _Push:
         return frozenset(self._connection.post(KnownDigests, f"{UPLOADS}/lookup", {"digests": digests}).known)
 
     def _send(self, missing: Mapping[Digest, Wanted]) -> int:
-        """Send what is missing; the bytes that have travelled for it."""
+        """Send the missing pieces; return the number of sent bytes."""
         if not missing:
             return 0
         self._progress.stage("send", _size_bytes(missing))
@@ -631,7 +630,7 @@ class _Push:
         return sender.sent_bytes
 
     def _followed(self, submission: Submission) -> Submission:
-        """`submission` at its end, or as it is when nobody waits."""
+        """Return `submission` at its end, or immediately if the push does not wait."""
         if not self._options.wait:
             return submission
         self._progress.stage("check", None)
@@ -676,7 +675,7 @@ class _Push:
 
 
 def _check_partial(files: Sequence[DissectedFile], options: PushOptions) -> None:
-    """Raise BadInput for a part of a model that names no base, before anything is read or sent."""
+    """Raise BadInput for a partial model without a base, before anything is read or sent."""
     header = files[0].header
     if is_complete(header, [place for file in files for place in places(file.header)]) or options.metadata.get("base"):
         return

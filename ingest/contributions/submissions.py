@@ -22,7 +22,7 @@ from organs.ingest.contributions.pieces import (
     LocatedFile,
     locate,
 )
-from organs.ingest.contributions.proposal import unfit_for_its_base
+from organs.ingest.contributions.proposal import misfit_of_base
 from organs.ingest.contributions.uploads import forget_uploads
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.accounts import check_model_fits
@@ -276,7 +276,7 @@ def approve_submission(registry: LocalRegistry, submission_id: int, by: str) -> 
     """
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
-        unfit = unfit_for_its_base(session, model)
+        unfit = misfit_of_base(session, model)
         if unfit is not None:
             raise Conflict(f"{model.full_name} cannot be published: {unfit.sentence[:1].lower()}{unfit.sentence[1:-1]}")
         record_event(session, by, Action.APPROVE, model.full_name, model_id=model.id, submission=submission_id)

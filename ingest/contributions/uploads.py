@@ -1,4 +1,4 @@
-"""Uploads: sessions from opening to end, the files that grow chunk by chunk, and removing what is left over."""
+"""Uploads: from opening to end, their files that grow chunk by chunk, and the removal of expired ones."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files, make_durable_folder, translated
 
 FREE_MARGIN_BYTES = 64 * 1024 * 1024
-"""Left on the disk for the database and everybody else."""
+"""Free space that uploads leave on the disk."""
 READ_BYTES = 1024 * 1024
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{22}", re.ASCII)
 
 
 class BytesLost(Conflict, code="bytes-lost"):
-    """The received bytes of an upload are lost. Remove the upload and begin again."""
+    """The received bytes of an upload are lost. Remove the upload and start again."""
 
     def __init__(self) -> None:
         super().__init__("the bytes of this upload are lost: remove it and begin anew")
 
 
 @dataclass(frozen=True, slots=True)
-class LyingFile:
-    """A file of the spool, for who tidies up."""
+class SpooledFile:
+    """A file of the spool, for the cleanup."""
 
     name: str
     modified_at: float
@@ -75,9 +75,9 @@ class Spool:
         self._files = files or Files()
 
     def make(self, expected_bytes: int) -> str:
-        """An empty file with a name that nobody has had; both are on the disk when this returns.
+        """Create an empty file with a new name; both are on the disk on return.
 
-        Raises DiskFull when there is no room for `expected_bytes`, StoreUnwritable; then there is no file.
+        Raises DiskFull if there is no space for `expected_bytes`, StoreUnwritable; then there is no file.
         """
         name = secrets.token_urlsafe(16)  # 128 random bits, 22 characters
         path = self.path(name)
@@ -96,9 +96,9 @@ class Spool:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[SpoolFile]:
-        """The file of that name, for this client alone until the end of the block.
+        """Lock the file of that name until the end of the block.
 
-        Raises Conflict while another has it, BytesLost when it is gone, StoreError.
+        Raises Conflict if it is locked, BytesLost if it does not exist, StoreError.
         """
         path = self.path(name)
         try:
@@ -114,14 +114,14 @@ class Spool:
             os.close(descriptor)  # and with it goes the lock
 
     def has(self, name: str, size_bytes: int) -> bool:
-        """Whether the file is there, with at least so many bytes."""
+        """Return whether the file exists with at least so many bytes."""
         try:
             return self.path(name).stat().st_size >= size_bytes
         except OSError:
             return False
 
     def remove(self, name: str) -> None:
-        """Remove the file, which may be gone already."""
+        """Remove the file if it exists."""
         path = self.path(name)
         try:
             self._files.unlink(path)
@@ -131,13 +131,13 @@ class Spool:
             raise translated(error, path) from error
 
     def path(self, name: str) -> Path:
-        """Where the file of that name lies; a name that is not one of ours never becomes a path (NotFound)."""
+        """Return the path of the file; raises NotFound for a name that the spool cannot have."""
         if not _NAME.fullmatch(name):
             raise NotFound(f"there is no upload {name[:40]!r}")
         return self.root / name
 
-    def walk(self) -> Iterator[LyingFile]:
-        """Every file of ours. Files may come and go meanwhile."""
+    def walk(self) -> Iterator[SpooledFile]:
+        """Return all files of the spool. Files can appear and disappear meanwhile."""
         try:
             entries = list(os.scandir(self.root))
         except FileNotFoundError:
@@ -146,7 +146,7 @@ class Spool:
             with suppress(FileNotFoundError):
                 if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
-                    yield LyingFile(entry.name, status.st_mtime, status.st_size)
+                    yield SpooledFile(entry.name, status.st_mtime, status.st_size)
 
     def _make_folder(self) -> None:
         if not self.root.is_dir():
@@ -162,21 +162,21 @@ class SpoolFile:
         self._descriptor = descriptor
 
     def write(self, data: bytes, offset_bytes: int) -> None:
-        """Write `data` there; raises DiskFull, StoreError. It is durable after `sync` alone."""
+        """Write `data` at an offset; raises DiskFull, StoreError. It is durable only after `sync`."""
         try:
             self._files.write_at(self._descriptor, [data], offset_bytes)
         except OSError as error:
             raise translated(error, self._path) from error
 
     def sync(self) -> None:
-        """All that was written is on the disk when this returns; raises DiskFull, StoreError."""
+        """Write all data to the disk; raises DiskFull, StoreError."""
         try:
             self._files.sync(self._descriptor)
         except OSError as error:
             raise translated(error, self._path) from error
 
     def read(self, offset_bytes: int, size_bytes: int) -> Iterator[bytes]:
-        """The bytes there, in order, at most READ_BYTES at once; fewer where the file ends. Raises StoreError."""
+        """Return the bytes of a range in order, at most READ_BYTES at once; fewer at the end. Raises StoreError."""
         end = offset_bytes + size_bytes
         while offset_bytes < end:
             try:
@@ -190,7 +190,7 @@ class SpoolFile:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Take the lock of an open file. Every opening has a lock of its own, so threads shut each other out too."""
+    """Take the lock of an open file. Every opening has its own lock, so it also works between threads."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -200,7 +200,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def spool_of(registry: LocalRegistry) -> Spool:
-    """Where the registry keeps what is sent to it."""
+    """Return the spool of the registry."""
     return Spool(registry.settings.uploads, registry.blobs.local.files)
 
 
@@ -209,15 +209,15 @@ WRONG_PIECES_TOLD = 20
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What somebody is going to send. Raises BadInput where that cannot be."""
+    """The declaration of an upload. Raises BadInput for an impossible one."""
 
     kind: str
     size_bytes: int
     digest: Digest | None = None
-    """Of all of it; a piece must have it."""
+    """SHA-256 of all bytes; required for a piece."""
     name: str | None = None
     pieces: Pieces = ()
-    """Of a pack: the size and the digest of each, in order."""
+    """The size and the digest of each piece of a pack, in order."""
 
     def __post_init__(self) -> None:
         if self.size_bytes < 1:
@@ -231,7 +231,7 @@ class Declared:
 
     @property
     def piece_rows(self) -> Pieces:
-        """What will lie in it: of a piece, itself."""
+        """Return the rows of its pieces; a single piece is its own."""
         if self.kind == "piece":
             assert self.digest is not None
             return ((self.size_bytes, self.digest),)
@@ -240,13 +240,13 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of an upload: from byte `begin` to before byte `end`, of `size_bytes` in all."""
+    """A part of an upload: from byte `begin` to before byte `end`, of `size_bytes` in total."""
 
     begin: int
     end: int
     size_bytes: int
     sha256: bytes | None = None
-    """What its sender says its bytes hash to."""
+    """The SHA-256 that the sender declares; None without one."""
 
 
 class WrongOffset(Conflict, code="wrong-offset", status=416):
@@ -261,7 +261,7 @@ class WrongOffset(Conflict, code="wrong-offset", status=416):
 
 
 def open_upload(registry: LocalRegistry, contributor_id: int, declared: Declared) -> Upload:
-    """An upload for what is declared: the one that is open for just that already, else a new one.
+    """Return the open upload with the same declaration, else a new one.
 
     Raises OverQuota, TooMany, DiskFull, StoreUnwritable.
     """
@@ -291,15 +291,15 @@ def open_upload(registry: LocalRegistry, contributor_id: int, declared: Declared
 
 
 def look_up(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upload:
-    """The contributor's upload of that name; raises NotFound."""
+    """Return the contributor's upload with that id; raises NotFound."""
     with registry.catalog.reading() as session:
         return upload_by_public_id(session, public_id, contributor_id, now())
 
 
 def is_received(upload: Upload, chunk: Chunk) -> bool:
-    """Whether the whole range of the chunk was received before, perhaps because its answer was lost.
+    """Return whether the whole chunk was received before, for example because its answer was lost.
 
-    Raises WrongOffset where it does not begin where that ends, BadInput where it is of something else.
+    Raises WrongOffset if it does not begin at the end of the received bytes, BadInput for another total size.
     """
     if chunk.size_bytes != upload.size_bytes:
         raise BadInput(f"the chunk is of {chunk.size_bytes:,} bytes in all, the upload has {upload.size_bytes:,}")
@@ -313,13 +313,13 @@ def is_received(upload: Upload, chunk: Chunk) -> bool:
 def receive(
     registry: LocalRegistry, contributor_id: int, public_id: str, chunk: Chunk, pieces: Iterable[bytes]
 ) -> Upload:
-    """Store a chunk, whose bytes come in `pieces`; it is durable when this returns.
+    """Store a chunk with the bytes of `pieces`; it is durable on return.
 
     A chunk that was received before is compared with the stored bytes. Raises NotFound, Conflict while another client
-    is at it and for a repeated chunk with other bytes, WrongOffset, BadInput for other bytes than the chunk declares,
-    DiskFull, StoreError: then the upload is as it was. What `pieces` raises goes through, likewise.
+    uses the upload and for a repeated chunk with other bytes, WrongOffset, BadInput for bytes that differ from the
+    declaration, DiskFull, StoreError, and the errors of `pieces`: then the upload is unchanged.
     """
-    with _held(registry, contributor_id, public_id) as (upload, file):
+    with _locked(registry, contributor_id, public_id) as (upload, file):
         assert file is not None
         if is_received(upload, chunk):
             _compare(file, chunk, pieces)
@@ -333,12 +333,12 @@ def receive(
 
 
 def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest: Digest | None = None) -> Upload:
-    """All has been sent: read it again, and hold it against the digests that were declared, and against `digest`.
+    """Finish an upload: read it again, and compare it with the declared digests and with `digest`.
 
-    One that is finished already is answered as it is. Raises NotFound, Conflict while another client is at it, BadInput
-    where something is missing or wrong: then the upload stays open, to be looked at, removed, or to expire.
+    A finished upload is returned unchanged. Raises NotFound, Conflict while another client uses it, BadInput for
+    missing or wrong bytes: then the upload stays open until it is removed or expires.
     """
-    with _held(registry, contributor_id, public_id) as (upload, file):
+    with _locked(registry, contributor_id, public_id) as (upload, file):
         if digest is not None and upload.digest is not None and digest != upload.digest:
             raise BadInput(f"it was declared as {upload.digest}, and is finished as {digest}")
         if upload.state == "complete":
@@ -354,10 +354,10 @@ def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest:
 
 
 def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upload:
-    """Forget an upload and its bytes, finished or not; what it was. Raises NotFound, Conflict while another client is
-    at it.
+    """Remove an upload and its bytes, finished or not, and return it. Raises NotFound, Conflict while another client
+    uses it.
     """
-    with _held(registry, contributor_id, public_id, lost_too=True) as (upload, _file):
+    with _locked(registry, contributor_id, public_id, lost_too=True) as (upload, _file):
         with registry.catalog.writing() as session:
             remove_upload(session, upload.id)
         spool_of(registry).remove(public_id)
@@ -365,10 +365,10 @@ def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Uplo
 
 
 @contextmanager
-def _held(
+def _locked(
     registry: LocalRegistry, contributor_id: int, public_id: str, *, lost_too: bool = False
 ) -> Iterator[tuple[Upload, SpoolFile | None]]:
-    """The row and the file, for this client alone; with `lost_too`, no file where it is lost."""
+    """Lock and yield the row and the file; with `lost_too`, no file if it is lost."""
     look_up(registry, contributor_id, public_id)  # what is not there, or is another's, has no lock
     with ExitStack() as stack:
         file = None
@@ -394,7 +394,7 @@ def _check_pack(size_bytes: int, pieces: Pieces) -> None:
 
 
 def _same(registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:
-    """An upload that is under way for just what is declared, and has its bytes."""
+    """Return an open upload with the same declaration whose file exists, or None."""
     spool = spool_of(registry)
     for upload in open_uploads(session, contributor_id, now()):
         is_same = (upload.kind, upload.size_bytes, upload.name) == (declared.kind, declared.size_bytes, declared.name)
@@ -422,7 +422,7 @@ def _check_allowed(
 
 
 def _compare(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
-    """Compare a repeated chunk with the stored bytes. Raises Conflict where they differ, BadInput as `_write` does."""
+    """Compare a repeated chunk with the stored bytes. Raises Conflict if they differ, BadInput as `_write` does."""
     place = chunk.begin
     for piece in pieces:
         if place + len(piece) > chunk.end:
@@ -435,7 +435,7 @@ def _compare(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
 
 
 def _write(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
-    """Write what comes from `chunk.begin` on, no more than belongs to the chunk."""
+    """Write the bytes from `chunk.begin` on, not more than the chunk has."""
     place, hashed = chunk.begin, hashlib.sha256()
     for piece in pieces:
         if place + len(piece) > chunk.end:
@@ -456,7 +456,7 @@ def _declared_digest(upload: Upload) -> Digest | None:
 
 
 def _checked(registry: LocalRegistry, upload: Upload, file: SpoolFile, wanted: Digest | None) -> Digest:
-    """The digest of all bytes, which are read in little portions; raises BadInput where one is not as declared."""
+    """Return the digest of all bytes, read in small portions; raises BadInput for a wrong piece."""
     spans: list[tuple[int, int, Digest | None]] = [(0, upload.size_bytes, None)]
     if upload.kind == "pack":
         with registry.catalog.reading() as session:
@@ -479,16 +479,16 @@ def _checked(registry: LocalRegistry, upload: Upload, file: SpoolFile, wanted: D
 
 
 STRAY_AFTER_SECONDS = 3600.0
-"""A file without a row may be one whose row is about to be written."""
+"""Age from which a file without a row is removed: the row of a newer one may not be written yet."""
 AT_ONCE = 500
 
 RemoveRow = Callable[[Session, int], bool]
-"""Forgets an upload by its id, unless it is to stay: then False."""
+"""Removes the row of an upload by its id; returns False if it must stay."""
 
 
 @dataclass(slots=True)
 class TidyReport:
-    """What was removed, or with `dry_run` would be."""
+    """Removed uploads and files; with `dry_run`, those that would be removed."""
 
     expired_uploads: int = 0
     stray_files: int = 0
@@ -496,7 +496,7 @@ class TidyReport:
 
 
 def tidy_uploads(registry: LocalRegistry, *, dry_run: bool = False) -> TidyReport:
-    """Remove uploads whose time is over, and files of the spool that no row has. What a client is at is left alone."""
+    """Remove expired uploads, and files of the spool without a row. Uploads in use are kept."""
     report, after_id = TidyReport(), 0
     sizes = {file.name: file.size_bytes for file in spool_of(registry).walk()}
     while True:
@@ -519,11 +519,10 @@ def forget_uploads(
     public_ids: Collection[str] = (),
     remove: RemoveRow = remove_upload,
 ) -> int:
-    """Remove the contributor's finished uploads all of whose pieces are in `digests`, and those called by `public_ids`:
-    a model was made of them, or will not be. How many.
+    """Remove the contributor's finished uploads all of whose pieces are in `digests`, and those with `public_ids`.
 
-    Whoever still needs one of the pieces for another model leaves its digest out; `remove`, which looks again in the
-    transaction that removes, leaves an upload by answering False.
+    Returns the number of removed uploads. Digests of pieces that another model needs must be left out; `remove` checks
+    again in the removing transaction, and keeps an upload by returning False.
     """
     with registry.catalog.reading() as session:
         wanted = uploads_within(session, contributor_id, digests, public_ids)
@@ -531,9 +530,7 @@ def forget_uploads(
 
 
 def _removed(registry: LocalRegistry, uploads: Sequence[tuple[int, str]], remove: RemoveRow) -> list[str]:
-    """Remove `uploads`, ids and names, but those that a client is at, and those that `remove` leaves; the names of
-    those that went.
-    """
+    """Remove `uploads`, ids and names, except those in use and those that `remove` keeps; return the removed names."""
     spool = spool_of(registry)
     return [name for upload_id, name in uploads if _remove(registry, spool, upload_id, name, remove)]
 
@@ -549,7 +546,7 @@ def _remove(registry: LocalRegistry, spool: Spool, upload_id: int, name: str, re
 
 
 def _forget(registry: LocalRegistry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
-    """The row first: what dies in between leaves a stray file, not a row without one."""
+    """Remove the row, then the file: a crash in between leaves a stray file, not a row without a file."""
     with registry.catalog.writing() as session:
         is_gone = remove(session, upload_id)
     if is_gone:

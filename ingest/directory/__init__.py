@@ -1,13 +1,13 @@
-"""Organ directories: a model as a folder of small files, one a tensor, that any script can read and write.
+"""Organ directories: a model as a folder with one small file for each tensor, for any script.
 
     layout    the names in an organ directory, and the file of one tensor
-    metadata  GGUF metadata as JSON that people read, and back
-    jsontext  JSON from outside: its size
-    manifest  manifest.json: what it says, how it is written
+    metadata  convert GGUF metadata to readable JSON, and back
+    jsontext  read JSON from outside with limits of size, depth and memory
+    manifest  manifest.json: read and write it
     folder    files below an open folder by checked relative paths
-    opening   an organ directory, checked as a whole, to the GGUF files that it gives
-    extract   take GGUF files or a registered model apart into an organ directory
+    opening   open an organ directory, check it, and read it as GGUF files
+    extract   write GGUF files or a registered model as an organ directory
 
-A *stretch* is some consecutive bytes of `header.bin`. A *fresh* header is one that is written anew because the one that
-came with the folder does not fit its organs any more, or because none came.
+A *stretch* is a range of bytes of `header.bin`. A *fresh* header is a new one: the header in the folder does not fit
+its organs, or the folder has none.
 """

@@ -1,4 +1,4 @@
-"""Take GGUF files or a registered model apart into an organ directory."""
+"""Write GGUF files or a registered model as an organ directory."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ from organs.registry.store.files import Files
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """One GGUF file that is to be taken apart."""
+    """One GGUF file to extract."""
 
     name: str
     header: Header
     head: ByteSource
-    """Gives at least the header's bytes."""
+    """Has at least the header's bytes."""
     views: Callable[[], AbstractContextManager[Iterator[memoryview]]]
-    """Opens the bytes of the whole file in order; a view is valid until the next is asked for."""
+    """Returns the bytes of the whole file in order; a view is valid until the next one is read."""
     measures: Callable[[TensorInfo], Measures]
-    """Safe from several threads."""
+    """Measures an organ; safe for several threads."""
     check: Callable[[Digest], None]
-    """Called with the digest of what was read; raises when that is not what it should have been."""
+    """Called with the digest of the read bytes; raises for a wrong digest."""
 
 
 def file_contents(files: Sequence[DissectedFile]) -> list[Content]:
-    """The contents of files on the disk, which must stay the same until they are read; organs are measured."""
+    """Return the contents of files on the disk, which must not change before they are read; organs are measured."""
     return [
         Content(
             name=file.source.path.name,
@@ -203,12 +203,12 @@ def _as_it_came(plan: FilePlan, digest: Digest) -> None:
 Progress = Callable[[int], None]
 
 MANIFEST_BYTES_PER_TENSOR = 1024
-"""At most, for the look at the disk's room; its metadata may take three times what they take in the header."""
+"""Upper estimate for the check of free space; metadata can be three times as large as in the header."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractReport:
-    """What was written: the folder, and the name, size and digest of each GGUF file that it was made from."""
+    """The written folder, and the name, size and digest of each GGUF file that it was made from."""
 
     path: Path
     tensors: int
@@ -224,10 +224,10 @@ def extract(
     progress: Progress | None = None,
     files: Files | None = None,
 ) -> ExtractReport:
-    """Write `contents`, the files of one model in order, as the organ directory `target`; whole or not at all.
+    """Write `contents`, the files of one model in order, as the organ directory `target`, completely or not at all.
 
-    Memory does not depend on the sizes of tensors. Raises BadSource when something is in the way, a source changed, or
-    the manifest would be larger than is read again; DiskFull, StoreUnwritable; CorruptBlob and MissingBlob from the
+    Memory does not depend on the sizes of tensors. Raises BadSource if the target exists, a source changed, or the
+    manifest would be too large to read again; DiskFull, StoreUnwritable; CorruptBlob and MissingBlob from the
     registry.
     """
     _check_limits(contents)
@@ -339,7 +339,7 @@ class _Extraction:
 
 
 class _Passage:
-    """The bytes of a file, passing by once: taken in stretches, hashed as a whole."""
+    """The bytes of a file, read once in ranges, and hashed as a whole."""
 
     def __init__(self, views: Iterator[memoryview], progress: Progress) -> None:
         self._views = views
@@ -348,7 +348,7 @@ class _Passage:
         self._digest = hashlib.sha256()
 
     def take(self, size: int) -> Iterator[memoryview]:
-        """The next `size` bytes, in pieces."""
+        """Return the next `size` bytes, in pieces."""
         while size:
             if not len(self._view):
                 self._view = next(self._views)
@@ -359,7 +359,7 @@ class _Passage:
             yield piece
 
     def digest(self) -> Digest:
-        """Of everything that has passed."""
+        """Return the SHA-256 of all bytes so far."""
         return Digest(self._digest.hexdigest())
 
 
@@ -372,7 +372,7 @@ def _until_data(content: Content) -> tuple[int, int]:
 
 
 def _until_next(content: Content, tensor: TensorInfo) -> tuple[int, int]:
-    """From the end of `tensor` to where the next begins, or the file ends."""
+    """Return the range from the end of `tensor` to the next tensor or the end of the file."""
     header = content.header
     end = header.data_offset + tensor.offset + tensor.size_bytes
     padding = -tensor.size_bytes % header.alignment
@@ -380,7 +380,7 @@ def _until_next(content: Content, tensor: TensorInfo) -> tuple[int, int]:
 
 
 def _odd(bytes_in_order: _Passage, between: tuple[int, int], header_file: StagedFile) -> Iterator[Padding]:
-    """Let the padding `between` two offsets pass; if it is not all zeros it is kept."""
+    """Read the padding `between` two offsets, and store it if it is not all zeros."""
     begin, end = between
     data = b"".join(bytes(view) for view in bytes_in_order.take(end - begin))
     if data.strip(b"\0"):
@@ -389,4 +389,4 @@ def _odd(bytes_in_order: _Passage, between: tuple[int, int], header_file: Staged
 
 
 def _no_progress(_size_bytes: int) -> None:
-    """Nobody watches."""
+    """Ignore progress."""

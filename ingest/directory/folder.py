@@ -1,4 +1,4 @@
-"""Files below an open folder by checked relative paths, and a folder that appears whole and durable, or not at all."""
+"""Read files below an open folder by checked relative paths; and write a folder completely or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from organs.registry.store.files import (
 )
 
 OPEN_FILES_MAX = 64
-"""A model may have thousands of tensors, a process often no more than 1,024 descriptors."""
+"""A model can have thousands of tensors, a process often only 1,024 descriptors."""
 PEEK_BYTES = 1024
 
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -44,7 +44,7 @@ class _Open:
 class Folder:
     """An organ directory that is open for reads from several threads. A context manager.
 
-    A file's identity is taken when it is first looked at; from then on it must stay the same.
+    A file must not change after its first use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,18 +65,18 @@ class Folder:
         self.close()
 
     def size_bytes(self, file: str) -> int:
-        """The size of `file`; raises BadSource for what is no regular file, or lies behind a link."""
+        """Return the size of `file`; raises BadSource for anything but a regular file, and for links."""
         with self._lent(file):
             return self.identities[file].size_bytes
 
     def read_at(self, file: str, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes of `file`; raises BadSource when they are not there."""
+        """Return exactly `size` bytes of `file`; raises BadSource if it is shorter."""
         data = bytearray(size)
         self.read_into(file, memoryview(data), offset)
         return bytes(data)
 
     def read_into(self, file: str, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset` of `file`; raises BadSource when it ends before."""
+        """Fill `buffer` from `offset` of `file`; raises BadSource if it is shorter."""
         done = 0
         with self._lent(file) as descriptor:
             while done < len(buffer):
@@ -91,7 +91,7 @@ class Folder:
                 done += read
 
     def check_unchanged(self, file: str) -> None:
-        """Raise BadSource when `file` was written to, or another put in its place, since it was first looked at."""
+        """Raise BadSource if `file` was written or replaced since its first use."""
         try:
             with self._parent(file) as (parent, name):
                 now = FileIdentity.of(os.stat(name, dir_fd=parent, follow_symlinks=False))
@@ -101,7 +101,7 @@ class Folder:
             raise BadSource(f"{self.path / file}: changed while it was read; nothing was registered")
 
     def organ_files(self) -> Iterator[str]:
-        """What is named like an organ's file in the folders that organs are in."""
+        """Return the files in the folders of organs whose names are those of organ files."""
         for folder in FOLDERS.values():
             try:
                 with os.scandir(self.path / folder) as entries:
@@ -111,7 +111,7 @@ class Folder:
             yield from (f"{folder}/{name}" for name in sorted(names))
 
     def close(self) -> None:
-        """Give all descriptors back; safe to call twice."""
+        """Close all descriptors; safe to call twice."""
         with self._lock:
             for item in self._opened.values():
                 os.close(item.descriptor)
@@ -122,7 +122,7 @@ class Folder:
 
     @contextmanager
     def _lent(self, file: str) -> Iterator[int]:
-        """A descriptor of `file` that nobody closes inside the block."""
+        """Yield a descriptor of `file` that stays open inside the block."""
         with self._lock:
             item = self._opened.get(file)
             if item is None:
@@ -168,7 +168,7 @@ class Folder:
 
     @contextmanager
     def _parent(self, file: str) -> Iterator[tuple[int, str]]:
-        """The folder that `file` is in, open, each step taken without following a link; and its name there."""
+        """Open the folder of `file` without following links; return it with the file's name in it."""
         *folders, name = path_segments(file)
         with ExitStack() as opened:
             parent = self._descriptor
@@ -179,14 +179,14 @@ class Folder:
 
 
 def is_organ_directory(path: Path) -> bool:
-    """Whether the folder `path` is meant as an organ directory: by its manifest, and what is beside or in it."""
+    """Return whether the folder `path` is an organ directory: by its manifest, and the files beside or in it."""
     if not os.path.lexists(path / MANIFEST_FILE):
         return False
     return any((path / folder).is_dir() for folder in FOLDERS.values()) or says_its_format(path)
 
 
 def says_its_format(path: Path) -> bool:
-    """Whether the manifest in the folder `path` begins by saying that it is one of ours, as all that we write do."""
+    """Return whether the manifest in the folder `path` begins with the format of this program."""
     with suppress(OSError):
         descriptor = os.open(path / MANIFEST_FILE, _FILE)
         try:
@@ -200,11 +200,11 @@ def says_its_format(path: Path) -> bool:
 
 SYNCERS = 4
 WAITING_MAX = 64
-"""Files that are written and wait for the disk, each an open descriptor."""
+"""Written files that wait for the disk, each with an open descriptor."""
 
 
 class Staging:
-    """The folder while it is being written, under a name of its own beside its place."""
+    """A folder that is written under a temporary name beside its target."""
 
     def __init__(self, path: Path, files: Files) -> None:
         self.path = path
@@ -215,13 +215,13 @@ class Staging:
         self._folders = [path]
 
     def make_folder(self, name: str) -> None:
-        """A folder in it."""
+        """Create a folder inside."""
         self._files.make_folder(self.path / name, PUBLIC_FOLDER)
         self._folders.append(self.path / name)
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[StagedFile]:
-        """A new file in it, written from front to back; its way to the disk goes on behind the block."""
+        """Yield a new file, written from front to back; it is synced to the disk after the block."""
         descriptor = self._files.create(self.path / name, PUBLIC_FILE)
         try:
             yield StagedFile(descriptor, self._files)
@@ -232,7 +232,7 @@ class Staging:
         self._syncing.append(self._syncers.submit(self._sync, descriptor))
 
     def finish(self) -> None:
-        """Everything in it is on the disk when this returns."""
+        """Write all content to the disk."""
         for future in self._syncing:
             future.result()
         for folder in reversed(self._folders):
@@ -267,10 +267,10 @@ class StagedFile:
 
 @contextmanager
 def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None = None) -> Iterator[Staging]:
-    """A folder to be filled, which becomes `target` when the block ends well; else nothing of it is left.
+    """Yield a folder to fill, which becomes `target` at the end of the block; an error removes it.
 
-    With `replace` an organ directory of our format that is there gives way; an empty folder always does. Raises
-    BadSource for anything else in the way, DiskFull when `size_bytes` do not fit, StoreUnwritable.
+    With `replace`, an existing organ directory of this format is replaced; an empty folder always is. Raises BadSource
+    for anything else at `target`, DiskFull if `size_bytes` do not fit, StoreUnwritable.
     """
     files = files or Files()
     check_target(target, replace=replace)
@@ -295,7 +295,7 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None 
 
 
 def check_target(target: Path, *, replace: bool) -> None:
-    """Raise BadSource for what is in the way, as `staged` does."""
+    """Raise BadSource for an existing target, as `staged` does."""
     if not target.parent.is_dir():
         raise BadSource(f"{target.parent}: no such folder")
     if not os.path.lexists(target):
@@ -327,5 +327,5 @@ def _place(temporary: Path, target: Path, files: Files) -> None:
 
 
 def total(sizes: Sequence[int], block_bytes: int = 4096) -> int:
-    """What files of these sizes take on a disk."""
+    """Return the space of files of these sizes on a disk, in bytes."""
     return sum(-(-size // block_bytes) * block_bytes for size in sizes)

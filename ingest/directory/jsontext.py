@@ -1,4 +1,4 @@
-"""JSON from outside: its size, its depth and what it would become in memory are bounded before anything is built."""
+"""Read JSON from outside: size, depth and future memory are limited before anything is built."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PARSED_MAX_RATIO = 4
 """What a manifest may become in memory: so many bytes, and this many more for each of its own. A line of ours for a
 tensor is 560 bytes and becomes 1,700; three bytes of `{},` become 72."""
 KEYS_MAX = 200_000
-"""Different keys. Our own manifest has 40, others have one for each tensor and metadata entry."""
+"""Different keys. This program's manifest has 40, others have one for each tensor and metadata entry."""
 DEPTH_MAX = 12
 
 CHUNK_BYTES = 256 * 1024
-"""Looked at at a time: what a chunk is cut into takes many times its size."""
+"""Bytes that are scanned at a time: the parts of a chunk take many times its size in memory."""
 
 _BACKSLASHES = re.compile(rb"\\*+")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -30,21 +30,21 @@ a byte for each of its own); a number."""
 
 @dataclass(slots=True)
 class Outline:
-    """What JSON text consists of, counted without parsing it."""
+    """Counts of the parts of a JSON text, without parsing it."""
 
     size_bytes: int = 0
     bone_bytes: int = 0
-    """What stands outside of strings, one quote of each included."""
+    """Bytes outside of strings, with one quote of each string."""
     strings: int = 0
     objects: int = 0
     lists: int = 0
     empty: int = 0
-    """Objects and lists without anything in them, not even a space."""
+    """Objects and lists without any content, not even a space."""
     members: int = 0
     commas: int = 0
 
     def add(self, data: bytes) -> bytes:
-        """Count `data`, which is whole tokens; its brackets."""
+        """Count `data`, which has only whole tokens; return its brackets."""
         brackets = []
         self.size_bytes += len(data)
         for inside, pieces in _chunks(data):
@@ -60,7 +60,7 @@ class Outline:
         return b"".join(brackets)
 
     def refusal(self) -> str | None:
-        """Why such a text is not read, if it is not."""
+        """Return why such a text is refused, or None."""
         if self.size_bytes > MANIFEST_MAX_BYTES:
             return f"{self.size_bytes} bytes; at most {MANIFEST_MAX_BYTES} are read"
         most = PARSED_MAX_BYTES + PARSED_MAX_RATIO * self.size_bytes
@@ -85,9 +85,9 @@ class Outline:
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of `data`; raises ValueError with one sentence for what is no JSON, or over a limit.
+    """Return the value of `data`; raises ValueError with one sentence for invalid JSON, or beyond a limit.
 
-    A key that stands twice in one object is refused: readers differ on which of the two counts.
+    Repeated keys in one object are refused: parsers differ on which one counts.
     """
     outline = Outline(size_bytes=len(data))
     if refusal := outline.refusal():
@@ -108,9 +108,9 @@ def parse_json(data: bytes) -> Any:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """`data` cut at the quotes of its strings, chunk by chunk; 1 with a chunk that begins inside a string, else 0.
+    """Split `data` at the quotes of its strings, chunk by chunk; with 1 if a chunk begins inside a string, else 0.
 
-    What is inside strings and what is not take turns. Escaped quotes and backslashes are left out.
+    Parts inside and outside of strings alternate. Escaped quotes and backslashes are left out.
     """
     begin, inside = 0, 0
     while begin < len(data):

@@ -31,7 +31,7 @@ FOLDERS: dict[OrganType, str] = {
     OrganType.ADAPTER: "adapter",
     OrganType.OTHER: "other",
 }
-"""The last is made only where it is needed."""
+"""The folders of organs; the last one is created only if needed."""
 
 PATH_MAX_LENGTH = 512
 SEGMENT_MAX_BYTES = 200
@@ -50,17 +50,17 @@ DEVICES = frozenset(
         *(f"{kind}{number}" for kind in ("com", "lpt") for number in range(10)),
     }
 )
-"""Names that mean a device on Windows, with any ending."""
+"""Names of devices on Windows, with any suffix."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 _FORBIDDEN = re.compile(r'["*/:<>?\\|]')  # characters that are not printable are asked for besides
 
 
 def organ_files(names: Iterable[str]) -> list[str]:
-    """The file of each tensor, `folder/name.bin`, in order; no two are the same on any file system.
+    """Return the file of each tensor, `folder/name.bin`, in order; all differ on any file system.
 
-    Dots become underscores and `.weight` is dropped. A name that is taken already, in whatever case, or that means a
-    device, gets the first digits of the SHA-256 of the tensor's name.
+    Dots become underscores and `.weight` is removed. A name that is already used, in any case, or that is a device,
+    gets the first digits of the SHA-256 of the tensor's name.
     """
     taken: set[str] = set()
     files = []
@@ -72,7 +72,7 @@ def organ_files(names: Iterable[str]) -> list[str]:
 
 
 def path_segments(text: str) -> tuple[str, ...]:
-    """The parts of a relative path that stays below its folder on every system.
+    """Return the parts of a relative path that stays below its folder on every system.
 
     Raises ValueError with what is wrong: absolute, upwards, a drive, a backslash, a device, too long or too deep.
     """
@@ -89,7 +89,7 @@ def path_segments(text: str) -> tuple[str, ...]:
 
 
 def safe_file_name(name: str) -> str:
-    """`name` if a GGUF file may be called so on every system, else the nearest such name."""
+    """Return `name` if it is valid for a GGUF file on every system, else the nearest such name."""
     stem = name.removesuffix(GGUF_SUFFIX)
     with suppress(ValueError):
         _check_segment(name)
@@ -128,16 +128,16 @@ _NAME = re.compile(rb"[\x20-\x7e]+")
 
 
 def encode_head(spec: TensorSpec) -> bytes:
-    """What stands before the data of `spec`."""
+    """Return the bytes before the data of `spec`."""
     name = spec.name.encode("ascii")
     dims = struct.pack(f"<I{len(spec.shape)}Q", len(spec.shape), *spec.shape)
     return _U32.pack(len(name)) + name + dims + _U32.pack(spec.dtype.id)
 
 
 def parse_head(data: bytes, file_size_bytes: int) -> tuple[TensorSpec, int]:
-    """The tensor that a file of `file_size_bytes` says it is, and where its bytes begin.
+    """Return the tensor of a file of `file_size_bytes`, and the offset of its bytes.
 
-    `data` is the file's beginning, HEAD_MAX_BYTES of it or all. Raises ValueError with what is wrong.
+    `data` is the beginning of the file, up to HEAD_MAX_BYTES. Raises ValueError with what is wrong.
     """
     name_size = _number(data, 0, "name length")
     if not 1 <= name_size <= NAME_MAX_BYTES:
@@ -167,7 +167,7 @@ def parse_head(data: bytes, file_size_bytes: int) -> tuple[TensorSpec, int]:
 
 
 def check_shape(shape: tuple[int, ...], dtype: DType) -> None:
-    """Raise ValueError for a shape that no file can hold, or whose rows are no whole blocks of `dtype`."""
+    """Raise ValueError for a shape that is too large, or whose rows are not whole blocks of `dtype`."""
     elements = 1
     for length in shape:
         if length < 1:

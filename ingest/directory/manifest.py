@@ -1,4 +1,4 @@
-"""manifest.json: what it says, how it is written, and reading ours exactly and that of other tools tolerantly."""
+"""manifest.json: write it, read this program's strictly, and those of other tools tolerantly."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from organs.registry.gguf.read import FIELDS_MAX
 from organs.registry.gguf.types import KEY_MAX_BYTES, SIZE_MAX
 
 REASONS_MAX = 20
-"""How many are spelled out; a hostile folder has no limit of its own."""
+"""Reasons in a message; a hostile folder can have any number."""
 TEXT_MAX_LENGTH = 1024
 
 
 @dataclass(slots=True)
 class Reasons:
-    """Why something is refused."""
+    """Collects the reasons of a refusal."""
 
     found: list[str] = field(default_factory=list)
     more: int = 0
 
     def add(self, reason: str) -> None:
-        """One more; those beyond the limit are only counted."""
+        """Add a reason; above the limit, reasons are only counted."""
         if len(self.found) < REASONS_MAX:
             self.found.append(reason)
         else:
             self.more += 1
 
     def raise_if_any(self, path: str) -> None:
-        """Raise BadDirectory for `path` with all of them."""
+        """Raise BadDirectory for `path` if there are reasons."""
         if self.found:
             raise BadDirectory(path, [*self.found, *([f"and {self.more} more"] if self.more else [])])
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of one JSON object. Each method gives the value, or None when it is absent or was refused.
+    """The fields of one JSON object. Each method returns the value, or None if it is absent or refused.
 
-    `lenient`: an optional field of another kind counts as absent, because another tool may mean something else by it.
+    `lenient`: an optional field of another type counts as absent, because other tools may use it differently.
     """
 
     values: dict[str, Any]
@@ -63,7 +63,7 @@ class Fields:
     lenient: bool = False
 
     def text(self, key: str, *, required: bool = False, longest: int = TEXT_MAX_LENGTH) -> str | None:
-        """A printable string."""
+        """Return a printable string."""
         value = self.values.get(key)
         if isinstance(value, str) and len(value) <= longest and value.isprintable():
             return value
@@ -71,7 +71,7 @@ class Fields:
         return None
 
     def whole(self, key: str, *, required: bool = False) -> int | None:
-        """A whole number from 0 to the largest size of a file."""
+        """Return an integer from 0 to the largest size of a file."""
         value = self.values.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SIZE_MAX:
             return value
@@ -79,7 +79,7 @@ class Fields:
         return None
 
     def digest(self, key: str) -> Digest | None:
-        """A SHA-256 digest."""
+        """Return a SHA-256 digest."""
         value = self.values.get(key)
         try:
             if isinstance(value, str):
@@ -90,7 +90,7 @@ class Fields:
         return None
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
-        """A list of whole numbers."""
+        """Return a list of integers."""
         value = self.values.get(key)
         if isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
             return tuple(value)
@@ -98,7 +98,7 @@ class Fields:
         return None
 
     def objects(self, key: str, most: int) -> Sequence[Fields]:
-        """A list of at most `most` objects."""
+        """Return a list of at most `most` objects."""
         value = self.values.get(key)
         if isinstance(value, list) and len(value) > most:
             self.reasons.add(f"{self.where}{key} has {len(value)} entries; at most {most} are read")
@@ -112,7 +112,7 @@ class Fields:
         return ()
 
     def object(self, key: str) -> Fields | None:
-        """An object."""
+        """Return an object."""
         value = self.values.get(key)
         if isinstance(value, dict):
             return Fields(value, f"{self.where}{key}.", self.reasons, self.lenient)
@@ -120,7 +120,7 @@ class Fields:
         return None
 
     def check_measures(self, key: str) -> None:
-        """An object of numbers and nulls."""
+        """Check an object of numbers and nulls."""
         value = self.values.get(key)
         if not isinstance(value, dict) or not all(_is_number(item) for item in value.values()):
             self._refuse(key, "an object of numbers", required=False)
@@ -143,7 +143,7 @@ GGUF_FILES_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some consecutive bytes of header.bin."""
+    """A range of bytes of header.bin."""
 
     offset_bytes: int
     size_bytes: int
@@ -151,7 +151,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Bytes that are not zero where zeros are usual: at `offset_bytes` of the GGUF, kept in header.bin."""
+    """Padding that is not zero: at `offset_bytes` of the GGUF, stored in header.bin."""
 
     offset_bytes: int
     kept: Stretch
@@ -163,18 +163,18 @@ Measures = Mapping[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor of the map. Its dtype and shape are in its own file, which is the authority for them."""
+    """A tensor of the map. Its file defines its dtype and shape."""
 
     name: str
     file: str
     gguf: int
-    """Which of the GGUF files it belongs to, from 0."""
+    """The number of its GGUF file, from 0."""
     sha256: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GgufEntry:
-    """One GGUF file that the folder gives."""
+    """One GGUF file of the folder."""
 
     name: str
     size_bytes: int | None = None
@@ -182,14 +182,14 @@ class GgufEntry:
     header: Stretch | None = None
     paddings: tuple[Padding, ...] = ()
     readable: tuple[Entry, ...] | None = None
-    """Metadata as it is readable, to be compared with the header; None when it came in another form."""
+    """Readable metadata, for comparison with the header; None in another form."""
     pairs: tuple[KeyValue | str, ...] = ()
-    """Metadata to be written; the key alone where the value is in header.bin only."""
+    """Metadata to write; only the key if the value is only in header.bin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The GGUF files of a folder, its tensors in order, and what was left out of a foreign one."""
+    """The GGUF files of a folder, its tensors in order, and omitted parts of another tool's manifest."""
 
     files: tuple[GgufEntry, ...]
     tensors: tuple[TensorEntry, ...]
@@ -198,20 +198,20 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class WrittenTensor:
-    """A tensor that has been written to its file."""
+    """A written tensor."""
 
     spec: TensorSpec
     file: str
     gguf: int
     offset_bytes: int
-    """In its GGUF file."""
+    """Offset in its GGUF file."""
     sha256: Digest
     measures: Measures
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenGguf:
-    """A GGUF file that has been taken apart."""
+    """A GGUF file that was written to the folder."""
 
     name: str
     size_bytes: int
@@ -225,7 +225,7 @@ class WrittenGguf:
 def manifest_lines(
     architecture: str | None, files: Sequence[WrittenGguf], tensors: Sequence[WrittenTensor]
 ) -> Iterator[str]:
-    """The text of manifest.json, line by line."""
+    """Return the text of manifest.json, line by line."""
     about = {"format": FORMAT, "version": FORMAT_VERSION, "architecture": architecture, "header_file": HEADER_FILE}
     yield "{\n"
     for key, value in about.items():
@@ -277,7 +277,7 @@ def _tensor_values(tensor: WrittenTensor) -> dict[str, Any]:
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has nothing for NaN and the infinities."""
+    """Return the value, or None for NaN and infinities, which JSON lacks."""
     return value if value is None or math.isfinite(value) else None
 
 
@@ -323,7 +323,7 @@ _INTEGERS = (
 
 
 def plain_key_value(key: str, value: Any) -> KeyValue:
-    """The entry for a plain JSON value; raises ValueError when GGUF has nothing for it."""
+    """Return the entry for a plain JSON value; raises ValueError if GGUF has no type for it."""
     check_key(key)
     if isinstance(value, dict) and {"type", "value"} <= value.keys() and isinstance(value["type"], str):
         return key_value(key, value["type"], value["value"])
@@ -346,7 +346,7 @@ def _known_type(key: str) -> str | None:
 
 
 def _loosened(kind: str, value: Any) -> Any:
-    """`value` as whole number or truth where other tools wrote 32.0 or 1."""
+    """Return `value` as an integer or boolean if other tools wrote 32.0 or 1."""
     if kind == "bool" and value in (0, 1):
         return bool(value)
     if "int" in kind and isinstance(value, float) and value.is_integer():
@@ -397,15 +397,15 @@ def _float_type(values: list[float]) -> str:
 
 
 TENSOR_MAPS = ("tensors", "tensor_map", "organs")
-"""Where a tensor map is looked for, in this order."""
+"""Fields that can have the tensor map, in this order."""
 PADDINGS_MAX = TENSORS_MAX + 1
-"""One behind the header, and one behind each tensor."""
+"""One after the header, and one after each tensor."""
 
 
 def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
-    """What the parsed JSON of a manifest says; `default_name` is for a GGUF that has none in it.
+    """Return the manifest of parsed JSON; `default_name` is for a GGUF without a name.
 
-    Raises BadDirectory for `path` with everything that is wrong.
+    Raises BadDirectory for `path` with all reasons.
     """
     reasons = Reasons()
     if not isinstance(values, dict):
@@ -471,7 +471,7 @@ def _paddings(fields: Fields) -> Iterator[Padding]:
 
 
 def _single_file(fields: Fields, name: str, notes: list[str]) -> GgufEntry:
-    """The one GGUF of a manifest without `files`: metadata, and where it lacks them architecture and model name."""
+    """Return the one GGUF of a manifest without `files`: metadata, with architecture and model name added."""
     _readable, pairs = _metadata(fields, notes)
     keys = {pair if isinstance(pair, str) else pair.key for pair in pairs}
     more = []
@@ -494,7 +494,7 @@ def _model_name(fields: Fields) -> str | None:
 
 
 def _metadata(fields: Fields, notes: list[str]) -> tuple[tuple[dict[str, Any], ...] | None, tuple[KeyValue | str, ...]]:
-    """The entries, as they are readable if that is their form, and as they are to be written."""
+    """Return the entries in readable form, if they have it, and the entries to write."""
     value = fields.values.get("metadata")
     if isinstance(value, dict):
         return None, tuple(_plain_pairs(fields, value, notes))
@@ -523,7 +523,7 @@ def _plain_pairs(fields: Fields, values: dict[str, Any], notes: list[str]) -> It
 
 
 def _pair(entry: Fields) -> KeyValue | str:
-    """An entry to be written, or its key alone where the value is left out; the empty text when it was refused."""
+    """Return an entry to write, or its key if it has no value; an empty text if it is refused."""
     key = entry.text("key", required=True, longest=KEY_MAX_BYTES)
     kind = entry.text("type", required=True)
     if key is None or kind is None:
@@ -575,7 +575,7 @@ def _check_path(entry: Fields, file: str) -> None:
 
 
 def _check_rest(entry: Fields) -> None:
-    """Fields that are for reading only are held to their kind all the same, where they are ours."""
+    """Check the types of informative fields in manifests of this program."""
     if entry.lenient:
         return
     for key in ("type", "tower", "slot"):

@@ -1,4 +1,4 @@
-"""GGUF metadata as JSON that people read, and back.
+"""Convert GGUF metadata to readable JSON, and back.
 
 An entry is `{"key": ..., "type": "uint32" or "array of string" ..., "value": ...}`. Text that is not UTF-8 is
 `{"base64": ...}`; NaN and the infinities, which JSON lacks, are words. Beyond the limits below a value is left out: the
@@ -22,7 +22,7 @@ Entry = dict[str, Any]
 
 READABLE_MAX_BYTES = 32 * 1024 * 1024
 READABLE_MAX_VALUES = 1_500_000
-"""Over all values of one header. A vocabulary of 262,000 tokens with 515,000 merges has 1.3 million."""
+"""Values of one header. A vocabulary of 262,000 tokens with 515,000 merges has 1.3 million."""
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _KEY = re.compile(r"[\x20-\x7e]+")
@@ -32,7 +32,7 @@ _FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
 
 
 def readable_metadata(source: ByteSource, header: Header) -> list[Entry]:
-    """Every entry of `header` in order; those that do not fit the limits are without their value."""
+    """Return all entries of `header` in order; those beyond the limits have no value."""
     entries: list[Entry] = []
     room_bytes, room_values = READABLE_MAX_BYTES, READABLE_MAX_VALUES
     for field in header.fields:
@@ -46,7 +46,7 @@ def readable_metadata(source: ByteSource, header: Header) -> list[Entry]:
 
 
 def same_metadata(entries: list[Entry], of_header: list[Entry]) -> bool:
-    """Whether `given` says what the header says; a value that is left out on either side is not compared."""
+    """Return whether `entries` equal those of the header; omitted values are not compared."""
     if len(entries) != len(of_header):
         return False
     return all(
@@ -58,7 +58,7 @@ def same_metadata(entries: list[Entry], of_header: list[Entry]) -> bool:
 
 
 def key_value(key: str, type_text: str, value: Any) -> KeyValue:
-    """The entry to be written; raises ValueError with what is wrong."""
+    """Return the entry to write; raises ValueError with the problem."""
     check_key(key)
     if not type_text.startswith(_ARRAY_OF):
         kind = _kind(type_text)
@@ -70,7 +70,7 @@ def key_value(key: str, type_text: str, value: Any) -> KeyValue:
 
 
 def check_key(key: str) -> None:
-    """Raise ValueError for what is no key of GGUF metadata."""
+    """Raise ValueError for an invalid key of GGUF metadata."""
     if len(key) > KEY_MAX_BYTES or not _KEY.fullmatch(key):
         raise ValueError(f"a key is 1 to {KEY_MAX_BYTES} characters of printable ASCII")
 

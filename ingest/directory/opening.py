@@ -1,4 +1,4 @@
-"""An organ directory, checked as a whole, to the GGUF files that it gives, read without being written."""
+"""Open an organ directory, check it as a whole, and read it as GGUF files without writing them."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class FolderFile:
 
 @dataclass(frozen=True, slots=True)
 class PlacedOrgan:
-    """A tensor of the virtual file, with the digest that the manifest gives."""
+    """A tensor of the virtual file, with its digest in the manifest."""
 
     spec: TensorSpec
     offset_bytes: int
     sha256: Digest | None
     file: str
-    """Its own file in the folder."""
+    """Its file in the folder."""
 
 
 class VirtualFile(ComposedFile):
@@ -90,16 +90,16 @@ class VirtualFile(ComposedFile):
         self._organs = tuple(organs)
 
     def check_unchanged(self) -> None:
-        """Raise BadSource when one of the files that it is made of was written to or replaced."""
+        """Raise BadSource if one of its files was written or replaced."""
         self._folder.check_unchanged(MANIFEST_FILE)
         super().check_unchanged()
 
     def organ_digests(self) -> dict[int, Digest]:
-        """The digest of each organ by its offset; reads them all."""
+        """Return the digest of each organ by its offset; reads all organs."""
         return {organ.offset_bytes: self._digest(organ) for organ in self._organs}
 
     def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
-        """The file that the folder was made from, if the manifest says which; `organs` are digests by offset."""
+        """Return the original file of the folder, if the manifest names it; `organs` are digests by offset."""
         if self.sha256 is None:
             return None
         edited = (
@@ -110,7 +110,7 @@ class VirtualFile(ComposedFile):
         return Origin(self.path.name, self.sha256, tuple(edited))
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterator[str]:
-        """What a person should know, when the whole has the digest `sha256`, and the organs, by offset, `organs`."""
+        """Return notes for people, from the digest `sha256` of the file and those of its `organs` by offset."""
         yield from self.remarks
         origin = self.origin(organs)
         if origin is not None and origin.sha256 != sha256:
@@ -119,7 +119,7 @@ class VirtualFile(ComposedFile):
         yield from self._mismatches(organs)
 
     def _mismatches(self, organs: Mapping[int, Digest]) -> Iterator[str]:
-        """The organ files whose bytes do not have the SHA-256 that the manifest states, with both."""
+        """Return the organ files with another SHA-256 than in the manifest, with both digests."""
         wrong = [
             (organ, actual)
             for organ in self._organs
@@ -148,7 +148,7 @@ HEADERS_MAX_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Organ:
-    """A tensor with what its own file says, and where in it the bytes begin."""
+    """A tensor as its file describes it, with the offset of its bytes."""
 
     entry: TensorEntry
     spec: TensorSpec
@@ -156,23 +156,23 @@ class Organ:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """The header that came with the folder."""
+class _StoredHeader:
+    """The header in the folder."""
 
     source: HeaderSource
     header: Header
 
 
 def open_directory(folder: Folder) -> list[VirtualFile]:
-    """The GGUF files of the open `folder`, in order; they can be read while it stays open.
+    """Return the GGUF files of the open `folder`, in order; they can be read while it is open.
 
-    Raises BadDirectory with everything that is wrong with it, BadSource when it cannot be read.
+    Raises BadDirectory with all reasons, BadSource if it cannot be read.
     """
     where = str(folder.path)
     manifest = _read_manifest(folder)
     reasons = Reasons()
     organs = _organs(folder, manifest, reasons)
-    headers = _kept_headers(folder, manifest.files, reasons)
+    headers = _stored_headers(folder, manifest.files, reasons)
     reasons.raise_if_any(where)
     own: list[list[Organ]] = [[] for _ in manifest.files]
     for organ in organs:
@@ -221,8 +221,8 @@ def _organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]
     return organs
 
 
-def _kept_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_Kept | None]:
-    """The header of each file; many files may name the same bytes, so that what is read is counted over all."""
+def _stored_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_StoredHeader | None]:
+    """Return the header of each file; several files can use the same bytes, so read bytes are counted over all."""
     headers = []
     room = HEADERS_MAX_BYTES
     for entry in files:
@@ -231,7 +231,7 @@ def _kept_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) 
     return headers
 
 
-def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) -> _Kept | None:
+def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) -> _StoredHeader | None:
     if entry.header is None:
         return None
     assert entry.size_bytes is not None
@@ -256,12 +256,12 @@ def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) 
     except ValueError as error:
         reasons.add(f"{HEADER_FILE}: {error}")
     else:
-        return _Kept(source, header)
+        return _StoredHeader(source, header)
     return None
 
 
 def _virtual(
-    folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: _Kept | None, notes: Sequence[str]
+    folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None, notes: Sequence[str]
 ) -> VirtualFile:
     misfit = _misfit(entry, organs, header)
     if header is not None and misfit is None:
@@ -278,8 +278,8 @@ def _virtual(
     return VirtualFile(folder, entry.name, offset, sections, placed, entry.sha256, remarks)
 
 
-def _misfit(entry: GgufEntry, organs: Sequence[Organ], header: _Kept | None) -> str | None:
-    """Why the header that came with the folder cannot be used, if it cannot."""
+def _misfit(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> str | None:
+    """Return why the header in the folder cannot be used, or None."""
     if header is None:
         return "none came with the folder"
     due = {tensor.name: (tensor.shape, tensor.dtype) for tensor in header.header.tensors}
@@ -322,8 +322,8 @@ def _organ_section(folder: Folder, organ: Organ, offset: int) -> Section:
     return Section(offset, organ.spec.size_bytes, FolderFile(folder, organ.entry.file), organ.data_offset_bytes)
 
 
-def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _Kept | None) -> tuple[bytes, int]:
-    """The header with its padding, and the alignment; raises ValueError for metadata that cannot be written."""
+def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> tuple[bytes, int]:
+    """Return a new header with its padding, and the alignment; raises ValueError for invalid metadata."""
     metadata = _metadata(entry, header)
     alignment = header.header.alignment if header is not None else ALIGNMENT_DEFAULT
     for item in metadata:
@@ -337,7 +337,7 @@ def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _Kept | Non
     return encode_header(metadata, [organ.spec for organ in organs], alignment), alignment
 
 
-def _metadata(entry: GgufEntry, header: _Kept | None) -> list[Metadata]:
+def _metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
     if header is None:
         absent = [pair for pair in entry.pairs if isinstance(pair, str)]
         if absent:
@@ -360,5 +360,5 @@ def _metadata(entry: GgufEntry, header: _Kept | None) -> list[Metadata]:
 
 
 def directory_size_bytes(path: Path) -> int:
-    """What there is to read in the folder, for progress; what cannot be looked at counts as nothing."""
+    """Return the bytes to read in the folder, for progress; unreadable files count as 0."""
     return sum(file.stat().st_size for file in path.rglob("*.bin") if file.is_file())

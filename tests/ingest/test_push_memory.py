@@ -61,7 +61,7 @@ def test_a_memory_that_makes_no_sense_is_no_memory(fake: FakeRegistry, tmp_path:
 def test_a_place_that_cannot_be_written_remembers_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     memory = Memory(tmp_path / "file" / "push")
-    memory.keep_submission("u", "n", "d", 7)
+    memory.store_submission("u", "n", "d", 7)
     assert memory.submission("u", "n", "d") is None
 
 
@@ -69,7 +69,7 @@ def test_the_oldest_memories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(loads, "ENTRIES_MAX", 8)
     memory = Memory(tmp_path / "cache")
     for number in range(11):
-        memory.keep_submission("u", "n", str(number), 7)
+        memory.store_submission("u", "n", str(number), 7)
     assert len(list((tmp_path / "cache").iterdir())) == 8
     assert memory.submission("u", "n", "10") == 7
 

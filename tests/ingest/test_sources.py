@@ -92,7 +92,7 @@ def test_safetensors_are_refused_with_what_to_do(registry: LocalRegistry, tmp_pa
     (source,) = find_sources([str(tmp_path / "model.safetensors")])
     with pytest.raises(BadSource, match=r"convert_hf_to_gguf\.py FOLDER"):
         ingest_model(registry, source)
-    with pytest.raises(BadSource, match=r"nothing there to ingest: .*convert_hf_to_gguf\.py FOLDER"):
+    with pytest.raises(BadSource, match=r"nothing to ingest: .*convert_hf_to_gguf\.py FOLDER"):
         find_sources([str(tmp_path)])
 
 
@@ -145,7 +145,7 @@ def test_an_argument_that_names_nothing_is_refused(
 
 def test_a_folder_without_gguf_files_is_refused(tmp_path: Path) -> None:
     touch(tmp_path / "notes.txt")
-    with pytest.raises(BadSource, match="nothing there to ingest"):
+    with pytest.raises(BadSource, match="nothing to ingest"):
         find_sources([str(tmp_path)])
 
 
