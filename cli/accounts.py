@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from organs.cli.arguments import registry_address
+from organs.cli.arguments import registry_address, remote_registry
 from organs.cli.console import plain, print_json, print_table
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import parse_size, size_text
@@ -41,14 +41,13 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from organs.registry.catalog.tables import Contributor
-    from organs.registry.client.remote import RemoteRegistry
 
 DEFAULT, NO_QUOTA = "default", "none"
 _NUMBERS = ("used", "quota")
 
 
 def _size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """Bytes; None for what the server gives to everybody."""
+    """Return the size in bytes; None for the server's default."""
     if text is None or text == DEFAULT:
         return None
     try:
@@ -61,83 +60,79 @@ def _size(_context: click.Context, _option: click.Parameter, text: str | None) -
 def contributor() -> None:
     """Add, list or suspend contributors of this registry.
 
-    These work on the registry's own folder, not over the network. A contributor's models are in the namespace of the
-    same name.
+    These commands work on the registry's folder, not over the network. A contributor's models are in the namespace with
+    the contributor's name.
     """
-    if os.environ.get(REGISTRY_VARIABLE):
+    if registry_address() is not None:
         raise click.UsageError(
-            f"{REGISTRY_VARIABLE} names a registry elsewhere: give --home for one of your own; administrators of one "
-            "elsewhere have its page /admin/contributors"
+            f"{REGISTRY_VARIABLE} names a remote registry: give --home FOLDER for a local one; administrators of a "
+            "remote registry use its page /admin/contributors"
         )
 
 
 @contributor.command()
 @click.argument("name")
-@click.option("--quota", metavar="SIZE", callback=_size, help="What may be kept for them, 50G; else ORGAN_QUOTA.")
+@click.option("--quota", metavar="SIZE", callback=_size, help="Storage limit, such as 50G. [default: ORGAN_QUOTA]")
 def add(name: str, quota: int | None) -> None:
     """Add a contributor."""
     from organs.registry.catalog.register.accounts import add_contributor
 
-    _done(lambda session: add_contributor(session, name, quota_bytes=quota))
-    click.echo(f"now make a token: organ token create {plain(name)} --scope upload", err=True)
+    _change(lambda session: add_contributor(session, name, quota_bytes=quota))
+    click.echo(f"now create a token: organ token create {plain(name)} --scope upload", err=True)
 
 
 @contributor.command("list")
-@click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")
 def list_contributors(as_json: bool, quiet: bool) -> None:
-    """List the contributors by name; `local` is whoever works at this machine."""
+    """List the contributors by name; `local` is every user of this machine."""
     from organs.registry.catalog.queries.accounts import contributor_account, contributors_in_order
     from organs.registry.local import LocalRegistry
 
     with LocalRegistry.open() as registry, registry.catalog.reading() as session:
         default_bytes = registry.settings.quota_bytes
-        found = [contributor_account(session, one, default_bytes) for one in contributors_in_order(session)]
+        accounts = [contributor_account(session, row, default_bytes) for row in contributors_in_order(session)]
     if as_json:
-        print_json(ContributorAccountPage(items=tuple(found), next=None))
+        print_json(ContributorAccountPage(items=tuple(accounts), next=None))
     elif quiet:
-        for one in found:
-            click.echo(plain(one.name))
-    elif found:
-        print_table(
-            ("contributor", "state", "used", "quota", "since"), [_contributor_row(one) for one in found], _NUMBERS
-        )
+        for account in accounts:
+            click.echo(plain(account.name))
+    elif accounts:
+        columns = ("contributor", "state", "used", "quota", "since")
+        print_table(columns, [_contributor_row(account) for account in accounts], _NUMBERS)
     else:
-        click.echo("Nobody yet. Try: organ contributor add NAME", err=True)
+        click.echo("No contributors. Try: organ contributor add NAME", err=True)
 
 
 @contributor.command()
 @click.argument("name")
 def suspend(name: str) -> None:
-    """Let a contributor in no more; what they have published stays.
-
-    Their tokens and log-ins are good for nothing from the next request on.
-    """
+    """Suspend a contributor: no access from the next request on, with any token. Published models stay."""
     from organs.registry.catalog.register.accounts import set_contributor_state
 
-    _done(lambda session: set_contributor_state(session, name, "suspended"))
+    _change(lambda session: set_contributor_state(session, name, "suspended"))
 
 
 @contributor.command()
 @click.argument("name")
 def resume(name: str) -> None:
-    """Let a contributor in again, with the tokens that they had."""
+    """Give a suspended contributor access again, with the same tokens."""
     from organs.registry.catalog.register.accounts import set_contributor_state
 
-    _done(lambda session: set_contributor_state(session, name, "active"))
+    _change(lambda session: set_contributor_state(session, name, "active"))
 
 
 @contributor.command()
 @click.argument("name")
 @click.argument("size", callback=_size, metavar="SIZE|default")
 def quota(name: str, size: int | None) -> None:
-    """Say how much may be kept for a contributor, such as 50G."""
+    """Set how much is stored for a contributor at most, such as 50G."""
     from organs.registry.catalog.register.accounts import set_quota
 
-    _done(lambda session: set_quota(session, name, size))
+    _change(lambda session: set_quota(session, name, size))
 
 
-def _done(change: Callable[[Session], Contributor]) -> None:
+def _change(change: Callable[[Session], Contributor]) -> None:
     from organs.registry.catalog.queries.accounts import contributor_account
     from organs.registry.local import LocalRegistry
 
@@ -148,31 +143,31 @@ def _done(change: Callable[[Session], Contributor]) -> None:
     click.echo(plain(account.name))
 
 
-def _contributor_row(one: ContributorAccount) -> tuple[object, ...]:
+def _contributor_row(account: ContributorAccount) -> tuple[object, ...]:
     from organs.registry.catalog.register.accounts import LOCAL
 
-    limit = NO_QUOTA if one.name == LOCAL else size_text(one.quota.limit_bytes)
-    return (one.name, one.state, size_text(one.quota.used_bytes), limit, f"{one.since:%Y-%m-%d}")
+    limit = NO_QUOTA if account.name == LOCAL else size_text(account.quota.limit_bytes)
+    return (account.name, account.state, size_text(account.quota.used_bytes), limit, f"{account.since:%Y-%m-%d}")
 
 
 TOKENS_PATH = f"{API}/account/tokens"
-SHOWN_ONCE = "this is the only time that it is shown; give it to: organ login URL"
+SHOWN_ONCE = "copy it now, it is not shown again; to store it: organ login URL"
 
 
-def _id(_context: click.Context, _argument: click.Parameter, given: str) -> str:
-    """What a token is called by; of a whole token, that part of it."""
-    called = given.removeprefix(PREFIX)[:ID_LENGTH] if given.startswith(PREFIX) else given
-    if not (called.isascii() and called.isalnum() and len(called) == ID_LENGTH):
-        raise click.BadParameter(f"a token is called by {ID_LENGTH} letters and digits; organ token list shows them")
-    return called
+def _id(_context: click.Context, _argument: click.Parameter, text: str) -> str:
+    """Return the id of a token, which is a part of the whole token."""
+    token_id = text.removeprefix(PREFIX)[:ID_LENGTH] if text.startswith(PREFIX) else text
+    if not (token_id.isascii() and token_id.isalnum() and len(token_id) == ID_LENGTH):
+        raise click.BadParameter(f"the id of a token has {ID_LENGTH} letters and digits; organ token list shows it")
+    return token_id
 
 
 @click.group(cls=CommandGroup)
 def token() -> None:
     """Create, list or revoke tokens.
 
-    In the registry's folder these commands need no token and manage all tokens. With --registry URL they manage those
-    of your account there, and your token needs the scope `tokens`; without it, it can only revoke itself.
+    In the registry's folder these commands need no token and manage all tokens. With --registry URL they manage the
+    tokens of your account; your own token needs the scope `tokens` for this. Without it, it can only revoke itself.
     """
 
 
@@ -185,16 +180,18 @@ def token() -> None:
     type=click.Choice(SCOPES),
     default=("upload",),
     show_default="upload",
-    help="What it allows. Repeatable.",
+    help="What the token allows. Repeatable.",
 )
-@click.option("--label", default="", help="For its owner, to know it by.")
-@click.option("--days", type=click.IntRange(1, TOKEN_DAYS_MAX), help=f"How long. [default: {TOKEN_DAYS_DEFAULT}]")
-@click.option("--forever", is_flag=True, help="Never expires; with --registry, only with the token that creates it.")
+@click.option("--label", default="", help="A note that helps its owner to recognise it.")
+@click.option(
+    "--days", type=click.IntRange(1, TOKEN_DAYS_MAX), help=f"Days until it expires. [default: {TOKEN_DAYS_DEFAULT}]"
+)
+@click.option("--forever", is_flag=True, help="Do not let it expire; with --registry, it expires with your token.")
 def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: int | None, forever: bool) -> None:
-    """Print a new token of a CONTRIBUTOR. Its text is not stored.
+    """Create a token for a CONTRIBUTOR and print it. Its text is not stored.
 
-    With --registry URL it is a token of your own account: its scopes are some of your token's, it expires with your
-    token at the latest, and it is revoked with it.
+    With --registry URL it is for your own account: its scopes are a part of those of your token, it expires with your
+    token at the latest, and it is revoked together with your token.
     """
     from organs.registry.catalog.queries.accounts import contributor_by_name
     from organs.registry.catalog.register.accounts import create_token
@@ -202,51 +199,50 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
 
     if forever and days is not None:
         raise click.UsageError("--days and --forever exclude each other")
-    lasting = None if forever else days or TOKEN_DAYS_DEFAULT
-    elsewhere = os.environ.get(REGISTRY_VARIABLE)
-    if elsewhere:
+    lifetime_days = None if forever else days or TOKEN_DAYS_DEFAULT
+    if registry_address() is not None:
         if contributor is not None:
-            raise click.UsageError("a registry elsewhere makes tokens of your own account alone: leave CONTRIBUTOR out")
-        wanted = TokenRequest(scopes=scopes, label=label, days=lasting)
-        with _remote(elsewhere) as remote:
-            made = remote.connection.post(CreatedToken, TOKENS_PATH, wanted)
-        text = made.token
-        if made.expires_at is not None:
-            click.echo(f"expires {made.expires_at:%Y-%m-%d}", err=True)
+            raise click.UsageError("a remote registry creates tokens of your own account only: leave out CONTRIBUTOR")
+        request = TokenRequest(scopes=scopes, label=label, days=lifetime_days)
+        with remote_registry() as remote:
+            created = remote.connection.post(CreatedToken, TOKENS_PATH, request)
+        text = created.token
+        if created.expires_at is not None:
+            click.echo(f"expires {created.expires_at:%Y-%m-%d}", err=True)
     else:
         if contributor is None:
-            raise click.UsageError("say whose token it is to be: organ token create CONTRIBUTOR")
+            raise click.UsageError("whose token? give a name: organ token create CONTRIBUTOR")
         with LocalRegistry.open() as registry, registry.catalog.writing() as session:
             owner = contributor_by_name(session, contributor)
-            text = create_token(session, owner.id, scopes, label, lasting).text
+            text = create_token(session, owner.id, scopes, label, lifetime_days).text
     click.echo(plain(text))
     click.echo(SHOWN_ONCE, err=True)
 
 
 @token.command("list")
 @click.argument("contributor", required=False)
-@click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
-    """List tokens, those of everybody or of a CONTRIBUTOR, newest first; of none is the text known."""
-    elsewhere = os.environ.get(REGISTRY_VARIABLE)
-    if elsewhere:
+    """List all tokens, or those of a CONTRIBUTOR, newest first. Their text is not stored."""
+    is_remote = registry_address() is not None
+    if is_remote:
         if contributor is not None:
-            raise click.UsageError("a registry elsewhere lists the tokens of your own account alone")
-        with _remote(elsewhere) as remote:
+            raise click.UsageError("a remote registry lists the tokens of your own account only")
+        with remote_registry() as remote:
             page: Page[Any] = remote.connection.read(AccountTokenPage, TOKENS_PATH)
     else:
         page = _listed(contributor)
-    found: Sequence[AccountToken] = page.items
+    tokens: Sequence[AccountToken] = page.items
     if as_json:
         print_json(page)
     elif quiet:
-        for one in found:
-            click.echo(plain(one.id))
-    elif found:
-        whose = () if elsewhere else ("contributor",)  # elsewhere all are one's own
-        columns = ("token", *whose, "label", "scopes", "state", "expires", "created by", "last used")
-        print_table(columns, [_token_row(one) for one in found])
+        for listed in tokens:
+            click.echo(plain(listed.id))
+    elif tokens:
+        owner = () if is_remote else ("contributor",)
+        columns = ("token", *owner, "label", "scopes", "state", "expires", "created by", "last used")
+        print_table(columns, [_token_row(listed) for listed in tokens])
     else:
         click.echo("No tokens.", err=True)
 
@@ -261,17 +257,16 @@ def revoke(token_id: str) -> None:
     from organs.registry.catalog.register.accounts import revoke_token
     from organs.registry.local import LocalRegistry
 
-    elsewhere = os.environ.get(REGISTRY_VARIABLE)
-    if elsewhere:
+    if registry_address() is not None:
         try:
-            with _remote(elsewhere) as remote:
-                ended = remote.connection.delete(AccountToken, f"{TOKENS_PATH}/{token_id}").id
+            with remote_registry() as remote:
+                revoked = remote.connection.delete(AccountToken, f"{TOKENS_PATH}/{token_id}").id
         except NotFound as error:
             raise NoSuchToken(str(error)) from error
     else:
         with LocalRegistry.open() as registry, registry.catalog.writing() as session:
-            ended = revoke_token(session, token_id).public_id
-    click.echo(f"{plain(ended)} is revoked, and so are the tokens that it created", err=True)
+            revoked = revoke_token(session, token_id).public_id
+    click.echo(f"{plain(revoked)} is revoked, and so are the tokens that it created", err=True)
 
 
 def _listed(contributor: str | None) -> ListedTokenPage:
@@ -291,44 +286,38 @@ def _listed(contributor: str | None) -> ListedTokenPage:
         )
 
 
-def _remote(url: str) -> RemoteRegistry:
-    from organs.registry.client.remote import RemoteRegistry
-
-    return RemoteRegistry.open(url)
-
-
-def _token_row(one: AccountToken) -> tuple[object, ...]:
+def _token_row(listed: AccountToken) -> tuple[object, ...]:
     return (
-        one.id,
-        *((one.contributor,) if isinstance(one, ListedToken) else ()),
-        one.label or "–",
-        ", ".join(one.scopes),
-        one.state,
-        "for ever" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d}",
-        one.created_by or "–",
-        "–" if one.last_used_at is None else f"{one.last_used_at:%Y-%m-%d}",
+        listed.id,
+        *((listed.contributor,) if isinstance(listed, ListedToken) else ()),
+        listed.label or "–",
+        ", ".join(listed.scopes),
+        listed.state,
+        "never" if listed.expires_at is None else f"{listed.expires_at:%Y-%m-%d}",
+        listed.created_by or "–",
+        "–" if listed.last_used_at is None else f"{listed.last_used_at:%Y-%m-%d}",
     )
 
 
 TYPED_MAX_BYTES = 256
-"""Of a line; a token has 63 characters."""
+"""The longest line that is read; a token has 63 characters."""
 
 
 @click.command()
 @click.argument("url", required=False, metavar="URL")
-@click.option("--token-stdin", is_flag=True, help="Read the token from stdin instead of asking for it.")
-@click.option("--insecure", is_flag=True, help="Let the token travel over plain http, where others can read it.")
-@click.option("--list", "lists", is_flag=True, help="List the registries for which a token is kept.")
-@click.option("--forget", "forgets", metavar="URL", help="Forget the token for that registry.")
-@click.option("--json", "as_json", is_flag=True, help="What is told as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with --list, print addresses only.")
+@click.option("--token-stdin", is_flag=True, help="Read the token from stdin.")
+@click.option("--insecure", is_flag=True, help="Allow http without encryption, where others can read the token.")
+@click.option("--list", "lists", is_flag=True, help="List the registries with a stored token.")
+@click.option("--forget", "forgets", metavar="URL", help="Delete the stored token for that registry.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only; with --list, print addresses only.")
 def login(
     url: str | None, token_stdin: bool, insecure: bool, lists: bool, forgets: str | None, as_json: bool, quiet: bool
 ) -> None:
-    """Remember the token for the registry at URL, in a file that only you can read.
+    """Store the token for the registry at URL, in a file that only you can read.
 
-    Whoever runs the registry gives you a token, or its account page does. It is sent to that address alone, and over
-    plain http only to this machine. ORGAN_TOKEN goes before what is kept.
+    You get a token from the administrator of the registry, or on its account page. The token is sent only to that
+    address, and without encryption only to this machine. ORGAN_TOKEN comes before a stored token.
     """
     if sum((lists, forgets is not None, url is not None)) > 1:
         raise click.UsageError("give a URL, or --list, or --forget URL")
@@ -337,63 +326,63 @@ def login(
     elif forgets is not None:
         _forget(forgets, quiet=quiet)
     else:
-        place = url or registry_address()
-        if place is None:
+        address = url or registry_address()
+        if address is None:
             raise click.UsageError("give the URL of a registry")
-        _log_in(place, from_stdin=token_stdin, insecure=insecure, as_json=as_json, quiet=quiet)
+        _log_in(address, from_stdin=token_stdin, insecure=insecure, as_json=as_json, quiet=quiet)
 
 
 def _log_in(url: str, *, from_stdin: bool, insecure: bool, as_json: bool, quiet: bool) -> None:
     from organs.registry.client.connection import Connection
 
-    where = str(parse_address(url))
-    token = _token_to_keep(where, from_stdin=from_stdin)
-    connection = Connection(where, token, plain_http=insecure)
+    address = str(parse_address(url))
+    token = _read_token(address, from_stdin=from_stdin)
+    connection = Connection(address, token, plain_http=insecure)
     try:
         account = connection.read(Account, f"{API}/account")
     finally:
         connection.close()
-    keep_token(where, KeptToken(token, insecure))
+    keep_token(address, KeptToken(token, insecure))
     if as_json:
-        print_json({"registry": where, "contributor": account.contributor, "scopes": account.scopes})
+        print_json({"registry": address, "contributor": account.contributor, "scopes": account.scopes})
     elif not quiet:
-        click.echo(f"{where}: you are {plain(account.contributor)}, {_scopes(account)}")
-        click.echo(f"the token is kept in {plain(tokens_path())}", err=True)
+        click.echo(f"{address}: you are {plain(account.contributor)}, {_scopes(account)}")
+        click.echo(f"the token is stored in {plain(tokens_path())}", err=True)
         if os.environ.get(TOKEN_VARIABLE):
-            click.echo(f"note: {TOKEN_VARIABLE} is set, and goes before it", err=True)
+            click.echo(f"note: {TOKEN_VARIABLE} is set, and comes before it", err=True)
 
 
-def _token_to_keep(where: str, *, from_stdin: bool) -> str:
-    """The token, as it is typed without being shown, or piped; raises BadToken for one that is mistyped."""
+def _read_token(address: str, *, from_stdin: bool) -> str:
+    """Read a token from a hidden prompt or from stdin. Raises BadToken for a mistyped one."""
     if from_stdin:
-        told = sys.stdin.buffer.readline(TYPED_MAX_BYTES).decode("ascii", "replace").strip()
+        token = sys.stdin.buffer.readline(TYPED_MAX_BYTES).decode("ascii", "replace").strip()
     elif sys.stdin.isatty():
-        told = click.prompt(f"Token for {where}", hide_input=True, err=True).strip()
+        token = str(click.prompt(f"Token for {address}", hide_input=True, err=True)).strip()
     else:
-        raise BadSetting("nobody is there to type a token: give --token-stdin")
-    parse_token(told)
-    return str(told)
+        raise BadSetting("there is no terminal to ask for the token: give --token-stdin")
+    parse_token(token)
+    return token
 
 
 def _scopes(account: Account) -> str:
-    return f"for {plain(', '.join(account.scopes))}" if account.scopes else "for nothing in particular"
+    return f"for {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
 
 
 def _list(*, as_json: bool, quiet: bool) -> None:
-    """Addresses alone: of a token not a letter is shown."""
-    kept = kept_tokens()
+    """Print the addresses with a stored token, never a part of a token."""
+    stored = kept_tokens()
     if as_json:
-        items = [{"registry": url, "plain_http": one.plain_http} for url, one in sorted(kept.items())]
+        items = [{"registry": url, "plain_http": entry.plain_http} for url, entry in sorted(stored.items())]
         print_json({"items": items, "next": None})
         return
-    for url, one in sorted(kept.items()):
-        click.echo(plain(url) + (" (also over plain http)" if one.plain_http and not quiet else ""))
-    if not kept and not quiet:
-        click.echo("No tokens are kept. Try: organ login URL", err=True)
+    for url, entry in sorted(stored.items()):
+        click.echo(plain(url) + (" (also without encryption)" if entry.plain_http and not quiet else ""))
+    if not stored and not quiet:
+        click.echo("No stored tokens. Try: organ login URL", err=True)
 
 
 def _forget(url: str, *, quiet: bool) -> None:
     if not forget_token(url):
-        raise BadSetting(f"no token is kept for {parse_address(url)}")
+        raise BadSetting(f"no token is stored for {parse_address(url)}")
     if not quiet:
-        click.echo("forgotten here; it stays good until it is revoked or expires", err=True)
+        click.echo("deleted from this machine; the token is valid until it is revoked or expires", err=True)

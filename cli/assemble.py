@@ -13,7 +13,7 @@ import click
 
 from organs.cli.arguments import selected_registry
 from organs.cli.console import plain, print_json, print_path, progress_bar
-from organs.cli.files import WrittenPath, folder_of, gguf_targets, shard_size, stem_of, write_files
+from organs.cli.outputs import WrittenPath, folder_of, gguf_targets, shard_size, stem_of, write_files
 from organs.registry.amounts import size_text
 from organs.registry.digest import Digest
 from organs.registry.errors import BadName, BadSource, NotAssemblable, NotFound

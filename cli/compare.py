@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 import click
 
-from organs.cli.arguments import registry_address, selected_registry
+from organs.cli.arguments import selected_registry
 from organs.cli.console import plain, print_json, print_sentence, print_table
-from organs.cli.files import InputModels, is_file
 from organs.registry.amounts import share_text, theta_text
-from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.entities.comparison import Comparison
-from organs.registry.entities.finding import Severity
-from organs.registry.entities.plan import Compatibility, FitCount, TypeCompatibility
 
 CHANGED_SHOWN = 10
 NAMES_SHOWN = 10
@@ -145,95 +140,3 @@ def _print_names(label: str, names: Sequence[str]) -> None:
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         click.echo()
         print_sentence(f"{label}: {plain(', '.join(names[:NAMES_SHOWN]))}{more}")
-
-
-_FIT_NUMBERS = ("fit", "of")
-
-
-@click.command()
-@click.argument("base", metavar="BASE")
-@click.argument("donor", required=False, metavar="[DONOR]")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models at most.")
-@click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the types that fit, or the models' names, only.")
-def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool) -> None:
-    """Say whether the organs of DONOR fit into BASE, type by type, and why not.
-
-    Without a DONOR, list the registered models that have organs which fit, relatives first: organs of strangers fit by
-    shape alone. BASE and DONOR are registered models, by name or by sha256: and a digest; with a DONOR also GGUF files
-    and organ directories.
-    """
-    if donor is None:
-        _print_models(base, limit, as_json=as_json, quiet=quiet)
-        return
-    found = _compatibility(base, donor)
-    if as_json:
-        print_json(found)
-    elif quiet:
-        for one in found.types:
-            if one.fitting == one.total:
-                click.echo(one.type)
-    else:
-        _print_pair(found)
-
-
-def _compatibility(base: str, donor: str) -> Compatibility:
-    from organs.registry.compose.compatibility import check_compatibility
-
-    are_files = [is_file(base), is_file(donor)]
-    if not any(are_files):
-        with selected_registry() as registry:
-            return registry.compatibility(base, donor)
-    if registry_address() is not None and not all(are_files):
-        raise click.UsageError("a remote registry compares its own models: give two names, or two files")
-    with ExitStack() as opened:
-        models = InputModels(opened)
-        return check_compatibility(models.parent(base), models.parent(donor))
-
-
-def _print_pair(found: Compatibility) -> None:
-    from organs.cli.composing import print_findings
-
-    rows = [(one.type, one.fitting, one.total, _reasons(one)) for one in found.types]
-    if rows:
-        print_table(("type", "fit", "of", "why not"), rows, _FIT_NUMBERS)
-        click.echo()
-    print_findings(found.findings)
-    refused = any(one.severity is Severity.REFUSE for one in found.findings)
-    if refused and any(one.fitting for one in found.types):
-        print_sentence("A refusal of one type does not affect the others.")
-
-
-def _reasons(one: TypeCompatibility) -> str:
-    """Return the codes of what prevents a type from fitting, refusals first."""
-    codes = [finding.code for finding in one.findings if finding.severity is not Severity.INFO]
-    return ", ".join(dict.fromkeys(codes)) or ("" if one.fitting == one.total else "see below")
-
-
-def _print_models(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
-    with selected_registry() as registry:
-        found = registry.fitting(base, limit=limit)
-    if as_json:
-        print_json(found)
-    elif quiet:
-        for one in found.items:
-            click.echo(one.model)
-    elif not found.items:
-        click.echo(f"Nothing that is registered fits into {found.base}.", err=True)
-    else:
-        fitting = {kind for one in found.items for kind, fit in one.types.items() if fit.fitting or fit.equal}
-        kinds = list(dict.fromkeys(kind for one in found.items for kind in one.types if kind in fitting))
-        rows = [
-            (one.model, share_text(one.alike), *(_fit_text(one.types.get(kind)) for kind in kinds))
-            for one in found.items
-        ]
-        print_table(("model", "alike", *kinds), rows, ("alike", *kinds))
-        click.echo(f"Details: organ compat {found.base} MODEL", err=True)
-    if found.more and not as_json:
-        click.echo("there may be more: --limit", err=True)
-
-
-def _fit_text(fit: FitCount | None) -> str:
-    if fit is None:
-        return "–"
-    return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({fit.equal} equal)" if fit.equal else "")

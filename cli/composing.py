@@ -16,7 +16,7 @@ from rich.text import Text
 
 from organs.cli.arguments import registry_address
 from organs.cli.console import in_lines, plain, print_json, print_sentence, print_table, progress_bar
-from organs.cli.files import (
+from organs.cli.outputs import (
     OutputOptions,
     WrittenPath,
     check_fits,

@@ -1,4 +1,4 @@
-"""How commands print: tables, prose, sizes, JSON, progress and hints. Text from outside is made harmless."""
+"""Output of commands: tables, text, JSON, progress and hints. Control characters in text are escaped."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 INDENT = "  "
 WIDTH_MAX = 100
-"""Columns; longer lines are hard to read, however wide the terminal is."""
+"""Columns; longer lines are hard to read on any terminal."""
 
 
 def in_lines(text: str, indent: str = "") -> str:
-    """Prose in lines of the terminal's width, 80 without one, 100 at most."""
+    """Return text wrapped to the width of the terminal: 80 columns without one, 100 at most."""
     width = min(WIDTH_MAX, shutil.get_terminal_size().columns)
     return textwrap.fill(
         text,
@@ -65,37 +65,37 @@ def in_lines(text: str, indent: str = "") -> str:
 
 
 def print_prose(text: str) -> None:
-    """`text` of several lines, set in so that none of them looks like a line of the command's own."""
+    """Print text of several lines, indented to tell it from the lines of the command."""
     for line in text.splitlines():
         shown = plain(line.expandtabs(4))
         click.echo((in_lines(shown, INDENT) if sys.stdout.isatty() else INDENT + shown).rstrip())
 
 
 def print_sentence(text: str) -> None:
-    """`text` without what a terminal would obey, in lines on a terminal; in a pipe it stays one line, for scripts."""
+    """Print text without control characters, wrapped on a terminal; in a pipe it is one line, for scripts."""
     shown = plain(text)
     click.echo(in_lines(shown) if sys.stdout.isatty() else shown)
 
 
 GAP = "  "
 SHORT_MAX = 14
-"""Columns up to this width are never folded: types, formats, shapes, dates."""
+"""Columns up to this width are never wrapped: types, formats, shapes, dates."""
 FOLDED_MIN = 20
-"""A column is folded down to this width; below it, long texts get a line of their own."""
+"""The smallest width of a wrapped column; if it would be less, long texts get their own line."""
 
 NONFINITE_MARK = "(NaN/inf)"
-"""Behind the name of what has weights that are NaN or infinite."""
+"""Follows the name of an organ or a model with weights that are NaN or infinite."""
 
 _JOINTS = re.compile(r"[^-/_.@:]*[-/_.@:]|[^-/_.@:]+")
-"""Where a long name may be folded: behind what separates its parts."""
+"""Places where a long name can be wrapped: after a separator."""
 
 
 def table_lines(
     headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], width: int
 ) -> Iterator[tuple[str, bool]]:
-    """The lines of a table of at most `width` columns where that is possible, and whether each is of the heading.
+    """Yield the lines of a table of at most `width` columns if possible, each with whether it is of the heading.
 
-    Columns that are `right` hold numbers, are set flush right, and are never folded.
+    Columns in `right` have numbers: they are aligned to the right and never wrapped.
     """
     natural = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
     long = [size > SHORT_MAX and not flush for size, flush in zip(natural, right, strict=True)]
@@ -104,17 +104,17 @@ def table_lines(
         for number, row in enumerate([headings, *rows]):
             yield from ((line, number == 0) for line in _aligned(row, widths, right))
         return
-    short = [index for index, one in enumerate(long) if not one]
+    short = [index for index, is_long in enumerate(long) if not is_long]
     widths, flush_right = [natural[index] for index in short], [right[index] for index in short]
     for number, row in enumerate([headings, *rows]):
-        names = GAP.join(cell for cell, one in zip(row, long, strict=True) if one)
+        names = GAP.join(cell for cell, is_long in zip(row, long, strict=True) if is_long)
         yield from ((line, number == 0) for line in folded(names, max(width, FOLDED_MIN)))
         numbers = _aligned([row[index] for index in short], widths, flush_right)
         yield from ((GAP + line, number == 0) for line in numbers if line)
 
 
 def folded(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width`: between words, else behind `-/_.@:`, and inside a part that is longer."""
+    """Return text in lines of at most `width`, split between words, else after `-/_.@:`, else anywhere."""
     if cell_len(text) <= width:
         return [text]
     lines = [""]
@@ -130,12 +130,16 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def _fitted(natural: Sequence[int], long: Sequence[bool], width: int) -> list[int] | None:
-    """The width of every column; None when the long ones would have to be too narrow to be read."""
+    """Return the width of every column; None if the long ones would be too narrow."""
     widths = list(natural)
-    room = width - len(GAP) * (len(widths) - 1) - sum(size for size, one in zip(natural, long, strict=True) if not one)
+    room = (
+        width
+        - len(GAP) * (len(widths) - 1)
+        - sum(size for size, is_long in zip(natural, long, strict=True) if not is_long)
+    )
     waiting = sorted((size, index) for index, (size, one) in enumerate(zip(natural, long, strict=True)) if one)
     while waiting:
-        size, index = waiting.pop(0)  # the shortest first: what it does not need is left to the others
+        size, index = waiting.pop(0)  # the shortest first: the others get the width that it does not need
         widths[index] = min(size, room // (len(waiting) + 1))
         if widths[index] < min(size, FOLDED_MIN):
             return None
@@ -162,13 +166,13 @@ def _pieces(word: str, width: int) -> Iterator[str]:
 
 _INVISIBLE = r"\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff"
 _CONTROL = re.compile(rf"[\x00-\x1f{_INVISIBLE}]")
-_CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # the others are escaped already, or are its own line ends
+_CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # json.dumps escapes the others
 
 PIPED_WIDTH = 1 << 16
 PROJECT = "organ-registry"
 
 Advance = Callable[[int], None]
-"""Told of bytes that have been dealt with."""
+"""Called with the number of bytes that are done."""
 
 _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (CorruptBlob, "try: organ verify --read-data --repair, then ingest a file that has the organ"),
@@ -183,13 +187,13 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (NoSuchSubmission, "try: organ admin quarantine"),
     (NotComposedHere, "try: organ validate FILE.gguf --base MODEL"),
     (NotFound, "try: organ models"),
-    (BadValue, ""),  # it says all that there is to do
+    (BadValue, ""),  # its message says what to do
     (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
 )
 
 
 def hint_for(error: Exception) -> str | None:
-    """What to do about `error`, if there is something to say."""
+    """Return advice for an error, if there is some."""
     if isinstance(error, BadToken):
         from organs.cli.arguments import anonymous_hint  # with the registry, which not every command needs
 
@@ -231,7 +235,7 @@ def _project_folder() -> Path | None:
 
 
 def plain(text: object) -> str:
-    """`text` without what a terminal would obey: control, bidirectional and invisible characters become visible."""
+    """Return text with control, bidirectional and invisible characters escaped, as a terminal may obey them."""
     return _CONTROL.sub(_escaped, str(text))
 
 
@@ -247,17 +251,17 @@ def print_json_line(values: object) -> None:
 
 
 def print_path(path: object) -> None:
-    """`path` alone on a line: for scripts to the last byte, for a person's terminal made harmless."""
+    """Print a path on its own line: exact bytes for scripts, escaped on a terminal."""
     click.echo(plain(path) if sys.stdout.isatty() else os.fsencode(str(path)))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> None:
-    """A table on stdout; the columns in `numbers` are set flush right.
+    """Print a table; the columns in `numbers` are aligned to the right.
 
-    A terminal gets it in its own width: long names are folded, and numbers and short words never are.
+    On a terminal it has the width of the terminal: long names are wrapped, numbers and short words are not.
     """
     console = Console(highlight=False)
-    # Piped into a file, nothing is to be folded away.
+    # In a pipe, nothing is wrapped.
     width = console.width if console.is_terminal else PIPED_WIDTH
     cells = [[plain(cell) for cell in row] for row in rows]
     for line, heading in table_lines(columns, cells, [column in numbers for column in columns], width):
@@ -265,7 +269,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], number
 
 
 class ProgressBar:
-    """A bar on stderr, advanced by calling it with a number of bytes."""
+    """A progress bar on stderr; call it with a number of bytes to advance it."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress, self._task = progress, task
@@ -275,7 +279,7 @@ class ProgressBar:
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
-        """Take the bar off the screen while the block runs, so that it can ask something there."""
+        """Hide the bar during the block, which can print a question there."""
         self._progress.stop()
         try:
             yield
@@ -285,7 +289,7 @@ class ProgressBar:
 
 @contextmanager
 def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[ProgressBar]:
-    """Show a bar on stderr while the block runs, if stderr is a terminal."""
+    """Show a progress bar on stderr during the block, if stderr is a terminal."""
     from rich.progress import (  # not for commands that show none
         BarColumn,
         DownloadColumn,
@@ -306,17 +310,17 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Progr
 
 @contextmanager
 def status_line(label: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done while the block runs, if somebody is there to see it."""
+    """Show a line on stderr with the current step of the block, if stderr is a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield lambda _doing: None
+        yield lambda _step: None
         return
     with console.status(plain(label)) as status:
-        yield lambda doing: status.update(f"{plain(label)}: {plain(doing)}")
+        yield lambda step: status.update(f"{plain(label)}: {plain(step)}")
 
 
 def _json(values: object, indent: int | None = None) -> str:
-    # An escape in JSON is the same value, so what a terminal would obey goes out as one.
+    # An escape in JSON is the same value, so control characters are printed as escapes.
     plain_values = _finite(msgspec.to_builtins(values))
     return _CONTROL_IN_JSON.sub(_escaped, json.dumps(plain_values, ensure_ascii=False, indent=indent))
 

@@ -76,7 +76,7 @@ def demo(home: Path, port: int) -> None:
 
 def _serve(registry: LocalRegistry, port: int) -> None:
     """The catalog in the foreground, on `port` or, where that is taken, on any that is free."""
-    from organs.cli.serve import check_free
+    from organs.cli.server import check_free
     from organs.web.server.processes import serve_forever
 
     try:

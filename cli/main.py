@@ -14,36 +14,54 @@ from organs.registry.settings import DEBUG_VARIABLE, HOME_VARIABLE, REGISTRY_VAR
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
-_COMMANDS = {
-    "ingest": ("organs.cli.ingest", "Take GGUF files apart and register them."),
-    "search": ("organs.cli.show", "Find organs by type, place, measure, model and likeness."),
-    "models": ("organs.cli.show", "List the registered models."),
-    "show": ("organs.cli.show", "Show a model or an organ."),
-    "compare": ("organs.cli.compare", "Two models side by side: how alike they are, and what changed."),
-    "report": ("organs.cli.show", "The registry, or one model, in figures that are explained."),
-    "measure": ("organs.cli.ingest", "Measure GGUF files without registering them."),
-    "extract": ("organs.cli.assemble", "Take a model apart into a folder of organ files."),
-    "assemble": ("organs.cli.assemble", "Write a registered model, or a folder of organ files, as a GGUF file again."),
-    "compat": ("organs.cli.compare", "What fits into a model, and why not."),
-    "compose": ("organs.cli.compose", "Make a chimera of what a recipe says."),
-    "purify": ("organs.cli.compose", "Purify organs of a model."),
-    "transplant": ("organs.cli.transplant", "Put organs of GGUF files into another, without a registry."),
-    "graft": ("organs.cli.transplant", "The same between folders of organ files."),
-    "validate": ("organs.cli.validate", "Run a chimera in a real runtime and say what it is worth."),
-    "verify": ("organs.cli.admin", "Check that every blob is there and gives its bytes."),
-    "sweep": ("organs.cli.admin", "Remove stored bytes that nothing needs."),
-    "login": ("organs.cli.accounts", "Remember the token for a registry elsewhere."),
-    "push": ("organs.cli.remote", "Send models to a registry elsewhere: only what it lacks."),
-    "pull": ("organs.cli.remote", "Fetch a model, a chimera or an organ from a registry elsewhere."),
-    "contributor": ("organs.cli.accounts", "Add, list or suspend contributors of this registry."),
-    "token": ("organs.cli.accounts", "Create, list or revoke tokens."),
-    "admin": ("organs.cli.admin", "Reviews, yanks, events; check the protections (doctor)."),
-    "backup": ("organs.cli.admin", "A copy of the registry that can be opened, while it is served."),
-    "work": ("organs.cli.serve", "Do the jobs that wait in the queue."),
-    "jobs": ("organs.cli.serve", "List the jobs, or cancel one."),
-    "serve": ("organs.cli.serve", "Browse the registry in a web browser."),
-    "demo": ("organs.cli.demo", "The whole journey on the models that come with the source."),
+GROUPS = {
+    "Try it": {
+        "demo": ("organs.cli.demo", "Go through everything with the models that come with the source."),
+    },
+    "Files": {
+        "ingest": ("organs.cli.ingest", "Split GGUF files into organs and register them."),
+        "assemble": ("organs.cli.assemble", "Write a registered model, or a folder of organs, as a GGUF file."),
+        "measure": ("organs.cli.ingest", "Measure GGUF files without registering them."),
+        "extract": ("organs.cli.assemble", "Split a model into a folder with a file for each organ."),
+    },
+    "Catalog": {
+        "search": ("organs.cli.show", "Find organs by type, place, measures, model and likeness."),
+        "models": ("organs.cli.show", "List the registered models."),
+        "show": ("organs.cli.show", "Show a model or an organ."),
+        "compare": ("organs.cli.compare", "Compare two models: their likeness, and what changed."),
+        "report": ("organs.cli.show", "Explain the measures of the registry or of a model."),
+    },
+    "Chimeras": {
+        "compat": ("organs.cli.chimeras", "Show what fits into a model, and why not."),
+        "compose": ("organs.cli.chimeras", "Make the chimera that a recipe describes."),
+        "purify": ("organs.cli.chimeras", "Purify organs of a model."),
+        "validate": ("organs.cli.chimeras", "Run a chimera in llama.cpp, and measure what the graft gains."),
+        "transplant": ("organs.cli.chimeras", "Put organs of GGUF files into another file, without a registry."),
+        "graft": ("organs.cli.chimeras", "Put organs of folders into another folder, without a registry."),
+    },
+    "Remote registries": {
+        "push": ("organs.cli.remote", "Send models to a remote registry: only the organs that it lacks."),
+        "pull": ("organs.cli.remote", "Download a model, a chimera or an organ from a remote registry."),
+    },
+    "Accounts": {
+        "login": ("organs.cli.accounts", "Store the token for a remote registry."),
+        "token": ("organs.cli.accounts", "Create, list or revoke tokens."),
+        "contributor": ("organs.cli.accounts", "Add, list or suspend contributors of this registry."),
+    },
+    "Administration": {
+        "verify": ("organs.cli.admin", "Check that all stored bytes are there and correct."),
+        "backup": ("organs.cli.admin", "Copy the registry while it is served; the copy is a registry too."),
+        "sweep": ("organs.cli.admin", "Remove stored bytes that nothing needs."),
+        "admin": ("organs.cli.admin", "Review, yank and remove models; list events; check the protections."),
+    },
+    "Server": {
+        "serve": ("organs.cli.server", "Serve the catalog for web browsers and programs."),
+        "jobs": ("organs.cli.server", "List the jobs, show one, or cancel one."),
+        "work": ("organs.cli.server", "Run the jobs in the queue."),
+    },
 }
+"""The commands of `organ --help`, by heading: the module of each, and its summary. A group has a module of its own."""
+_COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in commands.items()}
 
 
 OTHER_NAMES = {
@@ -61,7 +79,7 @@ OTHER_NAMES = {
     "gc": "sweep",
     "check": "verify",
 }
-"""Commands under the names that other programs give them."""
+"""Names that other programs use, with the command here."""
 
 
 class CommandGroup(click.Group):
@@ -84,7 +102,7 @@ HELP_OPTIONS = ["-h", "--help"]
 
 
 class LazyGroup(CommandGroup):
-    """Knows its commands by name and summary; imports one only when it is called or its own help is asked for."""
+    """Lists its commands by name and summary; imports a command only when it runs or prints its own help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -92,7 +110,7 @@ class LazyGroup(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        gc.disable()  # it would look through the same new classes again and again: a fifth of the time of the imports
+        gc.disable()  # collecting during the imports takes a fifth of their time
         module = importlib.import_module(_COMMANDS[cmd_name][0])
         gc.enable()
         command = getattr(module, cmd_name)
@@ -101,8 +119,10 @@ class LazyGroup(CommandGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                width = max(map(len, _COMMANDS))  # the same in all groups
+                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in commands.items()])
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -127,11 +147,11 @@ EXIT_CODES = {
     6: "try again later: busy, too many requests, unreachable",
     7: "stored data are damaged",
 }
-"""What the exit status of a command means. `registry.errors` has that of each error."""
+"""The meaning of each exit status. `registry.errors` has the status of each error."""
 _HELP = """A registry for the parts of language models.
 
-Takes GGUF files apart into organs (tensors), stores each once, measures it, and puts models together again to the
-last byte.
+Splits GGUF files into organs (tensors), stores each organ once, measures it, and assembles models again, identical to
+the last byte.
 
 \b
 Exit status:
@@ -140,7 +160,9 @@ Exit status:
 
 @click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": HELP_OPTIONS})
 @click.option("--home", metavar="FOLDER", help="The registry's folder, instead of $ORGAN_HOME or your data folder.")
-@click.option("--registry", metavar="URL", help="A registry elsewhere, instead of $ORGAN_REGISTRY or a folder.")
+@click.option(
+    "--registry", metavar="URL", help="The address of a remote registry, instead of $ORGAN_REGISTRY or a folder."
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
@@ -148,13 +170,13 @@ def organ(home: str | None, registry: str | None) -> None:
     """Apply the options that all commands share."""
     if home is not None:
         os.environ[HOME_VARIABLE] = home
-        os.environ.pop(REGISTRY_VARIABLE, None)  # what is said here goes before what was said long ago
+        os.environ.pop(REGISTRY_VARIABLE, None)  # an option comes before the environment
     if registry is not None:
         os.environ[REGISTRY_VARIABLE] = registry
 
 
 def main() -> None:
-    """Run the command; every failure is one line that says what to do, a traceback only with ORGAN_DEBUG=1."""
+    """Run the command. A failure prints one line with a hint; ORGAN_DEBUG=1 prints the traceback."""
     from organs.registry.errors import OrganError
 
     try:
@@ -168,10 +190,10 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # Whoever read us has seen enough. Python would complain once more when it flushes at the end.
+        # The reader of the pipe has closed it. Python would report that again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
-    except (OrganError, OSError) as error:  # OSError: a path given by hand that the system itself refuses
+    except (OrganError, OSError) as error:  # OSError: the system refuses a path of the user
         if os.environ.get(DEBUG_VARIABLE):
             raise
         _failed(error)
@@ -188,5 +210,5 @@ def _failed(error: Exception) -> None:
 
 
 def _interrupted() -> None:
-    click.echo("organ: interrupted; nothing is left half done, run the same command again", err=True)
+    click.echo("organ: interrupted; nothing is incomplete: run the same command again to continue", err=True)
     sys.exit(EXIT_INTERRUPTED)

@@ -13,7 +13,7 @@ import click
 
 from organs.cli.arguments import remote_registry
 from organs.cli.console import exit_status, plain, print_json, print_json_line, print_path, progress_bar, status_line
-from organs.cli.files import WrittenPath, check_free, shard_size, stem_of, write_files
+from organs.cli.outputs import WrittenPath, check_free, shard_size, stem_of, write_files
 from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.digest import looks_like_prefix

@@ -71,7 +71,7 @@ def test_without_a_donor_the_models_that_fit_are_listed_newest_first(
     ended = organ.done("compat", "base", "--limit", "1")
     assert len(ended.lines) == 2
     assert "--limit" in ended.err
-    assert organ.done("compat", "wide").err == "Nothing that is registered fits into local/wide@1.\n"
+    assert organ.done("compat", "wide").err == "No registered model fits into local/wide@1.\n"
 
 
 def test_a_name_that_is_not_registered_ends_with_3(organ: Organ) -> None:

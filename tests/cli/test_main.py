@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli import compose
+from organs.cli import chimeras
 from organs.registry.compose.recipe_io import METHODS
 from organs.registry.local import LocalRegistry
 from tests.cli.running import Organ
@@ -233,9 +233,9 @@ def test_help_of_every_command_loads_neither_the_database_nor_the_server() -> No
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.rpartition("loaded")[2].split())
-    assert "organs.cli.serve" in loaded
+    assert "organs.cli.server" in loaded
     assert loaded & {"numpy", "sqlalchemy", "flask", "gunicorn", "zstandard", "urllib3", "yaml", "alembic"} == set()
 
 
 def test_methods_of_purification_are_those_that_there_are() -> None:
-    assert compose._METHODS == METHODS
+    assert chimeras._METHODS == METHODS

@@ -113,7 +113,7 @@ def test_wrong_choices_are_findings(organ: Organ) -> None:
     for options, said in (
         (("--method", "fractal", "--keep", "0.5"), "keep is for spectral"),
         (("--method", "spectral", "--keep", "2"), "above 0 and at most 1"),
-        (("--method", "spectral", "--blocks", "x"), "is no block"),
+        (("--method", "spectral", "--blocks", "x"), "is not a block"),
         (("--method", "spectral", "--blocks", "9"), "no-such-block"),
         (("--method", "spectral", "--where", "model:a"), "means nothing here"),
     ):

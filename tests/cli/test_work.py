@@ -88,6 +88,6 @@ def test_a_worker_without_its_server_ends_at_once(registry: LocalRegistry) -> No
 
 def test_an_empty_queue_is_said_to_be_empty_and_an_unknown_job_points_to_the_list(organ: Organ) -> None:
     ended = organ.done("work", "--once")
-    assert (ended.out, ended.err) == ("", "Nothing waits in the queue.\n")
+    assert (ended.out, ended.err) == ("", "The queue is empty.\n")
     assert organ.done("work", "--once", "-q").err == ""
     assert organ("jobs", "--cancel", "99").err.splitlines()[1].strip() == "try: organ jobs"

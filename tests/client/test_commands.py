@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from organs.cli.arguments import REMOTE_ALTERNATIVES
-from organs.cli.files import OutputOptions, write_files
+from organs.cli.outputs import OutputOptions, write_files
 from organs.registry.catalog.register.accounts import add_contributor, create_token, revoke_token
 from organs.registry.client.files import FetchedFiles
 from organs.registry.client.remote import RemoteRegistry

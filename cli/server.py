@@ -1,4 +1,4 @@
-"""`organ serve`, `work` and `jobs`: the catalog in a browser, and the queue of jobs."""
+"""Server: `organ serve`, and the queue of jobs: `jobs` and `work`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 PARENT_SECONDS = 0.5
-"""Between two looks whether the server is still there."""
+"""The time between two checks that the server is running."""
 ID_MAX = 2**63 - 1
 EXIT_ABANDONED = 1
 
@@ -39,33 +39,33 @@ _NUMBERS = ("job", "progress")
 @click.command()
 @click.option("--once", is_flag=True, help="Exit when the queue is empty.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("--with-parent", type=click.IntRange(1), hidden=True, help="End when the process of this id does.")
+@click.option("--with-parent", type=click.IntRange(1), hidden=True, help="End when the process with this id ends.")
 def work(once: bool, quiet: bool, with_parent: int | None) -> None:
-    """Run the jobs that wait in the queue, one of each lane at a time, until interrupted.
+    """Run the jobs in the queue, one in each lane at a time, until interrupted.
 
-    `organ serve` does this by itself. Ctrl-C and SIGTERM put running jobs back into the queue.
+    `organ serve` runs jobs too. Ctrl-C and SIGTERM put running jobs back into the queue.
     """
-    from organs.ingest.jobs.runner import Runner, Told  # all that jobs do: `organ jobs` needs none of it
+    from organs.ingest.jobs.runner import Runner, Told  # loads all that jobs do, which `organ jobs` does not need
 
     done: set[int] = set()
 
-    def tell(told: Told) -> None:
-        done.add(told.id)
+    def print_event(event: Told) -> None:
+        done.add(event.id)
         if not quiet:
-            seconds = f" after {told.seconds:.1f} s" if told.became != "running" else ""
-            because = f": {plain(told.sentence)}" if told.sentence else ""
-            click.echo(f"job {told.id} {plain(told.kind)}: {told.became}{seconds}{because}", err=True)
+            seconds = f" after {event.seconds:.1f} s" if event.became != "running" else ""
+            because = f": {plain(event.sentence)}" if event.sentence else ""
+            click.echo(f"job {event.id} {plain(event.kind)}: {event.became}{seconds}{because}", err=True)
 
     logging.basicConfig(format="organ work: %(message)s", level=logging.WARNING)
     stop = threading.Event()
     if with_parent is not None:
         threading.Thread(target=_watch_parent, args=(with_parent,), daemon=True).start()
     with local_registry() as registry, _ended_by_signals(stop):
-        all_left = Runner(registry, stop, tell=tell).run(once=once)
+        all_left = Runner(registry, stop, tell=print_event).run(once=once)
     if once and not done and not quiet:
-        click.echo("Nothing waits in the queue.", err=True)
+        click.echo("The queue is empty.", err=True)
     if not all_left:
-        os._exit(EXIT_ABANDONED)  # a thread still works at what waits in the queue again
+        os._exit(EXIT_ABANDONED)  # a thread still runs a job that is back in the queue
 
 
 @click.command()
@@ -78,7 +78,7 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     help="Cancel this job. A job that has ended does not change.",
 )
 @click.option("--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print this job with its result as JSON.")
-@click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as_json: bool, quiet: bool) -> None:
     """List the jobs, newest first, or cancel one."""
@@ -104,20 +104,20 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as
         print_more("jobs", "", [*(["-q"] if quiet else []), "--limit", str(limit)], page.next)
 
 
-def _print_jobs(found: Sequence[JobSummary]) -> None:
-    if not found:
+def _print_jobs(jobs: Sequence[JobSummary]) -> None:
+    if not jobs:
         click.echo("No jobs.", err=True)
         return
     rows = [
         (job.id, job.kind, job.state, f"{job.progress:.0%}", f"{job.created_at:%Y-%m-%d %H:%M}", job.note)
-        for job in found
+        for job in jobs
     ]
     print_table(("job", "kind", "state", "progress", "requested", "note"), rows, _NUMBERS)
 
 
 @contextmanager
 def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Inside the block the first SIGINT or SIGTERM sets `stop`; a second SIGINT acts at once."""
+    """Set `stop` at the first SIGINT or SIGTERM inside the block; a second SIGINT interrupts at once."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -132,7 +132,7 @@ def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
 
 
 def _watch_parent(parent: int) -> None:
-    """End when the server is gone, however it went: its port is free, and its next start brings a runner of its own."""
+    """End when the server has ended: its next start starts another runner."""
     forever = threading.Event()
     while os.getppid() == parent:
         forever.wait(PARENT_SECONDS)
@@ -140,7 +140,7 @@ def _watch_parent(parent: int) -> None:
 
 
 PROXIES_MAX = 8
-EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
+ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to listen on
 
 
 @click.command()
@@ -148,20 +148,31 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535))
 @click.option("-o", "--open", "open_browser", is_flag=True, help="Open the catalog in a browser.")
 @click.option(
-    "--workers", type=click.IntRange(1, 64), default=default_workers, help="Processes. [default: a core, at most 4]"
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=default_workers,
+    help="Processes. [default: one for each core, at most 4]",
 )
 @click.option(
-    "--threads", default=THREADS, show_default=True, type=click.IntRange(4, 256), help="Requests at once, of each."
+    "--threads",
+    default=THREADS,
+    show_default=True,
+    type=click.IntRange(4, 256),
+    help="Requests at the same time, in each process.",
 )
 @click.option(
-    "--allow-host", "allowed", multiple=True, metavar="NAME", help="A name to be served under; * for any. Repeatable."
+    "--allow-host",
+    "allowed",
+    multiple=True,
+    metavar="NAME",
+    help="A host name for requests; * for any. Repeatable.",
 )
 @click.option(
     "--proxies",
     default=0,
     show_default=True,
     type=click.IntRange(0, PROXIES_MAX),
-    help="Proxies in front, whose X-Forwarded-For and -Proto are believed.",
+    help="Proxies before the server, whose X-Forwarded-For and -Proto are trusted.",
 )
 @click.option(
     "--metrics",
@@ -169,14 +180,14 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
     multiple=True,
     metavar="NETWORK",
     callback=lambda _context, _option, texts: tuple(parse_network(text) for text in texts),
-    help="Who may read /metrics: an address, or a network such as 10.0.0.0/8. Repeatable. "
-    "[default: this machine; nobody behind proxies]",
+    help="An address or a network that may read /metrics, such as 10.0.0.0/8. Repeatable. "
+    "[default: this machine; none behind proxies]",
 )
-@click.option("--accounts", is_flag=True, help="Nobody writes without an account, from this machine neither.")
-@click.option("--read-only", is_flag=True, help="Have nothing that writes or runs something, and show no jobs.")
-@click.option("--no-jobs", is_flag=True, help="Leave the queue of jobs alone: `organ work` elsewhere does them.")
+@click.option("--accounts", is_flag=True, help="Require an account for every change, even from this machine.")
+@click.option("--read-only", is_flag=True, help="Allow no changes and no jobs.")
+@click.option("--no-jobs", is_flag=True, help="Do not run jobs: `organ work` runs them in another process.")
 @click.option(
-    "--reload", is_flag=True, help="For developers: one process, started anew when the code changes; no jobs."
+    "--reload", is_flag=True, help="For developers: one process that restarts when the code changes; no jobs."
 )
 def serve(
     host: str,
@@ -192,12 +203,11 @@ def serve(
     no_jobs: bool,
     reload: bool,
 ) -> None:
-    """Browse the registry in a web browser.
+    """Serve the catalog for web browsers and programs.
 
-    Requests are answered that ask for this machine by a name of the loopback, by HOST, or by a NAME that is allowed.
-    What writes or runs something needs an account; where HOST is the loopback, no NAME is allowed and no proxy is in
-    front, whoever works at this machine needs none, unless --accounts says so. A process beside the server does what
-    is queued. SIGTERM lets what is under way end, for 30 seconds at most.
+    The server answers requests for a loopback name, for HOST and for each NAME of --allow-host. Changes and jobs need
+    an account. Users of this machine need none if HOST is the loopback, without --allow-host, --proxies and --accounts.
+    A second process runs the jobs. After SIGTERM, requests may take up to 30 seconds to finish.
     """
     from organs.web.server.processes import serve_forever
 
@@ -210,10 +220,10 @@ def serve(
         check_free(host, port)
     with local_registry() as registry:
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
-        if not is_running_from_reloader():  # then it was said, and opened, before
+        if not is_running_from_reloader():  # otherwise the first process printed this
             click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
-            if host in EVERYWHERE and not allowed:
-                click.echo("Others must ask for it by a name that you allow: --allow-host NAME, or * for any", err=True)
+            if host in ALL_INTERFACES and not allowed:
+                click.echo("Other machines need a name that you allow: --allow-host NAME, or * for any", err=True)
             if open_browser:
                 webbrowser.open(address)
         if reload:
@@ -231,13 +241,13 @@ def parse_network(text: str) -> Network:
 
 
 def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:
-    """The names that requests may ask for, of a server that listens on `shown_host` (an IPv6 address in brackets)."""
-    own = () if shown_host.strip("[]") in EVERYWHERE else (shown_host,)
+    """Return the host names that requests may use for a server on `shown_host` (an IPv6 address in brackets)."""
+    own = () if shown_host.strip("[]") in ALL_INTERFACES else (shown_host,)
     return LOOPBACK_HOSTS | {name.lower() for name in (*own, *allowed)}
 
 
 def is_personal(host: str, allowed: Sequence[str], proxies: int = 0) -> bool:
-    """Whether only this machine can ask: it listens on the loopback, behind no proxy, and not for other names."""
+    """Return whether only this machine reaches the server: on the loopback, without proxies and other names."""
     if allowed or proxies:
         return False
     try:
@@ -253,7 +263,7 @@ def _serve_developer(registry: LocalRegistry, host: str, port: int, web: WebSett
 
 
 def check_free(host: str, port: int) -> None:
-    """Say in one sentence what gunicorn would try five times and then tell in a page of log."""
+    """Raise BadSetting if the port is in use, before the server tries to listen on it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

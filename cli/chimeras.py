@@ -1,0 +1,792 @@
+"""Chimeras: `organ compat`, `compose`, `purify` and `validate`; `transplant` and `graft` without a registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from organs.cli.arguments import local_registry, registry_address, selected_registry
+from organs.cli.composing import (
+    ComposeOptions,
+    make_chimera,
+    print_composed,
+    print_findings,
+    print_plan,
+    print_thetas,
+    read_composition,
+    refuse,
+    refuse_recipe,
+    result_of,
+)
+from organs.cli.console import plain, print_json, print_path, print_sentence, print_table, progress_bar, status_line
+from organs.cli.outputs import (
+    SUFFIX,
+    InputModels,
+    OutputOptions,
+    check_fits,
+    check_folder_free,
+    check_free,
+    gguf_targets,
+    is_file,
+    one_source,
+    write_files,
+    write_text,
+)
+from organs.ingest.files import FileSource
+from organs.registry.amounts import share_text, size_text
+from organs.registry.catalog.cursor import PAGE_MAX
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
+from organs.registry.digest import Digest
+from organs.registry.entities.chimera import ComposeResult, WrittenFile
+from organs.registry.entities.finding import Severity
+from organs.registry.entities.plan import Compatibility, FitCount, TypeCompatibility
+from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
+from organs.registry.errors import BadLock, BadRecipe, BadSource
+from organs.registry.names import parse_model_name
+from organs.registry.sandbox.process import Limits, Sandbox
+from organs.registry.settings import Settings
+from organs.registry.validation.command import CommandRuntime
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.runtime import (
+    TOKENS_DEFAULT,
+    TOKENS_MAX,
+    TOKENS_MIN,
+    Runtime,
+)
+from organs.registry.validation.texts import Text, built_in_texts, read_text
+from organs.registry.validation.verdict import (
+    change_text,
+    figure,
+    lengths_text,
+)
+
+if TYPE_CHECKING:
+    from organs.cli.composing import Builder, ComposeOptions
+    from organs.ingest.transplant import FileLibrary, Transplant
+    from organs.registry.compose.api import RecipeBuilder
+    from organs.registry.compose.lock import Lock
+    from organs.registry.compose.plan import Plan
+    from organs.registry.compose.recipe import Recipe
+    from organs.registry.local import LocalRegistry
+    from organs.registry.validation.comparison import Candidate, Event
+
+
+_FIT_NUMBERS = ("fit", "of")
+
+
+@click.command()
+@click.argument("base", metavar="BASE")
+@click.argument("donor", required=False, metavar="[DONOR]")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="The most models.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the types that fit, or the names of the models.")
+def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool) -> None:
+    """Show whether the organs of DONOR fit into BASE, type by type, and why not.
+
+    Without a DONOR, list the registered models with organs that fit, related ones first: organs of unrelated models fit
+    by their shape only. BASE and DONOR are registered models, by name or by sha256: and a digest; with a DONOR also
+    GGUF files and organ directories.
+    """
+    if donor is None:
+        _print_fitting(base, limit, as_json=as_json, quiet=quiet)
+        return
+    result = _compatibility(base, donor)
+    if as_json:
+        print_json(result)
+    elif quiet:
+        for row in result.types:
+            if row.fitting == row.total:
+                click.echo(row.type)
+    else:
+        _print_compatibility(result)
+
+
+def _compatibility(base: str, donor: str) -> Compatibility:
+    from organs.registry.compose.compatibility import check_compatibility
+
+    are_files = [is_file(base), is_file(donor)]
+    if not any(are_files):
+        with selected_registry() as registry:
+            return registry.compatibility(base, donor)
+    if registry_address() is not None and not all(are_files):
+        raise click.UsageError("a remote registry compares its own models: give two names, or two files")
+    with ExitStack() as opened:
+        models = InputModels(opened)
+        return check_compatibility(models.parent(base), models.parent(donor))
+
+
+def _print_compatibility(result: Compatibility) -> None:
+    rows = [(row.type, row.fitting, row.total, _reasons(row)) for row in result.types]
+    if rows:
+        print_table(("type", "fit", "of", "why not"), rows, _FIT_NUMBERS)
+        click.echo()
+    print_findings(result.findings)
+    refused = any(finding.severity is Severity.REFUSE for finding in result.findings)
+    if refused and any(row.fitting for row in result.types):
+        print_sentence("A refusal of one type does not affect the others.")
+
+
+def _reasons(row: TypeCompatibility) -> str:
+    """Return the codes of the findings that prevent a type from fitting, refusals first."""
+    codes = [finding.code for finding in row.findings if finding.severity is not Severity.INFO]
+    return ", ".join(dict.fromkeys(codes)) or ("" if row.fitting == row.total else "see below")
+
+
+def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
+    with selected_registry() as registry:
+        result = registry.fitting(base, limit=limit)
+    if as_json:
+        print_json(result)
+    elif quiet:
+        for model in result.items:
+            click.echo(model.model)
+    elif not result.items:
+        click.echo(f"No registered model fits into {result.base}.", err=True)
+    else:
+        fitting = {kind for model in result.items for kind, fit in model.types.items() if fit.fitting or fit.equal}
+        kinds = list(dict.fromkeys(kind for model in result.items for kind in model.types if kind in fitting))
+        rows = [
+            (model.model, share_text(model.alike), *(_fit_text(model.types.get(kind)) for kind in kinds))
+            for model in result.items
+        ]
+        print_table(("model", "likeness", *kinds), rows, ("likeness", *kinds))
+        click.echo(f"Details: organ compat {result.base} MODEL", err=True)
+    if result.more and not as_json:
+        click.echo("there may be more: give a larger --limit", err=True)
+
+
+def _fit_text(fit: FitCount | None) -> str:
+    if fit is None:
+        return "–"
+    return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({fit.equal} equal)" if fit.equal else "")
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("recipe", required=False, metavar="[RECIPE]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Also write the GGUF there.")
+@click.option("--name", metavar="NAME", help="Register it as NAMESPACE/NAME, not as the recipe says.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
+@click.option("-y", "--yes", is_flag=True, help="Accept every warning; the stored recipe lists them.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
+@click.option("--lock", type=_FILE, metavar="FILE", help="Write the lock there.")
+@click.option("--write-recipe", type=_FILE, metavar="FILE", help="Write the recipe there, with the accepted warnings.")
+@click.option("--from-lock", type=_FILE, metavar="LOCK", help="Write the file of a lock, and register nothing.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the chimera's name only.")
+def compose(
+    recipe: str | None,
+    output: Path | None,
+    name: str | None,
+    accept: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    lock: Path | None,
+    write_recipe: Path | None,
+    from_lock: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Make the chimera that RECIPE describes, and register it.
+
+    RECIPE is a file in YAML or JSON, or - for stdin. Before anything is made, the command prints the plan: reasons to
+    refuse it, warnings to accept, the changed organs, the size, and the prediction for the result. With -o it also
+    writes the GGUF; without, get the file later with `organ assemble` or `organ serve`.
+
+    A lock gives the same bytes on every machine with its organs and its base: see --from-lock.
+    """
+    if from_lock is not None:
+        if recipe is not None or output is None or any((name, accept, yes, lock, write_recipe)):
+            raise click.UsageError("--from-lock takes only -o OUT: a lock describes the whole file")
+        _from_lock(from_lock, OutputOptions(output, force, dry_run, as_json, quiet))
+        return
+    if recipe is None:
+        raise click.UsageError("give a RECIPE, or --from-lock")
+    options = ComposeOptions(output, force, dry_run, as_json, quiet, lock, write_recipe, yes)
+    with selected_registry() as registry:
+        result = make_chimera(
+            registry, read_composition(registry.compose, recipe, name, accept, as_json=as_json), options
+        )
+    print_composed(result, options)
+    print_thetas(result, options)
+
+
+def _from_lock(path: Path, options: OutputOptions) -> None:
+    assert options.output is not None
+    lock = _read_lock(path)
+    (target,) = gguf_targets(options.output, [f"{lock.id}{SUFFIX}"], force=options.force)
+    with selected_registry() as registry:
+        files = registry.lock_files(lock)
+        check_fits(target, files.work_bytes)
+        (written,) = write_files(files, target, options)
+    sha256 = None if options.dry_run else written.sha256
+    if options.as_json:
+        file = WrittenFile(file=str(target), size_bytes=written.size_bytes, sha256=sha256, lock_id=lock.id)
+        print_json({"items": [file], "next": None})
+    elif options.quiet:
+        print_path(target)
+    else:
+        result = f", sha256:{sha256}" if sha256 else "; nothing was written"
+        click.echo(f"{plain(target)}: {size_text(written.size_bytes)}{result}")
+        click.echo(f"  lock  sha256:{lock.id}")
+
+
+def _read_lock(path: Path) -> Lock:
+    from organs.registry.compose.lock import LOCK_MAX_BYTES, parse_lock
+
+    with FileSource(path) as file:
+        data = file.read_at(0, min(file.size_bytes, LOCK_MAX_BYTES + 1))
+    try:
+        return parse_lock(data.decode("ascii").removesuffix("\n"))
+    except UnicodeDecodeError as error:
+        raise BadLock(f"{path}: it is not a lock: a lock is ASCII") from error
+    except BadLock as error:
+        raise BadLock(f"{path}: {error}") from error
+
+
+_METHODS = ("spectral", "fractal")
+"""The values of `PurifyMethod`, which loads numpy; a test compares them."""
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|FILE|DIR")
+@click.option("--method", required=True, type=click.Choice(_METHODS), help="See docs/recipes.md.")
+@click.option("--keep", type=float, metavar="SHARE", help="The share of the energy that spectral keeps. [default: 0.9]")
+@click.option("--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Only organs of this type.")
+@click.option("--blocks", "--layers", "blocks", metavar="BLOCKS", help="Only organs of these blocks, such as 5-20.")
+@click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Only organs in this slot; * stands for any text.")
+@click.option("--where", metavar="QUERY", help="Only organs that this query finds: 'theta<38'.")
+@click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Write the result there.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
+@click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
+@click.option("--force", is_flag=True, help="Replace an existing file or organ directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the new model's name only.")
+def purify(
+    model: str,
+    method: str,
+    keep: float | None,
+    kinds: tuple[str, ...],
+    blocks: str | None,
+    slots: tuple[str, ...],
+    where: str | None,
+    name: str | None,
+    output: Path | None,
+    accept: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Purify organs of a registered model, register the result, and print θ of each organ before and after.
+
+    Without --type, --slot and --where, the feed-forward organs are purified. With -o the result is also written as a
+    GGUF.
+
+    A FILE or an organ directory DIR is purified without your registry, in a temporary one beside OUT. The result is a
+    GGUF if OUT ends in .gguf, else an organ directory.
+    """
+    options = ComposeOptions(output, force, dry_run, as_json, quiet, accept_all=yes)
+
+    def composition(compose: Callable[[str], Builder], base: str) -> Builder:
+        try:
+            step = (
+                compose(base)
+                .accept(*accept)
+                .purify(method, where=where or "", type=kinds or None, slot=slots or None, blocks=blocks, keep=keep)
+            )
+            return step if name is None else step.named(name)
+        except BadRecipe as error:
+            refuse_recipe(error, as_json=as_json)
+
+    if not is_file(model):
+        with selected_registry() as registry:
+            result = make_chimera(registry, composition(registry.compose, model), options)
+        print_composed(result, options)
+        print_thetas(result, options)
+        return
+    if output is None or name is not None:
+        raise click.UsageError("the result for a FILE or a DIR is written, not registered: give -o OUT, and no --name")
+    with _temporary_registry(model, output, options) as (registry, base):
+        result = _make_from_file(
+            registry, composition(registry.compose, base), replace(options, base_label=model), output
+        )
+    _print_written(result, options)
+    print_thetas(result, options)
+
+
+def _make_from_file(
+    registry: LocalRegistry, composition: RecipeBuilder, options: ComposeOptions, output: Path
+) -> ComposeResult:
+    """Make a GGUF or an organ directory from a file; `registry` is a temporary one."""
+    from organs.ingest.directory.extract import extract, registered_contents
+
+    if output.suffix == SUFFIX:
+        result = make_chimera(registry, composition, options)
+    else:
+        result = make_chimera(registry, composition, replace(options, output=None, folder=output))
+        if result.made is not None:
+            contents = registered_contents(registry, parse_model_name(result.made.model or ""))
+            with progress_bar("write", result.made.size_bytes, quiet=not options.prints) as advance:
+                extract(contents, output, force=options.force, progress=advance)
+    if result.made is None:
+        return result
+    made = msgspec.structs.replace(result.made, file=str(output), model=None, created=None)
+    return msgspec.structs.replace(result, made=made)
+
+
+def _print_written(result: ComposeResult, options: ComposeOptions) -> None:
+    made = result.made
+    if options.as_json:
+        print_json(result)
+    elif made is not None and options.quiet:
+        print_path(made.file)
+    elif made is not None:
+        click.echo(f"\n{plain(made.file)}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
+
+
+@contextmanager
+def _temporary_registry(model: str, output: Path, options: ComposeOptions) -> Iterator[tuple[LocalRegistry, str]]:
+    """Open a temporary registry with only the model in the files `model`, and return it with the model's name."""
+    from organs.ingest.service import ingest_model
+    from organs.ingest.sources import source_size_bytes
+    from organs.registry.local import LocalRegistry
+
+    source = one_source(model, "purify")
+    size_bytes = source_size_bytes(source)
+    if output.suffix == SUFFIX:
+        gguf_targets(output, [output.name], force=options.force)
+    else:
+        check_folder_free(output, force=options.force)
+    if not output.absolute().parent.is_dir():
+        raise BadSource(f"{output.absolute().parent}: no such folder")
+    check_fits(output.absolute(), 2 * size_bytes)
+    folder = tempfile.TemporaryDirectory(prefix=".organ-", dir=output.absolute().parent)
+    with folder as home, LocalRegistry.open(home) as registry:
+        with progress_bar("ingest", size_bytes, quiet=not options.prints) as advance:
+            name = ingest_model(registry, source, None, advance).model
+        yield registry, name
+
+
+SECONDS_DEFAULT = 600
+SECONDS_MAX = 24 * 3600
+
+
+@click.command()
+@click.argument("chimera", metavar="CHIMERA|FILE.gguf")
+@click.option(
+    "--base",
+    metavar="MODEL|FILE.gguf",
+    help="The model that FILE.gguf was made from; a registered chimera knows its own.",
+)
+@click.option(
+    "--donor", "donors", multiple=True, metavar="MODEL|FILE.gguf", help="A donor of FILE.gguf, for comparison."
+)
+@click.option(
+    "--text",
+    "paths",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file with a text, instead of the built-in ones.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(TOKENS_MIN, TOKENS_MAX),
+    default=TOKENS_DEFAULT,
+    show_default=True,
+    help="Tokens to score in each text.",
+)
+@click.option(
+    "--runtime", "template", metavar="COMMAND", help="A command with {model} and {text}, instead of llama.cpp."
+)
+@click.option(
+    "--runtime-read", multiple=True, type=click.Path(path_type=Path), help="A file or folder that COMMAND may read."
+)
+@click.option(
+    "--runtime-write",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file or folder that COMMAND may read and write.",
+)
+@click.option("--runtime-processes", is_flag=True, help="Let COMMAND start processes, as a shell script does.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(1, SECONDS_MAX),
+    help=f"The time limit for one model. [default: {SECONDS_DEFAULT}]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict only, one word.")
+def validate(
+    chimera: str,
+    base: str | None,
+    donors: tuple[str, ...],
+    paths: tuple[Path, ...],
+    tokens: int,
+    template: str | None,
+    runtime_read: tuple[Path, ...],
+    runtime_write: tuple[Path, ...],
+    runtime_processes: bool,
+    seconds: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run a chimera beside its base, its donors and a control, and measure what the grafted organs gain.
+
+    The runtime is llama.cpp, from the extra `validate` (pip install '.[validate]' in the project's folder), or a
+    COMMAND that prints {"perplexity": 26.7} as its last line. It runs in a confined process; after a crash the verdict
+    is `broken`. COMMAND can read the model, the text, the files in its words, and the programs and libraries of the
+    system; it can write only into $HOME, an empty folder, and has no network. --runtime-read, --runtime-write and
+    --runtime-processes allow more.
+
+    The control is the chimera with zeros in the grafted feed-forward organs (in a FILE.gguf, in those that differ from
+    its base). It shows whether the grafted organs do anything.
+
+    The verdict on a registered CHIMERA is stored, and shown in the catalog. It is one of: gains, coherent, degraded,
+    inert, undecided, broken. The exit status is 0 for every verdict, and 1 if there is none.
+    """
+    from organs.ingest.sources import GGUF_SUFFIX
+
+    texts = [read_text(path) for path in paths] or None
+    granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
+    runtime = _runtime(template, seconds, granted)
+    with status_line("validate", quiet=quiet or as_json) as progress:
+        if chimera.endswith(GGUF_SUFFIX):
+            report = _validate_file(Path(chimera), base, donors, texts, runtime, tokens, progress)
+        elif base or donors:
+            raise click.UsageError("--base and --donor are for a FILE.gguf; the registry knows those of a chimera")
+        else:
+            with selected_registry() as registry:
+                report = registry.validate(chimera, tokens=tokens, texts=texts, runtime=runtime, progress=progress)
+    _print_verdict(report, as_json=as_json, quiet=quiet)
+
+
+def _runtime(template: str | None, seconds: int | None, granted: Sandbox) -> Runtime | None:
+    """Return the runtime of the options; None for the default one."""
+    if template is None and seconds is None and granted == Sandbox():
+        return None
+    limits = Limits(wall_seconds=float(SECONDS_DEFAULT if seconds is None else seconds))
+    required = Settings.from_environment(os.environ).requires_sandbox
+    if template is not None:
+        return CommandRuntime(template, limits, replace(granted, required=required))
+    if granted != Sandbox():
+        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes belong to --runtime")
+    return LlamaCpp(limits, requires_sandbox=required)
+
+
+def _validate_file(
+    path: Path,
+    base: str | None,
+    donors: Sequence[str],
+    texts: Sequence[Text] | None,
+    runtime: Runtime | None,
+    tokens: int,
+    progress: Callable[[str], None],
+) -> VerdictReport:
+    from organs.registry.validation.comparison import CHANGED, file_candidate
+    from organs.registry.validation.comparison import validate as compare
+    from organs.registry.validation.run import RunResult, verdict_report
+    from organs.registry.validation.weights import grafted_organs
+
+    def report_step(event: Event) -> None:
+        progress(f"{event.role}, {event.action}")
+
+    if base is None:
+        raise click.UsageError("which model was FILE.gguf made from? give --base")
+    if runtime is None:
+        runtime = LlamaCpp(requires_sandbox=Settings.from_environment(os.environ).requires_sandbox)
+    with _candidates([base, *donors]) as others:
+        own = file_candidate(path)
+        with others[0].placed() as base_path:
+            grafted = grafted_organs(path, base_path)
+        scored = texts or list(built_in_texts())
+        validation = compare(own, others[0], others[1:], grafted, scored, runtime, tokens, report_step, act=CHANGED)
+    return verdict_report(RunResult(path.name, base, tuple(donors), validation))
+
+
+@contextmanager
+def _candidates(names: Sequence[str]) -> Iterator[list[Candidate]]:
+    """Open files and registered models; a registry is opened only if a model is named."""
+    from organs.ingest.sources import GGUF_SUFFIX
+    from organs.registry.validation.comparison import file_candidate
+    from organs.registry.validation.run import registered_candidate
+
+    if all(name.endswith(GGUF_SUFFIX) for name in names):
+        yield [file_candidate(Path(name)) for name in names]
+        return
+    with local_registry() as registry:
+        yield [
+            file_candidate(Path(name))
+            if name.endswith(GGUF_SUFFIX)
+            else registered_candidate(registry.catalog, registry.blobs, name)
+            for name in names
+        ]
+
+
+def _print_verdict(report: VerdictReport, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json(report)
+    elif quiet:
+        click.echo(report.verdict)
+    else:
+        click.echo(f"{plain(report.model)}: {report.verdict}\n")
+        print_sentence(report.reason)
+        click.echo()
+        _print_scores(report)
+        if written := report.chimera.written:
+            click.echo("\nA text that it wrote:\n")
+            click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
+
+
+def _print_scores(report: VerdictReport) -> None:
+    texts = [text.name for text in report.texts]
+    rows = []
+    for role, run in (("base", report.base), *(("donor", donor) for donor in report.donors)):
+        rows.append([role, run.name, *_figures(run, texts)])
+    rows.append(["chimera", report.model, *_figures(report.chimera, texts)])
+    if report.control:
+        zeroed = f"{len(report.zeroed)} {report.zeroed_because} organs zeroed"
+        rows.append(["control", zeroed, *_figures(report.control, texts)])
+    if any(text.ratio_error is not None for text in report.texts):
+        rows.append(["difference", "chimera against base", *map(_difference, report.texts)])
+    print_table(["", "model", *texts], rows, texts)
+    lengths = lengths_text([(plain(text.name), text.tokens) for text in report.texts], report.tokens)
+    click.echo(f"\nPerplexity and its standard error over {lengths}; {plain(report.runtime)}.")
+    if report.tokens_remark:
+        print_sentence(report.tokens_remark)
+
+
+def _figures(run: RunReport, texts: Sequence[str]) -> Iterator[str]:
+    scores = {score.text: score for score in run.scores}
+    for text in texts:
+        score = scores.get(text)
+        if score is None:
+            yield "does not run" if run.failure else "–"
+        elif score.perplexity is None:
+            yield "none"
+        else:
+            error = score.standard_error
+            yield figure(score.perplexity) + (f" ± {figure(error)}" if error is not None else "")
+
+
+def _difference(text: TextVerdict) -> str:
+    """Return how far the chimera is from its base, with the paired standard error of that."""
+    if text.ratio is None or text.ratio_error is None:
+        return "–"
+    return change_text(text.ratio, text.ratio_error)
+
+
+TYPE_DEFAULT = "organ"
+
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class _TransplantOptions:
+    """The parameters of `transplant` and `graft`."""
+
+    models: tuple[str, ...]
+    """The base, followed by the donors."""
+    output: Path
+    layers: tuple[str, ...]
+    kinds: tuple[str, ...]
+    slots: tuple[str, ...]
+    accept: tuple[str, ...]
+    yes: bool
+    lock: Path | None
+    dry_run: bool
+    force: bool
+    as_json: bool
+    quiet: bool
+
+
+def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments and options of both commands."""
+
+    decorators = [
+        click.argument("base", metavar="BASE"),
+        click.argument("donors", nargs=-1, required=True, metavar="DONOR..."),
+        click.option(
+            "--layers", "--blocks", "layers", multiple=True, metavar="BLOCKS",
+            help="The blocks to take, such as 5-20 or 0,4-7. Once, or once for each donor. [default: all]",
+        ),
+        click.option(
+            "--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES),
+            help="The type to take. [default: organ (feed-forward), unless --slot is given]",
+        ),
+        click.option("--slot", "slots", multiple=True, metavar="SLOT", help="The slot to take; * stands for any text."),
+        click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code."),
+        click.option("-y", "--yes", is_flag=True, help="Accept every warning."),
+        click.option("--lock", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the lock."),
+        click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing."),
+        click.option("--force", is_flag=True, help="Replace an existing file or organ directory."),
+        click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON."),
+        click.option("-q", "--quiet", is_flag=True, help="Print the path only."),
+    ]  # fmt: skip
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+@click.command()
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF.")
+@_transplant_options
+def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
+    """Write a GGUF: BASE with organs of each DONOR.
+
+    BASE and DONOR are GGUF files, any shard of a split set, or organ directories; no registry is opened. The lock and
+    every byte are the same as those of this chimera in a registry. The findings are those of `organ compose`.
+    """
+    from organs.ingest.transplant import place_virtual
+
+    _check_blocks(params["layers"], donors)
+    options = _TransplantOptions(models=(base, *donors), output=output, **params)
+
+    def write(done: Transplant, advance: Callable[[int], None]) -> Digest:
+        return place_virtual(done.file, done.file.path, advance)
+
+    _transplant(options, lambda name: gguf_targets(output, [name], force=options.force)[0], write)
+
+
+@click.command()
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
+)
+@_transplant_options
+def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
+    """Write an organ directory: BASE with organs of each DONOR.
+
+    BASE and DONOR are organ directories, as `organ extract` writes them, or GGUF files; no registry is opened. DIR
+    appears complete or not at all. `organ assemble DIR` makes the GGUF that `organ transplant` writes.
+    """
+    from organs.ingest.directory.extract import extract, file_contents
+    from organs.ingest.dissect import dissect
+
+    _check_blocks(params["layers"], donors)
+    options = _TransplantOptions(models=(base, *donors), output=output, **params)
+
+    def target(_name: str) -> Path:
+        check_folder_free(output, force=options.force)
+        return output
+
+    def write(done: Transplant, advance: Callable[[int], None]) -> Digest:
+        named = done.file.placed_at(output / done.plan.file_name)
+        contents = file_contents([dissect(named)])
+        return extract(contents, output, force=options.force, progress=advance).files[0][2]
+
+    _transplant(options, target, write)
+
+
+def _check_blocks(layers: Sequence[str], donors: Sequence[str]) -> None:
+    if len(layers) not in (0, 1, len(donors)):
+        raise click.UsageError(f"give --layers once, or once for each of the {len(donors)} donors")
+
+
+def _transplant(
+    options: _TransplantOptions,
+    target_of: Callable[[str], Path],
+    write: Callable[[Transplant, Callable[[int], None]], Digest],
+) -> None:
+    from organs.ingest.transplant import FileLibrary
+    from organs.ingest.transplant import transplant as composed_of_files
+    from organs.registry.compose.plan import planned_recipe
+
+    prints = not (options.as_json or options.quiet)
+    with ExitStack() as opened:
+        library = FileLibrary(opened, {text: one_source(_check_is_file(text), "transplant") for text in options.models})
+        plan = _plan_transplant(options, library, quiet=not prints)
+        target = target_of(plan.file_name)
+        if options.lock is not None:
+            check_free(options.lock, force=options.force)
+        result = result_of(planned_recipe(plan), target)
+        if prints:
+            print_plan(result, target)
+        if not plan.refusals:
+            check_fits(target, plan.size_bytes)
+        if plan.can_be_made and not options.dry_run:
+            done = composed_of_files(plan.recipe, library, target)
+            with progress_bar("write", done.file.size_bytes, quiet=not prints) as advance:
+                digest = write(done, advance)
+            if options.lock is not None:
+                write_text(options.lock, done.lock.canonical())
+            made = WrittenFile(file=str(target), size_bytes=done.file.size_bytes, sha256=digest, lock_id=done.lock.id)
+            result = msgspec.structs.replace(result, made=made)
+    _print_transplanted(result, options)
+    if not plan.can_be_made:
+        refuse(result, shown=prints)
+
+
+def _check_is_file(text: str) -> str:
+    if not is_file(text):
+        raise BadSource(f"{text}: not a GGUF file or an organ directory; for registered models use organ compose")
+    return text
+
+
+def _plan_transplant(options: _TransplantOptions, library: FileLibrary, *, quiet: bool) -> Plan:
+    from organs.ingest.sources import source_size_bytes
+    from organs.registry.compose.planner import plan_recipe
+
+    try:
+        recipe = _transplant_recipe(options)
+    except BadRecipe as error:
+        refuse_recipe(error, as_json=options.as_json)
+    sizes = {text: source_size_bytes(source) for text, source in library.sources.items()}
+    with progress_bar("measure", sum(sizes.values()), quiet=quiet) as advance:
+        for text, size_bytes in sizes.items():
+            library.parent(text)
+            advance(size_bytes)
+    plan = plan_recipe(recipe, library)
+    if options.yes and plan.unaccepted:
+        codes = dict.fromkeys((*recipe.accept, *(finding.code for finding in plan.unaccepted)))
+        plan = replace(plan, recipe=replace(recipe, accept=tuple(codes)))
+    return plan
+
+
+def _transplant_recipe(options: _TransplantOptions) -> Recipe:
+    """Return the recipe of the options. It is read with short names and gets the paths later: a path may be any text."""
+    from organs.registry.compose.recipe_io import parse_blocks, read_recipe
+
+    base, *donors = options.models
+    kinds = options.kinds or (() if options.slots else (TYPE_DEFAULT,))
+    layers = options.layers * len(donors) if len(options.layers) == 1 else options.layers or ("",) * len(donors)
+    grafts = [
+        {
+            "from": "donor",
+            **({"type": [*kinds]} if kinds else {}),
+            **({"slot": [*options.slots]} if options.slots else {}),
+        }
+        for _ in donors
+    ]
+    text = json.dumps({"base": "base", "grafts": grafts, "accept": list(dict.fromkeys(options.accept))})
+    recipe = read_recipe(text, "options")
+    named = [
+        replace(one, donor=donor, selection=replace(one.selection, blocks=parse_blocks(blocks) if blocks else ()))
+        for one, donor, blocks in zip(recipe.grafts, donors, layers, strict=True)
+    ]
+    return replace(recipe, base=base, grafts=tuple(named))
+
+
+def _print_transplanted(result: ComposeResult, options: _TransplantOptions) -> None:
+    made = result.made
+    if options.as_json:
+        print_json(result)
+    elif made is not None and options.quiet:
+        print_path(made.file)
+    elif made is not None:
+        click.echo(f"\n{plain(made.file)}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
+        click.echo(f"  lock  sha256:{made.lock_id}")
