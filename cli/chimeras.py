@@ -758,7 +758,7 @@ def _plan_transplant(options: _TransplantOptions, library: FileLibrary, *, quiet
 
 
 def _transplant_recipe(options: _TransplantOptions) -> Recipe:
-    """Return the recipe of the options. It is read with short names and gets the paths later: a path may be any text."""
+    """Return the recipe of the options. It is read with short names, then gets the paths, which may be any text."""
     from organs.registry.compose.recipe_io import parse_blocks, read_recipe
 
     base, *donors = options.models

@@ -1,4 +1,4 @@
-"""`organ demo`: the whole journey on the trained models that come with the source."""
+"""Try it: `organ demo` goes through everything with the models that come with the source."""
 
 from __future__ import annotations
 
@@ -41,33 +41,37 @@ NAME = "demo/coder"
 
 
 @click.command()
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="Of the catalog.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="The port of the catalog.")
 @click.option(
-    "--home", type=click.Path(path_type=Path), default=".demo", show_default=True, help="The demo's own registry."
+    "--home",
+    type=click.Path(path_type=Path),
+    default=".demo",
+    show_default=True,
+    help="The folder of its registry.",
 )
 def demo(home: Path, port: int) -> None:
-    """Take the shipped models apart, look at them, put one together again, compose a chimera, and open the catalog.
+    """Split the models of the source into organs, search them, assemble one again, compose a chimera, open the catalog.
 
-    On a terminal the catalog is served until Ctrl-C; elsewhere its first page is fetched once.
+    On a terminal the catalog is served until Ctrl-C. Without a terminal, its first page is requested once.
     """
     from organs.registry.local import LocalRegistry
 
     if not ZOO.is_dir():
-        raise BadSource("the demo's models come with the source: run it in a checkout of the project")
+        raise BadSource("the models of the demo come with the source: run it in a checkout of the project")
     with LocalRegistry.open(home) as registry:
-        click.echo("1. Take the models of examples/zoo apart\n")
+        click.echo("1. Split the models of examples/zoo into organs\n")
         reports = _ingest(registry)
-        click.echo("\n2. What was measured\n")
+        click.echo("\n2. Measures of the organs\n")
         path, largest = max(reports.items(), key=lambda item: item[1].size_bytes)
         _show(registry, largest.model)
-        click.echo("\n3. Find organs, and relatives\n")
+        click.echo("\n3. Find organs, and related models\n")
         _find(registry, largest.model)
-        click.echo("\n4. Put one together again\n")
+        click.echo("\n4. Assemble a model again\n")
         _assemble(registry, path, largest)
-        click.echo("\n5. Compose a chimera: one model's skeleton with another's organs\n")
+        click.echo("\n5. Compose a chimera: a model with the feed-forward parts of another\n")
         _compose(registry)
         _next_steps(home, largest.model)
-        click.echo("\n6. Browse it\n")
+        click.echo("\n6. Open the catalog\n")
         if sys.stdin.isatty() and sys.stdout.isatty():
             _serve(registry, port)
         else:
@@ -75,7 +79,7 @@ def demo(home: Path, port: int) -> None:
 
 
 def _serve(registry: LocalRegistry, port: int) -> None:
-    """The catalog in the foreground, on `port` or, where that is taken, on any that is free."""
+    """Serve the catalog in the foreground, on `port` or, if that is in use, on a free one."""
     from organs.cli.server import check_free
     from organs.web.server.processes import serve_forever
 
@@ -90,7 +94,7 @@ def _serve(registry: LocalRegistry, port: int) -> None:
 
 
 def _fetch(registry: LocalRegistry) -> None:
-    """The first page through a real server, for whoever runs the demo without a terminal."""
+    """Request the first page from a real server, for a demo without a terminal."""
     from organs.web.app import create_app
 
     server = make_server(LOOPBACK, 0, create_app(registry), threaded=True, request_handler=_Quiet)
@@ -103,12 +107,12 @@ def _fetch(registry: LocalRegistry) -> None:
         server.shutdown()
         server.server_close()
     click.echo(f"GET {address}: {answer.status}, {size_text(len(page))}.")
-    click.echo("This is no terminal, so the catalog stops here; on one it is served until Ctrl-C.")
+    click.echo("There is no terminal, so the catalog stops here; on a terminal it is served until Ctrl-C.")
 
 
 class _Quiet(WSGIRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Nobody reads a log of one request."""
+        """Log nothing."""
 
 
 def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
@@ -140,7 +144,7 @@ def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
     brought = sum(report.size_bytes for report in reports.values())
     click.echo(
         f"\n{len(reports)} files of {size_text(brought)} are {totals.blobs} different parts, "
-        f"kept in {size_text(totals.stored_bytes)}: each part once, compressed."
+        f"stored in {size_text(totals.stored_bytes)}: each part once, compressed."
     )
     return reports
 
@@ -161,9 +165,9 @@ def _show(registry: LocalRegistry, name: str) -> None:
         ("tensors", "size", "mean θ", "spectral signal"),
     )
     click.echo(
-        "\nθ is how an organ's weights are distributed: 0° even noise, about 34° a bell curve, 90° few strong weights."
-        "\nThe spectral signal is the share of a matrix's energy that chance would not give: 0 for random weights."
-        "\nNeither says how good a model is."
+        "\nθ is the shape of the distribution of weights: 0° uniform, about 34° a bell curve, 90° few strong weights."
+        "\nThe spectral signal is the part of a matrix's energy beyond that of random weights: 0 for random weights."
+        "\nNeither tells how good a model is."
     )
 
 
@@ -180,8 +184,8 @@ def _find(registry: LocalRegistry, name: str) -> None:
     with registry.catalog.reading() as session:
         edges = lineage_of(session, model_by_name(session, parse_model_name(name))).edges
     measured = [edge for edge in edges if edge.evidence == "measured"]
-    click.echo(f"\nWho is like {name}, by the weights alone (1 the same, 0 strangers):\n")
-    print_table(("model", "alike"), [(edge.model, share_text(edge.likeness)) for edge in measured], ("alike",))
+    click.echo(f"\nModels like {name}, by their weights alone (likeness 1: the same, 0: unrelated):\n")
+    print_table(("model", "likeness"), [(edge.model, share_text(edge.likeness)) for edge in measured], ("likeness",))
 
 
 def _type_row(kind: TypeSummary) -> tuple[object, ...]:
@@ -205,28 +209,28 @@ def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None
         place_file(registry.blobs, plan, assembled)
         before = hashlib.sha256(path.read_bytes()).hexdigest()
         after = hashlib.sha256(assembled.read_bytes()).hexdigest()
-    click.echo(f"came in    sha256:{before}\nassembled  sha256:{after}")
+    click.echo(f"original   sha256:{before}\nassembled  sha256:{after}")
     if before != after:
         raise OrganError(f"{plan.name} came back different; please report this")
     click.echo(f"{plan.name}: identical to the last byte, {size_text(plan.size_bytes)}")
 
 
 def _compose(registry: LocalRegistry) -> None:
-    """Graft another model's organs into one: print the prediction, the result, and the verdict of a runtime."""
+    """Graft organs of another model into a model: print the prediction, the result, and the verdict."""
     from organs.cli.composing import print_changes
 
-    wanted = registry.compose(BASE).graft(DONOR, type="organ").named(NAME)
+    composition = registry.compose(BASE).graft(DONOR, type="organ").named(NAME)
     click.echo("The recipe:\n")
-    click.echo("\n".join(f"    {line}" for line in wanted.yaml().splitlines()))
+    click.echo("\n".join(f"    {line}" for line in composition.yaml().splitlines()))
     click.echo()
-    plan = wanted.plan()
+    plan = composition.plan()
     print_changes(plan.chimera.changes)
     click.echo()
     print_sentence(plan.prediction.sentence)
     made = plan.register()
     click.echo(f"\n{made.model}: {size_text(made.size_bytes)}, lock sha256:{made.lock_id}")
     _validate(registry, made.model)
-    click.echo(f"\nThe same organs of {STRANGER}, which is no relative, are warned of before anything is read:\n")
+    click.echo(f"\nThe same organs of {STRANGER}, an unrelated model, give a warning before anything is made:\n")
     _warn(registry.compose(BASE).graft(STRANGER, type="organ").plan())
 
 

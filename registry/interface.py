@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.digest import Digest
+    from organs.registry.entities.about import Figures
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.job import Job, JobPage
@@ -96,6 +97,9 @@ class Registry(Protocol):
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""
+
+    def figures(self) -> Figures:
+        """Return the numbers of visible models and of their organs, and the size of their files."""
 
     # Chimeras
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.digest import Digest
+    from organs.registry.entities.about import Figures
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.job import Job, JobPage
@@ -193,6 +194,13 @@ class LocalRegistry:
             if model is None:
                 return registry_report(session, limit or ROWS_DEFAULT)
             return model_report(session, model_by_text(session, model), limit or ORGANS_DEFAULT)
+
+    def figures(self) -> Figures:
+        """Return the numbers of visible models and of their organs, and the size of their files."""
+        from organs.registry.catalog.queries.reports import public_figures
+
+        with self.catalog.reading() as session:
+            return public_figures(session)
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""

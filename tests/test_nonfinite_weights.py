@@ -76,7 +76,7 @@ def test_an_ingest_counts_them_and_the_command_warns(tmp_path: Path) -> None:
     assert ended.status == 0
     assert ended.err.count(f"warning: weights that are NaN or infinite in {UP} (3), {DOWN} (1)") == 1
     again = organ("ingest", path)
-    assert "warning: weights that are NaN or infinite" in again.err, "what is known already is not sound for that"
+    assert "warning: weights that are NaN or infinite" in again.err, "what is registered already is not sound for that"
     assert json.loads(organ("ingest", "--json", path).out)["nonfinite"] == ODD
     (tmp_path / "sound.gguf").write_bytes(sound_model())
     sound = organ("ingest", "--json", tmp_path / "sound.gguf")

@@ -31,6 +31,7 @@ from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, looks_like_prefix, parse_prefix
+from organs.registry.entities.about import Figures, Root
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera
 from organs.registry.entities.job import Job, JobPage, ValidationRequest
 from organs.registry.entities.model import Model, ModelPage, ModelSummary
@@ -181,6 +182,10 @@ class RemoteRegistry:
     def cancel_job(self, job: int) -> Job:
         """Cancel a job and return it; a job that has ended does not change."""
         return self.connection.delete(Job, f"{API}/jobs/{job}")
+
+    def figures(self) -> Figures:
+        """Return the numbers of visible models and of their organs, and the size of their files."""
+        return self.connection.read(Root, API).figures
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""

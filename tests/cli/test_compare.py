@@ -42,13 +42,13 @@ def filled_with(organ: Organ, folder: Path, files: dict[str, bytes]) -> Organ:
 def test_two_models_side_by_side_with_a_sentence_to_every_table(kin: Organ) -> None:
     lines = kin.done("compare", "base", "tuned").lines
     assert lines[0] == "Almost identical, like a model and its light fine-tune, or two fine-tunes of one model."
-    assert lines[1].startswith("Alike: 0.99")
+    assert lines[1].startswith("Likeness: 0.99")
     assert "over 7 of 7 matrices" in lines[1]
     assert lines[2] == "Same to the last byte: 0 of 10 organs, with vectors."
     for beginning in ("By type: the mean θ of local/base@1 and of local/tuned@1", "By block: ", "Changed most: "):
         assert any(line.startswith(beginning) for line in lines), beginning
     header = next(line for line in lines if line.startswith("type"))
-    assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "alike", "compared"]
+    assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "compared"]
 
 
 def test_everything_is_in_the_json(kin: Organ) -> None:
@@ -140,8 +140,8 @@ def test_an_adapter_is_not_compared_and_that_is_one_sentence(kin: Organ) -> None
 
 def test_what_the_headers_say_otherwise_is_a_table(kin: Organ) -> None:
     lines = kin.done("compare", "base", "quantised").lines
-    table = lines[lines.index("What else differs.") + 1 :]
-    assert [line.split()[0] for line in table] == ["what", "dtypes"]
+    table = lines[lines.index("Other differences.") + 1 :]
+    assert [line.split()[0] for line in table] == ["property", "dtypes"]
     assert table[1].split() == ["dtypes", "7", "F16,", "3", "F32", "7", "Q8_0,", "3", "F32"]
     assert "What else differs" not in kin.done("compare", "base", "tuned").out
     differs = kin.done("compare", "base", "quantised", "--json").values["differs"]
@@ -166,7 +166,7 @@ def test_a_model_that_is_not_registered_is_an_error_of_one_line(kin: Organ) -> N
 
 def test_show_prints_the_lineage_and_the_findings(kin: Organ) -> None:
     lines = [line.split() for line in kin.done("show", "tuned").lines]
-    assert ["kin", "model", "relation", "evidence", "alike", "matrices"] in lines
+    assert ["role", "model", "relation", "evidence", "likeness", "matrices"] in lines
     parents = [line for line in lines if line[:1] == ["parent"]]
     assert [line[:4] for line in parents] == [["parent", "local/base@1", "finetune", "declared"]]
     assert sum(line[:1] == ["relative"] for line in lines) == 3

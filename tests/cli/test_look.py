@@ -49,7 +49,7 @@ def test_models_are_a_table_for_people(filled: Organ) -> None:
     assert header.split() == ["model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license"]
     assert row.split()[:4] == ["local/little@1", "model", "llama", "10"]
     assert row.split()[-1] == "apache-2.0"
-    assert ended.err.startswith("1 models; 11 blobs, ")
+    assert ended.err.startswith("1 model with 10 different organs, ")
 
 
 def test_models_as_json_are_items_and_what_comes_next(filled: Organ) -> None:
@@ -114,8 +114,8 @@ def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: Organ) -> None
     for expected in (
         "method z1, the Z-measure: ",
         "θ in degrees, 0 noise to 90 signal",
-        "method mp1, the spectral reading: ",
-        "under 'What the numbers mean'",
+        "method mp1, the spectral measures: ",
+        "docs/numbers.md explains",
     ):
         assert expected in out
     values = filled.done("show", digest[:8], "--json").values
@@ -138,7 +138,7 @@ def test_a_description_is_shown_in_its_lines_and_of_versions_how_many_organs_dif
     assert "\n  # What\n\n      licence  mit\\u001b[2J\nmodel, " in out
     newest, first = (filled.done("show", f"twice@{version}").out for version in (2, 1))
     assert "also local/twice@1" in newest
-    assert ", 1 organ differs from the one before\n" in first
+    assert ", 1 organ differs from the version before\n" in first
 
 
 def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: Organ, tmp_path: Path) -> None:

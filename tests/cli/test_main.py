@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from organs.cli import chimeras
+from organs.cli.main import GROUPS
 from organs.registry.compose.recipe_io import METHODS
 from organs.registry.local import LocalRegistry
 from tests.cli.running import Organ
@@ -112,7 +113,7 @@ def test_a_mistyped_command_gets_the_nearest_one(arguments: tuple[str, ...], mea
 def test_no_command_at_all_shows_the_help(organ: Organ) -> None:
     ended = organ()
     assert ended.status == 2
-    assert "Commands:" in ended.out + ended.err
+    assert "Catalog:" in ended.out + ended.err
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert err.strip() == "organ: interrupted; nothing is left half done, run the same command again"
+    assert err.strip() == "organ: interrupted; nothing is incomplete: run the same command again to continue"
 
 
 def test_help_of_every_command_loads_neither_the_database_nor_the_server() -> None:
@@ -239,3 +240,27 @@ def test_help_of_every_command_loads_neither_the_database_nor_the_server() -> No
 
 def test_methods_of_purification_are_those_that_there_are() -> None:
     assert chimeras._METHODS == METHODS
+
+
+def test_help_lists_the_commands_below_headings_and_each_group_is_one_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "organs.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    listed = done.stdout.partition("Options:")[2]
+    places = [listed.index(f"\n{heading}:\n") for heading in GROUPS]
+    assert places == sorted(places)
+    for (heading, commands), place, end in zip(GROUPS.items(), places, [*places[1:], len(listed)], strict=True):
+        words = re.findall(r"^  ([a-z]+)\b", listed[place:end], re.MULTILINE)
+        assert words == list(commands), heading
+    modules = {heading: {module for module, _ in commands.values()} for heading, commands in GROUPS.items()}
+    assert all(len(names) == 1 for names in modules.values()), modules
+    assert len(set.union(*modules.values())) == len(GROUPS)
+
+
+def test_the_guide_lists_the_commands_in_the_groups_of_the_help() -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^\| (?:\*\*(.+?)\*\* \| \||`organ ([a-z]+))", guide, re.MULTILINE)
+    expected = [
+        entry for heading, commands in GROUPS.items() for entry in [(heading, ""), *(("", one) for one in commands)]
+    ]
+    assert entries[: len(expected)] == expected

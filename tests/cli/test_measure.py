@@ -32,7 +32,7 @@ def test_no_registry_is_needed_and_none_is_made(nowhere: Organ, model: Path) -> 
     assert ended.lines[0] == f"{model}: llama, 47.3 k parameters in 10 tensors, {model.stat().st_size / 1000:.1f} kB"
     assert ended.lines[1].startswith("mean θ: ")
     assert [line.split()[0] for line in ended.lines[3:8]] == ["type", "embed", "norm", "organ", "skeleton"]
-    assert "Neither says how good a model is." in " ".join(ended.err.split())
+    assert "Neither tells how good a model is." in " ".join(ended.err.split())
 
 
 def test_the_means_are_those_of_the_registered_model(organ: Organ, model: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_choice_that_leaves_nothing_is_said_and_the_status_is_1(
     form: tuple[str, ...], nowhere: Organ, model: Path
 ) -> None:
     ended = nowhere("measure", model, "--tensor", "nothing", *form)
-    assert (ended.status, ended.err) == (1, "organ: no tensor is so named and of that type\n")
+    assert (ended.status, ended.err) == (1, "organ: no tensor has this name and type\n")
     nowhere.done("measure", model, "--tensor", "output_norm.weight", *form)
 
 

@@ -115,7 +115,7 @@ def test_wrong_choices_are_findings(organ: Organ) -> None:
         (("--method", "spectral", "--keep", "2"), "above 0 and at most 1"),
         (("--method", "spectral", "--blocks", "x"), "is not a block"),
         (("--method", "spectral", "--blocks", "9"), "no-such-block"),
-        (("--method", "spectral", "--where", "model:a"), "means nothing here"),
+        (("--method", "spectral", "--where", "model:a"), "cannot be used here"),
     ):
         ended = organ("purify", "base", *options)
         assert ended.status == (5 if said == "no-such-block" else 1)

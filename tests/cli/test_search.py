@@ -110,7 +110,7 @@ def test_an_estimate_is_called_so(filled: Organ, monkeypatch: pytest.MonkeyPatch
 def test_the_likes_of_an_organ_show_how_alike_they_are(registry: LocalRegistry, organ: Organ) -> None:
     place(registry, [ModelRow((Row(organ=1), Row(organ=2), Row(organ=3, slot="ffn_down")))])
     header, first, second = organ.done("search", f"like:{digest(1)[:12]}").lines
-    assert header.split()[:2] == ["alike", "organ"]
+    assert header.split()[:2] == ["likeness", "organ"]
     assert first.split()[:2] == ["1.000", digest(1)[:12]]
     assert second.split()[1] == digest(2)[:12]
 

@@ -269,7 +269,7 @@ def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local:
         [sys.executable, "-c", script, str(local.home)], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    assert "organs.cli.show" in loaded
+    assert "organs.cli.catalog" in loaded
     assert loaded & {"numpy", "zstandard", "urllib3", "organs.registry.client.remote"} == set()
 
 

@@ -117,6 +117,7 @@ STEPS: dict[str, Session] = {
     "organ": lambda registry, _: registry.organ(registry.organs_of("base")[1].digest[:12]),
     "compare": lambda registry, _: registry.compare("base", "tuned"),
     "report": lambda registry, _: [registry.report("tuned"), registry.report("base", limit=3)],
+    "figures": lambda registry, _: registry.figures(),
     "fitting": lambda registry, _: registry.fitting("base"),
     "compatibility": lambda registry, _: registry.compatibility("base", "stranger"),
     "compose": composed,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from organs.cli.show import print_chimera, print_lineage
+from organs.cli.catalog import print_chimera, print_lineage
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.models import (

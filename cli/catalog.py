@@ -1,4 +1,4 @@
-"""`organ search`, `models`, `show` and `report`: read the catalog."""
+"""Catalog: `organ search`, `models`, `show`, `compare` and `report`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from organs.registry.catalog.search import MODELS, ORGANS, PARTIAL, Query, parse
 from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.chimera import Chimera
+from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.lineage import LineageEdge
-from organs.registry.entities.model import Model, ModelPage, ModelSummary
+from organs.registry.entities.model import Model, ModelSummary
 from organs.registry.entities.organ import FacetCounts, MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report, ReportSection
 from organs.registry.errors import BadName, BadSource, NotFound
@@ -42,14 +43,14 @@ from organs.registry.measures import BY_FIELD, MEASURES
 from organs.registry.reports.formats import grid, markdown, section_sheet, sheet
 
 if TYPE_CHECKING:
-    from organs.registry.entities.about import RegistryTotals
+    from organs.registry.entities.about import Figures
     from organs.registry.interface import Registry
     from organs.registry.models import ModelDetails
 
 
 _USUAL = ("theta", "spectral_signal")
-"""Measures that every table shows; another is shown first when it is sorted by."""
-_SEARCH_NUMBERS = ("size", "alike", *(one.label for one in MEASURES.values()))
+"""Measures in every table. Another measure is the first column if the list is sorted by it."""
+_SEARCH_NUMBERS = ("size", "likeness", *(one.label for one in MEASURES.values()))
 _BAR_WIDTH = 40
 _VALUES_SHOWN = 12
 
@@ -62,30 +63,30 @@ def _organ_fields_help() -> str:
 @click.command(
     cls=QueryCommand,
     epilog="\b\nFields\n" + _organ_fields_help() + "\n\n\b\n"
-    "Any other word is looked for in the names, titles, tags and descriptions of models.\n"
+    "Any other word is searched in the names, titles, tags and descriptions of models.\n"
     f"  slot:{','.join(EXAMPLE_SLOTS)}   one of them        -type:norm      not this\n"
     "  block:5-20             a range            theta>=45       a bound\n"
     "  sort:-spectral         the highest first  unique:organ    each organ once\n"
-    "  like:DIGEST            the most alike first, among organs of its slot and shape",
+    "  like:DIGEST            the most similar first, among organs of its slot and shape",
 )
 @click.argument("query", nargs=-1)
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Organs on a page.")
-@click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
-@click.option("--facets", is_flag=True, help="Also count what is found, by type, slot, dtype and so on.")
-@click.option("--json", "as_json", is_flag=True, help="The page as JSON.")
+@click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
+@click.option("--facets", is_flag=True, help="Also count the results, by type, slot, dtype and so on.")
+@click.option("--json", "as_json", is_flag=True, help="Print the page as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print digests only.")
 def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, as_json: bool, quiet: bool) -> None:
     """Find organs: `organ search type:organ theta:35-60 sort:-spectral`.
 
-    Without sort: the highest θ comes first. θ is the shape of an organ's weights between noise (0°) and signal (90°);
-    it does not say how good an organ is.
+    Without sort:, the highest θ comes first. θ is the shape of the distribution of an organ's weights: 0° for uniform
+    noise, 90° for few strong weights. It does not tell how good an organ is.
     """
     text = " ".join(query)
-    asked = parse_query(text)
+    parsed = parse_query(text)
     with selected_registry() as registry:
         page = registry.search(text, limit=limit, after=after)
-        told = page.next is not None and asked.like is None and not as_json  # "more of 238"
-        counts = registry.count(text) if facets or told else None
+        shows_total = page.next is not None and parsed.like is None and not as_json  # "more of 238"
+        counts = registry.count(text) if facets or shows_total else None
     for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
@@ -95,31 +96,31 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
         for organ in page:
             click.echo(organ.digest)
     else:
-        _print_organs(page.items, asked)
+        _print_organs(page.items, parsed)
         if facets and counts is not None:
-            _print_counts(counts, asked)
+            _print_counts(counts, parsed)
     if page.next is not None:
-        total = counts.total if counts is not None and counts.exact and not asked.unique else None
+        total = counts.total if counts is not None and counts.exact and not parsed.unique else None
         print_more("search", text, [*(["-q"] if quiet else []), "--limit", str(limit)], page.next, total)
 
 
-def _print_organs(organs: tuple[PlacedOrgan, ...], asked: Query) -> None:
+def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
     if not organs:
         click.echo("Nothing matches. organ search --help lists the fields.", err=True)
         return
-    first, heading = _first_column(asked)
+    first, heading = _first_column(parsed)
     columns = ["organ", "model", "tensor", "type", "dtype", *(MEASURES[name].label for name in _USUAL), "size"]
     rows = [[*([_number(first, getattr(organ, first))] if first else []), *_row(organ)] for organ in organs]
     print_table([*([heading] if first else []), *columns], rows, _SEARCH_NUMBERS)
-    if asked.like is not None:
-        click.echo("alike: 1 the same weights, below 0.2 not related", err=True)
+    if parsed.like is not None:
+        click.echo("likeness: 1 for the same weights, below 0.2 for unrelated ones", err=True)
 
 
-def _first_column(asked: Query) -> tuple[str, str]:
-    """The member that the list is ranked by, unless every table shows it, and its heading."""
-    if asked.like is not None:
-        return "likeness", "alike"
-    measure = BY_FIELD.get(asked.sort.field)
+def _first_column(parsed: Query) -> tuple[str, str]:
+    """Return the member that the list is sorted by and its heading, unless every table shows it."""
+    if parsed.like is not None:
+        return "likeness", "likeness"
+    measure = BY_FIELD.get(parsed.sort.field)
     return (measure.name, measure.label) if measure and measure.name not in _USUAL else ("", "")
 
 
@@ -133,7 +134,7 @@ def _number(name: str, value: float | None) -> str:
     return MEASURES[name].text(value) if name in MEASURES else share_text(value)
 
 
-def _print_counts(counts: FacetCounts, asked: Query) -> None:
+def _print_counts(counts: FacetCounts, parsed: Query) -> None:
     total = "too many to count one by one" if counts.total is None else f"{counts.total:,} organs at their places"
     about = "" if counts.exact or counts.total is None else "about "
     click.echo(f"\n{about}{total}")
@@ -142,9 +143,9 @@ def _print_counts(counts: FacetCounts, asked: Query) -> None:
     for name, values in counts.fields.items():
         shown = list(values.items())[:_VALUES_SHOWN]
         more = f", and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
-        label = f"any {name}" if asked.choices(name) else name  # its own filter is left out
+        label = f"any {name}" if parsed.choices(name) else name  # its own filter is left out
         click.echo(f"{label + ':':12} {plain(', '.join(f'{value} {count:,}' for value, count in shown))}{more}")
-    _print_histogram(counts, "any θ" if asked.numbers("theta") or asked.numbers("signal") else "θ")
+    _print_histogram(counts, "any θ" if parsed.numbers("theta") or parsed.numbers("signal") else "θ")
 
 
 def _print_histogram(counts: FacetCounts, label: str) -> None:
@@ -167,11 +168,11 @@ COMPUTED_SHOWN = 12
 
 
 def print_chimera(chimera: Chimera) -> None:
-    """Print what is known of a model because it was composed here."""
+    """Print the parents, the changes, the recipe, the prediction and the verdicts of a chimera."""
     click.echo(f"\nA chimera, lock sha256:{chimera.lock_id}")
     for parent in chimera.parents:
-        given = ", ".join(parent.acts) or "its own organs"
-        print_sentence(f"from {parent.model}, {parent.license or 'licence not said'}: {given}")
+        acts = ", ".join(parent.acts) or "its own organs"
+        print_sentence(f"from {parent.model}, {parent.license or 'licence unknown'}: {acts}")
     click.echo()
     print_changes(chimera.changes)
     if chimera.computed:
@@ -195,7 +196,7 @@ def print_chimera(chimera: Chimera) -> None:
 
 
 def print_made(organs: Sequence[MadeOrgan]) -> None:
-    """Print how organs were computed, a line each."""
+    """Print how organs were computed, one line each."""
     for one in organs:
         print_sentence(f"{_how_made(one)}, which has a θ of {theta_text(one.theta_before)}")
 
@@ -216,23 +217,23 @@ FACTS_SHOWN = ("licence", "context length", "vocabulary", "tokenizer")
 _SHOW_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
 
 _METHODS = {
-    "z1": "the Z-measure: what the distribution of the weights looks like",
-    "mp1": "the spectral reading: how far the matrix is from a random one",
+    "z1": "the Z-measure: the shape of the distribution of the weights",
+    "mp1": "the spectral measures: how far the matrix is from a random one",
 }
 _MEANINGS = {name: one.summary for name, one in MEASURES.items()} | {
-    "sample_size": "values that were looked at",
-    "entropy": "how evenly the values fill their range; noise has 0.95 and more",
-    "kurtosis": "what sits in the tails beyond a bell curve; noise is within ±1.2",
-    "coherence": "how unevenly the sorted values are spaced; noise has 0.5 and less",
-    "mean": "of the values that were looked at, as are the next three",
-    "nan_count": "values that are no number",
-    "infinite_count": "values beyond all numbers",
-    "constant": "whether all values are one",
+    "sample_size": "number of values in the sample",
+    "entropy": "how evenly the values fill their range; 0.95 or more for noise",
+    "kurtosis": "weight of the tails compared with a bell curve; within ±1.2 for noise",
+    "coherence": "how unevenly the sorted values are spaced; 0.5 or less for noise",
+    "mean": "of the values in the sample, as the next three",
+    "nan_count": "values that are NaN",
+    "infinite_count": "values that are infinite",
+    "constant": "whether all values are the same",
 }
 
 
 def print_model(model: ModelDetails) -> None:
-    """A model page: what it is, its types, its lineage, and a line an organ."""
+    """Print a model: its facts, its types, its lineage, and one line for each organ."""
     click.echo(f"{model.name}  {plain(model.title or '')}".rstrip())
     if model.description:
         print_prose(model.description)
@@ -263,7 +264,7 @@ def print_model(model: ModelDetails) -> None:
 
 
 def _print_state(model: ModelDetails) -> None:
-    """What became of it since it was published: its state, its use, and the other versions of its name."""
+    """Print the state and the use of a model, and the other versions of its name."""
     if model.state != "visible":
         day = "" if model.changed_at is None else f"{model.changed_at:%Y-%m-%d}"
         print_sentence(f"{model.state} on {day}: {model.state_reason or ''}")
@@ -271,7 +272,7 @@ def _print_state(model: ModelDetails) -> None:
     others = [one for one in model.versions if one.name != model.name]
     for one in others:
         state = "" if one.state == "visible" else f", {one.state}: {one.state_reason}"
-        differ = "" if one.changes is None else f", {_differing(one.changes.changed)} from the one before"
+        differ = "" if one.changes is None else f", {_differing(one.changes.changed)} from the version before"
         print_sentence(f"also {one.name}, {one.created_at:%Y-%m-%d}{differ}{state}")
     if model.versions_left_out:
         click.echo(f"and {model.versions_left_out} older versions")
@@ -282,7 +283,7 @@ def _differing(count: int) -> str:
 
 
 def print_organ(organ: Organ) -> None:
-    """An organ: what it is, what was measured, and where it sits."""
+    """Print an organ: its facts, its measures, and its places."""
     click.echo(f"sha256:{organ.digest}")
     gain = f"{size_text(organ.size_bytes)}, stored in {size_text(organ.stored_bytes)} by {plain(organ.codec)}"
     shape = "x".join(map(str, organ.shape))
@@ -291,19 +292,19 @@ def print_organ(organ: Organ) -> None:
         counted = "not counted yet" if organ.nonfinite is None else f"{organ.nonfinite:,}"
         click.echo(f"values that are NaN or infinite: {counted}")
     for other in organ.also:
-        click.echo(f"the same bytes also stand as {plain(other.dtype)} {'x'.join(map(str, other.shape))}")
+        click.echo(f"the same bytes are also registered as {plain(other.dtype)} {'x'.join(map(str, other.shape))}")
     for reading in organ.measurements:
         _print_reading(reading)
     if organ.measurements:
         click.echo()
-        print_sentence("What these numbers do not say is in the documentation, under 'What the numbers mean'.")
+        print_sentence("docs/numbers.md explains what these numbers mean, and what they do not tell.")
     click.echo()
     print_table(("model", "tensor", "type"), [(place.model, place.name, place.type) for place in organ.places])
     print_made(organ.made)
 
 
 def _print_facts(model: Model) -> None:
-    """The licence, what a user of the model asks first, and its files; all metadata is in the JSON."""
+    """Print the licence, the most important metadata, and the files; all metadata is in the JSON."""
     facts = [(name, model.facts[name]) for name in FACTS_SHOWN if name in model.facts]
     facts += [
         ("file", f"{file.name}, {size_text(file.size_bytes)}, sha256:{file.sha256[:12]}")
@@ -331,7 +332,7 @@ def _print_reading(reading: Measurement) -> None:
         (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
         for name, value in reading.readings().items()
     ]
-    print_table(("number", "value", "what it is"), rows, _SHOW_NUMBERS)
+    print_table(("measure", "value", "meaning"), rows, _SHOW_NUMBERS)
     if reading.reason is not None:
         print_sentence(f"not measured: {reading.reason}")
 
@@ -343,19 +344,21 @@ def _reading_text(name: str, value: object) -> str:
 
 
 def print_lineage(model: Model) -> None:
-    """The lineage and the findings of a model page, if there are any."""
+    """Print the lineage and the findings of a model, if there are any."""
     edges = model.lineage
     if edges:
         click.echo()
         print_sentence(
-            "Lineage. Alike is the mean correlation of the weights at the same places: 1 the same, 0 strangers. What "
-            "was measured has no direction."
+            "Lineage. The likeness is the mean correlation of the weights at the same places: 1 for the same weights, "
+            "0 for unrelated models. Measured relations have no direction."
         )
         rows = [
-            (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, *_alike(edge))
+            (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, *_likeness(edge))
             for edge in edges[:EDGES_SHOWN]
         ]
-        print_table(("kin", "model", "relation", "evidence", "alike", "matrices"), rows, ("alike", "matrices"))
+        print_table(
+            ("role", "model", "relation", "evidence", "likeness", "matrices"), rows, ("likeness", "matrices")
+        )
         left_out = len(edges) - EDGES_SHOWN + model.lineage_left_out
         if left_out > 0:
             click.echo(f"… and {left_out} more, with --json")
@@ -363,7 +366,7 @@ def print_lineage(model: Model) -> None:
         print_sentence(f"{finding.severity}: {finding.sentence}")
 
 
-def _alike(edge: LineageEdge) -> tuple[str, str]:
+def _likeness(edge: LineageEdge) -> tuple[str, str]:
     return share_text(edge.likeness), str(edge.compared or "–")
 
 
@@ -379,23 +382,25 @@ def _model_fields_help() -> str:
     epilog="\b\nFields\n"
     + _model_fields_help()
     + f"\n  sort:      {', '.join(MODELS.sorts)}; -theta is the highest first\n\n"
-    "Any other word is looked for in names, titles, tags and descriptions.",
+    "Any other word is searched in names, titles, tags and descriptions.",
 )
 @click.argument("query", nargs=-1)
-@click.option("--rank", is_flag=True, help="Complete models only, by falling mean θ.")
+@click.option("--rank", is_flag=True, help="Only complete models, by falling mean θ.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models on a page.")
-@click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
-@click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
+@click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")
 def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
     """List the registered models, newest first, or those that a query finds.
 
-    θ is the mean over the model's tensors: the shape of its weights' distributions between noise (0°) and signal
-    (90°). It does not say how good the model is.
+    θ is the mean over the model's tensors: the shape of the distribution of their weights. It does not tell how good
+    the model is.
     """
     text = " ".join(query)
-    parse_query(text, MODELS)
-    page, totals = _listed(text, rank=rank, limit=limit, after=after)
+    with selected_registry() as registry:
+        list_models = registry.ranked_models if rank else registry.models
+        page = list_models(text, limit=limit, after=after)
+        figures = None if text or rank or as_json or quiet else registry.figures()
     for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
@@ -405,7 +410,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
         for model in page:
             click.echo(model.name)
     else:
-        _print_models(page.items, None if text or rank else totals)
+        _print_models(page.items, figures)
     if page.next is not None:
         options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
         print_more("models", text, options, page.next)
@@ -413,23 +418,23 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
 
 @click.command()
 @click.argument("what", metavar="MODEL|DIGEST")
-@click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show(what: str, as_json: bool) -> None:
-    """Show a model (namespace/name, with @version if need be), or an organ by 8 or more characters of its digest.
+    """Show a model (namespace/name, or @version for an older one), or an organ by 8 or more characters of its digest.
 
-    A chimera is also found by sha256: and the digest of its lock, any model by that of its file. Of a chimera the
-    recipe is shown, what was found and predicted, and the verdicts; of a computed organ, how it was made.
+    sha256: and a digest finds the model with this file, or the chimera with this lock. A chimera is shown with its
+    recipe, its findings, the prediction and the verdicts, a computed organ with the way it was made.
     """
     with selected_registry() as registry:
-        found = _model_or_organ(registry, what)
+        result = _model_or_organ(registry, what)
     if as_json:
-        print_json(found)
-    elif isinstance(found, Organ):
-        print_organ(found)
+        print_json(result)
+    elif isinstance(result, Organ):
+        print_organ(result)
     else:
-        print_model(found)
-        if found.chimera is not None:
-            print_chimera(found.chimera)
+        print_model(result)
+        if result.chimera is not None:
+            print_chimera(result.chimera)
 
 
 def _model_or_organ(registry: Registry, what: str) -> ModelDetails | Organ:
@@ -463,31 +468,18 @@ def _model_details(registry: Registry, name: str) -> ModelDetails:
     )
 
 
-def _listed(text: str, *, rank: bool, limit: int, after: str | None) -> tuple[ModelPage, RegistryTotals | None]:
-    """Return a page of models, and the totals of a local registry."""
-    from organs.registry.catalog.queries.reports import running_totals
-    from organs.registry.local import LocalRegistry
-
-    with selected_registry() as registry:
-        list_models = registry.ranked_models if rank else registry.models
-        page = list_models(text, limit=limit, after=after)
-        if isinstance(registry, LocalRegistry):
-            with registry.catalog.reading() as session:
-                return page, running_totals(session)
-        return page, None
-
-
-def _print_models(found: Sequence[ModelSummary], totals: RegistryTotals | None) -> None:
-    """Print the table, and below it the totals if the list is of the whole registry."""
-    if not found:
-        empty = totals is not None and not totals.models
-        click.echo("No models yet. Try: organ ingest FILE.gguf" if empty else "Nothing matches.", err=True)
+def _print_models(models: Sequence[ModelSummary], figures: Figures | None) -> None:
+    """Print a table of models, and below it the figures of the registry."""
+    if not models:
+        is_empty = figures is not None and not figures.models
+        click.echo("No models yet. Try: organ ingest FILE.gguf" if is_empty else "Nothing matches.", err=True)
         return
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
-    print_table(columns, [_model_row(model) for model in found], _LIST_NUMBERS)
-    if totals is not None:
-        plain_size, stored = size_text(totals.size_bytes), size_text(totals.stored_bytes)
-        click.echo(f"{totals.models} models; {totals.blobs} blobs, {plain_size} stored in {stored}", err=True)
+    print_table(columns, [_model_row(model) for model in models], _LIST_NUMBERS)
+    if figures is not None:
+        size = size_text(figures.size_bytes)
+        models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"
+        click.echo(f"{models_text} with {figures.organs:,} different organs, {size}", err=True)
 
 
 def _model_row(model: ModelSummary) -> tuple[object, ...]:
@@ -514,17 +506,17 @@ _BY_SUFFIX = {
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--format", "form", type=click.Choice(_FORMATS), help="By default by the end of -o's name, else text.")
+@click.option("--format", "form", type=click.Choice(_FORMATS), help="[default: by the ending of FILE, else text]")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--table", metavar="NAME", help="One table only. CSV has one at a time: ranking, or types of a MODEL.")
+@click.option("--table", metavar="NAME", help="Print one table. [default for CSV: ranking, or types of a MODEL]")
 @click.option(
     "--limit",
     type=click.IntRange(1, 100_000),
     metavar="N",
-    help=f"Rows of a list: {ROWS_DEFAULT} models or {ORGANS_DEFAULT} tensors by default.",
+    help=f"The most rows of a list. [default: {ROWS_DEFAULT} models, {ORGANS_DEFAULT} tensors]",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write it to FILE, whole.")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to FILE.")
+@click.option("--force", is_flag=True, help="Replace an existing FILE.")
 def report(
     model: str | None,
     form: str | None,
@@ -534,7 +526,7 @@ def report(
     output: Path | None,
     force: bool,
 ) -> None:
-    """Explain what was measured, of the registry or of one MODEL, in tables and with their meaning.
+    """Explain the measures of the registry or of one MODEL, in tables with their meaning.
 
     The registry's tables are figures, ranking, types, scale, families and wells; a model's are model, notes,
     relatives, findings, dtypes, types, blocks, highest, wells, anomalies and methods.
@@ -560,12 +552,12 @@ def report(
 
 
 def _form_of(output: Path | None) -> str:
-    """The format that the end of the name of `output` stands for; text without one."""
+    """Return the format for the ending of the name of `output`; text without one."""
     suffix = output.suffix.lower() if output else ""
     if suffix not in _BY_SUFFIX:
         raise BadSource(
             f"{output}: a report is text (.txt), Markdown (.md), JSON (.json) or CSV (.csv); --format chooses "
-            "one whatever the name is"
+            "one for any name"
         )
     return _BY_SUFFIX[suffix]
 
@@ -625,8 +617,139 @@ def _print_paragraphs(texts: tuple[str, ...]) -> None:
 
 
 def _place(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, durably, or nothing."""
+    """Write `data` to `path` completely or not at all."""
     from organs.registry.store.files import placed
 
     with placed(path, len(data)) as file:
         file.write_at(data, 0)
+
+
+CHANGED_SHOWN = 10
+NAMES_SHOWN = 10
+BLOCKS_SHOWN = 100
+_COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "compared", "block")
+
+
+@click.command()
+@click.argument("first", metavar="MODEL")
+@click.argument("second", metavar="MODEL")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with every organ.")
+def compare(first: str, second: str, as_json: bool) -> None:
+    """Compare two models: the likeness of their weights, by type and block, and what changed.
+
+    The likeness is the mean correlation of the weights of matrices with the same place and shape in both models: 1 for
+    the same weights, 0 for unrelated models. It is estimated from fingerprints of 256 values of each organ. It does not
+    tell which model was first, or which is better.
+    """
+    from organs.registry.lineage import Kinship
+
+    with selected_registry() as registry:
+        result = registry.compare(first, second)
+    if as_json:
+        print_json(result)
+        return
+    print_sentence(result.sentence)
+    if result.is_comparable:
+        _print_header(result)
+        _print_types(result)
+        _print_blocks(result)
+        if result.kinship != Kinship.UNRELATED:  # otherwise neither was made from the other
+            _print_changed(result)
+        _print_left_out(result)
+        _print_differences(result)
+
+
+def _print_header(result: Comparison) -> None:
+    from organs.registry.lineage import CLOSE, RELATED
+
+    organs = result.organs
+    matrices = _both(organs.first_matrices, organs.second_matrices)
+    print_sentence(
+        f"Likeness: {share_text(result.likeness)}, the mean correlation over {organs.compared} of {matrices} matrices. "
+        f"1 means the same weights; quantisations down to 4 bits and light fine-tunes have {CLOSE} or more; models "
+        f"below {RELATED} are not related."
+    )
+    if not result.is_mostly_identical:  # otherwise the first sentence has the number
+        print_sentence(
+            f"Same to the last byte: {organs.identical} of {_both(organs.first, organs.second)} organs, with vectors."
+        )
+
+
+def _both(first: int, second: int) -> str:
+    return str(first) if first == second else f"{first} and {second}"
+
+
+def _print_types(result: Comparison) -> None:
+    click.echo()
+    print_sentence(
+        f"By type: the mean θ of {result.first} and of {result.second}, and the likeness of their matrices. Vectors "
+        "are not compared: unrelated models have similar ones."
+    )
+    rows = [
+        (
+            kind.type,
+            theta_text(kind.first_theta),
+            theta_text(kind.second_theta),
+            "–" if kind.difference is None else f"{kind.difference:+.1f}°",
+            share_text(kind.likeness),
+            kind.compared,
+        )
+        for kind in result.types
+    ]
+    print_table(("type", "θ first", "θ second", "difference", "likeness", "compared"), rows, _COMPARE_NUMBERS)
+
+
+def _print_blocks(result: Comparison) -> None:
+    from organs.registry.lineage import Kinship
+
+    lowest = "" if result.kinship == Kinship.UNRELATED else "; the lowest changed most"
+    click.echo()
+    print_sentence(f"By block: the mean over the block's matrices{lowest}.")
+    rows = [(block.label, share_text(block.likeness), block.compared) for block in result.blocks]
+    print_table(("block", "likeness", "compared"), rows[:BLOCKS_SHOWN], _COMPARE_NUMBERS)
+    if len(rows) > BLOCKS_SHOWN:
+        click.echo(f"… and {len(rows) - BLOCKS_SHOWN} more blocks, all of them with --json")
+
+
+def _print_changed(result: Comparison) -> None:
+    if not result.unequal:
+        return
+    click.echo()
+    print_sentence(
+        "Changed most: the matrices with the lowest likeness. The likeness of a single organ is uncertain, by 0.07 "
+        "near 0 and by much less near 1."
+    )
+    rows = [
+        (
+            *(organ.name, organ.type, share_text(organ.likeness)),
+            *(theta_text(organ.first_theta), theta_text(organ.second_theta)),
+        )
+        for organ in result.unequal[:CHANGED_SHOWN]
+    ]
+    print_table(("tensor", "type", "likeness", "θ first", "θ second"), rows, _COMPARE_NUMBERS)
+
+
+def _print_left_out(result: Comparison) -> None:
+    _print_names(f"Only in {result.first}", result.only_first)
+    _print_names(f"Only in {result.second}", result.only_second)
+    differ = [f"{organ.name} ({_shape(organ.first)}, {_shape(organ.second)})" for organ in result.shapes_differ]
+    _print_names("Other shapes", differ)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _print_differences(result: Comparison) -> None:
+    rows = [(row.what, row.first or "–", row.second or "–") for row in result.differs]
+    if rows:
+        click.echo()
+        print_sentence("Other differences.")
+        print_table(("property", "first", "second"), rows)
+
+
+def _print_names(label: str, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        click.echo()
+        print_sentence(f"{label}: {plain(', '.join(names[:NAMES_SHOWN]))}{more}")

@@ -1,0 +1,742 @@
+"""Files: `organ ingest`, `assemble`, `measure` and `extract`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from functools import partial as bind
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from organs.cli.arguments import local_registry, selected_registry
+from organs.cli.console import (
+    ProgressBar,
+    exit_status,
+    in_lines,
+    plain,
+    print_json,
+    print_json_line,
+    print_path,
+    print_table,
+    progress_bar,
+    status_line,
+)
+from organs.cli.outputs import WrittenPath, folder_of, gguf_targets, shard_size, stem_of, write_files
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.anatomy import Place
+from organs.registry.catalog.vocabulary import ORGAN_TYPES
+from organs.registry.digest import Digest
+from organs.registry.errors import BadName, BadSource, CorruptBlob, NameTaken, NotAssemblable, NotFound, OrganError
+from organs.registry.names import parse_model_name
+from organs.registry.reports.formats import sheet_lines
+from organs.registry.settings import DEBUG_VARIABLE
+
+if TYPE_CHECKING:
+    from organs.cli.composing import ComposeOptions
+    from organs.ingest.directory.extract import Content, ExtractReport
+    from organs.ingest.directory.opening import VirtualFile
+    from organs.ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted
+    from organs.ingest.service import Outcome
+    from organs.ingest.sources import ModelSource, Skipped
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="FILE...")
+@click.option("--name", help="NAMESPACE/NAME for a single model. [default: local/ and the name of the file]")
+@click.option("--hf-cache", is_flag=True, help="Add every GGUF in the Hugging Face cache of this machine.")
+@click.option("--new-version", is_flag=True, help="If the name is taken, add the file as the next version.")
+@click.option("--dry-run", is_flag=True, help="Print what would be ingested, and store nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the names of the models.")
+def ingest(
+    paths: tuple[str, ...],
+    name: str | None,
+    hf_cache: bool,
+    new_version: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Split GGUF files into organs, store each organ once, measure it, and register the model.
+
+    FILE is a file, a folder with files, a pattern, any shard of a split set, or an organ directory from `organ
+    extract`, also with edited organs. If a file is refused, the others continue; the exit status is then 1, or for a
+    single FILE that of the error. The same file again adds nothing. An interrupted ingest continues when you run it again. If
+    another file has the name already, the command asks whether to add this one as the next version. Without a terminal
+    it refuses the file, unless you give --new-version.
+    """
+    from organs.ingest.service import always, ingest_all, never, total_bytes
+    from organs.ingest.sources import skipped_files
+
+    sources = _sources(paths, hf_cache)
+    chosen = None if name is None else parse_model_name(name)
+    if chosen is not None and chosen.version is not None:
+        raise click.UsageError("--name has no @version: the next free one is given")
+    if chosen is not None and len(sources) > 1:
+        raise click.UsageError(f"--name is for one model; {len(sources)} were found")
+    if dry_run:
+        named = [replace(source, name=chosen or source.name) for source in sources]
+        return _preview(named, as_json=as_json, quiet=quiet)
+    failures: list[OrganError] = []
+    with local_registry() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
+        asks = not (as_json or quiet) and sys.stdin.isatty() and sys.stderr.isatty()
+        decide = always if new_version else partial(_ask, advance) if asks else never
+        for outcome in ingest_all(registry, sources, chosen, advance, decide):
+            failures += [outcome.error] if outcome.error is not None else []
+            _print_ingested(outcome, as_json=as_json, quiet=quiet)
+    if not quiet:
+        _print_skipped(skipped_files(paths))
+    return exit_status(failures, len(sources))
+
+
+def _print_skipped(skipped: Skipped) -> None:
+    """Print on stderr how many files of the folders were skipped."""
+    from organs.ingest.sources import CONVERT
+
+    if skipped.files:
+        converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
+        click.echo(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
+
+
+def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
+    """Ask the user at the terminal."""
+    question = f"The name {taken.name} is taken by {taken.taken_by}, which is another file. Add this one as version"
+    with bar.hidden():
+        return click.confirm(plain(f"{question} {taken.version}?"), default=False, err=True)
+
+
+def _sources(paths: tuple[str, ...], hf_cache: bool) -> list[ModelSource]:
+    from organs.ingest.sources import find_hub_sources, find_sources
+
+    if not paths and not hf_cache:
+        raise click.UsageError("give a FILE, or --hf-cache")
+    sources = find_sources(paths)
+    if hf_cache:
+        cache = hub_cache()
+        found = find_hub_sources(cache)
+        if not found and not sources:
+            raise BadSource(f"{cache}: no GGUF file in the Hugging Face cache")
+        sources += found
+    return sources
+
+
+def hub_cache() -> Path:
+    """Return the folder of the Hugging Face cache, by the environment variables of its tools."""
+    if hub := os.environ.get("HF_HUB_CACHE"):
+        return Path(hub)
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(home).expanduser() / "hub"
+
+
+def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
+    from organs.ingest.service import Outcome
+
+    failures: list[OrganError] = []
+    for source in sources:
+        try:
+            tensors, size = _count_contents(source)
+        except OrganError as error:
+            failures.append(error)
+            _print_ingested(Outcome(source, None, error), as_json=as_json, quiet=quiet)
+            continue
+        if as_json:
+            about = {"file": str(source.paths[0]), "model": str(source.name), "organs": tensors, "size_bytes": size}
+            print_json_line(about | {"new": None, "error": None})
+        elif quiet:
+            click.echo(str(source.name))
+        else:
+            click.echo(f"{plain(source.label)}: would be {source.name}, {tensors} tensors, {size_text(size)}")
+    return exit_status(failures, len(sources))
+
+
+def _count_contents(source: ModelSource) -> tuple[int, int]:
+    """Return the tensors and bytes of all files of `source`, which is checked as for an ingest; raises BadInput."""
+    from organs.ingest.sources import open_files
+
+    with ExitStack() as opened:
+        headers = [file.header for file in open_files(opened, source)]
+    return sum(len(header.tensors) for header in headers), sum(header.file_size_bytes for header in headers)
+
+
+def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json_line(_ingested_values(outcome))
+        return
+    report = outcome.report
+    if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
+        raise outcome.error
+    if report is None:
+        click.echo(f"organ: {plain(_sentence(outcome))}", err=True)
+    elif quiet:
+        click.echo(report.model)
+    elif not report.created:
+        healed = f"{report.healed_blobs} damaged parts healed" if report.healed_blobs else "nothing added"
+        click.echo(f"{report.model}: registered already, {healed}")
+    else:
+        gain = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
+        click.echo(f"{report.model}: {report.organs} organs, {gain}, {report.seconds:.1f} s")
+        for flag in report.flags:
+            click.echo(f"  note: {plain(flag)}", err=True)
+    if report is not None:
+        for warning in report.warnings:
+            click.echo(f"  warning: {plain(warning)}", err=True)
+        for note in report.notes:
+            click.echo(f"  note: {plain(note)}", err=True)
+
+
+def _sentence(outcome: Outcome) -> str:
+    """Return why a file was refused, and what to do."""
+    error = outcome.error
+    if isinstance(error, NameTaken):
+        return (
+            f"{outcome.source.label}: {error}; give --new-version to add it as version {error.version}, or --name for "
+            "another name"
+        )
+    return str(error)
+
+
+def _ingested_values(outcome: Outcome) -> dict[str, Any]:
+    report = outcome.report
+    values = {} if report is None else asdict(report)
+    return {
+        "file": str(outcome.source.paths[0]),
+        "model": None if report is None else report.model,
+        "organs": None if report is None else report.organs,
+        "new": None if report is None else report.new_blobs,
+        "error": None if outcome.error is None else _sentence(outcome),
+    } | values
+
+
+_EXPLAINED = (
+    "θ is the shape of the distribution of a tensor's values: 0° for uniform values, about 34° for a bell curve, near "
+    "90° for few strong values among many weak ones. The spectral signal is the part of a pattern across rows and "
+    "columns: 0.000 for random values. Neither tells how good a model is."
+)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[FILE]...")
+@click.option("--missing", is_flag=True, help="Measure registered organs that lack a measure, without FILE.")
+@click.option("--tensors", is_flag=True, help="List every tensor, not only the types.")
+@click.option(
+    "--tensor", "patterns", multiple=True, metavar="PATTERN", help="Only tensors with this name, such as '*norm*'."
+)
+@click.option("--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model, with every measure.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: one row for each tensor, with every measure.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the mean θ and the file.")
+def measure(
+    paths: tuple[str, ...],
+    missing: bool,
+    tensors: bool,
+    patterns: tuple[str, ...],
+    kinds: tuple[str, ...],
+    as_json: bool,
+    as_csv: bool,
+    quiet: bool,
+) -> int:
+    """Measure GGUF files without registering them; no registry is opened.
+
+    With --missing, measure the registered organs that lack measures which earlier versions did not have. Existing
+    measures do not change. It can be interrupted and run again.
+
+    FILE is a file, a folder with files, a pattern, or any shard of a split set. If a file is refused, the others
+    continue; the exit status is then 1, also if --tensor and --type select nothing. The measures are those that an
+    ingest stores.
+    """
+    from organs.ingest.sources import find_sources
+
+    if missing:
+        if paths or tensors or patterns or kinds or as_csv:
+            raise click.UsageError("--missing takes no FILE, and only the options --json and -q")
+        return _measure_missing(as_json=as_json, quiet=quiet)
+    if not paths:
+        raise click.UsageError("Missing argument 'FILE...'")
+    if as_json + as_csv + quiet + tensors > 1:
+        raise click.UsageError("--tensors, --json, --csv and -q exclude each other")
+    form = "json" if as_json else "csv" if as_csv else "quiet" if quiet else "tensors" if tensors else "types"
+
+    def wanted(name: str, place: Place) -> bool:
+        fits = not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+        return fits and (not kinds or place.type.value in kinds)
+
+    sources = find_sources(paths, "measure")
+    if as_csv:
+        click.echo(sheet_lines([_csv_keys()]), nl=False)
+    failed = found = 0
+    for number, source in enumerate(sources, 1):
+        outcome = _measured(source, wanted, f"measure {number}/{len(sources)}", quiet=form not in ("tensors", "types"))
+        failed += outcome.error is not None
+        found += outcome.model is not None and bool(outcome.model.tensors)
+        _print_measured(outcome, form)
+    if form in ("tensors", "types") and found:
+        click.echo(in_lines(_EXPLAINED), err=True)
+    if not found and not failed and (patterns or kinds):
+        click.echo("organ: no tensor has this name and type", err=True)
+        return 1
+    return 1 if failed else 0
+
+
+def _measure_missing(*, as_json: bool, quiet: bool) -> int:
+    from organs.registry.upkeep import measure_missing  # with the catalog, which files do not need
+
+    examined = 0
+
+    def count_organs(count: int) -> None:
+        nonlocal examined
+        examined += count
+        say(f"{examined:,} organs")
+
+    with local_registry() as registry, status_line("measure", quiet=quiet or as_json) as say:
+        report = measure_missing(registry.catalog, registry.blobs, count_organs)
+    if as_json:
+        print_json(report)
+    elif not quiet:
+        click.echo(f"{report.measured:,} organs measured" if examined else "no organ lacks a measure")
+    if report.unreadable:
+        click.echo(f"organ: the bytes of {report.unreadable:,} organs cannot be read: organ verify", err=True)
+    return CorruptBlob.exit_code if report.unreadable else 0
+
+
+def _measured(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
+    """Measure `source`. Its progress bar ends before anything is printed."""
+    from organs.ingest.measuring import measure_all
+    from organs.ingest.sources import source_size_bytes
+
+    with progress_bar(label, source_size_bytes(source), quiet=quiet) as advance:
+        (outcome,) = measure_all([source], wanted, advance)
+    return outcome
+
+
+def _print_measured(outcome: MeasureOutcome, form: str) -> None:
+    from organs.registry.reports.statistics import mean_of
+
+    if form == "json":
+        print_json_line(_measured_values(outcome))
+    elif outcome.model is None:
+        if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
+            raise outcome.error
+        click.echo(f"organ: {plain(outcome.error)}", err=True)
+    elif form == "csv":
+        _print_rows(outcome, outcome.model)
+    elif form == "quiet":
+        theta = mean_of(one.measurement.theta for one in outcome.model.tensors)
+        click.echo(f"{'-' if theta is None else f'{theta:.2f}'}\t{plain(_file(outcome))}")
+    else:
+        _print_tables(outcome, outcome.model, every=form == "tensors")
+
+
+def _file(outcome: MeasureOutcome) -> str:
+    return str(outcome.source.paths[0])
+
+
+def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool) -> None:
+    from organs.registry.reports.statistics import mean_of
+
+    theta = mean_of(one.measurement.theta for one in model.tensors)
+    content = (
+        f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
+    )
+    click.echo(f"{plain(outcome.source.label)}: {plain(model.architecture or 'no architecture')}, {content}")
+    if not model.tensors:
+        click.echo("no tensor has this name and type\n" if model.tensor_count else "nothing to measure\n")
+        return
+    chosen = "" if len(model.tensors) == model.tensor_count else f" of the {len(model.tensors)} selected tensors"
+    matrices = [one.measurement.theta for one in model.tensors if one.measurement.spectral_signal is not None]
+    part = f"; of the {len(matrices)} matrices alone: {theta_text(mean_of(matrices))}" if matrices else ""
+    click.echo(f"mean θ{chosen}: {theta_text(theta)}{part}\n")
+    if every:
+        print_table(_TENSOR_COLUMNS, [_tensor_row(one) for one in model.tensors], _NUMBERS)
+    else:
+        print_table(_TYPE_COLUMNS, [_type_row(kind) for kind in _types(model)], _NUMBERS)
+    click.echo()
+
+
+def _types(model: MeasuredModel) -> list[dict[str, Any]]:
+    """Return one row for each type, in the order of their names."""
+    from organs.registry.reports.statistics import mean_of, spread_of
+
+    groups: dict[str, list[MeasuredTensor]] = {}
+    for one in model.tensors:
+        groups.setdefault(one.place.type.value, []).append(one)
+    found: list[dict[str, Any]] = []
+    for kind, group in sorted(groups.items()):
+        spread = spread_of(one.measurement.theta for one in group if one.measurement.theta is not None)
+        found.append(
+            {
+                "type": kind,
+                "tensors_count": len(group),
+                "size_bytes": sum(one.size_bytes for one in group),
+                "measured_count": spread.count,
+                "mean_theta_degrees": spread.mean,
+                "minimum_theta_degrees": spread.minimum,
+                "maximum_theta_degrees": spread.maximum,
+                "mean_spectral_signal": mean_of(one.measurement.spectral_signal for one in group),
+            }
+        )
+    return found
+
+
+def _type_row(kind: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        kind["type"],
+        kind["tensors_count"],
+        size_text(kind["size_bytes"]),
+        theta_text(kind["mean_theta_degrees"]),
+        theta_text(kind["minimum_theta_degrees"]),
+        theta_text(kind["maximum_theta_degrees"]),
+        share_text(kind["mean_spectral_signal"]),
+    )
+
+
+def _tensor_row(one: MeasuredTensor) -> tuple[object, ...]:
+    reading = one.measurement
+    notes = [f"{reading.nan_count} NaN"] if reading.nan_count else []
+    if reading.infinite_count:
+        notes.append(f"{reading.infinite_count} infinite")
+    if reading.reason and (reading.constant or reading.theta is None):
+        notes.append(reading.reason)
+    return (
+        one.name,
+        one.place.type.value,
+        one.dtype,
+        _shape(one),
+        theta_text(reading.theta),
+        share_text(reading.magnitude),
+        share_text(reading.spectral_signal),
+        ", ".join(notes),
+    )
+
+
+def _shape(one: MeasuredTensor) -> str:
+    return "x".join(map(str, one.shape))
+
+
+def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
+    from organs.registry.reports.statistics import mean_of
+
+    model = outcome.model
+    about: dict[str, Any] = {
+        "file": _file(outcome),
+        "files": [str(path) for path in outcome.source.paths],
+        "error": None if outcome.error is None else str(outcome.error),
+    }
+    if model is None:
+        return about
+    return about | {
+        "architecture": model.architecture,
+        "title": model.title,
+        "size_bytes": model.size_bytes,
+        "tensors_count": model.tensor_count,
+        "parameters_count": model.parameters,
+        "mean_theta_degrees": mean_of(one.measurement.theta for one in model.tensors),
+        "matrix_mean_theta_degrees": mean_of(
+            one.measurement.theta for one in model.tensors if one.measurement.spectral_signal is not None
+        ),
+        "mean_signal": mean_of(one.measurement.signal for one in model.tensors),
+        "mean_spectral_signal": mean_of(one.measurement.spectral_signal for one in model.tensors),
+        "types": _types(model),
+        "tensors": [_tensor_values(one) for one in model.tensors],
+    }
+
+
+def _tensor_values(one: MeasuredTensor) -> dict[str, Any]:
+    place, reading = one.place, one.measurement
+    values: dict[str, Any] = {
+        "tensor": one.name,
+        "type": place.type.value,
+        "tower": place.tower.value,
+        "block": place.block,
+        "slot": place.slot,
+        "dtype": one.dtype,
+        "shape": _shape(one),
+        "elements_count": one.elements,
+        "size_bytes": one.size_bytes,
+    }
+    values |= {_RENAMED.get(name, name): getattr(reading, name) for name in _measures()}
+    return values | {"fingerprint": None if reading.fingerprint is None else reading.fingerprint.hex()}
+
+
+def _print_rows(outcome: MeasureOutcome, model: MeasuredModel) -> None:
+    keys = _csv_keys()
+    rows = ({"file": _file(outcome)} | _tensor_values(one) for one in model.tensors)
+    cells = ([plain(row[key]) if isinstance(row[key], str) else row[key] for key in keys] for row in rows)
+    click.echo(sheet_lines(cells), nl=False)
+
+
+_NUMBERS = ("tensors", "size", "mean θ", "lowest θ", "highest θ", "θ", "|Z|", "spectral")
+_TYPE_COLUMNS = ("type", "tensors", "size", "mean θ", "lowest θ", "highest θ", "spectral")
+_TENSOR_COLUMNS = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "note")
+_RENAMED = {"theta": "theta_degrees", "sample_size": "sample_count"}
+
+
+def _measures() -> list[str]:
+    """Return the members of a measurement that are printed."""
+    from organs.registry.measure import Measurement
+
+    return [field.name for field in fields(Measurement) if field.name != "fingerprint"]
+
+
+def _csv_keys() -> list[str]:
+    place = ("file", "tensor", "type", "tower", "block", "slot", "dtype", "shape", "elements_count", "size_bytes")
+    return [*place, *(_RENAMED.get(name, name) for name in _measures())]
+
+
+@click.command()
+@click.argument("what", metavar="FILE|MODEL")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
+)
+@click.option("--force", is_flag=True, help="Replace an organ directory that exists, with everything in it.")
+@click.option("--json", "as_json", is_flag=True, help="Print a report as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the folder's path only.")
+def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
+    """Split a model into the folder DIR: one file for each tensor, and manifest.json.
+
+    FILE is a GGUF file or any shard of a split set; it need not be registered. MODEL is a registered model; each part
+    is checked while it is read. DIR appears complete or not at all. `organ assemble DIR` gives the identical GGUF back,
+    and `organ ingest DIR` registers it, also after you edited organs in it.
+
+    A model of a remote registry is first downloaded beside DIR; these files are deleted afterwards.
+    """
+    from organs.ingest.directory.extract import extract as write_directory
+
+    quiet_bars = quiet or as_json
+    with ExitStack() as opened:
+        contents = _contents(opened, what, output, force=force, quiet=quiet_bars)
+        total = sum(content.header.file_size_bytes for content in contents)
+        with progress_bar("extract", total, quiet=quiet_bars) as advance:
+            report = write_directory(contents, output, force=force, progress=advance)
+    _print_extracted(report, output, as_json=as_json, quiet=quiet)
+
+
+def _contents(opened: ExitStack, what: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
+    from organs.ingest.directory.extract import file_contents
+    from organs.ingest.sources import GGUF_SUFFIX, find_sources, open_files
+
+    if not what.endswith(GGUF_SUFFIX) and not Path(what).is_file():
+        return _registered_contents(opened, what, output, force=force, quiet=quiet)
+    sources = find_sources([what], "extract")
+    if len(sources) != 1:
+        raise click.UsageError(f"one model at a time; {what} gives {len(sources)}")
+    return file_contents(open_files(opened, sources[0]))
+
+
+def _registered_contents(opened: ExitStack, what: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
+    from organs.ingest.directory.extract import model_contents
+    from organs.ingest.directory.folder import is_organ_directory
+
+    try:
+        name = parse_model_name(what)
+        registry = opened.enter_context(selected_registry())
+        show_download = bind(progress_bar, "download", quiet=quiet)
+        return model_contents(opened, registry, name, output, replaces=force, show_download=show_download)
+    except (BadName, NotFound) as error:
+        path = Path(what)
+        if not path.is_dir():
+            raise
+        if is_organ_directory(path):
+            hint = f"an organ directory already: organ assemble {what} gives its GGUF, organ ingest {what} registers it"
+        else:
+            hint = "a folder, and no model of that name is registered: give one of the GGUF files in it"
+        raise BadSource(f"{what}: {hint}") from error
+
+
+def _print_extracted(report: ExtractReport, output: Path, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        files = [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files]
+        values = {"directory": str(output), "tensors": report.tensors, "size_bytes": report.size_bytes, "files": files}
+        print_json({"items": [values], "next": None})
+    elif quiet:
+        print_path(output)
+    else:
+        click.echo(f"{plain(output)}: {report.tensors} tensors, {size_text(report.size_bytes)}")
+        for name, size, sha256 in report.files:
+            click.echo(f"  {plain(name)}: {size_text(size)}, sha256:{sha256}")
+
+
+RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
+_PROOFS = {
+    "identical": "the original file, byte for byte",
+    "as made": "the chimera as it was made, byte for byte",
+    "new file": "a new file",
+    "not compared yet": "compared with the file that the folder was made from",
+}
+_ACCEPT_MISPLACED = "--accept is for a RECIPE, and for a model that has only some organs"
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelFiles:
+    """Which files of a registered model are written."""
+
+    merge: bool
+    shards: str | None
+    partial: bool
+    accept: tuple[str, ...]
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|DIR|RECIPE")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder."
+)
+@click.option("--shards", metavar="SIZE", help="Split into shards with at most SIZE (2G, 500M) of tensors each.")
+@click.option("--merge", is_flag=True, help="Write one file from a model that came in shards.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning about a RECIPE or a partial model.")
+@click.option("--partial", is_flag=True, help="Write the original file of a model that has only some organs.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
+@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the files as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the files' paths only.")
+def assemble(
+    model: str,
+    output: Path,
+    shards: str | None,
+    merge: bool,
+    accept: tuple[str, ...],
+    partial: bool,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write a registered model as GGUF: the identical original file, or new shards, or one file from shards.
+
+    Every organ is checked while it is read, and the file against the SHA-256 of the original. OUT appears complete or
+    not at all. A model that came in shards gives its own shards, in the folder OUT (created if necessary) or named
+    after the file OUT.
+
+    MODEL may be a chimera, by its name or by sha256: and the digest of its lock. RECIPE is a file that ends in .yaml,
+    .yml or .json: the chimera is made and registered first, as `organ compose` does. A model that has only some organs
+    is grafted into the base that it names.
+
+    DIR is an organ directory, as `organ extract` writes it: its GGUF is assembled without a registry, and compared with
+    the one that it was made from. Organs that were edited since are reported, and give another file.
+    """
+    from organs.cli.composing import ComposeOptions
+    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.sources import GGUF_SUFFIX
+
+    if shards and merge:
+        raise click.UsageError("--shards and --merge exclude each other")
+    is_recipe = model.endswith(RECIPE_SUFFIXES) and Path(model).is_file()
+    options = ComposeOptions(output, force, dry_run, as_json, quiet, shows_plan=False)
+    if is_organ_directory(Path(model)):
+        if shards or merge:
+            raise click.UsageError("--shards and --merge are for registered models: organ ingest DIR first")
+        results = _from_directory(Path(model), output, options)
+    elif is_recipe:
+        if shards or merge:
+            raise click.UsageError("--shards and --merge are for registered models: organ compose RECIPE first")
+        results = _from_recipe(model, accept, options)
+    elif model.endswith(GGUF_SUFFIX) and Path(model).is_file():
+        raise BadSource(f"{model}: it is a GGUF file already; organ ingest, extract and transplant read it")
+    else:
+        results = _from_registry(model, _ModelFiles(merge, shards, partial, accept), output, options)
+    _print_assembled(results, dry_run=dry_run, as_json=as_json, quiet=quiet)
+
+
+def _from_recipe(path: str, accept: Sequence[str], options: ComposeOptions) -> list[dict[str, object]]:
+    from organs.cli.composing import make_chimera, read_composition
+
+    with selected_registry() as registry:
+        composition = read_composition(registry.compose, path, None, accept, as_json=options.as_json)
+        result = make_chimera(registry, composition, options)
+    assert result.out is not None
+    assert result.out.file is not None
+    assert result.plan is not None
+    sha256 = None if result.made is None else result.made.sha256
+    return [_result(Path(result.out.file), result.plan.size_bytes, sha256, "new file")]
+
+
+def _from_registry(model: str, wanted: _ModelFiles, output: Path, options: ComposeOptions) -> list[dict[str, object]]:
+    from organs.cli.composing import write_partial
+
+    proof = "new file"
+    written: list[WrittenPath]
+    with selected_registry() as registry:
+        as_it_is = wanted.partial or wanted.shards or wanted.merge
+        recipe = None if as_it_is else registry.partial_recipe(model)
+        if recipe is not None:
+            written = [write_partial(registry, recipe, wanted.accept, output, options)]
+        else:
+            if wanted.accept:
+                raise click.UsageError(_ACCEPT_MISPLACED)
+            shard_bytes = shard_size(wanted.shards)
+            files = registry.files(model, merge=wanted.merge, shard_bytes=shard_bytes, stem=stem_of(output))
+            proof = "as made" if files.model is not None and files.model.is_chimera else "identical"
+            written = write_files(files, output, options)
+    return [_result(file.path, file.size_bytes, file.sha256, "new file" if file.is_new else proof) for file in written]
+
+
+def _from_directory(path: Path, output: Path, options: ComposeOptions) -> list[dict[str, object]]:
+    from organs.ingest.transplant import place_virtual
+
+    results = []
+    with ExitStack() as opened:
+        files = _virtual_files(opened, path)
+        targets = gguf_targets(output, [file.path.name for file in files], force=options.force)
+        total = sum(file.size_bytes for file in files)
+        quiet = options.dry_run or not options.prints
+        with folder_of(targets, dry_run=options.dry_run), progress_bar("write", total, quiet=quiet) as advance:
+            for file, target in zip(files, targets, strict=True):
+                digest = None if options.dry_run else place_virtual(file, target, advance)
+                results.append(_result(target, file.size_bytes, digest, _proof(file, digest)))
+                for note in _notes(file, digest):
+                    click.echo(f"  note: {plain(note)}", err=True)
+    return results
+
+
+def _virtual_files(opened: ExitStack, path: Path) -> list[VirtualFile]:
+    from organs.ingest.directory.opening import VirtualFile
+    from organs.ingest.sources import directory_source, open_files
+
+    files = open_files(opened, directory_source(path))
+    if reasons := [reason for file in files for reason in file.unassemblable]:
+        raise NotAssemblable(str(path), reasons)
+    return [file.source for file in files if isinstance(file.source, VirtualFile)]
+
+
+def _proof(file: VirtualFile, digest: Digest | None) -> str:
+    from organs.registry.compose.lock import LOCK_KEY
+    from organs.registry.gguf import read_header
+
+    if digest is None and not file.remarks:
+        return "not compared yet"
+    if digest is None or digest != file.sha256:
+        return "new file"
+    return "identical" if read_header(file).field(LOCK_KEY) is None else "as made"
+
+
+def _notes(file: VirtualFile, digest: Digest | None) -> Iterable[str]:
+    """Return the notes that an ingest gives. Edited organs are searched only if there are some: it reads all again."""
+    if digest is None:
+        return file.remarks
+    return file.notes(digest, {} if digest == file.sha256 else file.organ_digests())
+
+
+def _result(target: Path, size_bytes: int, digest: Digest | None, proof: str) -> dict[str, object]:
+    return {"file": str(target), "size_bytes": size_bytes, "sha256": digest, "proof": proof}
+
+
+def _print_assembled(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json({"items": results, "next": None})
+        return
+    for result in results:
+        if quiet:
+            print_path(result["file"])
+            continue
+        size = result["size_bytes"]
+        assert isinstance(size, int)
+        verb = "would be" if dry_run else "is"
+        proof = _PROOFS[str(result["proof"])]
+        digest = f", sha256:{result['sha256']}" if result["sha256"] else ""
+        click.echo(f"{plain(result['file'])}: {size_text(size)}{digest}; {verb} {proof}")
