@@ -356,9 +356,7 @@ def print_lineage(model: Model) -> None:
             (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, *_likeness(edge))
             for edge in edges[:EDGES_SHOWN]
         ]
-        print_table(
-            ("role", "model", "relation", "evidence", "likeness", "matrices"), rows, ("likeness", "matrices")
-        )
+        print_table(("role", "model", "relation", "evidence", "likeness", "matrices"), rows, ("likeness", "matrices"))
         left_out = len(edges) - EDGES_SHOWN + model.lineage_left_out
         if left_out > 0:
             click.echo(f"… and {left_out} more, with --json")

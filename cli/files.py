@@ -68,9 +68,9 @@ def ingest(
 
     FILE is a file, a folder with files, a pattern, any shard of a split set, or an organ directory from `organ
     extract`, also with edited organs. If a file is refused, the others continue; the exit status is then 1, or for a
-    single FILE that of the error. The same file again adds nothing. An interrupted ingest continues when you run it again. If
-    another file has the name already, the command asks whether to add this one as the next version. Without a terminal
-    it refuses the file, unless you give --new-version.
+    single FILE that of the error. The same file again adds nothing. An interrupted ingest continues when you run it
+    again. If another file has the name already, the command asks whether to add this one as the next version. Without
+    a terminal it refuses the file, unless you give --new-version.
     """
     from organs.ingest.service import always, ingest_all, never, total_bytes
     from organs.ingest.sources import skipped_files

@@ -143,7 +143,7 @@ def test_what_the_headers_say_otherwise_is_a_table(kin: Organ) -> None:
     table = lines[lines.index("Other differences.") + 1 :]
     assert [line.split()[0] for line in table] == ["property", "dtypes"]
     assert table[1].split() == ["dtypes", "7", "F16,", "3", "F32", "7", "Q8_0,", "3", "F32"]
-    assert "What else differs" not in kin.done("compare", "base", "tuned").out
+    assert "Other differences" not in kin.done("compare", "base", "tuned").out
     differs = kin.done("compare", "base", "quantised", "--json").values["differs"]
     assert differs == [{"what": "dtypes", "first": "7 F16, 3 F32", "second": "7 Q8_0, 3 F32"}]
 
