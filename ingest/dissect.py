@@ -50,7 +50,7 @@ def check_tensor_sizes(name: str, sizes_bytes: Iterable[int]) -> None:
     """Check the sizes that the headers of a model declare, before any tensor is read; raises TooManyTensors."""
     sizes = list(sizes_bytes)
     if len(sizes) > TENSORS_MAX:
-        raise TooManyTensors(f"{name}: it has {len(sizes):,} tensors, and {TENSORS_MAX:,} is the most that is accepted")
+        raise TooManyTensors(f"{name}: it has {len(sizes):,} tensors; the limit is {TENSORS_MAX:,}")
     if sum(size < TENSOR_MIN_BYTES for size in sizes) > FREE_TENSORS:
         raise _too_many_free(name)
 

@@ -205,7 +205,7 @@ class FileSource:
         try:
             now, on_disk = FileIdentity.of(os.fstat(self._descriptor)), FileIdentity.of(os.stat(self.path))
         except OSError as error:
-            raise BadSource(f"{self.path}: gone while it was read: {error.strerror}") from error
+            raise BadSource(f"{self.path}: it disappeared while it was read: {error.strerror}") from error
         if now != self.identity or on_disk != self.identity:
             raise BadSource(f"{self.path}: changed while it was read; nothing was registered")
 
@@ -324,7 +324,7 @@ class ComposedFile:
 
     def _check(self, offset: int, size: int) -> None:
         if offset + size > self.size_bytes:
-            raise BadSource(f"{self.name}: ends at byte {self.size_bytes}, {offset + size} are wanted")
+            raise BadSource(f"{self.name}: it ends at byte {self.size_bytes}, but {offset + size} are needed")
 
 
 def _zero(buffer: memoryview) -> None:

@@ -106,7 +106,7 @@ class FileLibrary:
 
     def _open(self, text: str) -> tuple[Parent, list[DissectedFile]]:
         if text not in self.sources:
-            raise NotFound(f"no file was given as {text}")
+            raise NotFound(f"no file has the name {text}")
         if text not in self._held:
             files = open_files(self.opened, self.sources[text])
             self._held[text] = (parent_of_files(text, files), files)

@@ -93,13 +93,13 @@ from organs.registry.relatives.resolve import stated_relation
 
 UNDER_WAY = ("checking", "publishing")
 INSPECTED_SHARE = 0.05
-"""Of the progress of a job: reading the headers, about."""
+"""Share of a job's progress for reading the headers."""
 BUFFERS = 12
-"""Of 4 MiB each. It bounds the memory of the process that works at jobs, which goes on living."""
+"""Number of buffers of 4 MiB. It limits the memory of the process that runs jobs."""
 LITERALS_MAX_BYTES = 64 * 1024 * 1024
-"""Of a file's header without its large arrays and texts, which is read into memory as a whole."""
-OUR_FAULT = "It could not be inspected, and that is our fault, not yours. What you sent is kept: submit it again."
-REMOVED_MEANWHILE = "An administrator removed it while it was inspected."
+"""Limit of a file's header without large arrays and texts, which is read into memory."""
+OUR_FAULT = "The inspection failed because of an error of this registry. Your upload is kept: submit it again."
+REMOVED_MEANWHILE = "An administrator removed it during the inspection."
 CANCELLED = "The job that inspected it was cancelled."
 ABANDONED = "Its submission ended before it was published."
 WITHDRAWN_MEANWHILE = "It was withdrawn before it was published."
@@ -164,7 +164,7 @@ def settle_abandoned(registry: LocalRegistry) -> None:
 
 
 class _Withdrawn(Exception):
-    """The submission was withdrawn while it was worked at."""
+    """The submission was withdrawn during its job."""
 
 
 class _NotAcknowledged(Exception):
@@ -173,7 +173,7 @@ class _NotAcknowledged(Exception):
 
 @dataclass(slots=True)
 class _Outcome:
-    """What has come of a submission so far."""
+    """The results of a submission so far."""
 
     findings: list[SubmissionFinding] = field(default_factory=list)
     refused: list[SubmissionFinding] = field(default_factory=list)
@@ -206,7 +206,7 @@ def _attempt(
     publish: bool,
     start_inspector: StartInspector,
 ) -> None:
-    """Inspect and register; whatever the files are to blame for becomes a finding that refuses."""
+    """Inspect and register; faults of the files become refusing findings."""
     try:
         submission = _load(registry, submission_id)
         with ExitStack() as opened:
@@ -267,7 +267,7 @@ def _read_files(submission: _Submission, sources: Sources, inspection: Inspectio
 def _review(
     registry: LocalRegistry, files: Sequence[DissectedFile], submission: _Submission, proposal: Proposal
 ) -> list[SubmissionFinding]:
-    """Return what the headers give reason to say, by themselves and beside the catalog."""
+    """Return the findings on the headers, by themselves and against the catalog."""
     findings = list(findings_of(files, submission.name, proposal))
     digests = [_announced(file) for file in files]
     is_partial = proposal.kind == "model" and not proposal.complete
@@ -330,7 +330,7 @@ def _register(
         for file, stored in zip(files, record.files, strict=True):
             announced = _announced(file)
             if announced is not None and announced != stored.sha256:
-                raise BadInput(f"{file.source.name}: its SHA-256 is {stored.sha256}; {announced} was announced")
+                raise BadInput(f"{file.source.name}: its SHA-256 is {stored.sha256}, not the announced {announced}")
         counts = {placement.name: placement.nonfinite for placement in record.placements if placement.nonfinite}
         outcome.findings += nonfinite_finding(counts)
         if open_findings := unacknowledged(outcome.findings, submission.acknowledged):
@@ -358,7 +358,7 @@ def _register(
 
 
 def _with_stated(record: ModelRecord, submission: _Submission) -> ModelRecord:
-    """Return the record with what its contributor states, kept back until it is published."""
+    """Return the record with the stated metadata, quarantined until it is published."""
     stated = submission.stated
     base = stated.base or ""
     relation = stated_relation(record.kind, base, ((parent.text, parent.relation) for parent in record.parents))
@@ -375,7 +375,7 @@ def _with_stated(record: ModelRecord, submission: _Submission) -> ModelRecord:
 
 
 class _Progress:
-    """Reports how many of the bytes have been processed, with `note`. For any thread; raises what `tell` raises."""
+    """Reports the share of processed bytes, with `note`. For any thread; raises the errors of `tell`."""
 
     def __init__(self, tell: Tell, size_bytes: int, note: str) -> None:
         self._tell = tell
@@ -413,7 +413,7 @@ def _conclude(registry: LocalRegistry, submission_id: int, outcome: _Outcome) ->
 def _settle(
     session: Session, registry: LocalRegistry, row: Submission, model: Model, findings: list[SubmissionFinding]
 ) -> None:
-    """Publish the model that was made, unless somebody must look at it first."""
+    """Publish the registered model, unless an administrator must review it first."""
     if model.state == "removed":
         _refuse(session, row, [SubmissionFinding(REFUSE, "removed", REMOVED_MEANWHILE), *findings])
         return
@@ -446,7 +446,7 @@ def _note_our_fault(session: Session, row: Submission) -> None:
 
 
 def _withdraw_unwanted(registry: LocalRegistry, submission_id: int, outcome: _Outcome) -> None:
-    """The job is left: withdraw the model that it has registered when its submission has ended meanwhile."""
+    """Withdraw the registered model if its submission has ended meanwhile."""
     if outcome.model_id is not None:
         with registry.catalog.writing() as session:
             if locked_submission(session, submission_id).state not in UNDER_WAY:
@@ -454,7 +454,7 @@ def _withdraw_unwanted(registry: LocalRegistry, submission_id: int, outcome: _Ou
 
 
 def _withdraw_quarantined(session: Session, model_id: int | None, reason: str = WITHDRAWN_MEANWHILE) -> None:
-    """Withdraw a model that was registered and is not wanted any more, unless another submission waits for it."""
+    """Withdraw a quarantined model that is no longer needed, unless another submission waits for it."""
     model = None if model_id is None else session.get(Model, model_id)
     if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
         withdraw_model(session, model, reason, "local")

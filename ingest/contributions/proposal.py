@@ -84,15 +84,14 @@ def base_findings(
     guesses = [] if child is None else models_meant(session, child, meant)
     if not guesses:
         sentence = (
-            f"Its base {quoted} was not registered here under that name when this was looked at; when it is, the two "
-            "are joined."
+            f"Its base {quoted} was not registered under that name at the inspection; when it is, the two are linked."
         )
         yield SubmissionFinding(NOTE, "base-not-registered", sentence)
         return
     names = names_text([guess.full_name for guess in guesses])
-    taken = names if len(guesses) == 1 else f"the one that is most like it of {names}"
+    match = names if len(guesses) == 1 else f"the most similar of {names}"
     how = "by the name in its header" if meant in parents else "by its name"
-    yield SubmissionFinding(NOTE, "base-found", f"Its base {quoted} is taken to be {taken}, {how}.")
+    yield SubmissionFinding(NOTE, "base-found", f"Its base {quoted} was identified {how} as {match}.")
     unfits = [_unfit(session, guess, organs) for guess in guesses]
     if unfits[0] is not None and None not in unfits:
         yield SubmissionFinding(WARN, UNFIT, unfits[0])
@@ -139,16 +138,16 @@ def digest_findings(
         yield SubmissionFinding(NOTE if is_own else WARN, "same-bytes", sentence)
     removed = removed_with_digest(session, digest)
     if removed is not None:
-        sentence = "A model of exactly these bytes was removed from this registry: an administrator will look at it."
+        sentence = "A model with the same bytes was removed from this registry: an administrator must review this one."
         yield SubmissionFinding(WARN, REMOVED, sentence)
     refused = refused_with_digest(session, digest, contributor_id)
     if refused is not None:
         day = refused.changed_at.date().isoformat()
-        sentence = f"You sent these bytes before, and they were refused on {day}: {refused.reason}"
+        sentence = f"You submitted the same bytes before; they were refused on {day}: {refused.reason}"
         yield SubmissionFinding(NOTE, REFUSED, sentence)
     yanked = yanked_with_digest(session, digest)
     if yanked is not None:
-        sentence = f"An administrator yanked {yanked.full_name}, which has the same bytes, and will look at this one."
+        sentence = f"An administrator yanked {yanked.full_name}, which has the same bytes, and must review this model."
         yield SubmissionFinding(WARN, YANKED, sentence)
 
 
@@ -157,8 +156,8 @@ def name_findings(session: Session, name: ModelName, digest: Digest | None) -> I
     newest = newest_reachable(session, name)
     if newest is not None and (digest is None or visible_model_with_digest(session, digest, name) is None):
         sentence = (
-            f"This becomes version {next_version(session, name)} of {newest.namespace}/{newest.name}, whose version "
-            f"{newest.version} is another file. Under another name it would be a model of its own."
+            f"This becomes version {next_version(session, name)} of {newest.namespace}/{newest.name}; its version "
+            f"{newest.version} is another file. To add a separate model, choose another name."
         )
         yield SubmissionFinding(NOTE, "new-version", sentence)
 
@@ -267,22 +266,24 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
     header = files[0].header
     for file in files:
         for reason in file.unassemblable:
-            sentence = f"It will be shown, and never handed out as a file, because it can crash what loads it: {reason}"
+            sentence = f"The catalog will list it without a download, because the file can crash loaders: {reason}"
             yield SubmissionFinding(WARN, "unassemblable", sentence)
         for flag in file.flags:
             yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
     yield from _of_licence(proposed.license, header.text("general.license"))
     yield from _of_name(header, name)
     if proposed.kind == "model" and not proposed.complete and proposed.base is None:
-        sentence = "It has only some of the organs that its header announces, and names no base that has the others."
+        sentence = "It has only some organs of its header, and names no base with the others: state its base."
         yield SubmissionFinding(WARN, "partial-without-base", sentence)
     elif proposed.kind == "model" and not proposed.complete:
-        sentence = f"It has only some organs: assembling it will graft them into its base, {_shown(proposed.base)}."
+        sentence = (
+            f"It has only some organs; for a complete file they are grafted into its base, {_shown(proposed.base)}."
+        )
         yield SubmissionFinding(NOTE, "partial", sentence)
     if proposed.kind == "adapter" and proposed.base is None:
-        yield SubmissionFinding(WARN, "adapter-without-base", "This adapter does not say which model it belongs to.")
+        yield SubmissionFinding(WARN, "adapter-without-base", "This adapter does not name its base: state it.")
     if header.field(TEMPLATE_KEY) is not None:
-        sentence = "It has a chat template. The catalog shows it as text and never runs it; runtimes do."
+        sentence = "It has a chat template. The catalog only displays it; runtimes execute it."
         yield SubmissionFinding(NOTE, "chat-template", sentence)
 
 
@@ -291,24 +292,26 @@ def _of_licence(licence: str | None, in_header: str | None) -> Iterator[Submissi
     if differing is not None:
         yield SubmissionFinding(WARN, "license-differs", differing)
     if licence is None:
-        sentence = "No licence is stated: nobody may use it then. Give one, such as Apache-2.0 or CC-BY-4.0."
+        sentence = "No licence is stated, so nobody may use it: state one, such as Apache-2.0 or CC-BY-4.0."
         yield SubmissionFinding(WARN, "no-license", sentence)
         return
     stated = [part.strip("() ") for item in licence.split(AND) for part in item.split(" OR ")]
     unknown = [part for part in stated if part and terms_of(part) is None]
     if unknown:
-        sentence = f"The licence {_shown(unknown[0])} is not known here; SPDX identifiers such as MIT are."
+        sentence = f"The licence {_shown(unknown[0])} is unknown; use an SPDX identifier such as MIT."
         yield SubmissionFinding(NOTE, "unknown-license", sentence)
 
 
 def _of_name(header: Header, name: ModelName) -> Iterator[SubmissionFinding]:
     title = header.text("general.name")
     if title and folded(title) not in folded(name.name) and folded(name.name) not in folded(title):
-        sentence = f"The header calls it {_shown(title)}; it will be found as {name.namespace}/{name.name}."
+        sentence = f"The header has the name {_shown(title)}; the catalog will list it as {name.namespace}/{name.name}."
         yield SubmissionFinding(NOTE, "other-name", sentence)
     owner = header.text("general.organization")
     if owner and folded(owner) != folded(name.namespace):
-        sentence = f"The header says that {_shown(owner)} made it; it will stand under {name.namespace}."
+        sentence = (
+            f"The header names {_shown(owner)} as its organization; the catalog will list it under {name.namespace}."
+        )
         yield SubmissionFinding(NOTE, "other-organization", sentence)
 
 

@@ -75,7 +75,7 @@ def read_manifest(text: str) -> Manifest:
 
 
 def stated_metadata_of(row: Submission) -> StatedMetadata:
-    """Return what the contributor states about the model."""
+    """Return the metadata that the contributor states."""
     values = json.loads(row.metadata_given)[STATED]
     tags = values["tags"]
     return StatedMetadata(**{**values, "tags": None if tags is None else tuple(tags)})
@@ -140,7 +140,7 @@ def _is_needed(session: Session, contributor_id: int, upload_id: int, newest_id:
 INSPECT, PUBLISH = "inspect", "publish"
 """Names of the job kinds."""
 OPEN_MAX = 50
-"""How many open submissions one contributor may have."""
+"""Limit of open submissions of one contributor."""
 WITHDRAWN = "withdrawn by its contributor"
 _WITHDRAWABLE = ("checking", "ready", "quarantined")
 
@@ -161,7 +161,7 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > registry.settings.upload_max_bytes:
         most = registry.settings.upload_max_bytes
-        raise OverQuota(f"the files have {size_bytes:,} bytes; {most:,} are the most that is taken")
+        raise OverQuota(f"the files have {size_bytes:,} bytes; the limit is {most:,}")
     files_json = manifest.files_json()
     metadata = metadata_json(manifest.stated, publish=manifest.publish, acknowledged=manifest.acknowledged)
     with registry.catalog.writing() as session:
@@ -206,7 +206,7 @@ def publish(
             raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
         agreed = {*acknowledged, *acknowledged_of(row)}
         for finding in unacknowledged(stored_findings(row.findings), agreed):
-            raise BadInput(f"{finding.sentence} To publish it all the same, acknowledge {finding.code}")
+            raise BadInput(f"{finding.sentence} To publish it anyway, acknowledge {finding.code}")
         document = metadata_json(stated.over(stated_metadata_of(row)), publish=True, acknowledged=agreed)
         if name is not None:
             check_model_name(session, ModelName(row.namespace, name))
@@ -256,7 +256,7 @@ def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files:
     that is already in the store counts with its whole size.
     """
     if count_open_submissions(session, owner_id) >= OPEN_MAX:
-        raise OverQuota(f"{OPEN_MAX} submissions have not ended: publish or withdraw some first")
+        raise OverQuota(f"{OPEN_MAX} submissions are open: publish or withdraw some first")
     size_bytes = sum(file.size_bytes for file in files)
     sent = {piece.at: piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
     owner = session.get_one(Contributor, owner_id, with_for_update=True)

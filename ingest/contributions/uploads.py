@@ -194,7 +194,7 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise Conflict("another client is at this upload just now") from error
+        raise Conflict("another client uses this upload now: try again later") from error
     except OSError as error:
         raise translated(error, path) from error
 
@@ -221,11 +221,11 @@ class Declared:
 
     def __post_init__(self) -> None:
         if self.size_bytes < 1:
-            raise BadInput("an upload has at least one byte")
+            raise BadInput("an upload must have at least one byte")
         if self.kind == "piece" and self.digest is None:
-            raise BadInput("a piece is declared with its digest")
+            raise BadInput("declare a piece with its digest")
         if (self.kind == "pack") != bool(self.pieces):
-            raise BadInput("a pack, and nothing else, is declared with its pieces")
+            raise BadInput("declare pieces for a pack, and only for a pack")
         if self.kind == "pack":
             _check_pack(self.size_bytes, self.pieces)
 
@@ -302,7 +302,9 @@ def is_received(upload: Upload, chunk: Chunk) -> bool:
     Raises WrongOffset if it does not begin at the end of the received bytes, BadInput for another total size.
     """
     if chunk.size_bytes != upload.size_bytes:
-        raise BadInput(f"the chunk is of {chunk.size_bytes:,} bytes in all, the upload has {upload.size_bytes:,}")
+        raise BadInput(
+            f"the chunk states a total of {chunk.size_bytes:,} bytes, but the upload has {upload.size_bytes:,}"
+        )
     if chunk.end <= upload.received_bytes:
         return True
     if chunk.begin != upload.received_bytes:
@@ -340,11 +342,13 @@ def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest:
     """
     with _locked(registry, contributor_id, public_id) as (upload, file):
         if digest is not None and upload.digest is not None and digest != upload.digest:
-            raise BadInput(f"it was declared as {upload.digest}, and is finished as {digest}")
+            raise BadInput(f"the upload was declared with the SHA-256 {upload.digest}, but finished with {digest}")
         if upload.state == "complete":
             return upload
         if upload.received_bytes < upload.size_bytes:
-            raise BadInput(f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes have come: send the rest first")
+            raise BadInput(
+                f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes were received: send the rest first"
+            )
         assert file is not None
         problem = _checked(registry, upload, file, digest or _declared_digest(upload))
         with registry.catalog.writing() as session:
@@ -390,7 +394,7 @@ def _check_pack(size_bytes: int, pieces: Pieces) -> None:
         raise BadInput(f"a pack has at most {PACK_MAX_BYTES:,} bytes, not {size_bytes:,}")
     together = sum(size for size, _ in pieces)
     if together != size_bytes:
-        raise BadInput(f"the pieces have {together:,} bytes together, the pack is declared with {size_bytes:,}")
+        raise BadInput(f"the pieces have {together:,} bytes in total, but the pack is declared with {size_bytes:,}")
 
 
 def _same(registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:

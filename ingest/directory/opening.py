@@ -330,9 +330,9 @@ def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHead
         if isinstance(item, KeyValue) and item.key == ALIGNMENT_KEY:
             value = item.value
             if item.type is not ValueType.UINT32 or not isinstance(value, int):
-                raise ValueError(f"{ALIGNMENT_KEY} is no uint32")
+                raise ValueError(f"{ALIGNMENT_KEY} is not a uint32")
             if not 1 <= value <= ALIGNMENT_MAX or value & (value - 1):
-                raise ValueError(f"{ALIGNMENT_KEY} is {str(value)[:40]}, no power of two up to {ALIGNMENT_MAX}")
+                raise ValueError(f"{ALIGNMENT_KEY} is {str(value)[:40]}, not a power of two up to {ALIGNMENT_MAX}")
             alignment = value
     return encode_header(metadata, [organ.spec for organ in organs], alignment), alignment
 
@@ -341,7 +341,7 @@ def _metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
     if header is None:
         absent = [pair for pair in entry.pairs if isinstance(pair, str)]
         if absent:
-            raise ValueError(f"metadata without a value, and no header that has it: {names_text(absent)}")
+            raise ValueError(f"metadata without a value, and no header with it: {names_text(absent)}")
         return [pair for pair in entry.pairs if isinstance(pair, KeyValue)]
     raw = {field.key: carry_over(header.source, field) for field in header.header.fields}
     if entry.readable is None:
@@ -353,7 +353,7 @@ def _metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
         if key in of_header and same_metadata([value], [of_header[key]]):
             metadata.append(raw[key])
         elif isinstance(pair, str):
-            raise ValueError(f"metadata without a value that the header does not have either: {key[:80]!r}")
+            raise ValueError(f"metadata without a value, also in the header: {key[:80]!r}")
         else:
             metadata.append(pair)
     return metadata

@@ -82,7 +82,7 @@ def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one
     monkeypatch.setattr("organs.ingest.contributions.submissions.OPEN_MAX", 1)
     first = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)], publish=False)
     other = whole(registry, "ann", little_model("Other"))
-    with pytest.raises(OverQuota, match="1 submissions have not ended: publish or withdraw some first"):
+    with pytest.raises(OverQuota, match="1 submissions are open: publish or withdraw some first"):
         asked_for(registry, "ann/two", [other])
     withdraw(registry, "ann", first)
     asked_for(registry, "ann/two", [other])

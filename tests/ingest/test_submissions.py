@@ -282,8 +282,7 @@ def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_pub
     waits = asked_for(manual, "ann/waits", [whole(manual, "ann", MISFIT)], base="acme/base")
     assert attended(manual, waits).row.state == "quarantined"
     assert sentences(manual, waits)["note", "base-not-registered"] == (
-        "Its base 'acme/base' was not registered here under that name when this was looked at; when it is, the two are "
-        "joined."
+        "Its base 'acme/base' was not registered under that name at the inspection; when it is, the two are linked."
     )
 
     def meets_its_base(_share: float, note: str) -> None:
@@ -308,7 +307,7 @@ def test_a_base_that_is_found_by_the_name_in_the_header_is_named_and_refuses_not
     submission_id = asked_for(registry, "ann/part", [whole(registry, "ann", MISFIT)])
     after = attended(registry, submission_id)
     said = sentences(registry, submission_id)
-    expected = "Its base 'Base' is taken to be acme/loom@1, by the name in its header."
+    expected = "Its base 'Base' was identified by the name in its header as acme/loom@1."
     assert (after.row.state, said["note", "base-found"]) == ("published", expected)
     assert ("warn", "base-does-not-fit") in said
     assert ("note", "base-not-registered") not in said
@@ -383,7 +382,7 @@ def test_bytes_that_are_not_what_was_promised_are_refused(registry: LocalRegistr
     file = of_pieces(BASE, [(0, len(BASE))]) | {"sha256": digest_of(b"another")}
     submission_id = asked_for(registry, "ann/wrong", [file])
     assert attended(registry, submission_id).row.state == "refused"
-    assert "was announced" in (found(registry, submission_id).row.reason or "")
+    assert "not the announced" in (found(registry, submission_id).row.reason or "")
     assert_nothing_is_left(registry)
     let_time_pass(registry)
     run_sweep(registry)

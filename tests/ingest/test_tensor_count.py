@@ -59,7 +59,7 @@ def test_no_model_has_more_tensors_than_the_largest_that_is_accepted(
     over = asked_for(registry, "ann/over", [whole(registry, "ann", model(different(9)))])
     assert refused_with(registry, over) == (
         "too-many-tensors",
-        "model.gguf: it has 9 tensors, and 8 is the most that is accepted",
+        "model.gguf: it has 9 tensors; the limit is 8",
     )
 
 
@@ -108,5 +108,5 @@ def test_the_tensors_of_all_shards_are_counted_together(
     )
     assert refused_with(registry, submission_id) == (
         "too-many-tensors",
-        "split: it has 6 tensors, and 5 is the most that is accepted",
+        "split: it has 6 tensors; the limit is 5",
     )

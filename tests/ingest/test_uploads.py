@@ -203,7 +203,7 @@ def test_line_79_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(reg
             send(registry, ada, upload, DATA, begin, end)
         assert refused.value.upload.received_bytes == 1000
     assert lying(registry, upload) == DATA[:1000]
-    with pytest.raises(BadInput, match="of 10,241 bytes in all"):
+    with pytest.raises(BadInput, match="a total of 10,241 bytes"):
         is_received(look_up(registry, ada, upload), Chunk(1000, 1001, len(DATA) + 1))
 
 
@@ -276,12 +276,12 @@ def test_line_83_other_bytes_than_declared_stay_to_be_looked_at_and_expire(regis
     upload = begun(registry, ada, kind="piece")
     wrong = b"x" + DATA[1:]
     send(registry, ada, upload, wrong, 0, 100)
-    with pytest.raises(BadInput, match="100 of 10,240 bytes have come"):
+    with pytest.raises(BadInput, match="100 of 10,240 bytes were received"):
         finish(registry, ada, upload)
     send(registry, ada, upload, wrong, 100, len(wrong))
     with pytest.raises(BadInput, match=digest_of(wrong)):
         finish(registry, ada, upload)
-    with pytest.raises(BadInput, match="declared as"):
+    with pytest.raises(BadInput, match="declared with"):
         finish(registry, ada, upload, digest_of(wrong))
     assert look_up(registry, ada, upload).state == "open"
     assert lying(registry, upload) == wrong
