@@ -53,7 +53,7 @@ MORE = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admin"))
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Of one page, for one asker."""
+    """The head of a page, for the current user."""
 
     name: str | None
     """Of who is logged in; None for anybody."""
@@ -64,7 +64,7 @@ class Head:
 
 
 def page_head() -> Head:
-    """The head for who asks; nobody in particular where the catalog cannot tell, as on the page that says so."""
+    """Return the head of the page for the current user; for nobody in particular if an error hides who that is."""
     if "head" not in g:
         g.head = _head()
     known: Head = g.head

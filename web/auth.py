@@ -38,7 +38,7 @@ _SCHEME = "bearer"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks, and what for they may."""
+    """The user of a request, with the scopes that apply."""
 
     name: str | None
     """Of the contributor; None is anybody."""
@@ -50,15 +50,15 @@ class Identity:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is whoever works at this machine, who may use every namespace."""
+        """Whether it is the local user of this machine, who may use every namespace."""
         return self.name == LOCAL and self.account is None
 
     def may(self, scope: str) -> bool:
-        """Whether `scope` is among what it may; for ANY, whether it is somebody."""
+        """Return whether the user has `scope`; for ANY, whether there is an account."""
         return scope in self.scopes or (scope == ANY and self.name is not None)
 
     def owns(self, namespace: str) -> bool:
-        """Whether what is in `namespace` is its own."""
+        """Return whether `namespace` belongs to the user."""
         return self.is_local or (self.name is not None and self.name.lower() == namespace.lower())
 
 
@@ -67,12 +67,12 @@ LOCALLY = Identity(LOCAL, frozenset((READ, UPLOAD)))
 
 
 def recognise(app: Flask) -> None:
-    """Let requests of `app` know who asks; answers for somebody are kept by nobody but their browser."""
+    """Keep answers to logged-in users of `app` out of shared caches."""
     app.after_request(_private)
 
 
 def identity() -> Identity:
-    """Who asks; raises BadToken for a token that is sent and is not good, TooMany where many were not."""
+    """Return the user of the request. Raises BadToken for an invalid token, TooMany after too many of them."""
     if "identity" not in g:
         found: Identity = _of_header() if request.blueprint == "api" else _of_cookie()
         g.identity = found
@@ -81,7 +81,9 @@ def identity() -> Identity:
 
 
 def need(scope: str) -> Identity:
-    """Who asks, who must be good for `scope`: raises BadToken (401) for anybody, NotAllowed (403) for who is not."""
+    """Return the user, who needs `scope`. Raises BadToken (401) without an account, NotAllowed (403) without the
+    scope.
+    """
     found = identity()
     if found.may(scope):
         return found
@@ -110,29 +112,31 @@ def account_by_text(text: str) -> KnownToken:
 
 
 def is_somebody() -> bool:
-    """Whether the request says who asks, truly or not: its answer belongs to nobody else."""
+    """Return whether the request has a token or a session, valid or not; then no shared cache may keep the answer."""
     return request.authorization is not None or session_secret() is not None
 
 
 def session_secret() -> str | None:
-    """What the browser has of a session."""
+    """Return the secret of the browser's session, unchecked."""
     value = request.cookies.get(cookie_name(), "")
     return value if 0 < len(value) <= COOKIE_MAX_LENGTH else None
 
 
 def cookie_name() -> str:
-    """The session's cookie, as this connection can have it."""
+    """Return the name of the session cookie, which depends on TLS."""
     return SECURE_COOKIE if request.is_secure else COOKIE
 
 
 def is_personal() -> bool:
-    """Whether whoever asks works at this machine: nobody else reaches the server, and no proxy handed this on."""
+    """Return whether the user works at this machine: only it can reach the server, and no proxy forwarded the
+    request.
+    """
     told = settings()
     return told.personal and not told.read_only and not is_proxied()
 
 
 def used(account: KnownToken) -> Identity:
-    """Who asks by `account`; that its token was used is noted now and then, where that can be done at once."""
+    """Return the user of `account`, and note the use of the token now and then, if that needs no waiting."""
     if is_use_due(account, now()) and not settings().read_only:
         # Who only reads is answered also while the disk is full or somebody else writes: a later request notes it then.
         with suppress(OrganError), registry().catalog.writing(waits=False) as session:

@@ -68,7 +68,7 @@ SUFFIX = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class ChosenOrgan:
-    """An organ that was asked for, and whether the words that asked for it can mean another one day."""
+    """A requested organ, and whether its address can mean another one later."""
 
     organ_id: int
     blob: BlobRow
@@ -84,7 +84,7 @@ class ChosenOrgan:
 
 
 def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | None) -> ChosenOrgan:
-    """The visible organ whose digest begins with `text`, of `dtype` and `shape` where they are given.
+    """Return the oldest visible organ whose digest begins with `text`, with `dtype` and `shape` if they are given.
 
     The oldest of several. Raises BadDigest, NotFound, Ambiguous.
     """
@@ -104,13 +104,15 @@ def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | No
 
 
 def raw_organ(organ: ChosenOrgan) -> Content:
-    """The plain bytes."""
+    """Return the plain bytes."""
     plan = _organ_plan(organ, b"")
     return _of_plan(plan, organ.digest, sha256=organ.digest, immutable=organ.is_full_digest)
 
 
 def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Content:
-    """The file that organ directories have: a head, then the plain bytes. Raises NotFound for a name of no place."""
+    """Return the file format of organ directories: a head, then the plain bytes. Raises NotFound for an unknown
+    name.
+    """
     found = name_of_organ(session, organ.organ_id, name)
     if found is None:
         raise NotFound("no model has this organ under that name")
@@ -121,7 +123,7 @@ def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Conten
 
 
 def organ_values(organ: ChosenOrgan) -> Content:
-    """The values as a NumPy file of float32; raises UnsupportedDType where no kernel reads them."""
+    """Return the values as a NumPy file of float32; raises UnsupportedDType where no kernel reads them."""
     what = f"organ {organ.digest[:12]}"
     plan = plan_npy(what, organ.blob, organ.dtype, organ.shape)
 
@@ -134,7 +136,7 @@ def organ_values(organ: ChosenOrgan) -> Content:
 
 
 def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> Content:
-    """A file of `model` as it came in, called `name`; raises NotAssemblable."""
+    """Return an original file of `model` under the name `name`. Raises NotAssemblable."""
     check_assemblable(model)
     digest = Digest(file.sha256)
 
@@ -148,7 +150,7 @@ def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> 
 
 
 def whole_model(session: Session, model: Model, *, immutable: bool) -> Content:
-    """`model` as one file, merged if it came in shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
+    """Return `model` as one file, merged if it came in shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
     refuse_partial(session, model)
     files = files_of(session, model.id)
     name = whole_name(model.full_name, [file.name for file in files])
@@ -159,20 +161,22 @@ def whole_model(session: Session, model: Model, *, immutable: bool) -> Content:
 
 
 def whole_name(model: str, files: Sequence[str]) -> str:
-    """How `namespace/name@version` is called as one file: as its only file is, if that is a plain name for one."""
+    """Return the file name of a model as one file: that of its only file, if it is plain, else one made from its
+    name.
+    """
     if len(files) == 1 and files[0].lower().endswith(SUFFIX) and is_plain_name(files[0]):
         return files[0]
     return f"{model.partition('/')[2].rpartition('@')[0]}{SUFFIX}"
 
 
 def literal_file(name: str, data: bytes, *, immutable: bool) -> Content:
-    """A file of these bytes."""
+    """Return a file of these bytes."""
     digest = digest_of(data)
     return _of_plan(FilePlan(name, len(data), digest, data, ()), digest, sha256=digest, immutable=immutable)
 
 
 def public_names(own: Sequence[str]) -> list[str]:
-    """The names under which the files of a model are handed out: their own, where anybody can make a file of that name.
+    """Return the public names of a model's files: their own where they are plain and unique, else numbered ones.
 
     A name that is no plain one, or that another file has already, gives way to one by position, or the next free one.
     """
@@ -188,7 +192,7 @@ def public_names(own: Sequence[str]) -> list[str]:
 
 @contextmanager
 def told_in_words(what: str) -> Iterator[None]:
-    """A faulty blob that is found before the first byte is told to the client: 500, with what heals it."""
+    """Answer 500, with the remedy, for a damaged blob that is found before the first byte was sent."""
     try:
         yield
     except (CorruptBlob, MissingBlob) as error:
@@ -230,7 +234,7 @@ def _allow_streams(state: BlueprintSetupState) -> None:
 
 @downloads.before_app_request
 def _refuse_bodies() -> None:
-    """Bodies where none belongs, and packed ones anywhere: how large they are when unpacked, nobody knows."""
+    """Refuse compressed bodies, and bodies of requests that read."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         abort(415, "The body must not be compressed.")
     if request.method in ("GET", "HEAD", "OPTIONS"):
@@ -241,7 +245,7 @@ def _refuse_bodies() -> None:
 
 @downloads.get("/organs/<digest>.<any(raw,bin,npy):form>")
 def organ(digest: str, form: str) -> Response:
-    """An organ as a file of one of three forms."""
+    """Send an organ in one of three forms."""
     with reading() as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
         if form == "raw":
@@ -256,7 +260,7 @@ def organ(digest: str, form: str) -> Response:
 
 @downloads.get("/models/<namespace>/<name>.gguf")
 def model(namespace: str, name: str) -> Response:
-    """A model as one file: the one that came in, or its shards merged."""
+    """Send a model as one file: the original, or its shards merged."""
     asked = parse_model_name(f"{namespace}/{name}")
     with told_in_words(str(asked)):
         with reading() as session:
@@ -266,7 +270,7 @@ def model(namespace: str, name: str) -> Response:
 
 @downloads.get("/models/<namespace>/<name>/files/<file>")
 def file_of_model(namespace: str, name: str, file: str) -> Response:
-    """A file of a model as it came in."""
+    """Send an original file of a model."""
     asked = parse_model_name(f"{namespace}/{name}")
     with reading() as session:
         row = model_by_name(session, asked)
@@ -289,7 +293,7 @@ READ_BYTES = 256 * 1024
 
 @made.get('/chimeras/<lock>/<any("recipe.yaml", "lock.json", "card.md", "Modelfile"):text>')
 def chimera_text(lock: str, text: str) -> Response:
-    """A text that belongs to a chimera. Only the lock can never be another one at the same address."""
+    """Send a text of a chimera. Only the lock can be cached forever."""
     with reading(settings().search_seconds) as session, told_in_words(text):
         model = chimeras_by_lock(session, lock)[0]
         if text == LOCK_FILE:
@@ -307,7 +311,7 @@ def chimera_text(lock: str, text: str) -> Response:
 
 @made.get("/jobs/<job>/files/<file>")
 def job_file(job: str, file: str) -> Response:
-    """A file that a job has left."""
+    """Send a file that a job has written."""
     whose = whose_jobs()
     with reading(settings().search_seconds) as session:
         left = file_of_job(session, parsed_job(job), whose)

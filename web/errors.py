@@ -31,11 +31,17 @@ HIDDEN = "The server failed to answer this request. Its log has the details."
 PARAMETERS = frozenset(("add", "after", "against", "by", "cell", "counts", "every_part", "first", "limit", "order"))
 PARAMETERS |= {"ranked", "second", "table"}
 """Parameters that a BadQuery may name itself; any other term stands in the query `q`."""
+_DETAILS = {
+    404: "There is nothing at this address.",
+    405: "This address does not accept this method.",
+    413: "The body of the request is too large.",
+}
+"""Sentences for errors of HTTP that come without one of ours, by status."""
 _ADVICE = {
     400: "Correct the address or the form, and try again.",
     401: "Log in, or send a valid token.",
     403: "Ask the administrator of this registry if you need access.",
-    404: "Check the address, or search for it.",
+    404: "Check the address, or use the search.",
     405: "Go back to the page that you came from.",
     409: "Load the page again to see the present state.",
     410: "Search for another version or model.",
@@ -137,7 +143,8 @@ def _field_of(error: OrganError) -> str | None:
 def _http_error(error: HTTPException) -> Response:
     if error.code is None or error.response is not None or 300 <= error.code < 400:
         return error.get_response()  # type: ignore[return-value]  # a redirect, or an answer that was made already
-    answer = error_answer(error.code, error.description or error.name)
+    stated = error.description if error.description != type(error).description else None
+    answer = error_answer(error.code, stated or _DETAILS.get(error.code) or error.description or error.name)
     allowed = getattr(error, "valid_methods", None)
     if allowed:
         answer.headers["Allow"] = ", ".join(allowed)

@@ -61,7 +61,7 @@ class Unsatisfiable(Exception):
 
 
 def asked_span(header: str | None, size_bytes: int) -> Span | None:
-    """The span that a `Range` header asks of a file of `size_bytes`; None where the whole file is the answer.
+    """Return the span that a `Range` header requests of a file of `size_bytes`; None for the whole file.
 
     Raises Unsatisfiable.
     """
@@ -83,7 +83,7 @@ def asked_span(header: str | None, size_bytes: int) -> Span | None:
 
 
 def still_holds(if_range: str | None, tag: str) -> bool:
-    """Whether a range may be served: there is no `If-Range`, or it is the strong `tag` of the file.
+    """Return whether a range may be served: there is no `If-Range`, or it is the strong `tag` of the file.
 
     A date never holds: what is served has none.
     """
@@ -91,12 +91,12 @@ def still_holds(if_range: str | None, tag: str) -> bool:
 
 
 def has_strong(header: str, tag: str) -> bool:
-    """Whether an `If-Match` header names `tag`, by strong comparison, or any file."""
+    """Return whether an `If-Match` header names `tag`, by strong comparison, or any file."""
     return header.strip(" \t") == "*" or (tag, False) in _tags(header)
 
 
 def has_weak(header: str, tag: str) -> bool:
-    """Whether an `If-None-Match` header names `tag`, by weak comparison, or any file."""
+    """Return whether an `If-None-Match` header names `tag`, by weak comparison, or any file."""
     return header.strip(" \t") == "*" or any(tag == found for found, _ in _tags(header))
 
 
@@ -110,7 +110,7 @@ def _suffix(last: str, size_bytes: int) -> Span | None:
 
 
 def _tags(header: str) -> list[tuple[str, bool]]:
-    """The tags of a list, each with whether it is weak."""
+    """Return the tags of a list, each with whether it is weak."""
     return [(found["tag"], found["weak"] is not None) for found in _TAG.finditer(header[:TAGS_MAX_LENGTH])]
 
 
@@ -121,7 +121,8 @@ _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.ASCII | r
 
 
 def attachment(name: str) -> str:
-    """The `Content-Disposition` under which a file called `name` is saved: never a path, a device or a second header.
+    """Return the `Content-Disposition` under which a file called `name` is saved: never a path, a device or a second
+    header.
 
     A name beyond ASCII is also sent whole, percent-encoded, without what is not a letter, a digit or `._+@ -`.
     """
@@ -132,12 +133,12 @@ def attachment(name: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """The nearest name to `name` that every file system takes as it is."""
+    """Return the name nearest to `name` that every file system accepts."""
     return _cut(_UNWANTED.sub("_", name)) or "download"
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether `name` can stand in a listing from which people and programs make files."""
+    """Return whether every file system accepts `name`."""
     return safe_name(name) == name
 
 
@@ -283,13 +284,13 @@ def _headers(content: Content) -> dict[str, str]:
 
 
 def _told(status: int, sentence: str, headers: Mapping[str, str]) -> Response:
-    """A refusal in one line: whoever sends such headers is a program."""
+    """Return a refusal as one line of text, for programs."""
     kept = {name: value for name, value in headers.items() if name in ("ETag", "Accept-Ranges", "Content-Range")}
     return Response(f"{sentence}\n", status=status, headers={**kept, "Content-Type": "text/plain; charset=utf-8"})
 
 
 def _no_body(content: Content) -> tuple[()]:
-    """Nothing, after looking whether a GET would be refused at once."""
+    """Raise the error of a GET that would be refused at once; otherwise do nothing."""
     with content.open(0, content.size_bytes):
         return ()
 
@@ -432,7 +433,7 @@ class Downloads:
         self._writing = threading.Lock()
 
     def count(self, model_id: int) -> None:
-        """A model was fetched just now."""
+        """Count one download of a model."""
         with self._lock:
             self._counted[model_id, now().date().isoformat()] += 1
             self._wait()
@@ -474,7 +475,9 @@ def count_downloads(app: Flask, registry: LocalRegistry) -> None:
 
 
 def counter_of(model_id: int | None) -> Callable[[], None] | None:
-    """What to call when the last byte of that model was taken, after the request; None where nothing is counted."""
+    """Return the function to call when a client has received the last byte of that model; None if nothing is
+    counted.
+    """
     downloads: Downloads | None = current_app.extensions.get(COUNTING_KEY)
     if model_id is None or downloads is None or settings().read_only:
         return None
@@ -488,7 +491,7 @@ def counter_of(model_id: int | None) -> Callable[[], None] | None:
 
 
 def worker_exit(_server: object, worker: Any) -> None:
-    """gunicorn's hook: a process that ends adds what it has counted."""
+    """Write the counts of a process that ends (gunicorn's hook)."""
     app = getattr(worker, "wsgi", None)
     downloads = app.extensions.get(COUNTING_KEY) if isinstance(app, Flask) else None
     if downloads is not None:

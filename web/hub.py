@@ -117,7 +117,7 @@ class Repository:
     """By which the hub's clients filter: the library, the architecture, the licence."""
 
     def entry(self, path: str) -> Entry:
-        """The file at `path`; raises EntryMissing."""
+        """Return the file at `path`; raises EntryMissing."""
         for entry in self.entries:
             if entry.path == path:
                 return entry
@@ -173,13 +173,15 @@ def _chosen(session: Session, user: str, name: str, revision: str) -> tuple[Mode
 
 
 def commit_of(model: Model) -> str:
-    """The commit of a version: of its name, its bytes and the form of its README, so no two versions share one."""
+    """Return the commit of a version: of its name, its bytes and the form of its README, so no two versions share
+    one.
+    """
     text = f"{model.full_name}\n{model.digest}\ncard {CARD_VERSION}\n"
     return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
 
 
 def _gone(session: Session, requested: ModelName, revision: str | None) -> Removed | None:
-    """What to tell of the newest removed version, or of the one that is `revision`, if there is one."""
+    """Return the notice about the newest removed version, or about `revision`, if there is one."""
     gone = removed_versions(session, requested) if requested.version is None else ()
     if revision is None:
         return removal(gone[0]) if gone else None
@@ -220,7 +222,7 @@ def text_content(name: str, text: bytes, tag: str) -> Content:
 
 
 def _git_id(data: bytes) -> str:
-    """The object id that git gives to a file with these bytes."""
+    """Return the object id that git gives to a file with these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
@@ -238,7 +240,7 @@ class _Text:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Close nothing: no file is open."""
 
     def __iter__(self) -> Iterator[memoryview]:
         yield memoryview(self.data)
@@ -274,7 +276,7 @@ NO_IMAGES = (
 
 @hub.get(MODELS)
 def models() -> Response:
-    """The repositories, newest first or with `sort=downloads` the most downloaded first, in pages by `cursor`."""
+    """List repositories, newest first or with `sort=downloads` by downloads, in pages by `cursor`."""
     limit, after = _limit(), request.args.get("cursor") or None
     query = _repository_query()
     if query is None:
@@ -288,7 +290,7 @@ def models() -> Response:
 @hub.get(REPOSITORY)
 @hub.get(f"{REPOSITORY}/revision/<path:revision>")
 def model(user: str, name: str, revision: str = "main") -> Response:
-    """What a repository is, and its files."""
+    """Describe a repository and its files."""
     found = _found(user, name, revision)
     values = _about(found.name, found.commit, found.created, found.downloads, found.tags)
     siblings = [_sibling(entry, detailed="blobs" in request.args) for entry in found.entries]
@@ -297,13 +299,13 @@ def model(user: str, name: str, revision: str = "main") -> Response:
 
 @hub.get(f"{REPOSITORY}/auth-check")
 def auth_check(user: str, name: str) -> Response:
-    """Whether the asker may read the repository: everybody may read what is visible."""
+    """Answer whether the user may read the repository: visible ones are public."""
     return _answer({}, _found(user, name, "main"))
 
 
 @hub.get(f"{REPOSITORY}/commits/<path:revision>")
 def commits(user: str, name: str, revision: str) -> Response:
-    """The versions up to a revision, newest first, in pages by `limit` and `p`, which counts from 0."""
+    """List the versions up to a revision, newest first, in pages by `limit` and `p`, which counts from 0."""
     limit, page = _limit(), _number("p", 0)
     with reading() as session:
         found = history(session, user, name, revision)
@@ -322,7 +324,7 @@ def commits(user: str, name: str, revision: str) -> Response:
 
 @hub.get(f"{REPOSITORY}/refs")
 def refs(user: str, name: str) -> Response:
-    """Branches and tags."""
+    """List branches and tags."""
     found = _found(user, name, "main")
     tags = [
         {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": commit} for tag, commit in found.commits_by_tag.items()
@@ -334,7 +336,7 @@ def refs(user: str, name: str) -> Response:
 @hub.get(f"{REPOSITORY}/tree/<revision>")
 @hub.get(f"{REPOSITORY}/tree/<revision>/<path:path>")
 def tree(user: str, name: str, revision: str, path: str = "") -> Response:
-    """The files of a revision; there are no folders, so below a path there is nothing."""
+    """List the files of a revision. There are no folders, so every path below is empty."""
     found = _found(user, name, revision)
     if path.strip("/"):
         raise EntryMissing(f"{found.name} has no folders")
@@ -343,7 +345,7 @@ def tree(user: str, name: str, revision: str, path: str = "") -> Response:
 
 @hub.post(f"{REPOSITORY}/paths-info/<revision>")
 def paths_info(user: str, name: str, revision: str) -> Response:
-    """Those of the paths that there are."""
+    """List those of the requested paths that exist."""
     found = _found(user, name, revision)
     sent = request.get_json(silent=True) if request.is_json else None
     paths = (sent.get("paths") if isinstance(sent, dict) else None) or request.form.getlist("paths")
@@ -353,7 +355,7 @@ def paths_info(user: str, name: str, revision: str) -> Response:
 
 @hub.get("/<user>/<name>/resolve/<revision>/<path:path>")
 def resolve(user: str, name: str, revision: str, path: str) -> Response:
-    """A file."""
+    """Send a file."""
     with told_in_words(path):
         found = _found(user, name, revision)
         entry = found.entry(path)
@@ -367,7 +369,7 @@ def resolve(user: str, name: str, revision: str, path: str) -> Response:
 
 @hub.get("/<user>/<name>/raw/<revision>/<path:path>")
 def raw(user: str, name: str, revision: str, path: str) -> Response:
-    """A file as git keeps it: of a model's file, the Git LFS pointer."""
+    """Send a file as git stores it: for a model's file, the Git LFS pointer."""
     with told_in_words(path):
         found = _found(user, name, revision)
         return hand_out(found.entry(path).raw, {"X-Repo-Commit": found.commit}, TOO_MANY)
@@ -375,7 +377,7 @@ def raw(user: str, name: str, revision: str, path: str) -> Response:
 
 @hub.get("/v2/<user>/<name>/manifests/<tag>")
 def manifest(user: str, name: str, tag: str) -> Response:
-    """The file that llama.cpp should take for `-hf USER/NAME:TAG`: by quantisation, or the first.
+    """Return the file that llama.cpp should take for `-hf USER/NAME:TAG`: by quantisation, or the first.
 
     Ollama asks the same address for a manifest of a container registry. It would take any other answer with status 200
     for an empty model and report success; at 406 it fails with the answer's text.
@@ -439,7 +441,7 @@ def _answer(values: Any, found: Repository) -> Response:
 
 
 def _list(values: list[dict[str, Any]], after: str | None, parameter: str = "cursor") -> Response:
-    """A page of a list; `after` is the value of `parameter` on the next page."""
+    """Return a page of a list; `after` is the value of `parameter` on the next page."""
     g.not_cached = True
     answer = jsonify(values)
     answer.headers["Cache-Control"] = "no-cache"
@@ -455,7 +457,7 @@ def _limit() -> int:
 
 
 def _number(parameter: str, default: int) -> int:
-    """The whole number in `parameter`; raises BadQuery."""
+    """Return the whole number in `parameter`. Raises BadQuery."""
     text = request.args.get(parameter) or str(default)
     if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_MAX_LENGTH):
         raise BadQuery(parameter, "use a whole number")
@@ -463,7 +465,7 @@ def _number(parameter: str, default: int) -> int:
 
 
 def _repository_query() -> RepositoryQuery | None:
-    """What the address asks for, or None if it asks for what no model here has.
+    """Return the requested model, or None for an unknown one.
 
     Of `filter` the hub's tags are known: `gguf`, `license:NAME`, and the architecture. `sort` by what is not counted
     here has no effect. Raises BadQuery.

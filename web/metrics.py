@@ -80,7 +80,7 @@ def prepare_metrics() -> str:
 
 
 def child_exit(_server: object, worker: Any) -> None:
-    """gunicorn's hook: what a process that has ended had in flight is in flight no more."""
+    """Stop counting the requests of a process that has ended (gunicorn's hook)."""
     from prometheus_client.multiprocess import mark_process_dead
 
     if FOLDER_VARIABLE in os.environ:
@@ -114,7 +114,7 @@ def count_requests(app: Flask) -> None:
 
 @metrics.get("/metrics")
 def show() -> Response:
-    """Everything that is counted, in Prometheus' own text format."""
+    """Return all counts in the text format of Prometheus."""
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -195,7 +195,7 @@ def _method() -> str:
 
 
 def _of_registry(totals: RegistryTotals) -> CollectorRegistry:
-    """The figures of the registry, as they are now."""
+    """Return the current figures of the registry."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
@@ -240,7 +240,7 @@ health = Blueprint("health", __name__)
 
 @health.get("/healthz")
 def healthz() -> dict[str, bool]:
-    """200 when a query went through."""
+    """Answer 200 if a query succeeds."""
     with reading() as session:
         running_totals(session)
     return {"ok": True}

@@ -17,12 +17,12 @@ PLACE_MAX = 1_000_000
 
 
 def asked_query(vocabulary: Vocabulary, default_sort: str | None = None) -> Query:
-    """The query in `q`; raises BadQuery."""
+    """Return the query in `q`. Raises BadQuery."""
     return parse_query(request.args.get("q", ""), vocabulary, default_sort)
 
 
 def asked_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
-    """How many results `limit` asks for, `default` unless told otherwise, of a sheet the `most`; raises BadQuery."""
+    """Return the number of requested results: `limit`, else `default`, or `most` for CSV. Raises BadQuery."""
     text = request.args.get("limit", str(most if wants_csv(request.path) else default))
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
         raise BadQuery("limit", f"a whole number from 1 to {most}")
@@ -30,7 +30,7 @@ def asked_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
 
 
 def asked_after() -> str | None:
-    """Where the page before ended."""
+    """Return the `next` of the previous page, or None."""
     return request.args.get("after") or None
 
 
@@ -43,7 +43,7 @@ def requested_place() -> int:
 
 
 def asked_choice(name: str, choices: Sequence[str]) -> str:
-    """Which of `choices` the parameter `name` asks for, the first unless told otherwise; raises BadQuery."""
+    """Return which of `choices` the parameter `name` selects; the first if it is missing. Raises BadQuery."""
     value = request.args.get(name) or choices[0]
     if value not in choices:
         raise BadQuery(name, f"one of {', '.join(choices)}")
@@ -51,7 +51,7 @@ def asked_choice(name: str, choices: Sequence[str]) -> str:
 
 
 def asked_switch(name: str) -> bool:
-    """Whether the parameter `name` is 1 and not 0, which it is unless told otherwise; raises BadQuery."""
+    """Return whether the parameter `name` is 1; it is 0 if it is missing. Raises BadQuery."""
     value = request.args.get(name, "0")
     if value not in ("0", "1"):
         raise BadQuery(name, "0 or 1")
@@ -59,7 +59,7 @@ def asked_switch(name: str) -> bool:
 
 
 def parsed_job(text: str) -> int:
-    """The number of a job that stands in an address; raises NotFound for what is none."""
+    """Return the number of a job in an address. Raises NotFound for an invalid one."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
         raise NotFound(f"{text[:40]!r} is not the number of a job")
     return int(text)

@@ -32,17 +32,17 @@ _OWN_SITES = ("same-origin", "none")
 
 
 def may_write(scope: str = UPLOAD) -> bool:
-    """Whether who asks may write; pages leave out their forms where not."""
+    """Return whether the user may write; otherwise pages leave out their forms."""
     return not settings().read_only and identity().may(scope)
 
 
 def may_see_jobs() -> bool:
-    """Whether jobs are shown to who asks, its own or everybody's."""
+    """Return whether the user may see jobs, their own or all."""
     return may_write() or may_write(ADMIN)
 
 
 def whose_jobs() -> str | None:
-    """The contributor whose jobs are shown to who asks; None is everybody's, for an administrator and `local`.
+    """Return the contributor whose jobs the user may see; None means all, for administrators and `local`.
 
     404 where none are: they say what was asked for, and how it failed.
     """
@@ -53,7 +53,7 @@ def whose_jobs() -> str | None:
 
 
 def check_writing(scope: str = UPLOAD) -> Identity:
-    """Who asks, who may write: else 403 where the server only reads and for what a page of elsewhere asks.
+    """Return the user, who may write. Answers 403 on a read-only server, and to requests from pages of other sites.
 
     Raises BadToken (401) for anybody, NotAllowed (403) for a token without the `scope`.
     """
@@ -65,14 +65,14 @@ def check_writing(scope: str = UPLOAD) -> Identity:
 
 
 def check_anybody() -> None:
-    """Answer 403 where the server only reads, and to what a page of elsewhere asks."""
+    """Answer 403 on a read-only server, and to requests from pages of other sites."""
     if settings().read_only:
         abort(403, ONLY_READS)
     check_origin()
 
 
 def check_origin() -> None:
-    """Answer 403 to what a page of elsewhere asks."""
+    """Answer 403 to a request from a page of another site."""
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OWN_SITES:
         abort(403, ELSEWHERE)
@@ -83,7 +83,7 @@ def check_origin() -> None:
 
 
 def _is_own(address: str) -> bool:
-    """Whether `address` is of the name and the port that were asked for. `null`, which hides where it is, is not."""
+    """Return whether `address` has the requested host and port. `null`, a hidden origin, has not."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -95,22 +95,22 @@ NOT_YOURS = "This model belongs to another contributor."
 
 
 def is_shown_all(namespace: str) -> bool:
-    """Whether who asks is told of quarantined models in `namespace`."""
+    """Return whether the user may see quarantined models in `namespace`."""
     return identity().owns(namespace) or identity().may(ADMIN)
 
 
 def may_edit(namespace: str) -> bool:
-    """Whether who asks may change what is said of the models in `namespace`."""
+    """Return whether the user may edit the models in `namespace`."""
     return identity().owns(namespace) and may_write(UPLOAD)
 
 
 def may_yank(namespace: str) -> bool:
-    """Whether who asks may yank and restore the models in `namespace`."""
+    """Return whether the user may yank and restore the models in `namespace`."""
     return may_edit(namespace) or may_write(ADMIN)
 
 
 def known_model(session: Session, name: ModelName, first: str = "visible") -> Model:
-    """The model of that name, as far as who asks may know of it; raises NotFound, with one sentence for all.
+    """Return the model of that name if the user may see it. Raises NotFound, with the same message for hidden ones.
 
     Where no version is named its owner means the newest in the state `first`.
     """
@@ -118,20 +118,19 @@ def known_model(session: Session, name: ModelName, first: str = "visible") -> Mo
 
 
 def model_to_edit(session: Session, name: ModelName) -> Model:
-    """The same for who may edit it: raises NotFound, NotAllowed (403) where it is somebody else's."""
+    """Return a model that the user may edit. Raises NotFound; NotAllowed (403) for a model of somebody else."""
     return _checked(known_model(session, name), may_edit(name.namespace))
 
 
 def model_to_yank(session: Session, name: ModelName) -> Model:
-    """The same for who may yank it. Raises Conflict for one that an administrator yanked: that word stands."""
+    """Return a model that the user may yank. Raises Conflict for one that an administrator yanked."""
     model = _checked(known_model(session, name), may_yank(name.namespace))
     _check_yanker(session, model)
     return model
 
 
 def model_to_restore(session: Session, name: ModelName) -> Model:
-    """The same for who may restore it. Raises Conflict for one that waits for an administrator, but to that one, and
-    for one that an administrator yanked."""
+    """Return a model that the user may restore. Raises Conflict for one that an administrator yanked or must review."""
     model = _checked(known_model(session, name, "yanked"), may_yank(name.namespace))
     if model.state == "quarantined" and not may_write(ADMIN):
         raise Conflict(f"{model.full_name} is waiting for review by an administrator")
@@ -140,7 +139,7 @@ def model_to_restore(session: Session, name: ModelName) -> Model:
 
 
 def _check_yanker(session: Session, model: Model) -> None:
-    """What its owner yanked, or who asks, the owner has a say in; what an administrator did, administrators alone."""
+    """Raise Conflict for a model that an administrator yanked, unless the user is an administrator."""
     yanker = yanked_by(session, model.id) if model.state == "yanked" else None
     own = (model.namespace.lower(), (identity().name or "").lower())
     if yanker is not None and yanker.lower() not in own and not may_write(ADMIN):
@@ -158,12 +157,12 @@ def _why(namespace: str) -> str:
 
 
 def ask(kind: str, arguments: dict[str, Any]) -> int:
-    """Put a job of who asks, who may write, at the end of the queue; its id. Raises what `ask_for` does."""
+    """Put a job of the user, who may write, at the end of the queue, and return its id. Raises as `ask_for`."""
     asker = identity().name
     assert asker is not None, "nobody in particular was let in"
     return ask_for(registry(), kind, arguments, asker)
 
 
 def planner() -> str:
-    """In whose namespace a chimera would be that who asks were to make: their own, or `local` of anybody."""
+    """Return the namespace in which a chimera of the user would be: their own, or `local` without an account."""
     return identity().name or LOCAL

@@ -73,7 +73,7 @@ _AS_TEXT = Markup('<p class="wrap as-typed">{}</p>')
 
 @lru_cache(maxsize=256)
 def markdown(text: str) -> Markup:
-    """`text` as HTML; beyond 4,096 characters it is cut."""
+    """Return Markdown `text` as safe HTML, at most 4,096 characters of it."""
     text = text[:DESCRIPTION_MAX]
     if _is_too_much(text):
         return _AS_TEXT.format(text)
@@ -92,7 +92,7 @@ def _all(tokens: Sequence[Token]) -> Sequence[Token]:
 
 
 def _dress(token: Token) -> None:
-    """Headings lower, links with what keeps them apart from ours, no other attributes."""
+    """Lower the level of headings, mark links as foreign, and remove all other attributes."""
     if token.type in ("heading_open", "heading_close"):
         token.tag = f"h{min(int(token.tag[1:]) + HEADINGS_BELOW - 1, _HEADINGS_MAX)}"
     elif token.type == "link_open":
@@ -147,21 +147,21 @@ TYPE_NAMES = {
 
 
 def theta_class(theta: float | None) -> str:
-    """The class of the colour of θ: `t0` (noise) to `t31` (signal), `tn` where it was not measured."""
+    """Return the class of the colour of θ: `t0` (uniform) to `t31` (heavy tails), `tn` if it was not measured."""
     if theta is None:
         return "tn"
     return f"t{min(int(_within(theta / THETA_MAX_DEGREES) * THETA_STEPS), THETA_STEPS - 1)}"
 
 
 def share_class(share: float | None) -> str:
-    """The class of a grey for a number from 0 to 1 that is not θ: `s0` to `s15`."""
+    """Return the class of a grey for a number from 0 to 1 that is not θ: `s0` to `s15`."""
     if share is None:
         return "tn"
     return f"s{min(int(_within(share) * SHARE_STEPS), SHARE_STEPS - 1)}"
 
 
 def width_class(share: float | None) -> str:
-    """The class of the length of a bar: `w0` to `w40` for 0 to 1. What is not nothing shows."""
+    """Return the class of the length of a bar: `w0` to `w40` for 0 to 1; at least `w1` for any positive value."""
     if not share or share < 0:
         return "w0"
     return f"w{max(1, round(_within(share) * WIDTH_STEPS))}"
@@ -172,7 +172,7 @@ def _within(share: float) -> float:
 
 
 def change_class(change: float | None, most: float) -> str:
-    """The class of a colour of the divergent scale: `d0` (down by `most` and more), `d4` (none), `d8` (up)."""
+    """Return the class of a colour of the divergent scale: `d0` (down by `most` and more), `d4` (none), `d8` (up)."""
     if change is None:
         return "tn"
     half = CHANGE_STEPS // 2
@@ -181,7 +181,7 @@ def change_class(change: float | None, most: float) -> str:
 
 
 def number_text(value: object) -> str:
-    """Any reading for people: a dash, three digits, separators."""
+    """Return a number for people: a dash for None, three decimals, thousands separators."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -200,12 +200,12 @@ def moment_text(moment: datetime | None, to: str = "days") -> str:
 
 
 def short_digest(digest: str) -> str:
-    """As much of a digest as people compare."""
+    """Return the first 12 characters of a digest."""
     return digest[:12]
 
 
 def glyph(kind: str) -> str:
-    """The shape of an organ's type."""
+    """Return the shape of an organ's type."""
     return GLYPHS.get(kind, "○")
 
 
@@ -245,22 +245,22 @@ def kind_name(kind: str) -> str:
 
 
 def foldable(text: str) -> Markup:
-    """`text` as HTML that may be folded behind what separates the parts of a name, and not within them."""
+    """Return `text` as HTML that can wrap between the parts of a name."""
     return _short_foldable(text) if len(text) <= SHORT_MAX else _foldable(text)
 
 
 def kind_mark(kind: str) -> Markup:
-    """An organ's type as HTML: its shape and its name."""
+    """Return an organ's type as HTML: its shape and its name."""
     return _kind_mark(kind)
 
 
 def theta_bar(theta: float | None) -> Markup:
-    """θ as HTML: a bar in its colour, and the number."""
+    """Return θ as HTML: a coloured bar and the number."""
     return Markup("–") if theta is None else _theta_bar(round(theta, 1))
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape as people write it."""
+    """Return a shape as people write it."""
     return "×".join(map(str, shape))
 
 

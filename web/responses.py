@@ -21,12 +21,12 @@ _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+", re.IGNOR
 
 
 def organ_address(digest: str) -> str:
-    """The page of the organ of that digest."""
+    """Return the page of the organ of that digest."""
     return f"{request.script_root}/organs/{digest}"  # `url_for` takes twenty times as long, and lists have many
 
 
 def model_address(name: str, endpoint: str = "pages.model", **more: Any) -> str:
-    """The page of the model `namespace/name` or `namespace/name@version`, or another endpoint for it."""
+    """Return the page of the model `namespace/name` or `namespace/name@version`, or another endpoint for it."""
     if endpoint == "pages.model" and not more:
         return f"{request.script_root}/models/{quote(name, safe='/@')}"
     namespace, _, rest = name.partition("/")
@@ -34,24 +34,24 @@ def model_address(name: str, endpoint: str = "pages.model", **more: Any) -> str:
 
 
 def query_address(endpoint: str, query: Query, **more: str) -> str:
-    """The list of what `query` finds."""
+    """Return the address of the results of `query`."""
     return with_parameters(url_for(endpoint), {"q": short_text(query)}, **more)
 
 
 def with_parameters(path: str, parameters: dict[str, str], **more: str) -> str:
-    """`path` with `parameters`, those of `more` replaced; empty ones are left out."""
+    """Return `path` with `parameters`, those of `more` replaced; empty ones are left out."""
     kept = {name: value for name, value in {**parameters, **more}.items() if value}
     return quote(path, safe="/@:+~") + (f"?{urlencode(kept, safe=':,/*>=<-')}" if kept else "")
 
 
 def twin_address() -> str:
-    """The JSON twin of the page that is being made."""
+    """Return the address of the JSON of this page."""
     path = "/index" if request.path == "/" else request.path
     return with_parameters(f"{request.script_root}{path}.json", request.args.to_dict())
 
 
 def outside_link(text: object) -> str | None:
-    """`text` when it is an address that a page may link to: http or https, with a host, no quotes, no password."""
+    """Return `text` if a page may link to it: http or https, with a host, without quotes or password. Else None."""
     if not isinstance(text, str) or len(text) > LINK_MAX_LENGTH or not _ADDRESS.fullmatch(text):
         return None
     try:
@@ -82,7 +82,7 @@ def json_answer(value: object, status: int = 200) -> Response:
 
 
 def conditional(answer: Response) -> Response:
-    """`answer` with an ETag of its bytes; without them, and with 304, for who has them."""
+    """Return `answer` with an ETag of its bytes, or 304 without a body for a client that has them."""
     answer.headers.setdefault("Cache-Control", "no-cache")  # kept by browsers, asked for again
     answer.add_etag()
     answer.make_conditional(request)
@@ -90,40 +90,40 @@ def conditional(answer: Response) -> Response:
 
 
 def next_address(after: str) -> str:
-    """This address with another `after`, as it may stand between the brackets of a `Link`."""
+    """Return this address with another `after`, escaped for the header `Link`."""
     address = with_parameters(request.script_root + request.path, request.args.to_dict(), after=after)
     return address.replace("<", "%3C").replace(">", "%3E")
 
 
 def wants_json(path: str) -> bool:
-    """Whether the address is that of a JSON twin or of the API."""
+    """Return whether the address is that of a JSON twin or of the API."""
     return path.endswith(JSON_SUFFIX) or path.startswith(API_PREFIX)
 
 
 def plain_page() -> bool:
-    """Whether people will read the answer, not a program."""
+    """Return whether people will read the answer, not a program."""
     return not wants_json(request.path) and not wants_csv(request.path)
 
 
 def wants_csv(path: str) -> bool:
-    """Whether the address is that of a list as CSV."""
+    """Return whether the address is that of a list as CSV."""
     return path.endswith(CSV_SUFFIX)
 
 
 def registry() -> LocalRegistry:
-    """The registry that this application serves."""
+    """Return the registry that this application serves."""
     opened: LocalRegistry = current_app.extensions[REGISTRY_KEY]
     return opened
 
 
 def settings() -> WebSettings:
-    """What this application was told."""
+    """Return the settings of this application."""
     told: WebSettings = current_app.extensions[SETTINGS_KEY]
     return told
 
 
 @contextmanager
 def reading(seconds: float | None = None) -> Iterator[Session]:
-    """A session that reads the catalog; with `seconds`, a query that takes longer raises TooSlow."""
+    """Return a session that reads the catalog; with `seconds`, a query that takes longer raises TooSlow."""
     with registry().catalog.reading(seconds) as session:
         yield session

@@ -48,7 +48,7 @@ PORT = 8935
 
 
 def default_workers() -> int:
-    """A process a core, at most four: searches are bound by Python."""
+    """Return the default number of workers: one for each core, at most four, because searches are bound by Python."""
     return max(1, min(WORKERS_MAX, os.cpu_count() or 1))
 
 

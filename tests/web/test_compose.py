@@ -137,7 +137,7 @@ def test_candidates_stand_by_likeness_unless_another_order_is_asked_for(
         tops = [max(organ["theta"] for organ in one["organs"]) for one in found]
         assert key != "theta" or tops == sorted(tops, reverse=True)
     page = page_of(little, ("cell", "organ:1"))
-    (chosen,) = [one for one in page.named("a") if (one.attributes.get("data-key") or "") == "order alike"]
+    (chosen,) = [one for one in page.named("a") if (one.attributes.get("data-key") or "") == "order likeness"]
     assert chosen.attributes["aria-current"] == "true"
 
 

@@ -277,7 +277,7 @@ def _model(session: Session, namespace: str, name: str) -> tables.Model:
 
 
 def _checked_digest(text: str) -> str:
-    """The digest that was asked for, or the beginning of one; raises BadRequest."""
+    """Return the digest that was asked for, or the beginning of one; raises BadRequest."""
     try:
         return parse_prefix(text)
     except BadDigest as error:
@@ -285,7 +285,7 @@ def _checked_digest(text: str) -> str:
 
 
 def _asked_model(parameter: str) -> ModelName:
-    """The name in that parameter; raises BadRequest."""
+    """Return the name in that parameter; raises BadRequest."""
     text = request.args.get(parameter)
     if not text:
         raise BadRequest(parameter, f"{parameter} is missing: the name of a model, namespace/name.")

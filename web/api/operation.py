@@ -482,7 +482,7 @@ YAML = "yaml"
 
 
 def asked_recipe() -> dict[str, Any]:
-    """The body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
+    """Return the body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
     body = json_body()
     if YAML not in body:
         return {"recipe": body}

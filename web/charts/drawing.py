@@ -86,7 +86,7 @@ def undress(root: Any) -> None:
 
 
 def node(parent: Any, tag: str, attributes: dict[str, str], text: str | None = None, place: int | None = None) -> Any:
-    """A new element in `parent`, at its end unless told otherwise. Text is escaped when it is written."""
+    """Return a new element in `parent`, at its end by default. Text is escaped when it is written."""
     made = parent.makeelement(tag, attributes)
     made.text = None if text is None else printable(text)
     parent.insert(len(parent) if place is None else place, made)
@@ -94,7 +94,7 @@ def node(parent: Any, tag: str, attributes: dict[str, str], text: str | None = N
 
 
 def printable(text: str) -> str:
-    """`text` without what XML cannot hold: controls, halves of characters, the two that are none."""
+    """Return `text` without characters that XML cannot hold."""
     return "".join(one if one.isprintable() and one not in "\ufffe\uffff" else "\ufffd" for one in text)
 
 
@@ -173,11 +173,11 @@ _PLAIN = {"explicit_size": True, "no_prefix": True, "js": (), "css": (), "trunca
 
 
 def drawn(chart: Chart) -> bytes:
-    """The chart as an SVG document."""
+    """Return the chart as an SVG document."""
 
     class Plain(_pygal().XY):  # type: ignore[misc]  # pygal has no types
         def _compute_margin(self) -> None:
-            """Margins of our own: pygal guesses them from the width of texts."""
+            """Set the margins: pygal guesses them from the width of texts."""
             super()._compute_margin()
             box = self.margin_box
             box.top, box.right = MARGIN_TOP, MARGIN_RIGHT + chart.label_width
@@ -202,7 +202,7 @@ def drawn(chart: Chart) -> bytes:
 
 
 def _pygal() -> Any:
-    """The library, loaded by who draws first: most pages have no picture.
+    """Return the library, imported on first use: most pages have no chart.
 
     It puts a finder of plug-ins among Python's own, of a kind that Python 3.11 warns of at every later import. We have
     no plug-ins of it, so it is taken out again.
@@ -222,7 +222,7 @@ def _dot(dot: Dot) -> dict[str, Any]:
 
 
 def _dressed(root: Any, chart: Chart, plot: Any) -> Any:
-    """What pygal made, in our clothes: looks for series, labels, titles of axes, the stylesheet."""
+    """Apply our own classes, labels, axis titles and stylesheet to a chart of pygal."""
     undress(root)
     for element in root.iter():
         kinds = element.attrib.get("class", "").split()
@@ -252,7 +252,7 @@ def _is_y_axis(group: Any) -> bool:
 
 
 def _theta_strip(above: Any, axis: Axis, view: Any) -> None:
-    """The colours of θ along the axis, as far as it goes."""
+    """Draw the colours of θ along the axis."""
     step = DEGREES_MAX / len(THETA_TONES)
     for number in range(len(THETA_TONES)):
         low, high = max(number * step, axis.low), min((number + 1) * step, axis.high)
@@ -263,7 +263,7 @@ def _theta_strip(above: Any, axis: Axis, view: Any) -> None:
 
 
 def _write_labels(above: Any, chart: Chart, view: Any) -> None:
-    """The labels of lines behind their ends, moved apart where they would touch."""
+    """Draw the labels at the ends of lines, moved apart where they would overlap."""
     labelled = [line for line in chart.lines if line.label and line.points]
     wanted = sorted(((view.y(line.points[-1][1]), line) for line in labelled), key=lambda pair: float(pair[0]))
     lowest = -float(LABEL_PIXELS)

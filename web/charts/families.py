@@ -220,7 +220,7 @@ class KinGraph:
 
 
 def kin_graph(family: FamilyTree, trees: Sequence[Branch]) -> KinGraph:
-    """Columns by generation; in each the order of the trees, one tree below the other, nobody above who it hangs on."""
+    """Place members in columns by generation, below each other in the order of the trees."""
     generations = sorted({member.generation for member in family.members})
     columns = {generation: column for column, generation in enumerate(generations)}
     free = dict.fromkeys(range(len(generations)), MARGIN)
@@ -254,7 +254,7 @@ def kin_graph(family: FamilyTree, trees: Sequence[Branch]) -> KinGraph:
 
 
 def two_lines(name: str) -> tuple[str, ...]:
-    """`name` in at most two lines of 30 characters, broken behind a mark if there is one; what is over is left out."""
+    """Return `name` in at most two lines of 30 characters, broken after a separator if possible, else cut."""
     name = " ".join(name.split())
     if len(name) <= LINE_CHARACTERS:
         return (name,)
@@ -266,7 +266,9 @@ def two_lines(name: str) -> tuple[str, ...]:
 
 
 def _stroke(tie: Tie, first: Box, second: Box, beside: int) -> Stroke:
-    """An elbow from box to box, its words above the last stretch; further ones to the same box are written below."""
+    """Return an elbow line between boxes, with its text above the last segment; further lines to the same box go
+    below.
+    """
     look = "like" if tie.evidence == MEASURED else "descent"
     if first.x == second.x:
         return _bulge(tie, first, second, look)
@@ -281,7 +283,7 @@ def _stroke(tie: Tie, first: Box, second: Box, beside: int) -> Stroke:
 
 
 def _bulge(tie: Tie, first: Box, second: Box, look: str) -> Stroke:
-    """Two boxes of one column: a bow on their right."""
+    """Return a curve on the right of two boxes in one column."""
     depth = min(BULGE_MAX, 24 + abs(first.y - second.y) // 8)
     x, top, bottom = first.right, first.middle, second.middle
     path = f"M{x} {top}C{x + depth} {top} {x + depth} {bottom} {x} {bottom}"

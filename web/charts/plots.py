@@ -1,4 +1,4 @@
-"""An organ's values as a histogram beside the normal distribution of the same mean and deviation."""
+"""Plots of θ and of weights: a histogram of an organ's weights, θ along the depth, θ against size, θ by type. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNKS_MAX = 32
 
 
 def sampled_values(reader: BlobReader, dtype: DType, elements: int) -> NDArray[np.floating]:
-    """The values of the organ's sample, or of the part of it in 32 chunks; raises CorruptBlob, UnsupportedDType."""
+    """Return the sampled weights of the organ, from at most 32 chunks. Raises CorruptBlob, UnsupportedDType."""
     source = _Chunks(reader)
     runs = [run for run in sample_runs(elements) if _is_near(run, dtype, source)]
     values: NDArray[np.floating] = read_values(source.read, runs, dtype)
@@ -35,7 +35,7 @@ def sampled_values(reader: BlobReader, dtype: DType, elements: int) -> NDArray[n
 
 
 def can_be_sampled(dtype: DType) -> bool:
-    """Whether the values of `dtype` can be read here."""
+    """Return whether the values of `dtype` can be read here."""
     return can_dequantize(dtype)
 
 
@@ -50,7 +50,7 @@ class _Chunks:
         self.chosen = {self._chunks[place].plain_offset_bytes for place in spread(len(self._chunks), CHUNKS_MAX)}
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` plain bytes from `offset`."""
+        """Return `size` plain bytes from `offset`."""
         parts = []
         for chunk in self.overlapping(offset, size):
             if chunk is not self._decoded:
@@ -64,7 +64,7 @@ class _Chunks:
         return b"".join(parts)
 
     def overlapping(self, offset: int, size: int) -> list[StoredChunk]:
-        """The chunks that these bytes lie in; all but the last are of one size."""
+        """Return the chunks that these bytes lie in; all but the last are of one size."""
         if not size:
             return []
         first, last = (place // self._chunks[0].plain_size_bytes for place in (offset, offset + size - 1))
@@ -99,7 +99,7 @@ class Weights:
 
 
 def weights_of(values: NDArray[np.floating]) -> Weights | str:
-    """The histogram of `values`, flat; a sentence that says why there is none."""
+    """Return the histogram of `values`, or a sentence with the reason why there is none."""
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
     if finite.size < THETA_MIN_VALUES:
@@ -119,7 +119,7 @@ def weights_of(values: NDArray[np.floating]) -> Weights | str:
 
 
 def weights_chart(weights: Weights) -> bytes:
-    """The picture: grey steps are the values, the line is the bell curve."""
+    """Return the chart: bars for the weights, a line for the normal distribution."""
     edges, top = weights.edges, max(*weights.counts, *weights.bell)
     steps = [(edges[0], 0.0)]
     for (lower, upper), count in zip(pairwise(edges), weights.counts, strict=True):
@@ -131,7 +131,7 @@ def weights_chart(weights: Weights) -> bytes:
     curve = [(x, scale * math.exp(-(((x - weights.mean) / weights.deviation) ** 2) / 2)) for x in xs]
     return drawn(
         Chart(
-            "How the values of this organ are distributed",
+            "Distribution of the weights",
             *(WEIGHTS_WIDTH, WEIGHTS_HEIGHT),
             x=Axis(edges[0], edges[-1], ticks_between(edges[0], edges[-1]), "value"),
             y=Axis(0.0, top, ticks_between(0.0, top, whole=True), f"values of {weights.looked_at:,}"),
@@ -141,7 +141,7 @@ def weights_chart(weights: Weights) -> bytes:
 
 
 def ticks_between(low: float, high: float, *, whole: bool = False) -> tuple[tuple[float, str], ...]:
-    """Round numbers from `low` to `high`, some six of them, as they are written."""
+    """Return about six round numbers from `low` to `high`, each with its text."""
     rough = (high - low) / TICKS_ABOUT
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * 0.999)
@@ -161,12 +161,12 @@ def _number(value: float, step: float) -> str:
 
 
 def _below(deviations: float) -> float:
-    """The share of a bell curve below so many deviations from its middle."""
+    """Return the share of a normal distribution below that many standard deviations from its mean."""
     return 0.5 * (1 + math.erf(deviations / math.sqrt(2)))
 
 
 DEPTH_WIDTH, DEPTH_HEIGHT = 760, 300
-DEPTH_LABEL_WIDTH = 84
+DEPTH_LABEL_WIDTH = 108
 LOOKS = ("curve", "dashed", "dotted")
 BLOCKS_MAX = 400
 """Blocks that are drawn; the largest models of today have some hundreds, a hostile file any number."""
@@ -227,7 +227,7 @@ def block_thetas(organs: Iterable[PlacedOrgan]) -> list[BlockTheta]:
 
 
 def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
-    """The picture of `lines` over `blocks` blocks, of which there are two or more."""
+    """Return the chart of `lines` over two or more blocks."""
     points = [point for line in lines for point in line.points]
     low = max(0.0, min(point.lowest_theta for point in points) - DEGREES_AROUND)
     high = min(90.0, max(point.highest_theta for point in points) + DEGREES_AROUND)
@@ -240,7 +240,7 @@ def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
     ]
     return drawn(
         Chart(
-            "Mean θ along the depth of the model, a line a type",
+            "Mean θ along the depth of the model, one line for each type",
             *(DEPTH_WIDTH, DEPTH_HEIGHT),
             x=Axis(0.0, float(blocks - 1), _whole_ticks(blocks), "block"),
             y=Axis(low, high, tuple((value, f"{text}°") for value, text in ticks_between(low, high)), "θ"),
@@ -252,7 +252,7 @@ def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
 
 
 def _outline(points: Sequence[BlockTheta]) -> list[tuple[float, float]]:
-    """Along the highest and back along the lowest."""
+    """Return the outline of a band: along the highest values and back along the lowest."""
     there = [(float(point.position), point.highest_theta) for point in points]
     back = [(float(point.position), point.lowest_theta) for point in reversed(points)]
     return [*there, *back, there[0]]
@@ -290,7 +290,7 @@ class FittedLine:
 
 
 def scale_chart(points: Sequence[SizedPoint], lines: Sequence[FittedLine]) -> bytes:
-    """The picture of one point or more."""
+    """Return the chart of one point or more."""
     sizes = [math.log10(point.parameters) for point in points]
     left, right = min(sizes) - 0.05, max(sizes) + 0.05
     if right - left < 0.2:
@@ -306,7 +306,7 @@ def scale_chart(points: Sequence[SizedPoint], lines: Sequence[FittedLine]) -> by
     )
     return drawn(
         Chart(
-            "θ over the number of parameters, a dot a family",
+            "θ against the number of parameters, one dot for each family",
             *(SCALE_WIDTH, SCALE_HEIGHT),
             x=Axis(left, right, _size_ticks(left, right), "parameters"),
             y=Axis(low, high, tuple((value, f"{text}°") for value, text in ticks_between(low, high)), "θ of matrices"),
@@ -319,7 +319,7 @@ def scale_chart(points: Sequence[SizedPoint], lines: Sequence[FittedLine]) -> by
 
 
 def _size_ticks(left: float, right: float) -> tuple[tuple[float, str], ...]:
-    """Tenfolds, and 2 and 5 between them where there is room."""
+    """Return powers of ten, with 2 and 5 between them if there is space."""
     factors = ROUND if right - left <= TENFOLDS_FINE else ROUND[:1]
     if right - left < 0.5:
         factors = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)  # type: ignore[assignment]
@@ -332,7 +332,7 @@ def _size_ticks(left: float, right: float) -> tuple[tuple[float, str], ...]:
 
 TYPES_WIDTH, ROW_HEIGHT = 760, 34
 HEAD_HEIGHT = 70
-NAME_WIDTH = 44
+NAME_WIDTH = 64
 TICK = 0.22
 """Half the height of the mark at the median, in rows."""
 
@@ -350,7 +350,7 @@ class TypeSpread:
 
 
 def types_chart(types: Sequence[TypeSpread]) -> bytes:
-    """The picture of one type or more."""
+    """Return the chart of one type or more."""
     rows = list(enumerate(reversed(types)))
     lines: list[Line] = []
     for row, one in rows:
@@ -360,7 +360,7 @@ def types_chart(types: Sequence[TypeSpread]) -> bytes:
         lines.append(Line([(one.median, row - TICK), (one.median, row + TICK)], "whisker"))
     return drawn(
         Chart(
-            "θ by type of organ",
+            "θ by type",
             *(TYPES_WIDTH, types_height(len(types))),
             x=Axis(0.0, 90.0, tuple((float(theta), f"{theta}°") for theta in range(0, 91, 15)), "θ"),
             y=Axis(-0.6, len(rows) - 0.4, tuple((float(row), one.label) for row, one in rows)),
@@ -372,5 +372,5 @@ def types_chart(types: Sequence[TypeSpread]) -> bytes:
 
 
 def types_height(count: int) -> int:
-    """The height in pixels of a picture of `count` types."""
+    """Return the height in pixels of a picture of `count` types."""
     return HEAD_HEIGHT + ROW_HEIGHT * count

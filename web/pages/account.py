@@ -72,7 +72,7 @@ _NOWHERE = ("/login", "/logout")
 
 
 def checked_next(text: str | None) -> str | None:
-    """`text` where it is a path of this site, perhaps with a query; None for anything else."""
+    """Return `text` where it is a path of this site, perhaps with a query; None for anything else."""
     if not text or len(text) > NEXT_MAX_LENGTH or not _PLAIN.fullmatch(text):
         return None
     try:
@@ -83,7 +83,7 @@ def checked_next(text: str | None) -> str | None:
 
 
 def asked_next() -> str | None:
-    """Where the page for logging in is to lead: to its `next`, or back to the page of ours that led to it."""
+    """Return the address after the log-in: `next`, or the page of this site that led here."""
     given = request.args.get("next")
     if given is not None:
         return checked_next(given)
@@ -106,7 +106,7 @@ TOKENS_SHOWN = ("good", "expired")
 
 @paged(pages, "/account")
 def account() -> Page:
-    """What is here of who is logged in; anybody else is asked to log in."""
+    """Show the user's account; redirect to the log-in without one."""
     _ask_to_log_in()
     overview = own_overview()
     return Page("account.html", {"account": overview}, extra=lambda: _account_context(overview), entity=overview)
@@ -135,8 +135,7 @@ def revoke_token(token: str) -> str:
 
 @writing_form(pages, "/account/page-token", scope=UPLOAD)
 def page_token() -> Response:
-    """A token for the script of a page, as JSON: narrow, short, and gone with the session. On a server of one's own
-    there is none, nor is one needed."""
+    """Return a token for the script of a page as JSON: of narrow scope, short-lived, and bound to the session."""
     account = identity().account
     if account is None:
         return json_answer({"token": None, "expires_at": None, "scopes": [UPLOAD]})
@@ -197,7 +196,7 @@ NO_PAGE_TOKEN = "this is the token of a page: log in with your own token, which 
 
 @paged(pages, "/login")
 def login() -> Page:
-    """The form; who is logged in is told so."""
+    """Show the log-in form."""
     if settings().read_only:
         abort(404, ONLY_READS)
     return Page("login.html", _values(asked_next()))
@@ -245,7 +244,7 @@ def _sentence(text: str) -> str:
 
 
 def _with_session(answer: Response, secret: str) -> Response:
-    """The cookie is the browser's until the session ends; a session is never one that the browser came with."""
+    """Set the session cookie. The session is always new, never one that the browser sent."""
     answer.set_cookie(
         cookie_name(),
         secret,
@@ -269,7 +268,7 @@ COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
 
 @paged(pages, "/contributors", csv=True, api="contributors")
 def contributors() -> Page:
-    """The contributors with visible models, newest first."""
+    """Show the contributors with visible models, newest first."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         page = contributors_page(session, limit, after)

@@ -35,7 +35,7 @@ FIELD_MAX = 4096
 
 @paged(pages, "/admin")
 def admin() -> Page:
-    """The registry in numbers, and the newest events."""
+    """Show the registry in numbers, and the newest events."""
     admitted()
     with reading(settings().search_seconds) as session:
         overview = admin_overview(session, EVENTS_SHOWN)
@@ -44,7 +44,7 @@ def admin() -> Page:
 
 @paged(pages, "/admin/quarantine")
 def admin_quarantine() -> Page:
-    """The submissions that wait for review, with their findings."""
+    """Show the submissions that wait for review, with their findings."""
     admitted()
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
@@ -76,7 +76,7 @@ def admin_refuse(submission: str) -> str:
 
 @paged(pages, "/admin/events", csv=True)
 def admin_events() -> Page:
-    """The event log, newest first; of a `contributor` and an `action` where they are given."""
+    """Show the event log, newest first, filtered by `contributor` and `action`."""
     admitted()
     limit, after = asked_limit(), asked_after()
     contributor, action = request.args.get("contributor", "").strip(), request.args.get("action", "").strip()
@@ -95,7 +95,7 @@ def admin_events() -> Page:
 
 @paged(pages, "/admin/contributors")
 def admin_contributors() -> Page:
-    """Contributors with state and quota."""
+    """Show contributors with state and quota."""
     admitted()
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
@@ -117,7 +117,7 @@ def admin_state(contributor: str) -> str:
 
 @writing_form(pages, "/admin/contributors/<contributor>/quota", scope=ADMIN)
 def admin_quota(contributor: str) -> str:
-    """Another quota; an empty one is what the server gives to everybody."""
+    """Set the quota of a contributor; an empty field restores the default."""
     text = _field("quota").strip()
     administration.change(contributor, ContributorChangeRequest(quota=parse_size(text) if text else None))
     return url_for("pages.admin_contributors")

@@ -29,7 +29,7 @@ Place = tuple[str, int | None, str]
 
 
 def acts_text(acts: Sequence[str]) -> str:
-    """What was done, in words: `grafted, then purified`."""
+    """Return what was done to an organ: `grafted, then purified`."""
     return ", then ".join(ACTS[act] for act in acts)
 
 
@@ -45,7 +45,7 @@ class LegendLine:
 
     @property
     def words(self) -> str:
-        """What was done, in words."""
+        """What was done to the organs."""
         return acts_text(self.acts)
 
 
@@ -74,14 +74,14 @@ def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[
 
 
 def marked(grid: Context, by_name: Mapping[str, LegendLine]) -> Context:
-    """`grid`, as `web.pages.anatomy` gives it, with the letter of each cell that is not the base's own."""
+    """Return `grid` with the letter of each changed cell."""
     rows = [row | {"cells": [_cell(one, by_name) for one in row["cells"]]} for row in grid["rows"]]
     ends = {end: [_cell(one, by_name) for one in grid[end]] for end in ("head", "foot")}
     return grid | ends | {"rows": rows, "lettered": True}
 
 
 def changes(organs: Iterable[PlacedOrgan], parts: Iterable[PlanPart]) -> dict[Place, OrganChange]:
-    """What became of each organ of the base, for a grid that is coloured by it. Likeness is not known here."""
+    """Return the change of each organ of the base, for colouring a grid. Likeness is unknown here."""
     changed = {part.name: part for part in parts}
     return {(one.tower, one.block, one.slot): _change(changed.get(one.name)) for one in organs}
 
@@ -107,7 +107,7 @@ def _cell(cell: Context | None, by_name: Mapping[str, LegendLine]) -> Context | 
 
 
 def letter(number: int) -> str:
-    """A to Z, then A2 to Z2 and so on."""
+    """Return A to Z, then A2 to Z2 and so on."""
     times, place = divmod(number, len(ascii_uppercase))
     return f"{ascii_uppercase[place]}{times + 1 if times else ''}"
 
@@ -132,7 +132,7 @@ _SIDES = {"skeleton": 0, "norm": 1, "organ": 2}
 
 
 def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Context:
-    """The grid of `organs` coloured by a key of READINGS.
+    """Return the grid of `organs` coloured by a key of READINGS.
 
     `changes` has what became of each organ, by its place, for the readings that compare two models.
     """
@@ -165,7 +165,7 @@ def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
 
 
 def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Context:
-    """What is too wide and too long for a grid, as a list that is cut."""
+    """Return organs that are too many for a grid as a shortened list."""
     painter = _Painter(organs, by, changes)
     return {
         "slots": [],
@@ -179,7 +179,7 @@ def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
 
 
 def _short_size(size: float) -> str:
-    """A size that fits into a cell: `197k`."""
+    """Return a size that fits into a cell: `197k`."""
     for unit in ("", "k", "M", "G"):
         if size < 999.5:
             return f"{size:.3g}{unit}"
@@ -216,9 +216,9 @@ class _Painter:
         }
 
     def legend(self) -> Context:
-        """The ends of the scale in words."""
+        """Return the labels of the ends of the scale."""
         if self.by == "theta":
-            return {"low": "θ 0° uniform", "middle": "about 34° Gaussian", "high": "90° heavy tails", "scale": "t"}
+            return {"low": "θ 0° uniform", "middle": "", "high": "90° heavy tails; Gaussian: about 34°", "scale": "t"}
         if self.by == "spectral":
             return {"low": "0 random", "middle": "0.5", "high": "1 all structure", "scale": "s"}
         if self.by == "size":
@@ -259,7 +259,7 @@ _COLUMNS = ("skeleton", "norm", "organ")
 
 
 def letters(parents: Sequence[str]) -> dict[str, str]:
-    """A letter for each parent but the base, which is the first."""
+    """Return a letter for each parent but the base, which is the first."""
     return {name: letter(number) for number, name in enumerate(parents[1:])}
 
 

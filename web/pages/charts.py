@@ -38,7 +38,7 @@ BINS = ("lower", "upper", "count", "bell_count")
 
 @paged(pages, "/organs/<digest>/weights", csv=True)
 def weights_figure(digest: str) -> Page:
-    """The histogram of an organ's values in numbers; `dtype` and `shape` as with downloads."""
+    """Show the histogram of an organ's weights as numbers; `dtype` and `shape` as with downloads."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
         found = _weights_of(session, chosen)
@@ -51,7 +51,7 @@ def weights_figure(digest: str) -> Page:
 
 @pages.get("/organs/<digest>/weights.svg")
 def weights_chart(digest: str) -> Response:
-    """The same as a picture."""
+    """Send the histogram as SVG."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
         found = _weights_of(session, chosen)
@@ -62,7 +62,7 @@ def weights_chart(digest: str) -> Response:
 
 @pages.get("/models/<namespace>/<name>/depth.svg")
 def depth_chart(namespace: str, name: str) -> Response:
-    """θ along the blocks of a model."""
+    """Send the chart of θ along the blocks of a model."""
     with reading(settings().search_seconds) as session:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         if model.tensors > PAGE_TENSORS_MAX:
@@ -75,7 +75,7 @@ def depth_chart(namespace: str, name: str) -> Response:
 
 
 def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Context:
-    """What the page of an organ has of its values: a picture and its table, or the sentence why there is none."""
+    """Return the histogram and its table for the page of an organ, or the reason why there is none."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, dtype, "x".join(map(str, shape)))
         found = _weights_of(session, chosen)
@@ -83,7 +83,7 @@ def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Context:
 
 
 def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Context:
-    """What the page of a model has of its depth; nothing where there are no two blocks to draw a line through."""
+    """Return the depth chart for the page of a model; empty for fewer than two blocks."""
     rows = plots.block_thetas(organs)
     lines, _ = _depth_lines(rows)
     if not lines:
@@ -93,7 +93,7 @@ def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Context:
 
 
 def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
-    """An SVG under a policy that allows its own stylesheet and nothing else."""
+    """Return an SVG under a policy that allows its own stylesheet and nothing else."""
     answer = current_app.response_class(body, mimetype="image/svg+xml")
     answer.headers["Content-Security-Policy"] = POLICY
     if immutable:
@@ -102,7 +102,7 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
 
 
 def shown_weights(found: plots.Weights, chosen: ChosenOrgan) -> Context:
-    """A histogram for the page: the address and size of its picture, and its bins."""
+    """Return a histogram for the page: the address and size of its picture, and its bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
         "reason": None,
@@ -116,7 +116,7 @@ def shown_weights(found: plots.Weights, chosen: ChosenOrgan) -> Context:
 
 
 def bins_of(found: plots.Weights) -> list[Context]:
-    """The bins as rows."""
+    """Return the bins as rows."""
     return [
         dict(zip(BINS, (lower, upper, count, bell), strict=True))
         for (lower, upper), count, bell in zip(pairwise(found.edges), found.counts, found.bell, strict=True)
@@ -124,7 +124,7 @@ def bins_of(found: plots.Weights) -> list[Context]:
 
 
 def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
-    """The histogram, worked out once while the catalog stays as it is."""
+    """Return the histogram, computed once for each state of the catalog."""
     key = ("weights", chosen.organ_id)
     return remembered(session, key, lambda: _read(chosen), lambda found: not isinstance(found, str))
 
@@ -145,7 +145,7 @@ def _read(chosen: ChosenOrgan) -> plots.Weights | str:
 
 
 def _depth_lines(rows: Sequence[plots.BlockTheta]) -> tuple[list[plots.DepthLine], int]:
-    """A line a type that is read in two blocks or more, and how many blocks there are."""
+    """Return a line for each type that occurs in two or more blocks, and the number of blocks."""
     kinds = sorted({row.type for row in rows}, key=lambda kind: (kind not in TYPES_FIRST, kind == "norm", kind))
     lines = []
     for kind in kinds:

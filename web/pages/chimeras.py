@@ -81,7 +81,7 @@ def chimera(lock: str) -> Page:
 
 @writing_form(pages, "/chimeras/<lock>/validate")
 def validate(lock: str) -> str:
-    """Ask for a validation, and show its job; one that is under way already is shown instead."""
+    """Queue a validation and show its job; an active one is shown instead."""
     with reading(settings().search_seconds) as session:
         name = chimeras_by_lock(session, lock)[0].full_name
         active = under_way(session, name)

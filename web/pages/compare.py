@@ -35,7 +35,7 @@ BLOCKS_SHOWN = 200
 
 @paged(pages, "/compare", csv=True, api="compare")
 def compare() -> Page:
-    """The comparison of the models in `first` and `second`; without them the form to choose two."""
+    """Show the comparison of the models `first` and `second`, or a form to choose them."""
     names = [request.args.get(side, "").strip() for side in SIDES]
     if not all(names):
         if wants_csv(request.path):

@@ -56,7 +56,7 @@ STEP_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The steps as they were typed, and what is looked at."""
+    """The steps as typed, and the selected cell and order."""
 
     steps: tuple[Step, ...]
     cell: str = ""
@@ -68,41 +68,42 @@ class Asked:
         return next((text.strip() for parameter, text in self.steps if parameter == "base"), "")
 
     def recipe(self) -> Recipe:
-        """What the steps say; raises BadRecipe."""
+        """Return the recipe of the steps. Raises BadRecipe."""
         return read_steps(self.steps)
 
     def readable(self) -> Recipe:
-        """What those of the steps say that can be read, where not all can."""
+        """Return the recipe of the valid steps."""
         base = ("base", self.base)
         kept = [step for step in self.steps if step[0] != "base" and _reads([base, step])]
         return read_steps([base, *kept]) if _reads([base, *kept]) else Recipe(self.base)
 
     def address(self, *, cell: str | None = None, order: str | None = None, anchor: str = "") -> str:
-        """The page of these steps, with another cell or order."""
+        """Return the page of these steps, with another cell or order."""
         looked = {"cell": self.cell if cell is None else cell, "order": order or self.order}
         kept = [*self.steps, *((name, text) for name, text in looked.items() if text and text != next(iter(ORDERS)))]
         return compose_address(kept) + (f"#{anchor}" if anchor else "")
 
     def with_recipe(self, recipe: Recipe) -> Asked:
-        """The same with the steps of `recipe`."""
+        """Return a copy with the steps of `recipe`."""
         return replace(self, steps=tuple(step_texts(recipe)))
 
     def without(self, place: int) -> Asked:
-        """The same without the step at `place`."""
+        """Return a copy without the step at `place`."""
         return replace(self, steps=(*self.steps[:place], *self.steps[place + 1 :]))
 
     def having(self, parameter: str, text: str) -> Asked:
-        """The same with one more step; of what stands there once, with another."""
+        """Return a copy with one more step, which replaces a step that can occur only once."""
         kept = [one for one in self.steps if parameter in LISTS or one[0] != parameter]
         return replace(self, steps=(*kept, (parameter, text)))
 
     def paths(self) -> list[str]:
-        """Under which path findings speak of each step: `grafts[0]`."""
+        """Return the path that findings use for each step: `grafts[0]`."""
         return list(step_paths(self.steps))
 
 
 def asked_of(given: MultiDict[str, str]) -> Asked:
-    """What the parameters of an address, or the fields of a form, ask for; raises BadQuery for an order.
+    """Return the steps in the parameters of an address or in the fields of a form. Raises BadQuery for an unknown
+    order.
 
     Empty ones and those of other names say nothing.
     """
@@ -111,7 +112,7 @@ def asked_of(given: MultiDict[str, str]) -> Asked:
 
 
 def compose_address(steps: Sequence[Step], endpoint: str = "pages.compose") -> str:
-    """A page of composing with these parameters, of which several may have one name."""
+    """Return a page of composing with these parameters, of which several may have one name."""
     query = urlencode(steps, safe=":,/*>=<-@[]")
     return quote(url_for(endpoint), safe="/@:+~") + (f"?{query}" if query else "")
 
@@ -122,7 +123,7 @@ def twin(endpoint: str = "pages.compose_json") -> str:
 
 
 def filled_step(given: MultiDict[str, str]) -> Step:
-    """The step that a form adds; raises BadQuery for what is no such form."""
+    """Return the step that a form adds. Raises BadQuery for an unknown form."""
     kind = given.get("add", "")
     if kind in STEP_FIELDS:
         return kind, step_text({name: given[name].strip() for name in STEP_FIELDS[kind] if given.get(name, "").strip()})
@@ -134,7 +135,7 @@ def filled_step(given: MultiDict[str, str]) -> Step:
 
 
 def cell_graft(model: str, cell: Candidates, towers: Sequence[str]) -> Step:
-    """The step that takes all of a cell from `model`.
+    """Return the step that grafts a whole cell from `model`.
 
     A recipe's blocks are those of every tower, so where the base has several a query keeps to one. What stands outside
     the blocks is named by its slots.
@@ -147,12 +148,12 @@ def cell_graft(model: str, cell: Candidates, towers: Sequence[str]) -> Step:
 
 
 def type_graft(model: str, kind: str) -> Step:
-    """The step that takes all organs of a type from `model`."""
+    """Return the step that takes all organs of a type from `model`."""
     return "graft", step_text({"from": model, "type": kind})
 
 
 def graft_address(place: PlacedOrgan) -> str | None:
-    """The page on which a base is chosen for the organ at `place`; None of what is no organ of a model by itself."""
+    """Return the page to choose a base for the organ at `place`; None for an organ that cannot be grafted."""
     if place.type not in GRAFTED_TYPES:
         return None
     block = {} if place.block is None else {"blocks": str(place.block)}
@@ -160,7 +161,7 @@ def graft_address(place: PlacedOrgan) -> str | None:
 
 
 def replacing(recipe: Recipe, step: Step) -> Recipe:
-    """`recipe` with the graft `step`, instead of those that select the very same places."""
+    """Return `recipe` with the graft `step`, which replaces grafts of the same places."""
     (graft,) = read_steps([("base", recipe.base), step]).grafts
     return replace(recipe, grafts=(*_others(recipe, graft), graft))
 
@@ -223,7 +224,7 @@ def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Wo
 
 
 def _shown(bench: Workbench) -> Context:
-    """What only the HTML needs."""
+    """Return the values that only the HTML needs."""
     asked, plan, state = bench.asked, bench.plan, bench.state
     marks = letters([parent.label for parent in plan.parents])
     findings = [one for one in state.findings if one.code != NOTHING_YET or len(asked.steps) > 1 or bench.problem]
@@ -262,7 +263,7 @@ def _shown(bench: Workbench) -> Context:
 
 
 def _steps(bench: Workbench) -> list[Context]:
-    """The steps so far, each with what is wrong with its text, and the page without it."""
+    """Return the steps, each with its errors and the page without it."""
     asked = bench.asked
     wrong = [one for one in bench.state.findings if one.severity is Severity.REFUSE and one.field]
     return [
@@ -327,7 +328,7 @@ def _can_give(kind: str, fit: FitCount) -> bool:
 
 
 def _grafted(bench: Workbench, step: tuple[str, str]) -> str:
-    """The page with one more graft, instead of the one for the same places."""
+    """Return the page with one more graft, which replaces the one for the same places."""
     try:
         return bench.asked.with_recipe(replacing(bench.asked.recipe(), step)).address(anchor="steps")
     except BadRecipe:
@@ -470,7 +471,7 @@ def compose_chimera() -> str | Page:
 
 
 def _onward(address: str) -> Response:
-    """To another address, without a page of its own."""
+    """Redirect to another address, without a body."""
     answer = redirect(address, 303)
     answer.set_data(b"")
     answer.mimetype = "text/plain"
@@ -478,12 +479,12 @@ def _onward(address: str) -> Response:
 
 
 def _plain_fields(form: MultiDict[str, str]) -> MultiDict[str, str]:
-    """`form` with the ends of lines as an address has them: browsers send others."""
+    """Return `form` with the line ends of addresses; browsers send others."""
     return MultiDict((name, value.replace("\r\n", "\n")) for name, value in form.items(multi=True))
 
 
 def _start(asked: Asked, problem: str | None = None, status: int = 200) -> Page:
-    """The choice of a base: a search, the newest models, those that others come from."""
+    """Show the choice of a base: a search, models with many relatives, the newest models."""
     query, found, text = None, None, request.args.get("q", "")
     try:
         query = asked_query(MODELS)

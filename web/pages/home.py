@@ -28,7 +28,7 @@ FEATURED_TENSORS_MAX = 400
 
 @paged(pages, "/", api="root")
 def home() -> Page:
-    """The registry at a glance."""
+    """Show the registry at a glance."""
     with reading(settings().search_seconds) as session:
         top = search_organs(session, parse_query(TOP_QUERY), TOP_SHOWN).items
         newest = search_models(session, parse_query("", MODELS), NEWEST_SHOWN).items
@@ -43,7 +43,7 @@ def _more(newest: Sequence[ModelSummary]) -> Context:
 
 
 def _featured(newest: Sequence[ModelSummary]) -> Context | None:
-    """The grid of the newest whole model that is not too long for a first page."""
+    """Return the grid of the newest complete model that is short enough for the first page."""
     fitting = (one for one in newest if one.kind == "model")
     chosen = next((one for one in fitting if 0 < one.tensors <= FEATURED_TENSORS_MAX), None)
     if chosen is None:

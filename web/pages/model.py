@@ -101,7 +101,9 @@ class _Shown:
 
 @paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
 def model(namespace: str, name: str) -> Page:
-    """The model of that name; `by` says what its cells are coloured by, `against` which model it is compared with."""
+    """Show the model of that name; `by` says what its cells are coloured by, `against` which model it is compared
+    with.
+    """
     by = asked_choice("by", tuple(READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
@@ -165,7 +167,9 @@ def _changes(session: Session, row: tables.Model, against: str) -> dict[Slot, Or
 
 
 def _matrix_theta(organs: Sequence[PlacedOrgan]) -> float | None:
-    """The mean θ of the organs with rows and columns: the mean over all is moved most by norms of few numbers."""
+    """Return the mean θ of the organs with rows and columns: the mean over all is moved most by norms of few
+    numbers.
+    """
     thetas = [one.theta for one in organs if one.spectral_signal is not None and one.theta is not None]
     return fmean(thetas) if thetas else None
 
@@ -219,7 +223,7 @@ def _whole(name: str) -> str:
 
 
 def pull_lines(name: str, file: str) -> list[str]:
-    """The model `name` by commands that people have: saved as `file`, and the same for clients of the hub."""
+    """Return the model `name` by commands that people have: saved as `file`, and the same for clients of the hub."""
     here, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
     return [
         f"curl -fL -C - -o {shlex.quote(file)} '{here}{_whole(name)}'",

@@ -57,14 +57,14 @@ FORMS = {"raw": "plain bytes (.raw)", "bin": "with name and shape (.bin)", "npy"
 
 @paged(pages, "/organs/<digest>", api="organ")
 def organ(digest: str) -> Page:
-    """The organ whose digest begins with `digest`."""
+    """Show the organ whose digest begins with `digest`."""
     with reading(settings().search_seconds) as session:
         found = organ_detail(session, digest, visible=True)
     return Page("organ.html", structs.asdict(found), extra=lambda: _alike(found.digest) | _explained(found))
 
 
 def _alike(digest: str) -> Context:
-    """The organs of the same slot and shape whose weights are most alike, itself left out."""
+    """Return the most similar organs of the same slot and shape."""
     try:
         with reading(settings().counts_seconds) as session:
             page = search_organs(session, parse_query(f"like:{digest} unique:organ"), ALIKE_SHOWN + 1)
@@ -164,7 +164,7 @@ EXAMPLES = (
 
 @paged(pages, "/organs", csv=True, api="organs")
 def organs() -> Page:
-    """What the query in `q` finds; `after` and `limit` page through it."""
+    """Show the results of the query in `q`; `after` and `limit` page through them."""
     try:
         query, limit, after = asked_query(ORGANS), asked_limit(), asked_after()
         told = settings()
@@ -186,7 +186,7 @@ def organs() -> Page:
 
 
 def _refused(error: BadQuery) -> Page:
-    """The page with the query as it was typed, and what is wrong with it."""
+    """Show the query as typed, and its error."""
     typed = request.args.get("q", "")
     extra: Context = {
         "text": typed,
@@ -247,7 +247,7 @@ def _facet(query: Query, name: str, counts: FacetCounts) -> Context:
 
 
 def _bars(query: Query, counts: FacetCounts) -> list[Context]:
-    """A bar for each bin of θ, those that the query leaves out paler."""
+    """Return a bar for each interval of θ; those outside of the query are paler."""
     by_bin = counts.theta_counts
     most = max((count for lower, count in by_bin.items() if lower is not None), default=0)
     low, high = _theta_bounds(query)
@@ -272,7 +272,7 @@ def _bars(query: Query, counts: FacetCounts) -> list[Context]:
 
 
 def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
-    """What single bounds on θ leave; a query with lists of ranges shows none."""
+    """Return the range of θ that single bounds leave; None for a query with lists of ranges."""
     low: float | None = None
     high: float | None = None
     for term in query.numbers("theta"):
@@ -284,7 +284,7 @@ def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
 
 
 def _columns(query: Query) -> list[Measure]:
-    """The measures that lists show, and the one by which this list is sorted."""
+    """Return the measures that lists show, and the one by which this list is sorted."""
     chosen = None if query.like is not None else query.sort.field
     return [one for one in MEASURES.values() if one.shown or one.field == chosen]
 

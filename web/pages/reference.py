@@ -18,7 +18,7 @@ _SHOWN_IN_WORDS = ("openapi",)
 
 @paged(pages, "/api")
 def reference() -> Page:
-    """What can be asked, with examples; its twin is the OpenAPI document."""
+    """Show the operations of the API with examples; the JSON twin is the OpenAPI document."""
     described = document(program_version())
     return Page("reference.html", described, extra=lambda: _explained(described))
 
@@ -65,7 +65,7 @@ def _parameter(one: Context) -> Context:
 
 
 def _takes(schema: Context) -> str:
-    """What a parameter may be, in few words."""
+    """Return the type of a parameter, in a few words."""
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
     found = str({"integer": "whole number", "string": "text"}.get(schema["type"], schema["type"]))
@@ -73,7 +73,7 @@ def _takes(schema: Context) -> str:
 
 
 def _request(path: str, told: Operation | None) -> str | None:
-    """The example as a command."""
+    """Return the example request as a curl command."""
     if told is None:
         return None
     if told.method == "get":

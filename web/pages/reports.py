@@ -126,7 +126,7 @@ def _address(cell: Cell, column: ReportColumn, model: Cell) -> str | None:
 
 
 def _is_version(name: str) -> bool:
-    """Whether `name` is the full name of a model. A parent that is not registered may have any name."""
+    """Return whether `name` is the full name of a model. A parent that is not registered may have any name."""
     try:
         return parse_model_name(name).version is not None
     except BadName:
@@ -198,19 +198,19 @@ def dissection(namespace: str, name: str) -> Page:
 
 @pages.get("/reports.md")
 def reports_markdown() -> Response:
-    """The whole report on the registry as Markdown."""
+    """Send the report on the registry as Markdown."""
     return _markdown_answer(_registry_report(), "report.md")
 
 
 @pages.get("/models/<namespace>/<name>/report.md")
 def dissection_markdown(namespace: str, name: str) -> Response:
-    """The report on one model as Markdown."""
+    """Send the report on a model as Markdown."""
     return _markdown_answer(_model_report(namespace, name)[0], "report.md")
 
 
 @pages.get("/reports/types.svg")
 def types_chart() -> Response:
-    """θ by type of organ."""
+    """Send the chart of θ by type."""
     spreads = _spreads(_registry_report())
     if not spreads:
         raise NotFound("no organ has a θ yet")
@@ -219,7 +219,7 @@ def types_chart() -> Response:
 
 @pages.get("/reports/scale.svg")
 def scale_chart() -> Response:
-    """θ over the number of parameters."""
+    """Send the chart of θ against the number of parameters."""
     points, lines = _points(_scale_sections())
     if not points:
         raise NotFound("there is no complete model with a θ yet")

@@ -48,7 +48,7 @@ SHOWN = 20
 
 @paged(pages, "/upload")
 def upload() -> Page:
-    """Where files are dropped, and what is under way of who asks."""
+    """Show the upload form, with the user's unfinished uploads and submissions."""
     if not may_write(UPLOAD):
         return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _around)
     who, owner_id = need(UPLOAD), asker_id()
@@ -63,7 +63,7 @@ def upload() -> Page:
 
 @paged(pages, "/submissions/<submission>")
 def submission(submission: str) -> Page:
-    """One's own submission: how far it is, what was found, what remains to be said. Administrators see all."""
+    """Show a submission: progress, findings, and the form to publish it. Administrators see all submissions."""
     found = contributions.shown_submission(contributions.parsed_submission(submission))
     shown = found.entity()
     return Page(
@@ -76,7 +76,7 @@ def submission(submission: str) -> Page:
 
 @writing_form(pages, "/submissions/<submission>/publish")
 def publish_submission(submission: str) -> str | Page:
-    """Publish it with what the form says; what is wrong with that is told beside what was typed."""
+    """Publish a submission with the metadata of the form; errors are shown beside what was typed."""
     number = contributions.parsed_submission(submission)
     try:
         name = request.form.get("name", "").strip()
@@ -91,20 +91,20 @@ def publish_submission(submission: str) -> str | Page:
 
 @writing_form(pages, "/submissions/<submission>/withdraw")
 def withdraw_submission(submission: str) -> str:
-    """Take it back, and show it again."""
+    """Withdraw a submission, and show it again."""
     contributions.withdraw(contributions.parsed_submission(submission))
     return url_for("pages.submission", submission=submission)
 
 
 @writing_form(pages, "/uploads/<upload>/cancel")
 def cancel_upload(upload: str) -> str:
-    """Remove what has come of a file, or all of it."""
+    """Remove an unfinished or finished upload."""
     sessions.cancel(registry(), asker_id(), upload)
     return url_for("pages.upload")
 
 
 def _unused(session: Session, owner_id: int) -> list[Upload]:
-    """Whole files that have come, of which no submission has been made."""
+    """Return the complete uploads that no submission uses."""
     files = finished_files(session, owner_id, now())
     waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
     used = {upload for one in waiting for upload in manifest_of(one).uploads()}
@@ -148,7 +148,7 @@ def _again(number: int, problems: Sequence[str]) -> Page:
 
 
 def _about(found: FoundSubmission) -> Context:
-    """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
+    """Return the sender, if it is somebody else, and the current metadata of the submission's model."""
     sender, row = None if found.contributor == identity().name else found.contributor, found.row
     about: Context = {"sender": sender, "created": None, "is_kept": False}
     about["acknowledgements"] = [one for one in found.entity().findings if one.code in MUST_ACKNOWLEDGE]

@@ -268,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(TOO_LARGE_HEAD)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more; what it asked for is still answered."""
+        """Answer the requests that have arrived; the client sends nothing more."""
         self._has_end = True
         if self._lingers_until is not None or not self._exchanges or not self._is_body_whole():
             return False
@@ -377,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
     # Reading
 
     def _begin_head(self) -> None:
-        """The first bytes of a request have come."""
+        """Start the deadline for a header."""
         self._read_deadline = self._service.clock() + self._service.settings.head_seconds
 
     def _is_body_whole(self) -> bool:
@@ -516,7 +516,9 @@ class Connection(asyncio.BufferedProtocol):
     # Closing
 
     def _linger(self) -> None:
-        """Say that nothing more comes, and close when the client does: so it gets the last bytes (RFC 9112, 9.6)."""
+        """Close our side, and the rest when the client has closed its own, so that it gets the last bytes (RFC 9112,
+        9.6).
+        """
         self._ignores_input = True
         self._send_deadline = self._service.clock() + self._service.settings.send_seconds
         if self._transport.is_closing():
@@ -573,7 +575,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def stop(self) -> None:
-        """The server ends: nothing new is begun."""
+        """Shorten the deadline of an idle connection: the server is stopping."""
         if self.is_waiting:
             limit = self._service.clock() + STOPPING_SECONDS
             self._read_deadline = min(self._read_deadline, limit)
@@ -661,7 +663,7 @@ class Exchange:
         return None
 
     def framed(self, pieces: Sequence[bytes]) -> list[bytes]:
-        """The pieces as they are sent."""
+        """Return the pieces with the framing of the answer."""
         if not self.framing.has_body:
             return []
         self._sent_bytes += sum(map(len, pieces))
@@ -677,7 +679,7 @@ class Exchange:
         return self._answer is not None and hasattr(self._answer.source, "pause")
 
     def go_on(self) -> bool:
-        """What there was has been sent: produce more. False where that was all."""
+        """Produce more after everything was sent; return False at the end of the answer."""
         if not self._has_more():
             return False
         if not self._in_thread:
@@ -685,24 +687,24 @@ class Exchange:
         return True
 
     def park(self) -> None:
-        """The client does not read."""
+        """Note that the client does not read."""
         if self._has_more() and not self._in_thread:
             self._service.places.park(self)
 
     def proceed(self) -> None:
-        """It has a place: produce the next piece."""
+        """Produce the next piece; the download has a place."""
         assert self._answer is not None
         assert self._answer.rest is not None
         self._in_thread = True
         self._service.in_stream_thread(partial(next, self._answer.rest, None), self._produced)
 
     def pause(self, done: Callable[[], None]) -> None:
-        """It lost its place: free what it holds."""
+        """Free the buffers; the download has lost its place."""
         assert self._answer is not None
         self._service.in_stream_thread(self._answer.source.pause, lambda _result, _error: done())
 
     def _has_more(self) -> bool:
-        """Whether pieces are left."""
+        """Return whether pieces are left."""
         has_rest = self._answer is not None and self._answer.rest is not None
         return has_rest and not self._is_exhausted and self.framing.has_body
 
@@ -740,7 +742,7 @@ class Exchange:
     # Its end
 
     def end(self) -> None:
-        """It is answered, or the connection is gone. May be called twice."""
+        """End the exchange: it is answered, or the connection is gone. May be called twice."""
         if not self.has_ended:
             self.has_ended = True
             self._service.release(self)

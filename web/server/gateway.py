@@ -42,7 +42,7 @@ class Request:
     opens_later: bool = True
 
     def header(self, name: str, *, lower: bool = False) -> str | None:
-        """The values of a header, joined by commas; None without any. `name` is in lower case."""
+        """Return the values of a header, joined by commas; None without any. `name` is in lower case."""
         values = [value for one, value in self.headers if one == name]
         joined = ",".join(values)
         return (joined.lower() if lower else joined) if values else None
@@ -110,19 +110,19 @@ class BodyPipe(io.RawIOBase):
         """Whether a thread has begun to read."""
 
     def feed(self, data: bytes) -> None:
-        """Add what has come."""
+        """Add received bytes."""
         with self._changed:
             self._buffer += data
             self._changed.notify()
 
     def finish(self) -> None:
-        """All has come."""
+        """Note that the body is complete."""
         with self._changed:
             self._ended = True
             self._changed.notify()
 
     def fail(self, error: OSError) -> None:
-        """Nothing more comes: let the reader raise `error`."""
+        """Let the reader raise `error` after the received bytes."""
         with self._changed:
             self._error = error
             self._changed.notify()

@@ -116,7 +116,7 @@ class RunnerProcess:
         self._not_before = 0.0
 
     def look_after(self) -> None:
-        """Start it where it is not there, after a pause that grows when it ends again and again."""
+        """Start the process if it does not run, after a pause that grows when it ends repeatedly."""
         now = time.monotonic()
         if self._process is not None:
             if self._process.poll() is None:
@@ -129,12 +129,12 @@ class RunnerProcess:
             self._start(now)
 
     def end(self) -> None:
-        """Ask it to end; `wait` waits for it."""
+        """Send SIGTERM to the process; `wait` waits for its end."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> None:
-        """Wait until it has ended; who does not is killed."""
+        """Wait for the end of the process, and kill it after END_SECONDS."""
         if self._process is None:
             return
         try:
@@ -164,19 +164,19 @@ class KeepingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self.runner = RunnerProcess(settings, self.log)
 
     def manage_workers(self) -> None:
-        """Called once a second."""
+        """Check the workers and the runner; called once a second."""
         super().manage_workers()
         self.runner.look_after()
 
     def stop(self, graceful: bool = True) -> None:
-        """The runner ends while the workers do."""
+        """Stop the runner together with the workers."""
         self.runner.end()
         super().stop(graceful)
         self.runner.wait()
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Ours, with the registry that is served in it, whatever it was opened by."""
+    """Return our environment with the location of the served registry."""
     kept = {name: value for name, value in os.environ.items() if name != FOLDER_VARIABLE}
     return kept | {
         HOME_VARIABLE: str(settings.home),

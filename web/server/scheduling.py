@@ -75,7 +75,7 @@ class FairQueue:
             self._waiting.setdefault(address, deque()).append(job)
 
     def finished(self) -> None:
-        """A job has ended: start the next."""
+        """Start the next job after one has ended."""
         self._running -= 1
         if self._waiting:
             address, jobs = self._waiting.popitem(last=False)
@@ -97,10 +97,10 @@ class Download(Protocol):
         """Whether `pause` frees what it holds."""
 
     def proceed(self) -> None:
-        """It has a place: produce the next piece."""
+        """Produce the next piece; the download has a place."""
 
     def pause(self, done: Callable[[], None]) -> None:
-        """It lost its place: free what it holds, then call `done` in the event loop."""
+        """Free all buffers, then call `done` in the event loop; the download has lost its place."""
 
 
 class DownloadPlaces:
@@ -127,7 +127,7 @@ class DownloadPlaces:
         self._waiting_slow: OrderedDict[Download, None] = OrderedDict()
 
     def enter(self, download: Download) -> None:
-        """Begin with a download that holds buffers already: it gets a place, or frees them."""
+        """Start a download that already holds buffers: give it a place, or let it free them."""
         if len(self._holding) + len(self._pausing) < self._limit or not download.can_pause:
             self._holding[download] = self._clock()
         else:
@@ -155,12 +155,12 @@ class DownloadPlaces:
             download.proceed()
 
     def park(self, download: Download) -> None:
-        """The client does not read: others may have the place."""
+        """Let others have the place: the client does not read."""
         if download in self._holding and download.can_pause:
             self._parked[download] = self._clock()
 
     def leave(self, download: Download) -> None:
-        """It has ended."""
+        """Forget a download that has ended."""
         self._holding.pop(download, None)
         self._parked.pop(download, None)
         self._waiting.pop(download, None)

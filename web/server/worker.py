@@ -165,11 +165,11 @@ class WorkerService(Service):
         self._date = (0, "")
 
     def clock(self) -> float:
-        """Seconds, of no beginning."""
+        """Return monotonic seconds."""
         return time.monotonic()
 
     def date(self) -> str:
-        """The time for the header `Date`."""
+        """Return the time for the header `Date`."""
         now = int(time.time())
         if now != self._date[0]:
             self._date = (now, formatdate(now, usegmt=True))
@@ -221,9 +221,7 @@ class WorkerService(Service):
             client.close()  # it has gone already
 
     def opened(self, connection: Connection) -> None:
-        """A connection was accepted. Where there are too many, one that waits for its request makes room, or this one
-        is refused.
-        """
+        """Count an accepted connection; with too many, close one that waits for its request, or refuse this one."""
         self.connections.add(connection)
         address = connection.peer_address
         has_room = bool(self.proxies)  # whose connections are those of all clients
@@ -256,21 +254,21 @@ class WorkerService(Service):
         return True
 
     def leaving(self, connection: Connection) -> None:
-        """A connection is about to close: it counts for nobody."""
+        """Stop counting a connection that is about to close."""
         self.busy(connection)
         if connection.is_counted:
             connection.is_counted = False
             self._connections_of.release(connection.peer_address)
 
     def closed(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self.leaving(connection)
         self.connections.discard(connection)
         if connection.is_lingering:
             self._lingering -= 1
 
     def busy(self, connection: Connection) -> None:
-        """A request has come on it."""
+        """Note that a request has arrived on the connection."""
         self._waiting.pop(connection, None)
         same = self._waiting_of.get(connection.peer_address)
         if same is not None:
@@ -279,12 +277,12 @@ class WorkerService(Service):
                 del self._waiting_of[connection.peer_address]
 
     def idle(self, connection: Connection) -> None:
-        """It has no request."""
+        """Note that the connection has no request."""
         self._waiting[connection] = None
         self._waiting_of.setdefault(connection.peer_address, OrderedDict())[connection] = None
 
     def may_linger(self) -> bool:
-        """Whether one more connection may stay until its client has read the answer."""
+        """Return whether one more connection may stay until its client has read the answer."""
         if self._lingering >= LINGERING_MAX:
             return False
         self._lingering += 1
@@ -293,7 +291,7 @@ class WorkerService(Service):
     # Requests
 
     def admit(self, exchange: Exchange) -> Refusal | None:
-        """Count a request; why it is refused, if it is."""
+        """Count a request, or return why it is refused."""
         if exchange.is_health:
             return None
         status = self._refused_downloads.get(exchange.address, {}).get(_resource(exchange))
@@ -331,7 +329,7 @@ class WorkerService(Service):
         self._free_unsent()
 
     def release_unsent(self, exchange: Exchange) -> None:
-        """What was held of an answer is gone: it was written, or the connection ends."""
+        """Stop counting the waiting bytes of an answer: they were written, or the connection ends."""
         size, exchange.unsent_bytes = exchange.unsent_bytes, 0
         if size:
             self._unsent_bytes -= size
@@ -345,7 +343,7 @@ class WorkerService(Service):
         return True
 
     def release(self, exchange: Exchange) -> None:
-        """A request has ended."""
+        """Stop counting a request that has ended."""
         self._held_bytes -= exchange.held_bytes
         if exchange.is_counted:
             self._requests_of.release(exchange.address)

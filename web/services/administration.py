@@ -41,7 +41,7 @@ ID_MAX = 2**63 - 1
 
 
 def admitted() -> None:
-    """Let an administrator see a page: anybody is asked to log in, and for everybody else there is no such page."""
+    """Allow a page for administrators only: redirect to the log-in without an account, answer 404 to other users."""
     if settings().read_only:
         abort(404, ONLY_READS)
     found = identity()
@@ -106,7 +106,7 @@ def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAc
 
 
 def parsed_submission(text: str) -> int:
-    """The number of a submission that stands in an address; raises NotFound for what is none."""
+    """Return the number of a submission in an address. Raises NotFound for an invalid one."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= ID_MAX):
         raise NotFound(f"{text[:40]!r} is not the number of a submission")
     return int(text)

@@ -52,7 +52,7 @@ _SHA256 = re.compile(r"sha-256=:([0-9A-Za-z+/]{43}=):", re.ASCII)
 
 
 def asked_chunk() -> Chunk:
-    """What the headers say of the body, of which nothing has been read.
+    """Return the chunk that the headers describe, before its body is read.
 
     Raises BadRequest (400); answers 411 to a body of unknown length, 413 to one that is too long, 415 to one that is
     packed or no plain bytes by its type.
@@ -73,7 +73,7 @@ def asked_chunk() -> Chunk:
 
 
 def portions(chunk: Chunk) -> Iterator[bytes]:
-    """The body, at most PORTION_BYTES at once; raises BadInput where it ends too early."""
+    """Yield the body, at most PORTION_BYTES at once. Raises BadInput if it ends too early."""
     request.max_content_length = CHUNK_MOST_BYTES  # other bodies have a limit of their own
     left = chunk.end - chunk.begin
     while left:
@@ -100,7 +100,7 @@ def receiving(contributor_id: int) -> Iterator[None]:
 
 
 def _asked_range() -> tuple[int, int, int]:
-    """Begin, end (not included) and size of the whole."""
+    """Return begin, end (exclusive) and total size."""
     match = _RANGE.fullmatch(request.headers.get(RANGE_HEADER, "").strip())
     if match is None:
         raise BadRequest(RANGE_HEADER, "a chunk needs the header Content-Range: bytes FIRST-LAST/SIZE")
@@ -111,7 +111,7 @@ def _asked_range() -> tuple[int, int, int]:
 
 
 def _asked_digest() -> bytes | None:
-    """The SHA-256 in `Content-Digest` (RFC 9530); other digests that stand there are not looked at."""
+    """Return the SHA-256 in `Content-Digest` (RFC 9530), or None; other digests are ignored."""
     text = request.headers.get(DIGEST_HEADER)
     if text is None:
         return None
@@ -130,8 +130,7 @@ NOBODY = 0
 
 
 def submit(namespace: str, name: str, manifest: Manifest) -> FoundSubmission:
-    """Let a model of who asks be looked at. Raises NotAllowed for the namespace of another, BadName, and what
-    `ingest.contributions.submissions.submit` does."""
+    """Submit a model of the user. Raises NotAllowed for a foreign namespace, BadName, and as `submissions.submit`."""
     who = need(UPLOAD).name or ""
     return own_submission(submissions.submit(registry(), who, own_name(namespace, name), manifest))
 
@@ -139,7 +138,7 @@ def submit(namespace: str, name: str, manifest: Manifest) -> FoundSubmission:
 def publish(
     submission_id: int, given: StatedMetadata, name: str | None = None, acknowledged: tuple[str, ...] = ()
 ) -> FoundSubmission:
-    """Publish a submission of who asks that was looked at, under another `name` in its namespace if one is given."""
+    """Publish a checked submission of the user, under another `name` in their namespace if one is given."""
     if name is not None:
         plain_name(name)
     submissions.publish(registry(), need(UPLOAD).name or "", submission_id, given, name, acknowledged)
@@ -147,20 +146,20 @@ def publish(
 
 
 def withdraw(submission_id: int) -> FoundSubmission:
-    """Take a submission of who asks back."""
+    """Withdraw a submission of the user."""
     submissions.withdraw(registry(), need(UPLOAD).name or "", submission_id)
     return own_submission(submission_id)
 
 
 def own_submission(submission_id: int) -> FoundSubmission:
-    """A submission of who asks; raises NotFound for those of others, in the words for what is absent."""
+    """Return a submission of the user. Raises NotFound, also for submissions of others."""
     owner_id = _owner_id()
     with reading(settings().search_seconds) as session:
         return submission_by_id(session, submission_id, owner_id)
 
 
 def shown_submission(submission_id: int) -> FoundSubmission:
-    """A submission of who asks, and to administrators those of all others; raises NotFound."""
+    """Return a submission that the user may see: administrators see all. Raises NotFound."""
     if not identity().may(ADMIN) or settings().read_only:
         return own_submission(submission_id)
     with reading(settings().search_seconds) as session:
@@ -168,14 +167,14 @@ def shown_submission(submission_id: int) -> FoundSubmission:
 
 
 def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:
-    """Those of who asks, newest first; raises BadQuery."""
+    """Return a page of the user's submissions, newest first. Raises BadQuery."""
     owner_id = _owner_id()
     with reading(settings().search_seconds) as session:
         return submissions_page(session, limit, after, contributor_id=owner_id)
 
 
 def own_name(namespace: str, name: str) -> ModelName:
-    """The name of a model in the asker's own namespace, which `local` has all of; raises NotAllowed, BadName."""
+    """Return the name of a model in the user's namespace; `local` may use all. Raises NotAllowed, BadName."""
     who = need(UPLOAD)
     if not who.owns(namespace):
         raise NotAllowed(f"{namespace[:96]} is not your namespace: use {who.name}/{name[:96]}")
@@ -184,21 +183,21 @@ def own_name(namespace: str, name: str) -> ModelName:
 
 
 def plain_name(name: str) -> str:
-    """`name`, which is one of a model, without namespace and version; raises BadName."""
+    """Return `name`, a model's name without namespace and version. Raises BadName."""
     if "/" in name or "@" in name:
         raise BadName(f"{name[:100]!r} is not a valid name: give it without namespace and version")
     return parse_model_name(f"namespace/{name}").name
 
 
 def parsed_submission(text: str) -> int:
-    """The number of a submission that stands in an address; raises NotFound."""
+    """Return the number of a submission in an address. Raises NotFound for an invalid one."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= ID_MAX):
         raise NotFound(f"there is no submission {text[:20]} of yours")
     return int(text)
 
 
 def checked_name(value: Any) -> str | None:
-    """The other name that a body asks for, if any; raises BadInput, BadName."""
+    """Return the new name in a body, or None. Raises BadInput, BadName."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -207,7 +206,7 @@ def checked_name(value: Any) -> str | None:
 
 
 def _owner_id() -> int:
-    """Who asks. What became of submissions whose job ended without a word is said first."""
+    """Return the id of the user, after settling submissions whose job was interrupted."""
     who = need(UPLOAD)
     with reading() as session:
         is_due = is_any_abandoned(session)

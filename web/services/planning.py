@@ -61,7 +61,7 @@ NAMES_MAX = 200
 """Names of tensors in one finding."""
 FITTING_SHOWN = 12
 """Models that fit the base, beside a recipe under way."""
-ORDERS = {ALIKE: "alike", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
+ORDERS = {ALIKE: "likeness", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
 """Orders of candidates, the largest first. Only likeness is known to say whether a graft works."""
 BLOCK_DIGITS = 9
 
