@@ -1,4 +1,4 @@
-"""`create_app`: the Flask application over one open registry, and what stands at the head of every page."""
+"""`create_app`: the Flask application over one open registry, and the head of every page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from organs.web.auth import (
     identity,
     recognise,
 )
-from organs.web.downloads import downloads, made
+from organs.web.downloads import artifacts, downloads
 from organs.web.errors import answer_errors
 from organs.web.file_responses import count_downloads
 from organs.web.hub import hub
@@ -47,8 +47,8 @@ from organs.web.responses import (
 from organs.web.security import secure
 from organs.web.settings import WebSettings
 
-MORE = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admin"))
-"""Links that only those see who have the scope."""
+SCOPED_LINKS = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admin"))
+"""Links that are shown to users with the scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Head:
     """The head of a page, for the current user."""
 
     name: str | None
-    """Of who is logged in; None for anybody."""
+    """The name of the logged-in user, or None."""
     may_log_in: bool
     may_log_out: bool
     links: tuple[tuple[str, str], ...]
@@ -72,9 +72,9 @@ def page_head() -> Head:
 
 
 def _head() -> Head:
-    who = _asker()
+    who = _user()
     may_write = not settings().read_only
-    links = ((endpoint, label) for scope, endpoint, label in MORE if who.may(scope))
+    links = ((endpoint, label) for scope, endpoint, label in SCOPED_LINKS if who.may(scope))
     return Head(
         name=who.name,
         may_log_in=may_write and who.name is None,
@@ -83,7 +83,7 @@ def _head() -> Head:
     )
 
 
-def _asker() -> Identity:
+def _user() -> Identity:
     if request.blueprint == "api":
         return ANYBODY
     try:
@@ -97,7 +97,7 @@ NAVIGATION = (
     *(("pages.compose", "Compose"), ("pages.lineage", "Lineage"), ("pages.reports", "Reports")),
     ("pages.reference", "API"),
 )
-"""Endpoint and label of what stands at the head of every page."""
+"""Endpoint and label of the links at the top of every page."""
 
 
 def create_app(registry: LocalRegistry, settings: WebSettings | None = None, counts: Storage | None = None) -> Flask:
@@ -125,6 +125,6 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     cache_answers(app, settings)
     limit_reading(app, identity)
     take_turns(app, settings)
-    for blueprint in (pages, api, health, metrics, downloads, made, hub):
+    for blueprint in (pages, api, health, metrics, downloads, artifacts, hub):
         app.register_blueprint(blueprint)
     return app

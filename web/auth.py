@@ -1,9 +1,8 @@
-"""Who asks. The API knows people by the token that they send, pages by the session of their browser; never both.
+"""The user of a request: by token in the API, by the browser's session on pages; never both.
 
-A session is a cookie, which a browser also sends when a page of elsewhere tells it to: so the API ignores cookies, and
-pages that need the API hold a token of their own in memory. On a server that nobody but its machine can reach, whoever
-asks without a token is `local`, who works at this machine. What is asked of the catalog here is one row by an index,
-each time anew: a token that is revoked is good for nothing in the next moment, in every process.
+A session is a cookie, which browsers also send with requests of other sites. So the API ignores cookies, and pages that
+need the API keep a token in memory. On a server that only its own machine can reach, a user without a token is
+`local`. Every request looks up the token by an index, so a revoked token stops working at once, in every process.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from organs.web.responses import (
 
 READ, UPLOAD, ADMIN, TOKENS = "read", "upload", "admin", MANAGE_TOKENS
 ANY = "any"
-"""No scope of tokens: what whoever has an account may, whatever the token is good for."""
+"""Not a scope of tokens: any account is enough, whatever the scopes of its token."""
 COOKIE, SECURE_COOKIE = "organ_session", "__Host-organ_session"
 """`__Host-` lets no other name of the site set it; browsers take it over TLS alone."""
 COOKIE_MAX_LENGTH = 64
@@ -41,12 +40,12 @@ class Identity:
     """The user of a request, with the scopes that apply."""
 
     name: str | None
-    """Of the contributor; None is anybody."""
+    """Name of the contributor; None without an account."""
     scopes: frozenset[str]
     account: KnownToken | None = None
-    """None for anybody, and for `local`."""
+    """None without an account, and for `local`."""
     is_of_page: bool = False
-    """Whether it is known by the token of a page: narrow, and gone within the hour."""
+    """Whether the token belongs to a page: of narrow scope, valid for an hour."""
 
     @property
     def is_local(self) -> bool:
@@ -131,14 +130,14 @@ def is_personal() -> bool:
     """Return whether the user works at this machine: only it can reach the server, and no proxy forwarded the
     request.
     """
-    told = settings()
-    return told.personal and not told.read_only and not is_proxied()
+    configured = settings()
+    return configured.personal and not configured.read_only and not is_proxied()
 
 
 def used(account: KnownToken) -> Identity:
     """Return the user of `account`, and note the use of the token now and then, if that needs no waiting."""
     if is_use_due(account, now()) and not settings().read_only:
-        # Who only reads is answered also while the disk is full or somebody else writes: a later request notes it then.
+        # Reading must work while the disk is full or another process writes; a later request notes the use.
         with suppress(OrganError), registry().catalog.writing(waits=False) as session:
             note_use(session, account)
     return Identity(account.name, account.scopes, account)

@@ -191,7 +191,7 @@ def public_names(own: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def told_in_words(what: str) -> Iterator[None]:
+def explaining_faults(what: str) -> Iterator[None]:
     """Answer 500, with the remedy, for a damaged blob that is found before the first byte was sent."""
     try:
         yield
@@ -254,7 +254,7 @@ def organ(digest: str, form: str) -> Response:
             content = organ_file(session, chosen, request.args.get("name"))
         else:
             content = organ_values(chosen)
-    with told_in_words(content.name):
+    with explaining_faults(content.name):
         return hand_out(content)
 
 
@@ -262,7 +262,7 @@ def organ(digest: str, form: str) -> Response:
 def model(namespace: str, name: str) -> Response:
     """Send a model as one file: the original, or its shards merged."""
     asked = parse_model_name(f"{namespace}/{name}")
-    with told_in_words(str(asked)):
+    with explaining_faults(str(asked)):
         with reading() as session:
             content = whole_model(session, model_by_name(session, asked), immutable=asked.version is not None)
         return hand_out(content)
@@ -279,11 +279,11 @@ def file_of_model(namespace: str, name: str, file: str) -> Response:
         if found is None:
             raise NotFound(f"{row.full_name} has no file of that name")
         content = model_file(row, found, file, immutable=asked.version is not None)
-    with told_in_words(content.name):
+    with explaining_faults(content.name):
         return hand_out(content)
 
 
-made = Blueprint("made", __name__)
+artifacts = Blueprint("artifacts", __name__)
 
 LOCK_FILE = "lock.json"
 TEXTS = {"recipe.yaml": "recipe_yaml", "card.md": "card", "Modelfile": "modelfile"}
@@ -291,10 +291,10 @@ TEXTS = {"recipe.yaml": "recipe_yaml", "card.md": "card", "Modelfile": "modelfil
 READ_BYTES = 256 * 1024
 
 
-@made.get('/chimeras/<lock>/<any("recipe.yaml", "lock.json", "card.md", "Modelfile"):text>')
+@artifacts.get('/chimeras/<lock>/<any("recipe.yaml", "lock.json", "card.md", "Modelfile"):text>')
 def chimera_text(lock: str, text: str) -> Response:
     """Send a text of a chimera. Only the lock can be cached forever."""
-    with reading(settings().search_seconds) as session, told_in_words(text):
+    with reading(settings().search_seconds) as session, explaining_faults(text):
         model = chimeras_by_lock(session, lock)[0]
         if text == LOCK_FILE:
             read = first_header(session, registry().blobs, model)
@@ -309,7 +309,7 @@ def chimera_text(lock: str, text: str) -> Response:
     return hand_out(literal_file(text, said.encode("utf-8"), immutable=whole))
 
 
-@made.get("/jobs/<job>/files/<file>")
+@artifacts.get("/jobs/<job>/files/<file>")
 def job_file(job: str, file: str) -> Response:
     """Send a file that a job has written."""
     whose = whose_jobs()

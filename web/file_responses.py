@@ -60,7 +60,7 @@ class Unsatisfiable(Exception):
     """A range that is well-formed and has not one byte of the file."""
 
 
-def asked_span(header: str | None, size_bytes: int) -> Span | None:
+def requested_span(header: str | None, size_bytes: int) -> Span | None:
     """Return the span that a `Range` header requests of a file of `size_bytes`; None for the whole file.
 
     Raises Unsatisfiable.
@@ -267,7 +267,7 @@ def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int 
 def _span(content: Content) -> Span | None:
     if request.method == "HEAD" or not still_holds(request.headers.get("If-Range"), content.tag):
         return None
-    return asked_span(request.headers.get("Range"), content.size_bytes)
+    return requested_span(request.headers.get("Range"), content.size_bytes)
 
 
 def _headers(content: Content) -> dict[str, str]:

@@ -33,9 +33,9 @@ from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, parse_model_name
 from organs.web.downloads import (
+    explaining_faults,
     model_file,
     public_names,
-    told_in_words,
 )
 from organs.web.errors import HIDDEN, logged_status
 from organs.web.file_responses import (
@@ -356,7 +356,7 @@ def paths_info(user: str, name: str, revision: str) -> Response:
 @hub.get("/<user>/<name>/resolve/<revision>/<path:path>")
 def resolve(user: str, name: str, revision: str, path: str) -> Response:
     """Send a file."""
-    with told_in_words(path):
+    with explaining_faults(path):
         found = _found(user, name, revision)
         entry = found.entry(path)
         more = {
@@ -370,7 +370,7 @@ def resolve(user: str, name: str, revision: str, path: str) -> Response:
 @hub.get("/<user>/<name>/raw/<revision>/<path:path>")
 def raw(user: str, name: str, revision: str, path: str) -> Response:
     """Send a file as git stores it: for a model's file, the Git LFS pointer."""
-    with told_in_words(path):
+    with explaining_faults(path):
         found = _found(user, name, revision)
         return hand_out(found.entry(path).raw, {"X-Repo-Commit": found.commit}, TOO_MANY)
 

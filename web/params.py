@@ -1,4 +1,4 @@
-"""What an address asks for, checked: a query, how many, from where on, one of a few words."""
+"""Query parameters, checked: query, limit, place, choices and switches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ JOB_MAX = 2**63 - 1
 PLACE_MAX = 1_000_000
 
 
-def asked_query(vocabulary: Vocabulary, default_sort: str | None = None) -> Query:
+def requested_query(vocabulary: Vocabulary, default_sort: str | None = None) -> Query:
     """Return the query in `q`. Raises BadQuery."""
     return parse_query(request.args.get("q", ""), vocabulary, default_sort)
 
 
-def asked_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
+def requested_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
     """Return the number of requested results: `limit`, else `default`, or `most` for CSV. Raises BadQuery."""
     text = request.args.get("limit", str(most if wants_csv(request.path) else default))
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
@@ -29,20 +29,20 @@ def asked_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
     return int(text)
 
 
-def asked_after() -> str | None:
+def requested_after() -> str | None:
     """Return the `next` of the previous page, or None."""
     return request.args.get("after") or None
 
 
 def requested_place() -> int:
     """Return how many items precede the requested page, of a list whose `next` is a number; raises BadQuery."""
-    text = asked_after() or "0"
+    text = requested_after() or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= PLACE_MAX):
         raise BadQuery("after", "a whole number, the `next` of the previous page")
     return int(text)
 
 
-def asked_choice(name: str, choices: Sequence[str]) -> str:
+def requested_choice(name: str, choices: Sequence[str]) -> str:
     """Return which of `choices` the parameter `name` selects; the first if it is missing. Raises BadQuery."""
     value = request.args.get(name) or choices[0]
     if value not in choices:
@@ -50,7 +50,7 @@ def asked_choice(name: str, choices: Sequence[str]) -> str:
     return value
 
 
-def asked_switch(name: str) -> bool:
+def requested_switch(name: str) -> bool:
     """Return whether the parameter `name` is 1; it is 0 if it is missing. Raises BadQuery."""
     value = request.args.get(name, "0")
     if value not in ("0", "1"):

@@ -1,4 +1,4 @@
-"""Who may write, what the owner of a model may do with it, and jobs queued for a contributor."""
+"""Permissions to write, rights of the owner of a model, and jobs of a contributor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONLY_READS = "This server is read-only."
 NO_JOBS = "Log in to see jobs."
 ELSEWHERE = "Requests from pages of other sites are not allowed."
 _OWN_SITES = ("same-origin", "none")
-"""What a browser says of our own pages, and of an address that somebody typed."""
+"""Values that browsers send for our own pages, and for a typed address."""
 
 
 def may_write(scope: str = UPLOAD) -> bool:
@@ -44,7 +44,7 @@ def may_see_jobs() -> bool:
 def whose_jobs() -> str | None:
     """Return the contributor whose jobs the user may see; None means all, for administrators and `local`.
 
-    404 where none are: they say what was asked for, and how it failed.
+    Answers 404 to users who may see none: jobs show requests and errors.
     """
     if not may_see_jobs():
         abort(404, NO_JOBS)
@@ -112,7 +112,7 @@ def may_yank(namespace: str) -> bool:
 def known_model(session: Session, name: ModelName, first: str = "visible") -> Model:
     """Return the model of that name if the user may see it. Raises NotFound, with the same message for hidden ones.
 
-    Where no version is named its owner means the newest in the state `first`.
+    Without a version, the owner gets the newest one in the state `first`.
     """
     return own_model(session, name, first) if is_shown_all(name.namespace) else model_by_name(session, name)
 
@@ -156,7 +156,7 @@ def _why(namespace: str) -> str:
     return f"this needs a token with the scope {UPLOAD}" if identity().owns(namespace) else NOT_YOURS
 
 
-def ask(kind: str, arguments: dict[str, Any]) -> int:
+def queue_job(kind: str, arguments: dict[str, Any]) -> int:
     """Put a job of the user, who may write, at the end of the queue, and return its id. Raises as `ask_for`."""
     asker = identity().name
     assert asker is not None, "nobody in particular was let in"

@@ -118,8 +118,8 @@ def registry() -> LocalRegistry:
 
 def settings() -> WebSettings:
     """Return the settings of this application."""
-    told: WebSettings = current_app.extensions[SETTINGS_KEY]
-    return told
+    configured: WebSettings = current_app.extensions[SETTINGS_KEY]
+    return configured
 
 
 @contextmanager

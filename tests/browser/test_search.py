@@ -23,8 +23,8 @@ def query(page: Page) -> str:
 
 
 def places(page: Page) -> int:
-    """How many places the page says it found."""
-    found = re.search(r"([\d,]+) places", page.locator("main").inner_text())
+    """How many results the page says it found."""
+    found = re.search(r"([\d,]+) results", page.locator("main").inner_text())
     assert found
     return int(found[1].replace(",", ""))
 
@@ -115,7 +115,7 @@ def test_a_row_is_one_link(zoo: Site, open_page: Opener) -> None:
 
 def test_a_term_is_taken_out_by_its_own_link(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/organs?q=type:organ block:1")
-    follow(page, page.get_by_role("link", name="leave out block:1"))
+    follow(page, page.get_by_role("link", name="Remove block:1"))
     assert query(page) == "type:organ"
 
 

@@ -10,9 +10,9 @@ from organs.web.file_responses import (
     HEADER_MAX_LENGTH,
     Span,
     Unsatisfiable,
-    asked_span,
     has_strong,
     has_weak,
+    requested_span,
     still_holds,
 )
 
@@ -37,7 +37,7 @@ HUGE = str(2**200)
     ],
 )
 def test_line_90_one_range_of_bytes_is_a_span(header: str, span: Span) -> None:
-    assert asked_span(header, SIZE) == span
+    assert requested_span(header, SIZE) == span
 
 
 @pytest.mark.parametrize(
@@ -63,25 +63,25 @@ def test_line_90_one_range_of_bytes_is_a_span(header: str, span: Span) -> None:
     ],
 )
 def test_line_90_everything_else_is_the_whole_file(header: str | None) -> None:
-    assert asked_span(header, SIZE) is None
+    assert requested_span(header, SIZE) is None
 
 
 @pytest.mark.parametrize("header", ["bytes=1000-", "bytes=1000-1001", f"bytes={HUGE}-", "bytes=-0"])
 def test_line_90_a_range_without_a_byte_of_the_file_is_refused(header: str) -> None:
     with pytest.raises(Unsatisfiable):
-        asked_span(header, SIZE)
+        requested_span(header, SIZE)
 
 
 @pytest.mark.parametrize("header", ["bytes=0-", "bytes=0-0", "bytes=-1"])
 def test_nothing_of_an_empty_file_can_be_asked_for(header: str) -> None:
     with pytest.raises(Unsatisfiable):
-        asked_span(header, 0)
+        requested_span(header, 0)
 
 
 @given(st.text("bytes=-,0123456789 \t", max_size=40), st.integers(0, 100))
 def test_a_span_always_lies_within_the_file(header: str, size: int) -> None:
     try:
-        span = asked_span(f"bytes={header}", size)
+        span = requested_span(f"bytes={header}", size)
     except Unsatisfiable:
         return
     assert span is None or 0 <= span.begin < span.end <= size

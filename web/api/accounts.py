@@ -32,8 +32,8 @@ from organs.web.auth import (
     TOKENS,
 )
 from organs.web.params import (
-    asked_after,
-    asked_limit,
+    requested_after,
+    requested_limit,
 )
 from organs.web.responses import (
     reading,
@@ -155,7 +155,7 @@ CONTRIBUTOR = Parameter(
 )
 def contributors() -> ContributorPage:
     """Return the contributors with visible models, newest first, and how often their models are used."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return contributors_page(session, limit, after)
 

@@ -32,8 +32,8 @@ from organs.web.api.operation import (
 )
 from organs.web.auth import ADMIN
 from organs.web.params import (
-    asked_after,
-    asked_limit,
+    requested_after,
+    requested_limit,
 )
 from organs.web.responses import (
     reading,
@@ -95,7 +95,7 @@ def overview() -> AdminOverview:
 def quarantine() -> SubmissionReviewPage:
     """Return the submissions that were inspected and need a review, oldest first. Only their contributors and
     administrators see them until an administrator approves them."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return waiting_submissions(session, limit, after)
 
@@ -164,7 +164,7 @@ def remove_model(namespace: str, name: str) -> Removal:
 )
 def events() -> EventPage:
     """Return the event log, newest first. Entries are never changed or removed."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     contributor, action = request.args.get("contributor", ""), request.args.get("action", "")
     with reading(settings().search_seconds) as session:
         return newest_events(session, limit, after, contributor, action)
@@ -181,7 +181,7 @@ def events() -> EventPage:
 )
 def contributor_accounts() -> ContributorAccountPage:
     """Return all contributors, newest first, including those without a visible model."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
 

@@ -17,17 +17,17 @@ from organs.web.api.operation import (
     AFTER,
     LIMIT,
     LOCK,
-    asked_recipe,
     json_body,
     operation,
     queued,
+    requested_recipe,
     writing_operation,
 )
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
 from organs.web.downloads import whole_model
 from organs.web.params import (
-    asked_after,
-    asked_limit,
+    requested_after,
+    requested_limit,
 )
 from organs.web.responses import (
     model_address,
@@ -48,7 +48,7 @@ EXAMPLE_LOCK = "679541f31fd5790a"
 )
 def chimeras() -> ChimeraPage:
     """Return the chimeras of this registry, newest first, each with its prediction and its newest verdict."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return chimera_page(session, limit, after)
 
@@ -82,7 +82,7 @@ def compose() -> Job:
     """Start a job that makes and registers the chimera of a recipe. Errors are reported at once: 400 for an invalid
     recipe, 409 for a recipe that is refused or has warnings that it does not accept.
     """
-    return queued("compose", asked_recipe())
+    return queued("compose", requested_recipe())
 
 
 @writing_operation(

@@ -112,8 +112,8 @@ def document(version: str) -> Schema:
     """Return the OpenAPI document for that version of the program."""
     paths: dict[str, Schema] = {}
     order = tuple(GROUPS)
-    for told in sorted(operations(), key=lambda told: order.index(told.group)):
-        paths.setdefault(told.path, {})[told.method] = _operation(told)
+    for spec in sorted(operations(), key=lambda spec: order.index(spec.group)):
+        paths.setdefault(spec.path, {})[spec.method] = _operation(spec)
     for download in DOWNLOADS:
         paths[download.path] = {"get": _download(download)}
     return {
@@ -149,58 +149,58 @@ def _schemas() -> dict[str, Schema]:
     return {DOCUMENT: openapi, "UploadProblem": upload_problem, **problem, **schemas(list(entities()))}
 
 
-def _operation(told: Operation) -> Schema:
+def _operation(spec: Operation) -> Schema:
     found: Schema = {
-        "operationId": told.name,
-        "tags": [told.group],
-        "summary": told.summary,
-        "description": told.description,
-        "parameters": [_parameter(one) for one in told.parameters],
-        "responses": {str(told.status): _answer(told)} | _refused("json", told.refusals),
+        "operationId": spec.name,
+        "tags": [spec.group],
+        "summary": spec.summary,
+        "description": spec.description,
+        "parameters": [_parameter(one) for one in spec.parameters],
+        "responses": {str(spec.status): _answer(spec)} | _refused("json", spec.refusals),
     }
-    if told.scope is not None:
-        found["security"] = [{SECURITY: [told.scope]}]
-    if told.method == "get":
+    if spec.scope is not None:
+        found["security"] = [{SECURITY: [spec.scope]}]
+    if spec.method == "get":
         found["parameters"] += [_component("parameters", name) for name in _API_CONDITIONS]
         found["responses"]["304"] = _component("responses", "NotModified")
-    if told.body is not None:
-        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(told.body)}}}
-    if told.bytes_example is not None:
+    if spec.body is not None:
+        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(spec.body)}}}
+    if spec.bytes_example is not None:
         found["requestBody"] = {"required": True, "content": {OCTETS: {"schema": _BYTES}}}
     return found
 
 
-def _answer(told: Operation) -> Schema:
-    content: Schema = {"schema": _ref(told.answer)}
-    example = example_answers().get(told.name)
+def _answer(spec: Operation) -> Schema:
+    content: Schema = {"schema": _ref(spec.answer)}
+    example = example_answers().get(spec.name)
     if example is not None:
         content["example"] = example
-    headers = {"ETag": _text_header("Strong.")} if told.method == "get" else {}
-    if told.status == 202:
+    headers = {"ETag": _text_header("Strong.")} if spec.method == "get" else {}
+    if spec.status == 202:
         headers["Location"] = _text_header("The address of the job, upload or submission.")
-    if told.is_list:
+    if spec.is_list:
         headers["Link"] = _text_header("The next page, if there is one.", required=False)
-    answer: Schema = {"description": told.summary, "content": {_JSON: content}}
+    answer: Schema = {"description": spec.summary, "content": {_JSON: content}}
     return answer | ({"headers": headers} if headers else {})
 
 
-def _download(told: Download) -> Schema:
+def _download(spec: Download) -> Schema:
     headers = {name: _text_header("") for name in _FILE_HEADERS}
     content: Schema = {OCTETS: {"schema": {}}}
     part = {**headers, "Content-Range": _text_header("The range and the size of the file.")}
     return {
-        "operationId": told.name,
+        "operationId": spec.name,
         "tags": [DOWNLOADS_GROUP],
-        "summary": told.summary,
-        "description": told.description,
-        "parameters": [_parameter(one) for one in told.parameters]
+        "summary": spec.summary,
+        "description": spec.description,
+        "parameters": [_parameter(one) for one in spec.parameters]
         + [_component("parameters", name) for name in _CONDITIONS],
         "responses": {
             "200": {"description": "The whole file.", "headers": headers, "content": content},
             "206": {"description": "The requested range.", "headers": part, "content": content},
             "304": _component("responses", "NotModified"),
         }
-        | _refused("words", [one for one in _DOWNLOAD_REFUSALS if one != 410 or NAMESPACE in told.parameters]),
+        | _refused("words", [one for one in _DOWNLOAD_REFUSALS if one != 410 or NAMESPACE in spec.parameters]),
     }
 
 
@@ -209,8 +209,8 @@ def _responses() -> Schema:
     found: Schema = {"NotModified": {"description": "Not modified.", "headers": {"ETag": _text_header("")}}}
     for status, text in _REFUSALS.items():
         schema = _ref(_REFUSAL_SCHEMAS.get(status, "Problem"))
-        told = _API_REFUSALS.get(status, text)
-        found[f"json-{status}"] = {"description": told, "content": {MEDIA_TYPE: {"schema": schema}}}
+        spec = _API_REFUSALS.get(status, text)
+        found[f"json-{status}"] = {"description": spec, "content": {MEDIA_TYPE: {"schema": schema}}}
         if status in _DOWNLOAD_REFUSALS:
             found[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
         for form in ("json", "words"):

@@ -15,9 +15,9 @@ from organs.web.api.operation import (
 )
 from organs.web.auth import ANY
 from organs.web.params import (
-    asked_after,
-    asked_limit,
     parsed_job,
+    requested_after,
+    requested_limit,
 )
 from organs.web.permissions import whose_jobs
 from organs.web.responses import (
@@ -42,7 +42,7 @@ def jobs() -> JobPage:
     """Return your queued and running jobs, and those that ended within the last 30 days, newest first, without
     arguments and results. Administrators see all jobs. 404 without an account, and on a read-only server.
     """
-    whose, limit, after = whose_jobs(), asked_limit(), asked_after()
+    whose, limit, after = whose_jobs(), requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return newest_jobs(session, limit, after, whose)
 

@@ -73,11 +73,11 @@ from organs.web.auth import (
     identity,
 )
 from organs.web.params import (
-    asked_after,
-    asked_limit,
-    asked_query,
-    asked_switch,
+    requested_after,
+    requested_limit,
     requested_place,
+    requested_query,
+    requested_switch,
 )
 from organs.web.permissions import (
     is_shown_all,
@@ -107,9 +107,9 @@ EXAMPLE_HEADER = "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3b
 )
 def models() -> ModelPage:
     """What a query finds among models, newest first unless it sorts."""
-    ranked = asked_switch("ranked")
-    query = asked_query(MODELS, "-theta" if ranked else None)
-    limit, after = asked_limit(), asked_after()
+    ranked = requested_switch("ranked")
+    query = requested_query(MODELS, "-theta" if ranked else None)
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return search_models(session, query, limit, after, ranked=ranked)
 
@@ -181,7 +181,7 @@ def model(namespace: str, name: str) -> Model:
 )
 def model_organs(namespace: str, name: str) -> OrganPage:
     """The model's organs at their places, in the order of its files."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return organ_page_of_model(session, _model(session, namespace, name), limit, after)
 
@@ -213,7 +213,7 @@ def model_lineage(namespace: str, name: str) -> ModelLineage:
 def model_families() -> FamilyPage:
     """Models that descend from each other or are alike, the largest family first; with `model` the family of that
     model, even if it is alone. A family comes with at most 60 members: those with the most edges."""
-    limit, first = asked_limit(FAMILIES_DEFAULT, FAMILIES_MAX), requested_place()
+    limit, first = requested_limit(FAMILIES_DEFAULT, FAMILIES_MAX), requested_place()
     name = _asked_model("model") if request.args.get("model") else None
     with reading(settings().search_seconds) as session:
         if name is None:
@@ -327,7 +327,7 @@ def model_versions(namespace: str, name: str) -> ModelVersions:
 )
 def model_descendants(namespace: str, name: str) -> DescendantPage:
     """The chimeras that were made of it, as their base or as a donor, newest first."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         model = model_by_name(session, _name(namespace, name))
         return descendants_page(session, model, limit, after)
@@ -354,7 +354,7 @@ def edit(namespace: str, name: str) -> PublishedModel:
     wanted = _name(namespace, name, asked.get("version"))
     with registry().catalog.writing() as session:
         model = model_to_edit(session, wanted)
-        edit_model(session, model, edits, _asker())
+        edit_model(session, model, edits, _user_name())
         if model.state == "visible":
             resolve_declared(session, model)
         return published_model(session, model)
@@ -378,7 +378,7 @@ def yank(namespace: str, name: str) -> PublishedModel:
     wanted = _name(namespace, name, body.version)
     with registry().catalog.writing() as session:
         model = model_to_yank(session, wanted)
-        hide_model(session, model, "yanked", body.reason, _asker())
+        hide_model(session, model, "yanked", body.reason, _user_name())
         return published_model(session, model)
 
 
@@ -398,11 +398,11 @@ def restore(namespace: str, name: str) -> PublishedModel:
     wanted = _name(namespace, name, read_body(RestoreRequest).version)
     with registry().catalog.writing() as session:
         model = model_to_restore(session, wanted)
-        publish_model(session, model, _asker())
+        publish_model(session, model, _user_name())
         return published_model(session, model)
 
 
-def _asker() -> str:
+def _user_name() -> str:
     name = identity().name
     assert name is not None
     return name

@@ -36,7 +36,7 @@ from organs.web.auth import (
     need,
 )
 from organs.web.params import LIMIT_DEFAULT
-from organs.web.permissions import ask, check_writing
+from organs.web.permissions import check_writing, queue_job
 from organs.web.responses import (
     conditional,
     declare_parameters,
@@ -126,10 +126,10 @@ def named(kind: Answer) -> str:
     return schema_name(kind)
 
 
-def declare(told: Operation) -> None:
+def declare(spec: Operation) -> None:
     """Let the reference have an operation, with what any request can be refused for."""
-    declare_parameters(told.name, [one.name for one in told.parameters if not one.is_in_path])
-    _operations.append(replace(told, refusals=tuple(sorted({*COMMON_REFUSALS, *told.refusals}))))
+    declare_parameters(spec.name, [one.name for one in spec.parameters if not one.is_in_path])
+    _operations.append(replace(spec, refusals=tuple(sorted({*COMMON_REFUSALS, *spec.refusals}))))
 
 
 def operation(
@@ -151,7 +151,7 @@ def operation(
     """
 
     def register(view: View) -> View:
-        told = Operation(
+        spec = Operation(
             method="get" if body is None else "post",
             path=ROOT + path,
             name=view.__name__,
@@ -166,14 +166,14 @@ def operation(
             body=None if body is None else named(body),
             scope=scope,
         )
-        declare(told)
-        rule = told.path.replace("{", "<").replace("}", ">")
+        declare(spec)
+        rule = spec.path.replace("{", "<").replace("}", ">")
         if body is None:
-            api.add_url_rule(rule, told.name, _serve(told, view), merge_slashes=False)
+            api.add_url_rule(rule, spec.name, _serve(spec, view), merge_slashes=False)
         else:
-            answer_post = only_post(_serve(told, view))
+            answer_post = only_post(_serve(spec, view))
             api.add_url_rule(
-                rule, told.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
+                rule, spec.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
             )
         return view
 
@@ -194,23 +194,23 @@ def only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
     return answer
 
 
-def _serve(told: Operation, view: View) -> Callable[..., Response]:
-    known = tuple(parameter.name for parameter in told.parameters if not parameter.is_in_path)
-    repeatable = frozenset(parameter.name for parameter in told.parameters if parameter.is_repeatable)
+def _serve(spec: Operation, view: View) -> Callable[..., Response]:
+    known = tuple(parameter.name for parameter in spec.parameters if not parameter.is_in_path)
+    repeatable = frozenset(parameter.name for parameter in spec.parameters if parameter.is_repeatable)
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
-        if told.scope is None:
+        if spec.scope is None:
             identity()  # a token that is sent is good, or the request is refused
         else:
-            need(told.scope)
+            need(spec.scope)
         check_address(known, repeatable)
         value = view(**arguments)
         made = json_answer(value)
         following = value.next if isinstance(value, Page) else None
         if following is not None:
             made.headers["Link"] = f'<{next_address(following)}>; rel="next"'
-        return conditional(made) if told.method == "get" else made
+        return conditional(made) if spec.method == "get" else made
 
     return answer
 
@@ -481,7 +481,7 @@ DONOR = Parameter(
 YAML = "yaml"
 
 
-def asked_recipe() -> dict[str, Any]:
+def requested_recipe() -> dict[str, Any]:
     """Return the body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
     body = json_body()
     if YAML not in body:
@@ -523,7 +523,7 @@ def writing_operation(
 
     def register(view: View) -> View:
         needs = _NEEDS_ANY if scope == ANY else _NEEDS.format(scope)
-        told = Operation(
+        spec = Operation(
             method=method,
             path=ROOT + path,
             name=view.__name__,
@@ -541,15 +541,15 @@ def writing_operation(
             writes=True,
             scope=scope,
         )
-        declare(told)
-        rule = told.path.replace("{", "<").replace("}", ">")
+        declare(spec)
+        rule = spec.path.replace("{", "<").replace("}", ">")
         if is_shadowed:
-            answer_post = only_post(_serve_writing(told, view))
+            answer_post = only_post(_serve_writing(spec, view))
             api.add_url_rule(
-                rule, told.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
+                rule, spec.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
             )
         else:
-            api.add_url_rule(rule, told.name, _serve_writing(told, view), methods=[method.upper()], merge_slashes=False)
+            api.add_url_rule(rule, spec.name, _serve_writing(spec, view), methods=[method.upper()], merge_slashes=False)
         return view
 
     return register
@@ -561,24 +561,24 @@ def queued(kind: str, arguments: Details) -> Job:
     Raises BadInput for what the kind does not take, QueueFull (503) when too many wait, TooMany (429) when too many of
     the asker's do.
     """
-    job_id = ask(kind, arguments)
+    job_id = queue_job(kind, arguments)
     with reading() as session:
         return job_by_id(session, job_id)
 
 
-def _serve_writing(told: Operation, view: View) -> Callable[..., Response]:
-    known = tuple(parameter.name for parameter in told.parameters if parameter.where == "query")
+def _serve_writing(spec: Operation, view: View) -> Callable[..., Response]:
+    known = tuple(parameter.name for parameter in spec.parameters if parameter.where == "query")
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
-        check_writing(told.scope or UPLOAD)
+        check_writing(spec.scope or UPLOAD)
         check_address(known)
-        if told.body is not None:
+        if spec.body is not None:
             check_json()
         value = view(**arguments)
-        made = json_answer(value, told.status)
+        made = json_answer(value, spec.status)
         made.headers["Cache-Control"] = "no-store"
-        if isinstance(value, Job | Upload | Submission) and told.status == ACCEPTED:
+        if isinstance(value, Job | Upload | Submission) and spec.status == ACCEPTED:
             made.headers["Location"] = f"{ROOT}/{_PLACES[type(value)]}/{value.id}"
         return made
 

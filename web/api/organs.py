@@ -22,10 +22,10 @@ from organs.web.api.operation import (
     operation,
 )
 from organs.web.params import (
-    asked_after,
-    asked_limit,
-    asked_query,
-    asked_switch,
+    requested_after,
+    requested_limit,
+    requested_query,
+    requested_switch,
 )
 from organs.web.responses import (
     reading,
@@ -50,16 +50,16 @@ def organs() -> OrganPage:
     """Return the organs that match a query, with their places in models; sorted by descending θ unless the query sorts.
     404 and 409 are for a `like:` that matches no organ, or several.
     """
-    query, limit, after = asked_query(ORGANS), asked_limit(), asked_after()
-    counted = asked_switch("counts")
-    told = settings()
+    query, limit, after = requested_query(ORGANS), requested_limit(), requested_after()
+    counted = requested_switch("counts")
+    limits = settings()
     found, counts = registry().search_page(
         query,
         limit=limit,
         after=after,
         counts=counted,
-        search_seconds=told.search_seconds,
-        counts_seconds=told.counts_seconds,
+        search_seconds=limits.search_seconds,
+        counts_seconds=limits.counts_seconds,
     )
     g.not_cached = counts is not None and counts.hurried
     return structs.replace(found, facets=counts)
@@ -93,7 +93,7 @@ def lookup() -> KnownOrgans:
     """Return which of up to 1,000 digests the registry has, so that a client sends only the others. Organs that the
     user may not see count as absent.
     """
-    digests = asked_digests(json_body(("digests",)).get("digests"))
+    digests = requested_digests(json_body(("digests",)).get("digests"))
     with reading(settings().search_seconds) as session:
         return known_organs(session, digests)
 
@@ -111,15 +111,15 @@ def facets() -> FacetCounts:
     """Return counts by type, slot, dtype, architecture, licence and interval of θ. `like:` and `unique:` have no
     effect.
     """
-    query = asked_query(ORGANS)
-    told = settings()
-    with reading(told.search_seconds) as session:
-        counts = count_organs(session, query, told.counts_seconds)
+    query = requested_query(ORGANS)
+    limits = settings()
+    with reading(limits.search_seconds) as session:
+        counts = count_organs(session, query, limits.counts_seconds)
     g.not_cached = counts.hurried
     return counts
 
 
-def asked_digests(value: object) -> list[Digest]:
+def requested_digests(value: object) -> list[Digest]:
     """Return the requested digests. Raises BadRequest with all that are not valid."""
     if not isinstance(value, list) or not value:
         raise BadRequest("digests", f"digests must be a list of 1 to {DIGESTS_MAX:,} texts.")

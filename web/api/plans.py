@@ -28,12 +28,12 @@ from organs.web.api.operation import (
     LIMIT,
     LOCK_TOO,
     Parameter,
-    asked_recipe,
     operation,
+    requested_recipe,
 )
 from organs.web.params import (
-    asked_limit,
-    asked_switch,
+    requested_limit,
+    requested_switch,
 )
 from organs.web.permissions import planner
 from organs.web.responses import reading
@@ -74,7 +74,9 @@ def plan() -> PlannedRecipe:
     cost is estimated first: 413 for more than 2 s of processor time, or 10 s with an account. Lists have at most 2,000
     rows.
     """
-    return planned_for_client(asked_recipe(), every_part=asked_switch("every_part"), with_lock=asked_switch("lock"))
+    return planned_for_client(
+        requested_recipe(), every_part=requested_switch("every_part"), with_lock=requested_switch("lock")
+    )
 
 
 def planned_for_client(inputs: dict[str, Any], *, every_part: bool = False, with_lock: bool = False) -> PlannedRecipe:
@@ -135,7 +137,7 @@ def composition() -> CompositionState:
     """Return the plan of the steps in the address, and the choices for the next step: the cells of the base with θ, the
     models and adapters that fit, and the candidates for one cell.
     """
-    _asked_name("base")
+    _requested_name("base")
     steps = [(name, text) for name in PARAMETERS for text in request.args.getlist(name)]
     order = checked_order(request.args.get("order", ""))
     return compose_for_client(read_steps(steps), (), request.args.get("cell", ""), order).state
@@ -154,7 +156,7 @@ def compatibility() -> Compatibility:
     """Return how many organs of each type of a donor fit into a base, with all findings. A type can be refused while
     the others fit.
     """
-    names = [_asked_name("base"), _asked_name("donor")]
+    names = [_requested_name("base"), _requested_name("donor")]
     with reading(PLAN_SECONDS) as session:
         base, donor = pair_for_client(session, *names)
         return cut_pair(check_compatibility(base, donor))
@@ -173,7 +175,7 @@ def fitting() -> FittingModels:
     """Return related models first, the most similar first; then unrelated models, newest first, whose organs only have
     the right shapes. At most 1,000 models are checked, so that one page can hold all results.
     """
-    name, limit = _asked_name("base"), asked_limit()
+    name, limit = _requested_name("base"), requested_limit()
     with reading(PLAN_SECONDS) as session:
         return fitting_models(session, model_by_text(session, name), limit)
 
@@ -182,7 +184,7 @@ def _without_plan(findings: list[Finding]) -> PlannedRecipe:
     return cut_plan(PlannedRecipe(can_be_made=False, findings=in_order(findings), plan=None))
 
 
-def _asked_name(parameter: str) -> str:
+def _requested_name(parameter: str) -> str:
     name = request.args.get(parameter)
     if not name:
         raise BadRequest(parameter, f"{parameter} is missing: give the name of a model, namespace/name.")

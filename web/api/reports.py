@@ -23,7 +23,7 @@ from organs.web.api.operation import (
     queued,
     writing_operation,
 )
-from organs.web.params import asked_limit
+from organs.web.params import requested_limit
 from organs.web.responses import reading
 
 GROUP = "Reports"
@@ -80,7 +80,7 @@ def report_section(section: str) -> Report:
 )
 def report_on_model(namespace: str, name: str) -> Report:
     """Return the parts of a model, what it shares with other models, and the measurements of its organs."""
-    limit = asked_limit(ORGANS_DEFAULT)
+    limit = requested_limit(ORGANS_DEFAULT)
     with reading(REPORT_SECONDS) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         return model_report(session, row, limit)
@@ -102,7 +102,7 @@ def keep_report() -> Job:
 
 def _registry_report() -> Report:
     """Return the report with as many rows as requested; raises TooSlow."""
-    limit = asked_limit(ROWS_DEFAULT)
+    limit = requested_limit(ROWS_DEFAULT)
     with reading(REPORT_SECONDS) as session:
         if limit != ROWS_DEFAULT:  # a client that requests every limit must not fill the memory
             return registry_report(session, limit)

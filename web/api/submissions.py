@@ -22,12 +22,12 @@ from organs.web.api.operation import (
     operation,
     writing_operation,
 )
-from organs.web.api.uploads import asker_id
+from organs.web.api.uploads import current_contributor_id
 from organs.web.auth import UPLOAD
 from organs.web.limits import take_turn
 from organs.web.params import (
-    asked_after,
-    asked_limit,
+    requested_after,
+    requested_limit,
 )
 from organs.web.services import contributions as submitting
 from organs.web.services.contributions import receiving
@@ -73,7 +73,7 @@ def submit_model(namespace: str, name: str) -> Submission:
     same submission.
     """
     request.max_content_length = BODY_MAX_BYTES
-    with receiving(asker_id()):
+    with receiving(current_contributor_id()):
         request.get_data()  # keeps the body, for `json_body`
         take_turn()
     manifest = parse_manifest(json_body(SubmissionRequest))
@@ -91,7 +91,7 @@ def submit_model(namespace: str, name: str) -> Submission:
 )
 def submissions() -> SubmissionPage:
     """Return your submissions with their states, newest first."""
-    return submitting.own_submissions(asked_limit(), asked_after())
+    return submitting.own_submissions(requested_limit(), requested_after())
 
 
 @operation(

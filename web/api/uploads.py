@@ -41,7 +41,7 @@ from organs.web.api.operation import (
     read_body,
     writing_operation,
 )
-from organs.web.api.organs import asked_digests
+from organs.web.api.organs import requested_digests
 from organs.web.auth import (
     UPLOAD,
     identity,
@@ -55,9 +55,9 @@ from organs.web.responses import (
 from organs.web.services.contributions import (
     DIGEST_HEADER,
     RANGE_HEADER,
-    asked_chunk,
     portions,
     receiving,
+    requested_chunk,
 )
 
 
@@ -134,8 +134,8 @@ def lookup_uploads() -> KnownDigests:
     """Return which of up to 1,000 digests need no upload: organs, header runs and metadata arrays of public models and
     of your own models, and pieces that you uploaded before.
     """
-    digests = asked_digests(json_body(("digests",)).get("digests"))
-    asker = asker_id()
+    digests = requested_digests(json_body(("digests",)).get("digests"))
+    asker = current_contributor_id()
     with reading(settings().search_seconds) as session:
         known = known_digests(session, asker, digests, now())
     return KnownDigests(known=tuple(digest for digest in dict.fromkeys(digests) if digest in known))
@@ -155,7 +155,7 @@ def begin_upload() -> Upload:
     resume after a restart. 413 for more than the quota allows, 429 for too many open uploads.
     """
     declared = requested_upload()
-    asker = asker_id()
+    asker = current_contributor_id()
     with _room():
         return upload_entity(sessions.open_upload(registry(), asker, declared))
 
@@ -171,7 +171,7 @@ def begin_upload() -> Upload:
 def uploads() -> UploadPage:
     """Return your open uploads, newest first."""
     g.not_cached = True
-    asker = asker_id()
+    asker = current_contributor_id()
     with reading() as session:
         return UploadPage(items=tuple(upload_entity(row) for row in open_uploads(session, asker, now())), next=None)
 
@@ -189,7 +189,7 @@ def uploads() -> UploadPage:
 def upload(upload: str) -> Upload:
     """Return an upload. The next chunk begins at `received_bytes`. 404 for uploads of other contributors."""
     g.not_cached = True
-    return upload_entity(sessions.look_up(registry(), asker_id(), upload))
+    return upload_entity(sessions.look_up(registry(), current_contributor_id(), upload))
 
 
 @writing_operation(
@@ -210,7 +210,7 @@ def receive_chunk(upload: str) -> Upload:
     `received_bytes` gets 416. A chunk that arrives while another one is being received gets 409. A refused chunk does
     not change the upload.
     """
-    chunk, asker = asked_chunk(), asker_id()
+    chunk, asker = requested_chunk(), current_contributor_id()
     found = sessions.look_up(registry(), asker, upload)
     is_received(found, chunk)  # refuses a wrong offset before the body is read
     with receiving(asker), _room():
@@ -233,7 +233,7 @@ def finish_upload(upload: str) -> Upload:
     digests. 400 if they differ; then the upload stays as it is until it is deleted or expires. Finishing twice changes
     nothing.
     """
-    text, asker = request.args.get("digest"), asker_id()
+    text, asker = request.args.get("digest"), current_contributor_id()
     digest = None if text is None else parse_digest(text)
     with receiving(asker), _room():
         return upload_entity(sessions.finish(registry(), asker, upload, digest))
@@ -251,7 +251,7 @@ def finish_upload(upload: str) -> Upload:
 )
 def cancel_upload(upload: str) -> Upload:
     """Remove an upload with all its bytes, finished or not. Return it as it was."""
-    return upload_entity(sessions.cancel(registry(), asker_id(), upload))
+    return upload_entity(sessions.cancel(registry(), current_contributor_id(), upload))
 
 
 @api.errorhandler(WrongOffset)
@@ -263,7 +263,7 @@ def refused_offset(error: WrongOffset) -> Response:
     return answer
 
 
-def asker_id() -> int:
+def current_contributor_id() -> int:
     """Return the id of the current contributor. On a local server, add the contributor `local` when it is missing."""
     account = identity().account
     if account is not None:

@@ -54,8 +54,8 @@ from organs.web.limits import (
 )
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
-    asked_after,
-    asked_limit,
+    requested_after,
+    requested_limit,
 )
 from organs.web.permissions import ONLY_READS
 from organs.web.responses import json_answer, plain_page, reading, registry, settings, with_parameters
@@ -82,7 +82,7 @@ def checked_next(text: str | None) -> str | None:
     return text if not parts.scheme and not parts.netloc else None
 
 
-def asked_next() -> str | None:
+def requested_next() -> str | None:
     """Return the address after the log-in: `next`, or the page of this site that led here."""
     given = request.args.get("next")
     if given is not None:
@@ -199,7 +199,7 @@ def login() -> Page:
     """Show the log-in form."""
     if settings().read_only:
         abort(404, ONLY_READS)
-    return Page("login.html", _values(asked_next()))
+    return Page("login.html", _values(requested_next()))
 
 
 @writing_form(pages, "/login", scope=None)
@@ -211,8 +211,8 @@ def log_in() -> str | Page:
         if account.session_id is not None:
             raise BadToken(NO_PAGE_TOKEN)
     except BadToken as error:
-        told = {"problem": _sentence(str(error))}
-        return Page("login.html", _values(following), lambda: told, status=HTTPStatus.UNAUTHORIZED)
+        context = {"problem": _sentence(str(error))}
+        return Page("login.html", _values(following), lambda: context, status=HTTPStatus.UNAUTHORIZED)
     rates().hit(LOG_INS, str(account.contributor_id))
     used(account)
     before = identity().account
@@ -269,7 +269,7 @@ COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
 @paged(pages, "/contributors", csv=True, api="contributors")
 def contributors() -> Page:
     """Show the contributors with visible models, newest first."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         page = contributors_page(session, limit, after)
     return Page(

@@ -20,12 +20,12 @@ from organs.web.api.admin import EVENTS_SHOWN
 from organs.web.auth import ADMIN
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
-    asked_after,
-    asked_limit,
+    requested_after,
+    requested_limit,
 )
 from organs.web.responses import reading, registry, settings, with_parameters
 from organs.web.services import administration
-from organs.web.services.administration import admitted
+from organs.web.services.administration import check_admin
 
 EVENT_COLUMNS = ("id", "at", "contributor", "action", "model", "text")
 """Of the event log as CSV."""
@@ -36,7 +36,7 @@ FIELD_MAX = 4096
 @paged(pages, "/admin")
 def admin() -> Page:
     """Show the registry in numbers, and the newest events."""
-    admitted()
+    check_admin()
     with reading(settings().search_seconds) as session:
         overview = admin_overview(session, EVENTS_SHOWN)
     return Page("admin.html", {"overview": overview}, entity=overview)
@@ -45,8 +45,8 @@ def admin() -> Page:
 @paged(pages, "/admin/quarantine")
 def admin_quarantine() -> Page:
     """Show the submissions that wait for review, with their findings."""
-    admitted()
-    limit, after = asked_limit(), asked_after()
+    check_admin()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         page = waiting_submissions(session, limit, after)
     decided = administration.decided(request.args.get("decided", ""))
@@ -54,7 +54,7 @@ def admin_quarantine() -> Page:
     return Page(
         "admin_quarantine.html",
         {"items": page.items},
-        extra=lambda: _around(page.next) | around,
+        extra=lambda: _context(page.next) | around,
         next=page.next,
         entity=page,
     )
@@ -77,8 +77,8 @@ def admin_refuse(submission: str) -> str:
 @paged(pages, "/admin/events", csv=True)
 def admin_events() -> Page:
     """Show the event log, newest first, filtered by `contributor` and `action`."""
-    admitted()
-    limit, after = asked_limit(), asked_after()
+    check_admin()
+    limit, after = requested_limit(), requested_after()
     contributor, action = request.args.get("contributor", "").strip(), request.args.get("action", "").strip()
     with reading(settings().search_seconds) as session:
         page = newest_events(session, limit, after, contributor, action)
@@ -86,7 +86,7 @@ def admin_events() -> Page:
     return Page(
         "admin_events.html",
         {"items": page.items},
-        extra=lambda: _around(page.next, narrowed) | {"narrowed": narrowed, "actions": list(Action)},
+        extra=lambda: _context(page.next, narrowed) | {"narrowed": narrowed, "actions": list(Action)},
         sheet=lambda: Sheet(EVENT_COLUMNS, [_event_row(event) for event in page]),
         next=page.next,
         entity=page,
@@ -96,12 +96,12 @@ def admin_events() -> Page:
 @paged(pages, "/admin/contributors")
 def admin_contributors() -> Page:
     """Show contributors with state and quota."""
-    admitted()
-    limit, after = asked_limit(), asked_after()
+    check_admin()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         page = all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
     return Page(
-        "admin_contributors.html", {"items": page.items}, extra=lambda: _around(page.next), next=page.next, entity=page
+        "admin_contributors.html", {"items": page.items}, extra=lambda: _context(page.next), next=page.next, entity=page
     )
 
 
@@ -131,7 +131,7 @@ def _event_row(event: Event) -> list[Cell]:
     return [event.id, event.at.isoformat(), event.contributor, event.action, event.model, event.text]
 
 
-def _around(following: str | None, narrowed: dict[str, str] | None = None) -> Context:
+def _context(following: str | None, narrowed: dict[str, str] | None = None) -> Context:
     kept = dict(narrowed or {})
     limit = request.args.get("limit", "")
     around: Context = {

@@ -38,11 +38,11 @@ from organs.web.pages.verdicts import (
     verdict_meaning,
 )
 from organs.web.params import (
-    asked_after,
-    asked_choice,
-    asked_limit,
+    requested_after,
+    requested_choice,
+    requested_limit,
 )
-from organs.web.permissions import ask
+from organs.web.permissions import queue_job
 from organs.web.responses import model_address, reading, settings, with_parameters
 
 READINGS_HERE = ("theta", "spectral", "size", "change")
@@ -56,13 +56,13 @@ COLUMNS = ("name", "lock_id", "usable", "score", "verdict", "size_bytes", "mean_
 @paged(pages, "/chimeras", csv=True, api="chimeras")
 def chimeras() -> Page:
     """Show the models that were composed here, newest first; `after` and `limit` page through them."""
-    limit, after = asked_limit(), asked_after()
+    limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         page = chimera_page(session, limit, after)
     return Page(
         "chimeras.html",
         {"chimeras": page.items},
-        extra=lambda: _around(page),
+        extra=lambda: _context(page),
         sheet=lambda: _sheet(page),
         next=page.next,
     )
@@ -71,7 +71,7 @@ def chimeras() -> Page:
 @paged(pages, "/chimeras/<lock>", api="chimera")
 def chimera(lock: str) -> Page:
     """Show the chimera whose lock has a digest that begins with `lock`; `by` chooses what colours its grid."""
-    by = asked_choice("by", READINGS_HERE)
+    by = requested_choice("by", READINGS_HERE)
     with reading(settings().search_seconds) as session:
         found = chimera_by_lock(session, lock)
         organs = organs_of_model(session, chimeras_by_lock(session, lock)[0])
@@ -85,11 +85,11 @@ def validate(lock: str) -> str:
     with reading(settings().search_seconds) as session:
         name = chimeras_by_lock(session, lock)[0].full_name
         active = under_way(session, name)
-    job_id = active[0].id if active else ask(KIND, {"chimera": name})
+    job_id = active[0].id if active else queue_job(KIND, {"chimera": name})
     return url_for("pages.job", job=job_id)
 
 
-def _around(page: ChimeraPage) -> Context:
+def _context(page: ChimeraPage) -> Context:
     path, limit = url_for("pages.chimeras"), request.args.get("limit", "")
     return {
         "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
@@ -149,13 +149,13 @@ def _choice(chimera: Chimera, name: str, by: str) -> Context:
 
 
 def _text(chimera: Chimera, name: str) -> Context:
-    return {"label": name, "address": url_for("made.chimera_text", lock=chimera.lock_id, text=name)}
+    return {"label": name, "address": url_for("artifacts.chimera_text", lock=chimera.lock_id, text=name)}
 
 
 def _lines(chimera: Chimera) -> list[Context]:
     """Return the commands, by what each is for; first those that get the file, under the name that the others use."""
     name = chimera.model.partition("/")[2].partition("@")[0]
-    modelfile = url_for("made.chimera_text", lock=chimera.lock_id, text="Modelfile", _external=True)
+    modelfile = url_for("artifacts.chimera_text", lock=chimera.lock_id, text="Modelfile", _external=True)
     get, pull = pull_lines(chimera.model, chimera.file.name)
     ollama = f"ollama create {shlex.quote(name.lower())} -f Modelfile"
     return [

@@ -34,8 +34,8 @@ from organs.web.pages.anatomy import (
 )
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import Context, Page, paged, pages, writing_form
-from organs.web.params import asked_query
-from organs.web.permissions import ask
+from organs.web.params import requested_query
+from organs.web.permissions import queue_job
 from organs.web.responses import reading, settings
 from organs.web.services.planning import (
     ORDERS,
@@ -55,7 +55,7 @@ STEP_FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedSteps:
     """The steps as typed, and the selected cell and order."""
 
     steps: tuple[Step, ...]
@@ -83,15 +83,15 @@ class Asked:
         kept = [*self.steps, *((name, text) for name, text in looked.items() if text and text != next(iter(ORDERS)))]
         return compose_address(kept) + (f"#{anchor}" if anchor else "")
 
-    def with_recipe(self, recipe: Recipe) -> Asked:
+    def with_recipe(self, recipe: Recipe) -> RequestedSteps:
         """Return a copy with the steps of `recipe`."""
         return replace(self, steps=tuple(step_texts(recipe)))
 
-    def without(self, place: int) -> Asked:
+    def without(self, place: int) -> RequestedSteps:
         """Return a copy without the step at `place`."""
         return replace(self, steps=(*self.steps[:place], *self.steps[place + 1 :]))
 
-    def having(self, parameter: str, text: str) -> Asked:
+    def having(self, parameter: str, text: str) -> RequestedSteps:
         """Return a copy with one more step, which replaces a step that can occur only once."""
         kept = [one for one in self.steps if parameter in LISTS or one[0] != parameter]
         return replace(self, steps=(*kept, (parameter, text)))
@@ -101,14 +101,14 @@ class Asked:
         return list(step_paths(self.steps))
 
 
-def asked_of(given: MultiDict[str, str]) -> Asked:
+def requested_steps(given: MultiDict[str, str]) -> RequestedSteps:
     """Return the steps in the parameters of an address or in the fields of a form. Raises BadQuery for an unknown
     order.
 
     Empty ones and those of other names say nothing.
     """
     steps = [(name, text.strip()) for name in PARAMETERS for text in given.getlist(name) if text.strip()]
-    return Asked(tuple(steps), given.get("cell", ""), checked_order(given.get("order", "")))
+    return RequestedSteps(tuple(steps), given.get("cell", ""), checked_order(given.get("order", "")))
 
 
 def compose_address(steps: Sequence[Step], endpoint: str = "pages.compose") -> str:
@@ -188,7 +188,7 @@ NOTHING_YET = "nothing-to-do"
 class Workbench:
     """The steps, what they make, and what is wrong with the request."""
 
-    asked: Asked
+    requested: RequestedSteps
     under_way: UnderWay
     problem: str | None = None
     status: int = 200
@@ -210,71 +210,79 @@ class Workbench:
         return Page("compose.html", asdict(self.state), extra=lambda: _shown(self), status=self.status)
 
 
-def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Workbench:
+def workbench(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> Workbench:
     """Return the plan of the steps and what can be chosen next. Steps that cannot be read are findings, and 400.
 
     Raises what `compose_for_client` raises.
     """
     unread: list[Finding] = []
     try:
-        recipe = asked.recipe()
+        recipe = requested.recipe()
     except BadRecipe as error:
-        recipe, unread, status = asked.readable(), recipe_findings(error), 400
-    return Workbench(asked, compose_for_client(recipe, unread, asked.cell, asked.order), problem, status)
+        recipe, unread, status = requested.readable(), recipe_findings(error), 400
+    return Workbench(requested, compose_for_client(recipe, unread, requested.cell, requested.order), problem, status)
 
 
 def _shown(bench: Workbench) -> Context:
     """Return the values that only the HTML needs."""
-    asked, plan, state = bench.asked, bench.plan, bench.state
+    requested, plan, state = bench.requested, bench.plan, bench.state
     marks = letters([parent.label for parent in plan.parents])
-    findings = [one for one in state.findings if one.code != NOTHING_YET or len(asked.steps) > 1 or bench.problem]
+    findings = [one for one in state.findings if one.code != NOTHING_YET or len(requested.steps) > 1 or bench.problem]
     parents = () if state.plan is None else state.plan.parents
     return {
         "problem": bench.problem,
         "steps": _steps(bench),
-        "grid": cell_grid(state.cells, marks, asked.cell, lambda cell: asked.address(cell=cell, anchor="candidates")),
+        "grid": cell_grid(
+            state.cells, marks, requested.cell, lambda cell: requested.address(cell=cell, anchor="candidates")
+        ),
         "marks": marks,
         "acts": {one.model: one.acts for one in parents},
-        "findings_shown": [asdict(one) | {"accept": _accepting(asked, one)} for one in findings],
-        "has_steps": any(part.acts for part in plan.parts) or len(asked.steps) > 1,
+        "findings_shown": [asdict(one) | {"accept": _accepting(requested, one)} for one in findings],
+        "has_steps": any(part.acts for part in plan.parts) or len(requested.steps) > 1,
         "offers": _offers(bench),
         "whole": _whole(bench),
         "adding": [
-            {"name": one.model, "address": _added(asked, "adapter", f"from:{one.model}"), "findings": one.findings}
+            {"name": one.model, "address": _added(requested, "adapter", f"from:{one.model}"), "findings": one.findings}
             for one in state.adapters
         ],
         "orders": [
-            {"label": label, "chosen": order == asked.order, "address": asked.address(order=order, anchor="candidates")}
+            {
+                "label": label,
+                "chosen": order == requested.order,
+                "address": requested.address(order=order, anchor="candidates"),
+            }
             for order, label in ORDERS.items()
         ],
-        "hidden": [*asked.steps, *([("cell", asked.cell)] if asked.cell else [])],
-        "posted": [step for step in asked.steps if step[0] != "name"],
+        "hidden": [*requested.steps, *([("cell", requested.cell)] if requested.cell else [])],
+        "posted": [step for step in requested.steps if step[0] != "name"],
         "name": bench.recipe.name or "",
         "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
         "encodings": ENCODINGS,
         "encode": bench.recipe.encode,
-        "other_base": compose_address([step for step in asked.steps if step[0] != "base"]),
+        "other_base": compose_address([step for step in requested.steps if step[0] != "base"]),
         "fits": compose_address([("base", plan.base.label)], "pages.compose_fits"),
         "lines": _lines(bench),
-        "twin": compose_address([*asked.steps, *([("cell", asked.cell)] if asked.cell else [])], "pages.compose_json"),
+        "twin": compose_address(
+            [*requested.steps, *([("cell", requested.cell)] if requested.cell else [])], "pages.compose_json"
+        ),
         "too_slow": TOO_SLOW,
     }
 
 
 def _steps(bench: Workbench) -> list[Context]:
     """Return the steps, each with its errors and the page without it."""
-    asked = bench.asked
+    requested = bench.requested
     wrong = [one for one in bench.state.findings if one.severity is Severity.REFUSE and one.field]
     return [
         {
             "what": parameter,
             "text": text,
             "path": path,
-            "remove": asked.without(place).address(),
+            "remove": requested.without(place).address(),
             "problems": [one.sentence for one in wrong if _is_at(one.field, path)],
         }
-        for place, ((parameter, text), path) in enumerate(zip(asked.steps, asked.paths(), strict=True))
+        for place, ((parameter, text), path) in enumerate(zip(requested.steps, requested.paths(), strict=True))
         if parameter != "base"
     ]
 
@@ -283,14 +291,14 @@ def _is_at(field: str, path: str) -> bool:
     return field == path or field.startswith((f"{path}.", f"{path}["))
 
 
-def _accepting(asked: Asked, finding: Finding) -> str | None:
+def _accepting(requested: RequestedSteps, finding: Finding) -> str | None:
     """Return the page on which a warning is accepted, or no longer; None for other findings."""
     if finding.severity is not Severity.WARN:
         return None
     step = ("accept", finding.code)
-    if step in asked.steps:
-        return asked.without(asked.steps.index(step)).address(anchor="findings")
-    return asked.having(*step).address(anchor="findings")
+    if step in requested.steps:
+        return requested.without(requested.steps.index(step)).address(anchor="findings")
+    return requested.having(*step).address(anchor="findings")
 
 
 def _offers(bench: Workbench) -> list[Context]:
@@ -330,13 +338,13 @@ def _can_give(kind: str, fit: FitCount) -> bool:
 def _grafted(bench: Workbench, step: tuple[str, str]) -> str:
     """Return the page with one more graft, which replaces the one for the same places."""
     try:
-        return bench.asked.with_recipe(replacing(bench.asked.recipe(), step)).address(anchor="steps")
+        return bench.requested.with_recipe(replacing(bench.requested.recipe(), step)).address(anchor="steps")
     except BadRecipe:
-        return _added(bench.asked, *step)
+        return _added(bench.requested, *step)
 
 
-def _added(asked: Asked, parameter: str, text: str) -> str:
-    return asked.having(parameter, text).address(anchor="steps")
+def _added(requested: RequestedSteps, parameter: str, text: str) -> str:
+    return requested.having(parameter, text).address(anchor="steps")
 
 
 def _lines(bench: Workbench) -> Context:
@@ -441,33 +449,33 @@ def compose() -> Page:
 
     With `add`, which a form has, redirect to the page with one more step.
     """
-    asked = asked_of(request.args)
+    requested = requested_steps(request.args)
     if "add" in request.args:
-        abort(_onward(asked.having(*filled_step(request.args)).address(anchor="steps")))
-    if not asked.base:
-        return _start(asked)
+        abort(_onward(requested.having(*filled_step(request.args)).address(anchor="steps")))
+    if not requested.base:
+        return _start(requested)
     try:
-        return workbench(asked).page()
+        return workbench(requested).page()
     except NO_BASE as error:
-        return _start(asked, str(error).rstrip("?.") + ".", status_of(error))
+        return _start(requested, str(error).rstrip("?.") + ".", status_of(error))
 
 
 @writing_form(pages, "/compose")
 def compose_chimera() -> str | Page:
     """Queue what the form has, if it can be made; else the page again, with what is in the way."""
-    asked = asked_of(_plain_fields(request.form))
-    if not asked.base:
-        return _start(asked, "Choose a base first.", 400)
+    requested = requested_steps(_plain_fields(request.form))
+    if not requested.base:
+        return _start(requested, "Choose a base first.", 400)
     try:
-        bench = workbench(asked)
+        bench = workbench(requested)
     except NO_BASE as error:
-        return _start(asked, str(error).rstrip("?.") + ".", status_of(error))
+        return _start(requested, str(error).rstrip("?.") + ".", status_of(error))
     if bench.status != 200 or not bench.plan.can_be_made:
-        return workbench(asked, NOT_YET, 409 if bench.status == 200 else bench.status).page()
+        return workbench(requested, NOT_YET, 409 if bench.status == 200 else bench.status).page()
     try:
-        return url_for("pages.job", job=ask(COMPOSE, {"recipe": recipe_values(bench.recipe)}))
+        return url_for("pages.job", job=queue_job(COMPOSE, {"recipe": recipe_values(bench.recipe)}))
     except NotAllowed as error:
-        return workbench(asked, f"{error}.", 403).page()
+        return workbench(requested, f"{error}.", 403).page()
 
 
 def _onward(address: str) -> Response:
@@ -483,11 +491,11 @@ def _plain_fields(form: MultiDict[str, str]) -> MultiDict[str, str]:
     return MultiDict((name, value.replace("\r\n", "\n")) for name, value in form.items(multi=True))
 
 
-def _start(asked: Asked, problem: str | None = None, status: int = 200) -> Page:
+def _start(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> Page:
     """Show the choice of a base: a search, models with many relatives, the newest models."""
     query, found, text = None, None, request.args.get("q", "")
     try:
-        query = asked_query(MODELS)
+        query = requested_query(MODELS)
     except BadQuery as error:
         problem, status = str(error), 400
     with reading(settings().search_seconds) as session:
@@ -496,22 +504,22 @@ def _start(asked: Asked, problem: str | None = None, status: int = 200) -> Page:
             found = search_models(session, query, MODELS_SHOWN, ranked=True)
             text = short_text(query, MODELS)
     values = {
-        "steps": [list(step) for step in asked.steps],
+        "steps": [list(step) for step in requested.steps],
         "known": known,
         "items": found.items if found else (),
         "notes": found.notes if found else (),
     }
-    return Page("compose_start.html", values, extra=lambda: _offered(asked, values, text, problem), status=status)
+    return Page("compose_start.html", values, extra=lambda: _offered(requested, values, text, problem), status=status)
 
 
-def _offered(asked: Asked, values: Context, text: str, problem: str | None) -> Context:
+def _offered(requested: RequestedSteps, values: Context, text: str, problem: str | None) -> Context:
     def offer(one: ModelSummary) -> Context:
-        return asdict(one) | {"address": asked.having("base", one.name).address(anchor="anatomy")}
+        return asdict(one) | {"address": requested.having("base", one.name).address(anchor="anatomy")}
 
     return {
         "text": text,
         "problem": problem,
-        "pending": [step for step in asked.steps if step[0] != "base"],
+        "pending": [step for step in requested.steps if step[0] != "base"],
         "offers": [offer(one) for one in {one.name: one for one in (*values["known"], *values["items"])}.values()],
         "dropped": compose_address([]),
         "twin": twin(),

@@ -18,9 +18,9 @@ from organs.web.auth import ANY
 from organs.web.pages.routes import Context, Page, paged, pages, writing_form
 from organs.web.pages.verdicts import MEANINGS
 from organs.web.params import (
-    asked_after,
-    asked_limit,
     parsed_job,
+    requested_after,
+    requested_limit,
 )
 from organs.web.permissions import whose_jobs
 from organs.web.responses import model_address, organ_address, reading, registry, settings, with_parameters
@@ -175,10 +175,10 @@ RESULT_SHOWN_CHARACTERS = 20_000
 @paged(pages, "/jobs")
 def jobs() -> Page:
     """Show the jobs that the user may see, newest first; `after` and `limit` page through them."""
-    whose, limit, after = whose_jobs(), asked_limit(), asked_after()
+    whose, limit, after = whose_jobs(), requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         page = newest_jobs(session, limit, after, whose)
-    return Page("jobs.html", {"items": page.items}, extra=lambda: _around(page), next=page.next, entity=page)
+    return Page("jobs.html", {"items": page.items}, extra=lambda: _context(page), next=page.next, entity=page)
 
 
 @paged(pages, "/jobs/<job>")
@@ -202,7 +202,7 @@ def cancel(job: str) -> str:
     return url_for("pages.job", job=job_id)
 
 
-def _around(page: JobPage) -> Context:
+def _context(page: JobPage) -> Context:
     path, limit = url_for("pages.jobs"), request.args.get("limit", "")
     return {
         "is_active": any(one.is_active for one in page),
@@ -232,4 +232,4 @@ def _file_links(job_id: int, left: JobFile | None) -> list[Link]:
     if path is None:
         return []
     label = f"download {path.name}, {size_text(path.stat().st_size)}"
-    return [Link(label, url_for("made.job_file", job=job_id, file=path.name))]
+    return [Link(label, url_for("artifacts.job_file", job=job_id, file=path.name))]

@@ -68,10 +68,10 @@ from organs.web.pages.verdicts import (
     verdict_meaning,
 )
 from organs.web.params import (
-    asked_after,
-    asked_choice,
-    asked_limit,
-    asked_query,
+    requested_after,
+    requested_choice,
+    requested_limit,
+    requested_query,
 )
 from organs.web.permissions import (
     may_edit,
@@ -104,7 +104,7 @@ def model(namespace: str, name: str) -> Page:
     """Show the model of that name; `by` says what its cells are coloured by, `against` which model it is compared
     with.
     """
-    by = asked_choice("by", tuple(READINGS))
+    by = requested_choice("by", tuple(READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         page = model_page(session, row)
@@ -293,7 +293,7 @@ EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-
 def models() -> Page:
     """What the query in `q` finds among models, newest first unless it sorts."""
     try:
-        query, limit, after = asked_query(MODELS), asked_limit(), asked_after()
+        query, limit, after = requested_query(MODELS), requested_limit(), requested_after()
         with reading(settings().search_seconds) as session:
             found = search_models(session, query, limit, after)
     except BadQuery as error:
@@ -365,7 +365,7 @@ def save_model(namespace: str, name: str) -> str | Page:
         before = published_model(session, model)
         if not wrong:
             try:
-                edit_model(session, model, edits, _asker())
+                edit_model(session, model, edits, _user_name())
                 if model.state == "visible":
                     resolve_declared(session, model)
             except Conflict as error:  # the one thing that only the registry knows: it would be its own base
@@ -381,7 +381,7 @@ def yank_model(namespace: str, name: str) -> str:
     """Take it out of searches, rankings and lists, with the reason that was typed."""
     with registry().catalog.writing() as session:
         model = model_to_yank(session, _name(namespace, name))
-        hide_model(session, model, "yanked", request.form.get("reason", ""), _asker())
+        hide_model(session, model, "yanked", request.form.get("reason", ""), _user_name())
         return model_address(model.full_name)
 
 
@@ -390,7 +390,7 @@ def restore_model(namespace: str, name: str) -> str:
     """Let it be found again."""
     with registry().catalog.writing() as session:
         model = model_to_restore(session, _name(namespace, name))
-        publish_model(session, model, _asker())
+        publish_model(session, model, _user_name())
         return model_address(model.full_name)
 
 
@@ -404,7 +404,7 @@ def _tags(typed: str) -> list[str]:
     return [tag for tag in map(str.strip, typed.split(TAGS_SEPARATOR)) if tag]
 
 
-def _asker() -> str:
+def _user_name() -> str:
     name = identity().name
     assert name is not None
     return name

@@ -43,9 +43,9 @@ from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.params import (
-    asked_after,
-    asked_limit,
-    asked_query,
+    requested_after,
+    requested_limit,
+    requested_query,
 )
 from organs.web.render import ORGAN_COLUMNS, Meaning, caution_of, organ_rows
 from organs.web.responses import plain_page, query_address, reading, registry, settings, with_parameters
@@ -166,10 +166,10 @@ EXAMPLES = (
 def organs() -> Page:
     """Show the results of the query in `q`; `after` and `limit` page through them."""
     try:
-        query, limit, after = asked_query(ORGANS), asked_limit(), asked_after()
-        told = settings()
+        query, limit, after = requested_query(ORGANS), requested_limit(), requested_after()
+        limits = settings()
         found, counts = registry().search_page(
-            query, limit=limit, after=after, search_seconds=told.search_seconds, counts_seconds=told.counts_seconds
+            query, limit=limit, after=after, search_seconds=limits.search_seconds, counts_seconds=limits.counts_seconds
         )
     except BadQuery as error:
         if not plain_page():

@@ -25,9 +25,9 @@ def reference() -> Page:
 
 def _explained(described: Context) -> Context:
     components = described["components"]
-    told = {one.name: one for one in operations()}
+    spec = {one.name: one for one in operations()}
     found = [
-        _operation(method, path, item[method], told.get(item[method]["operationId"]), components)
+        _operation(method, path, item[method], spec.get(item[method]["operationId"]), components)
         for path, item in described["paths"].items()
         for method in _METHODS
         if method in item
@@ -43,8 +43,8 @@ def _of_group(found: list[Context], name: str) -> list[Context]:
     return [one for one in found if one["group"] == name]
 
 
-def _operation(method: str, path: str, item: Context, told: Operation | None, components: Context) -> Context:
-    answer = None if told is None or told.name in _SHOWN_IN_WORDS else example_answers().get(told.name)
+def _operation(method: str, path: str, item: Context, spec: Operation | None, components: Context) -> Context:
+    answer = None if spec is None or spec.name in _SHOWN_IN_WORDS else example_answers().get(spec.name)
     return {
         "name": item["operationId"],
         "group": item["tags"][0],
@@ -53,9 +53,9 @@ def _operation(method: str, path: str, item: Context, told: Operation | None, co
         "summary": item["summary"],
         "description": item["description"],
         "parameters": [_parameter(one) for one in item["parameters"] if "$ref" not in one],
-        "request": _request(path, told),
+        "request": _request(path, spec),
         "answer": answer and json.dumps(answer, ensure_ascii=False, indent=2),
-        "schema": None if told is None else told.answer,
+        "schema": None if spec is None else spec.answer,
         "statuses": [(status, _meaning(one, components)) for status, one in sorted(item["responses"].items())],
     }
 
@@ -72,21 +72,21 @@ def _takes(schema: Context) -> str:
     return f"{found}, {schema['default']} by default" if "default" in schema else found
 
 
-def _request(path: str, told: Operation | None) -> str | None:
+def _request(path: str, spec: Operation | None) -> str | None:
     """Return the example request as a curl command."""
-    if told is None:
+    if spec is None:
         return None
-    if told.method == "get":
-        return f"curl '{ADDRESS}{told.example}'"
-    method = "" if told.method == "post" else f"-X {told.method.upper()} "
-    if told.bytes_example is not None:
-        needed = (one for one in told.parameters if one.where == "header" and one.required)
+    if spec.method == "get":
+        return f"curl '{ADDRESS}{spec.example}'"
+    method = "" if spec.method == "post" else f"-X {spec.method.upper()} "
+    if spec.bytes_example is not None:
+        needed = (one for one in spec.parameters if one.where == "header" and one.required)
         headers = [f"-H '{one.name}: {one.example}'" for one in needed]
         given = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
-        return f"curl {method}{given} '{ADDRESS}{told.example}'"
-    if told.body is None:
-        return f"curl {method or '-X POST '}'{ADDRESS}{told.example}'"
-    return f"curl {method}-H 'Content-Type: application/json' -d '{told.example}' {ADDRESS}{path}"
+        return f"curl {method}{given} '{ADDRESS}{spec.example}'"
+    if spec.body is None:
+        return f"curl {method or '-X POST '}'{ADDRESS}{spec.example}'"
+    return f"curl {method}-H 'Content-Type: application/json' -d '{spec.example}' {ADDRESS}{path}"
 
 
 def _meaning(response: Context, components: Context) -> str:

@@ -30,7 +30,7 @@ from organs.registry.catalog.tables import Upload, now
 from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable
 from organs.web.api.blueprint import ROOT
-from organs.web.api.uploads import asker_id
+from organs.web.api.uploads import current_contributor_id
 from organs.web.auth import (
     UPLOAD,
     identity,
@@ -50,15 +50,15 @@ SHOWN = 20
 def upload() -> Page:
     """Show the upload form, with the user's unfinished uploads and submissions."""
     if not may_write(UPLOAD):
-        return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _around)
-    who, owner_id = need(UPLOAD), asker_id()
+        return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _context)
+    who, owner_id = need(UPLOAD), current_contributor_id()
     with reading() as session:
         under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
         uploads, finished = ([upload_entity(row) for row in some] for some in (under_way, _unused(session, owner_id)))
     waiting = contributions.own_submissions(SHOWN, None).items
     values = {"namespace": who.name, "uploads": uploads, "finished": finished, "waiting": waiting}
     quota = None if who.is_local else own_account().quota  # no quota holds for work on this machine
-    return Page("upload.html", values, lambda: _around() | {"quota": quota, "is_local": who.is_local})
+    return Page("upload.html", values, lambda: _context() | {"quota": quota, "is_local": who.is_local})
 
 
 @paged(pages, "/submissions/<submission>")
@@ -99,7 +99,7 @@ def withdraw_submission(submission: str) -> str:
 @writing_form(pages, "/uploads/<upload>/cancel")
 def cancel_upload(upload: str) -> str:
     """Remove an unfinished or finished upload."""
-    sessions.cancel(registry(), asker_id(), upload)
+    sessions.cancel(registry(), current_contributor_id(), upload)
     return url_for("pages.upload")
 
 
@@ -111,7 +111,7 @@ def _unused(session: Session, owner_id: int) -> list[Upload]:
     return [file for file in files if file.public_id not in used]
 
 
-def _around() -> Context:
+def _context() -> Context:
     return {
         "api": request.script_root + ROOT,
         "submissions": f"{request.script_root}/submissions",

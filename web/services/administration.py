@@ -1,4 +1,4 @@
-"""What administrators do: pages and the API use the same functions, after `admitted` or a check of the scope."""
+"""Services for administrators. Callers check the scope `admin` first, or call `check_admin`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from organs.web.responses import (
 ID_MAX = 2**63 - 1
 
 
-def admitted() -> None:
+def check_admin() -> None:
     """Allow a page for administrators only: redirect to the log-in without an account, answer 404 to other users."""
     if settings().read_only:
         abort(404, ONLY_READS)

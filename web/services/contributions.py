@@ -51,7 +51,7 @@ _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", re.ASCII
 _SHA256 = re.compile(r"sha-256=:([0-9A-Za-z+/]{43}=):", re.ASCII)
 
 
-def asked_chunk() -> Chunk:
+def requested_chunk() -> Chunk:
     """Return the chunk that the headers describe, before its body is read.
 
     Raises BadRequest (400); answers 411 to a body of unknown length, 413 to one that is too long, 415 to one that is
@@ -66,10 +66,10 @@ def asked_chunk() -> Chunk:
         abort(411, "The header Content-Length is missing.")
     if length > CHUNK_MOST_BYTES:
         abort(413, f"A chunk has at most {CHUNK_MOST_BYTES:,} bytes.")
-    begin, end, size = _asked_range()
+    begin, end, size = _requested_range()
     if end - begin != length:
         raise BadRequest(RANGE_HEADER, f"Content-Range has {end - begin:,} bytes, the body has {length:,}")
-    return Chunk(begin, end, size, _asked_digest())
+    return Chunk(begin, end, size, _requested_digest())
 
 
 def portions(chunk: Chunk) -> Iterator[bytes]:
@@ -99,7 +99,7 @@ def receiving(contributor_id: int) -> Iterator[None]:
         places.end_upload(contributor_id)
 
 
-def _asked_range() -> tuple[int, int, int]:
+def _requested_range() -> tuple[int, int, int]:
     """Return begin, end (exclusive) and total size."""
     match = _RANGE.fullmatch(request.headers.get(RANGE_HEADER, "").strip())
     if match is None:
@@ -110,7 +110,7 @@ def _asked_range() -> tuple[int, int, int]:
     return first, last + 1, size
 
 
-def _asked_digest() -> bytes | None:
+def _requested_digest() -> bytes | None:
     """Return the SHA-256 in `Content-Digest` (RFC 9530), or None; other digests are ignored."""
     text = request.headers.get(DIGEST_HEADER)
     if text is None:
