@@ -173,7 +173,7 @@ def test_a_model_gets_the_name_that_is_asked_for(
 def test_a_name_in_the_namespace_of_another_is_refused_before_anything_is_sent(
     fake: FakeRegistry, tmp_path: Path
 ) -> None:
-    with pytest.raises(NotAllowed, match="team is not your namespace: a model of yours is me/other"):
+    with pytest.raises(NotAllowed, match="team is not your namespace: use me/other"):
         pushed(fake, write(tmp_path, little_model()), name="team/other")
     assert not fake.received_bytes
     assert not fake.sessions
