@@ -519,7 +519,7 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     if name.version is not None:
         raise BadName("a name that is pushed has no @version: the next free one is given")
     if own != LOCAL and name.namespace.lower() != own.lower():
-        raise NotAllowed(f"{name.namespace} is not your namespace: a model of yours is {own}/{name.name}")
+        raise NotAllowed(f"{name.namespace} is not your namespace: use {own}/{name.name}")
     return name
 
 

@@ -258,7 +258,7 @@ def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(l
     assert body == data[: len(body)]
     for again in (ask, ask.replace(b"/models/local/", b"/local/rotten/resolve/main/"), ask.replace(b"GET", b"HEAD")):
         assert live.send(again).startswith(b"HTTP/1.1 500")
-    assert "rotten.gguf cannot be sent whole" in (place / "log").read_text()
+    assert "rotten.gguf cannot be handed out whole" in (place / "log").read_text()
     with LocalRegistry.open(place / "home") as registry, registry.catalog.reading() as session:
         (row,) = blobs_by_digest(session, [rotten_digest(place)]).values()
         assert row.state == "corrupt"
