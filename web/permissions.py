@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from flask import abort, request
@@ -156,7 +156,7 @@ def _why(namespace: str) -> str:
     return f"this needs a token with the scope {UPLOAD}" if identity().owns(namespace) else NOT_YOURS
 
 
-def queue_job(kind: str, arguments: dict[str, Any]) -> int:
+def queue_job(kind: str, arguments: Mapping[str, object]) -> int:
     """Put a job of the user, who may write, at the end of the queue, and return its id. Raises as `ask_for`."""
     asker = identity().name
     assert asker is not None, "nobody in particular was let in"

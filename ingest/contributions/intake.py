@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -85,6 +84,7 @@ from organs.registry.catalog.register.submissions import change_submission, lock
 from organs.registry.catalog.tables import Contributor, Model, Submission
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest
+from organs.registry.entities.job import SubmissionJobResult
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadInput, OrganError, UnsupportedDType
 from organs.registry.local import LocalRegistry
@@ -117,7 +117,7 @@ def process_submission(
     *,
     publish: bool,
     start_inspector: StartInspector = confined_inspector,
-) -> dict[str, Any]:
+) -> SubmissionJobResult:
     """Inspect a submission, and with `publish` make a model of it. Return its `submission` id and its new `state`.
 
     One that has been dealt with already is left as it is. Raises OrganError for a fault of the registry, after noting
@@ -142,7 +142,7 @@ def process_submission(
             _withdraw_unwanted(registry, submission_id, outcome)
             raise
     with registry.catalog.reading() as session:
-        return {"submission": submission_id, "state": submission_by_id(session, submission_id).row.state}
+        return SubmissionJobResult(submission=submission_id, state=submission_by_id(session, submission_id).row.state)
 
 
 def settle_abandoned(registry: LocalRegistry) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-import msgspec
+from msgspec.structs import asdict, replace
 
 from organs.ingest.jobs.kind import (
     WORK,
+    Inputs,
     JobKind,
     Tell,
-    Values,
     check_members,
     text_or_none,
 )
@@ -23,7 +23,9 @@ from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import read_recipe, recipe_values
+from organs.registry.compose.recipe_io import read_recipe, recipe_file
+from organs.registry.entities.base import encode
+from organs.registry.entities.job import ChimeraJobResult, RecipeArguments
 from organs.registry.errors import BadInput
 from organs.registry.local import LocalRegistry
 
@@ -37,13 +39,13 @@ PREPARED = 0.02
 """The share of a job that its plan takes, about."""
 
 
-def waiting(recipe: Recipe) -> Values:
-    """The arguments under which `recipe` waits."""
-    return {"recipe": recipe_values(recipe)}
+def waiting(recipe: Recipe) -> RecipeArguments:
+    """Return the arguments of a job that makes `recipe`."""
+    return RecipeArguments(recipe=recipe_file(recipe))
 
 
-def plan_kept(registry: LocalRegistry, arguments: Values, contributor: str) -> Values:
-    """The arguments with a digest of what their recipe comes to.
+def plan_kept(registry: LocalRegistry, arguments: RecipeArguments, contributor: str) -> RecipeArguments:
+    """Return the arguments with the digest of their recipe's plan.
 
     Raises NotAllowed for a name in the namespace of somebody else, BadName, NotComposable, OverQuota, TooCostly, and
     what is wrong with the base.
@@ -56,7 +58,7 @@ def plan_kept(registry: LocalRegistry, arguments: Values, contributor: str) -> V
     plan = planned(registry, recipe, PLAN_SECONDS, Budget(PLAN_COST_MAX))
     plan.check()
     _check_quota(registry, plan, contributor)
-    return {**arguments, "plan": plan.digest}
+    return replace(arguments, plan=plan.digest)
 
 
 def planned(registry: LocalRegistry, recipe: Recipe, seconds: float, budget: Budget | None = None) -> Plan:
@@ -70,11 +72,11 @@ def planned(registry: LocalRegistry, recipe: Recipe, seconds: float, budget: Bud
         return plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
 
 
-def make_kept(registry: LocalRegistry, arguments: Values, tell: Tell, contributor: str) -> Values:
-    """Make the recipe in `arguments`. Return the members of a MadeChimera, and the `address` of its page."""
+def make_kept(registry: LocalRegistry, arguments: RecipeArguments, tell: Tell, contributor: str) -> ChimeraJobResult:
+    """Make the recipe in `arguments`; return the chimera and the address of its page."""
     tell(0.0, "planning")
     plan = registry.compose(_recipe(arguments)).plan()
-    if plan.plan.digest != arguments.get("plan", plan.plan.digest):
+    if arguments.plan not in (None, plan.plan.digest):
         raise BadInput("what is registered has changed, and it would come out otherwise than planned: plan it again")
     _check_quota(registry, plan.plan, contributor)  # others of theirs may have been made since
     computed = sum(part.spec.size_bytes for part in plan.plan.parts if part.computation is not None)
@@ -87,8 +89,7 @@ def make_kept(registry: LocalRegistry, arguments: Values, tell: Tell, contributo
         tell(PREPARED + (1 - PREPARED) * done / max(total, 1), _NOTES[what])
 
     made = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
-    result: Values = msgspec.to_builtins(made)
-    return result | {"address": f"/chimeras/{made.lock_id}"}
+    return ChimeraJobResult(**asdict(made), address=f"/chimeras/{made.lock_id}")
 
 
 def _check_quota(registry: LocalRegistry, plan: Plan, contributor: str) -> None:
@@ -100,7 +101,7 @@ def _check_quota(registry: LocalRegistry, plan: Plan, contributor: str) -> None:
         check_model_fits(session, owner, registry.settings.quota_bytes, plan.size_bytes)
 
 
-def _check_compose(arguments: Values) -> Values:
+def _check_compose(arguments: Inputs) -> RecipeArguments:
     check_members(arguments, ("recipe", "recipe_text", "plan"))
     digest = text_or_none(arguments, "plan", DIGEST_LENGTH)
     text = text_or_none(arguments, "recipe_text", RECIPE_TEXT_MAX_LENGTH)
@@ -111,16 +112,16 @@ def _check_compose(arguments: Values) -> Values:
         if not isinstance(recipe, dict):
             raise BadInput("recipe is to be an object, as recipes are written in JSON")
         text = json.dumps(recipe, ensure_ascii=False)
-    return waiting(read_recipe(text)) | ({} if digest is None else {"plan": digest})
+    return replace(waiting(read_recipe(text)), plan=digest)
 
 
-def _recipe(arguments: Values) -> Recipe:
-    return read_recipe(json.dumps(arguments["recipe"], ensure_ascii=False))
+def _recipe(arguments: RecipeArguments) -> Recipe:
+    return read_recipe(encode(arguments.recipe))
 
 
 _NOTES = {"compute": "computing organs", "hash": "hashing the file", "write": "writing the file"}
 
-COMPOSE = JobKind("compose", WORK, _check_compose, make_kept, plan_kept)
+COMPOSE = JobKind("compose", WORK, RecipeArguments, _check_compose, make_kept, plan_kept)
 """Takes `recipe`, an object, or `recipe_text`, YAML; gives the members of a MadeChimera, and `address`."""
 
 
@@ -129,14 +130,14 @@ _OF_GRAFT = {"donor": "from", "type": "type", "slot": "slot", "blocks": "blocks"
 _RECIPE_MEMBERS = ("base", "name", "accept")
 
 
-def _check_graft(arguments: Values) -> Values:
+def _check_graft(arguments: Inputs) -> RecipeArguments:
     check_members(arguments, (*_RECIPE_MEMBERS, *_OF_GRAFT))
     graft = {key: arguments[name] for name, key in _OF_GRAFT.items() if name in arguments}
     recipe = {name: arguments[name] for name in _RECIPE_MEMBERS if name in arguments}
     return waiting(read_recipe(json.dumps(recipe | {"grafts": [graft]})))
 
 
-GRAFT = JobKind("graft", WORK, _check_graft, make_kept, plan_kept)
+GRAFT = JobKind("graft", WORK, RecipeArguments, _check_graft, make_kept, plan_kept)
 """Takes `base` and `donor`, `type`, `slot` and `blocks` as a recipe does, `name` and `accept`; gives what `compose`
 does."""
 
@@ -146,13 +147,13 @@ _RECIPE_NAMES = {"model": "base", "name": "name", "encode": "encode", "accept": 
 """Arguments, and what they are called in a recipe."""
 
 
-def _check_purify(arguments: Values) -> Values:
+def _check_purify(arguments: Inputs) -> RecipeArguments:
     check_members(arguments, (*_RECIPE_NAMES, *_OF_STEP))
     step = {name: arguments[name] for name in _OF_STEP if name in arguments}
     recipe = {key: arguments[name] for name, key in _RECIPE_NAMES.items() if name in arguments}
     return waiting(read_recipe(json.dumps(recipe | {"purify": step})))
 
 
-PURIFY = JobKind("purify", WORK, _check_purify, make_kept, plan_kept)
+PURIFY = JobKind("purify", WORK, RecipeArguments, _check_purify, make_kept, plan_kept)
 """Takes `model`, `method`, `keep`, `where`, `type`, `slot` and `blocks` as a recipe does, `name`, `encode` and
 `accept`; gives what `compose` does."""

@@ -14,9 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from organs.ingest.directory.extract import extract, registered_contents
-from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
+from organs.ingest.jobs.kind import WORK, JobKind, Tell
 from organs.ingest.jobs.measure import checked_model, settled_model
 from organs.registry.digest import Digest
+from organs.registry.entities.job import ExtractionJobResult, ModelRequest
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.store.files import (
@@ -107,10 +108,10 @@ Advance = Callable[[int], None]
 """Told how many bytes have been dealt with since it was told last."""
 
 
-def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _run(registry: LocalRegistry, arguments: ModelRequest, tell: Tell, _contributor: str) -> ExtractionJobResult:
     """Both halves of the work take each byte once: out of the store, and into the pack."""
     tell(0.0, "reading the headers")
-    name = parse_model_name(arguments["model"])
+    name = parse_model_name(arguments.model)
     contents = registered_contents(registry, name)
     total, done = 2 * sum(content.header.file_size_bytes for content in contents), 0
 
@@ -131,13 +132,13 @@ def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: s
         shutil.rmtree(pack, ignore_errors=True)
         raise
     remove_old_packs(registry.settings.home)
-    return {
-        "model": arguments["model"],
-        "pack": pack.name,
-        "file": path.name,
-        "size_bytes": size_bytes,
-        "sha256": sha256,
-    }
+    return ExtractionJobResult(
+        model=arguments.model,
+        pack=pack.name,
+        file=path.name,
+        size_bytes=size_bytes,
+        sha256=sha256,
+    )
 
 
 def write_tar(directory: Path, path: Path, advance: Advance) -> tuple[Digest, int]:
@@ -192,5 +193,5 @@ def _padded(size: int) -> int:
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
-EXTRACT = JobKind("extract", WORK, checked_model, _run, settled_model)
+EXTRACT = JobKind("extract", WORK, ModelRequest, checked_model, _run, settled_model)
 """Takes `model`; gives `file` in `pack`, which can be downloaded for a day, its `size_bytes` and `sha256`."""

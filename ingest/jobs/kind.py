@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
+from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput
 from organs.registry.local import LocalRegistry
 
@@ -15,8 +16,9 @@ LANES = (WORK, VALIDATE, INTAKE)
 ALONE = (VALIDATE,)
 """Lanes in which one job at a time is worked at by all runners of a registry together: they fill a machine's memory."""
 
-Values = dict[str, Any]
-"""What JSON takes, by name."""
+Inputs = Mapping[str, object]
+"""Arguments from outside: JSON that is not checked yet."""
+A = TypeVar("A")
 Tell = Callable[[float, str], None]
 """Told of the progress, from 0 to 1, and of what is being done. Raises Cancelled when the job is to be left."""
 
@@ -25,33 +27,34 @@ class Cancelled(Exception):
     """The job is not to be done any more, or not by this runner: raised by `Tell`, to be let through."""
 
 
-def as_they_are(_registry: LocalRegistry, arguments: Values, _contributor: str) -> Values:
-    """Nothing is to be asked of the registry."""
+def unchanged(_registry: LocalRegistry, arguments: A, _contributor: str) -> A:
+    """Return the arguments: nothing of them depends on the registry."""
     return arguments
 
 
 @dataclass(frozen=True, slots=True)
-class JobKind:
-    """A kind of job."""
+class JobKind(Generic[A]):
+    """A kind of job with arguments of the class `A`, an entity."""
 
     name: str
     """At most 32 characters."""
     lane: str
-    check: Callable[[Values], Values]
-    """Arguments from outside to those that are kept; raises BadInput, or another OrganError that says what is wrong.
-    It must be quick, and reads nothing."""
-    run: Callable[[LocalRegistry, Values, Tell, str], Values]
-    """Does it for the contributor whose name comes last, and gives a result that is JSON. A name of a model under
-    `model`, or names under `models`, and a digest of an organ under `organ`, or digests under `organs`, become links.
-    Raises OrganError where it cannot be done. It calls its third argument every second or so: between two calls nobody
-    can cancel it."""
-    settle: Callable[[LocalRegistry, Values, str], Values] = as_they_are
-    """The checked arguments held against the registry before they are kept: what is not there, cannot be done, or may
-    not be by the contributor of that name is told at once. Raises OrganError; it must be quick, and read no more than
-    the catalog and headers."""
+    arguments: type[A]
+    """The class of the arguments, which wait in the queue as JSON."""
+    check: Callable[[Inputs], A]
+    """Check arguments from outside. Raises BadInput, or another OrganError that says what is wrong. It must be quick,
+    and reads nothing."""
+    run: Callable[[LocalRegistry, A, Tell, str], Entity]
+    """Do the job for the contributor whose name comes last, and return its result. The name of a model under `model`,
+    or names under `models`, and the digest of an organ under `organ`, or digests under `organs`, become links. Raises
+    OrganError if it fails. It calls its third argument about every second: between two calls nobody can cancel it."""
+    settle: Callable[[LocalRegistry, A, str], A] = unchanged
+    """Check the arguments against the registry before the job waits, for the contributor of that name: models that do
+    not exist, and what the contributor must not do, are refused at once. Raises OrganError. It must be quick, and read
+    no more than the catalog and headers."""
 
 
-def check_members(arguments: Values, known: Sequence[str]) -> None:
+def check_members(arguments: Inputs, known: Sequence[str]) -> None:
     """Raise BadInput for members that are not `known`, which would otherwise be ignored."""
     strange = sorted(repr(name[:80]) for name in arguments if name not in known)
     if strange:
@@ -59,7 +62,7 @@ def check_members(arguments: Values, known: Sequence[str]) -> None:
         raise BadInput(f"there is no argument {', '.join(strange[:10])} here; there is {takes}")
 
 
-def text_or_none(arguments: Values, name: str, most: int) -> str | None:
+def text_or_none(arguments: Inputs, name: str, most: int) -> str | None:
     """The text `name`, of at most `most` characters; None where it is left out. Raises BadInput."""
     value = arguments.get(name)
     if value is None:
@@ -69,7 +72,7 @@ def text_or_none(arguments: Values, name: str, most: int) -> str | None:
     return value
 
 
-def whole_number(arguments: Values, name: str, default: int, least: int, most: int) -> int:
+def whole_number(arguments: Inputs, name: str, default: int, least: int, most: int) -> int:
     """The whole number `name`, `default` where it is left out. Raises BadInput."""
     value = arguments.get(name)
     if value is None:

@@ -9,9 +9,9 @@ from threadpoolctl import threadpool_limits
 
 from organs.ingest.jobs.kind import (
     WORK,
+    Inputs,
     JobKind,
     Tell,
-    Values,
     check_members,
     text_or_none,
 )
@@ -23,6 +23,7 @@ from organs.registry.catalog.queries.organs import (
 )
 from organs.registry.catalog.tables import Placement
 from organs.registry.digest import Digest
+from organs.registry.entities.job import MeasuredDifference, MeasureJobResult, ModelRequest, RemeasuredTensor
 from organs.registry.errors import BadInput, MissingBlob
 from organs.registry.gguf import dtype_by_name
 from organs.registry.local import LocalRegistry
@@ -46,36 +47,36 @@ class _Tensor:
     blob: BlobRow | None
 
 
-def checked_model(arguments: Values) -> Values:
-    """The arguments of a kind that takes `model` alone; raises BadInput, BadName."""
+def checked_model(arguments: Inputs) -> ModelRequest:
+    """Return the arguments of a kind that takes `model` alone; raises BadInput, BadName."""
     check_members(arguments, ("model",))
     model = text_or_none(arguments, "model", MODEL_TEXT_MAX_LENGTH)
     if model is None:
         raise BadInput("model is missing: the name of a registered model")
-    return {"model": str(parse_model_name(model))}
+    return ModelRequest(model=str(parse_model_name(model)))
 
 
-def settled_model(registry: LocalRegistry, arguments: Values, _contributor: str) -> Values:
-    """The same with the version that is meant now; raises NotFound."""
+def settled_model(registry: LocalRegistry, arguments: ModelRequest, _contributor: str) -> ModelRequest:
+    """Return the arguments with the version that the name means now; raises NotFound."""
     with registry.catalog.reading() as session:
-        return {"model": model_by_name(session, parse_model_name(arguments["model"])).full_name}
+        return ModelRequest(model=model_by_name(session, parse_model_name(arguments.model)).full_name)
 
 
-def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _run(registry: LocalRegistry, arguments: ModelRequest, tell: Tell, _contributor: str) -> MeasureJobResult:
     tell(0.0, "looking the tensors up")
-    tensors = _tensors(registry, arguments["model"])
-    rows = []
+    tensors = _tensors(registry, arguments.model)
+    found = []
     with threadpool_limits(1, "blas"):  # the machine's other processor answers requests
         for number, tensor in enumerate(tensors):
             tell(number / len(tensors), f"measuring {tensor.name}")
-            rows.append(_row(tensor, _measured(registry, tensor)))
-    return {
-        "model": arguments["model"],
-        "measured": len(rows),
-        "differences": {number: _largest(rows, number) for number in MEASURE_NAMES},
-        "tensors": [{key: row[key] for key in ("name", *MEASURE_NAMES)} for row in rows[:TENSORS_MAX]],
-        "tensors_left_out": max(0, len(rows) - TENSORS_MAX),
-    }
+            found.append((tensor, _remeasured(tensor.name, _measured(registry, tensor))))
+    return MeasureJobResult(
+        model=arguments.model,
+        measured=len(found),
+        differences={name: _largest(found, name) for name in MEASURE_NAMES},
+        tensors=tuple(tensor for _, tensor in found[:TENSORS_MAX]),
+        tensors_left_out=max(0, len(found) - TENSORS_MAX),
+    )
 
 
 def _tensors(registry: LocalRegistry, name: str) -> list[_Tensor]:
@@ -98,25 +99,22 @@ def _measured(registry: LocalRegistry, tensor: _Tensor) -> Measurement:
         return measure(RangeReader(reader).read, tensor.shape, dtype_by_name(tensor.dtype))
 
 
-def _row(tensor: _Tensor, found: Measurement) -> Values:
-    """The numbers as they are now, and by how much each differs from what is recorded; None where one is missing."""
-    row: Values = {"name": tensor.name, "by": {}}
-    for number in MEASURE_NAMES:
-        now, before = getattr(found, number), tensor.recorded[number]
-        row[number] = now
-        row["by"][number] = None if now is None or before is None else abs(now - before)
-    return row
+def _remeasured(name: str, measurement: Measurement) -> RemeasuredTensor:
+    return RemeasuredTensor(name=name, **{measure: getattr(measurement, measure) for measure in MEASURE_NAMES})
 
 
-def _largest(rows: Iterable[Values], number: str) -> Values | None:
-    """The largest difference of one number, and whose it is; None where nothing could be held against each other."""
-    known = [(row["by"][number], row["name"]) for row in rows if row["by"][number] is not None]
+def _largest(found: Iterable[tuple[_Tensor, RemeasuredTensor]], measure: str) -> MeasuredDifference | None:
+    """Return the largest difference of a measure from what is recorded; None if no tensor has both."""
+    pairs = ((tensor, tensor.recorded[measure], getattr(remeasured, measure)) for tensor, remeasured in found)
+    known = [
+        (abs(now - before), tensor.name) for tensor, before, now in pairs if now is not None and before is not None
+    ]
     if not known:
         return None
     difference, name = max(known, key=lambda pair: pair[0])
-    return {"difference": difference, "tensor": name}
+    return MeasuredDifference(difference=difference, tensor=name)
 
 
-MEASURE = JobKind("measure", WORK, checked_model, _run, settled_model)
+MEASURE = JobKind("measure", WORK, ModelRequest, checked_model, _run, settled_model)
 """Takes `model`; gives `tensors` with their numbers, and `differences`, the largest of each number to what is
 recorded."""

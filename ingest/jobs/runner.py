@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.uploads import tidy_uploads
 from organs.ingest.jobs.compose import COMPOSE, GRAFT, PURIFY
 from organs.ingest.jobs.extract import EXTRACT, remove_old_packs
-from organs.ingest.jobs.kind import ALONE, LANES, Cancelled, JobKind, Values
+from organs.ingest.jobs.kind import ALONE, LANES, A, Cancelled, Inputs, JobKind
 from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.report import REPORT
 from organs.ingest.jobs.submissions import (
@@ -39,7 +41,7 @@ from organs.registry.catalog.register.jobs import (
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.local import LocalRegistry
 
-KINDS: Mapping[str, JobKind] = {
+KINDS: Mapping[str, JobKind[Any]] = {
     kind.name: kind for kind in (COMPOSE, GRAFT, PURIFY, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH)
 }
 
@@ -47,9 +49,9 @@ KINDS: Mapping[str, JobKind] = {
 def ask_for(
     registry: LocalRegistry,
     kind: str,
-    arguments: Values,
+    arguments: Inputs,
     contributor: str = LOCAL,
-    kinds: Mapping[str, JobKind] = KINDS,
+    kinds: Mapping[str, JobKind[Any]] = KINDS,
 ) -> int:
     """Put a job of that kind at the end of the queue, with arguments from outside; its id.
 
@@ -172,6 +174,13 @@ def _tell_nobody(_told: Told) -> None:
     return
 
 
+def _arguments(kind: JobKind[A], claim: Claim) -> A:
+    try:
+        return msgspec.convert(claim.arguments, kind.arguments)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"a former version added this job with other arguments: {error}") from error
+
+
 class Runner:
     """Takes jobs of `lanes` up until `stop` is set."""
 
@@ -180,7 +189,7 @@ class Runner:
         registry: LocalRegistry,
         stop: threading.Event,
         lanes: Sequence[str] = LANES,
-        kinds: Mapping[str, JobKind] = KINDS,
+        kinds: Mapping[str, JobKind[Any]] = KINDS,
         tell: Callable[[Told], None] = _tell_nobody,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
@@ -271,7 +280,9 @@ class Runner:
         """Do the job and note how it ended: what it became, and why."""
         claim = held.claim
         try:
-            result = self._kinds[claim.kind].run(self._registry, claim.arguments, held.tell, claim.contributor)
+            kind = self._kinds[claim.kind]
+            arguments = _arguments(kind, claim)
+            result = kind.run(self._registry, arguments, held.tell, claim.contributor)
             text = job_json(result, "result")
         except Cancelled:
             return self._left(held)

@@ -10,33 +10,38 @@ from organs.ingest.contributions.submissions import INSPECT as INSPECT_NAME
 from organs.ingest.contributions.submissions import PUBLISH as PUBLISH_NAME
 from organs.ingest.jobs.kind import (
     INTAKE,
+    Inputs,
     JobKind,
     Tell,
-    Values,
     check_members,
     whole_number,
 )
+from organs.registry.entities.job import SubmissionArguments, SubmissionJobResult
 from organs.registry.local import LocalRegistry
 
 ID_MAX = 2**63 - 1
 
 
-def _checked(arguments: Values) -> Values:
+def _checked(arguments: Inputs) -> SubmissionArguments:
     check_members(arguments, ("submission",))
-    return {"submission": whole_number(arguments, "submission", 0, 1, ID_MAX)}
+    return SubmissionArguments(submission=whole_number(arguments, "submission", 0, 1, ID_MAX))
 
 
-def _inspect(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _inspect(
+    registry: LocalRegistry, arguments: SubmissionArguments, tell: Tell, _contributor: str
+) -> SubmissionJobResult:
     settle_abandoned(registry)
-    return process_submission(registry, arguments["submission"], tell, publish=False)
+    return process_submission(registry, arguments.submission, tell, publish=False)
 
 
-def _publish(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+def _publish(
+    registry: LocalRegistry, arguments: SubmissionArguments, tell: Tell, _contributor: str
+) -> SubmissionJobResult:
     settle_abandoned(registry)
-    return process_submission(registry, arguments["submission"], tell, publish=True)
+    return process_submission(registry, arguments.submission, tell, publish=True)
 
 
-INSPECT = JobKind(INSPECT_NAME, INTAKE, _checked, _inspect)
+INSPECT = JobKind(INSPECT_NAME, INTAKE, SubmissionArguments, _checked, _inspect)
 """Takes `submission`, an id; the result has it with its `state`."""
-PUBLISH = JobKind(PUBLISH_NAME, INTAKE, _checked, _publish)
+PUBLISH = JobKind(PUBLISH_NAME, INTAKE, SubmissionArguments, _checked, _publish)
 """The same, and a model comes of it unless it is refused."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import asdict, replace
 
 from organs.ingest.jobs.kind import VALIDATE as LANE
 from organs.ingest.jobs.kind import (
+    Inputs,
     JobKind,
     Tell,
-    Values,
     check_members,
     text_or_none,
     whole_number,
 )
 from organs.registry.catalog.queries.composing import chimera_of, model_by_text
+from organs.registry.entities.job import ValidationJobResult, ValidationRequest
 from organs.registry.errors import BadInput, NotComposedHere
 from organs.registry.local import LocalRegistry
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
@@ -39,47 +40,48 @@ ROLES_TYPICAL = 4
 _LOCK = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-def _checked(arguments: Values) -> Values:
+def _checked(arguments: Inputs) -> ValidationRequest:
     check_members(arguments, ("chimera", "tokens", "texts"))
     chimera = text_or_none(arguments, "chimera", MODEL_TEXT_MAX_LENGTH)
     if chimera is None:
         raise BadInput("chimera is missing: its name, or the digest of its lock")
     tokens = whole_number(arguments, "tokens", TOKENS_DEFAULT, TOKENS_LEAST, TOKENS_MOST)
-    return {"chimera": chimera, "tokens": tokens, "texts": _texts(arguments.get("texts"))}
+    return ValidationRequest(chimera=chimera, tokens=tokens, texts=_texts(arguments.get("texts")))
 
 
-def _texts(asked: object) -> list[str]:
-    """The names that are asked for, in the order of the built-in texts; all of them where none is."""
-    if asked is None:
-        return list(BUILT_IN_NAMES)
-    if not isinstance(asked, list) or not asked or any(name not in BUILT_IN_NAMES for name in asked):
+def _texts(requested: object) -> tuple[str, ...]:
+    """Return the requested names in the order of the built-in texts; by default all of them."""
+    if requested is None:
+        return tuple(BUILT_IN_NAMES)
+    if not isinstance(requested, list) or not requested or any(name not in BUILT_IN_NAMES for name in requested):
         raise BadInput(f"texts is to be a list of one or more of {', '.join(BUILT_IN_NAMES)}")
-    return [name for name in BUILT_IN_NAMES if name in asked]
+    return tuple(name for name in BUILT_IN_NAMES if name in requested)
 
 
-def _settled(registry: LocalRegistry, arguments: Values, _contributor: str) -> Values:
-    """The same with the chimera's full name, so that whoever looks for its jobs finds them."""
-    text: str = arguments["chimera"]
+def _settled(registry: LocalRegistry, arguments: ValidationRequest, _contributor: str) -> ValidationRequest:
+    """Return the arguments with the chimera's full name, by which its jobs are found."""
+    text = arguments.chimera
     with registry.catalog.reading() as session:
         model = model_by_text(session, f"sha256:{text}" if _LOCK.fullmatch(text) else text)
         if chimera_of(session, model.id) is None:
             raise NotComposedHere(f"{model.full_name} was not composed here, so there is no base to hold it against")
-        return {**arguments, "chimera": model.full_name}
+        return replace(arguments, chimera=model.full_name)
 
 
-def _run(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
-    texts = [text for text in built_in_texts() if text.name in arguments["texts"]]
+def _run(registry: LocalRegistry, arguments: ValidationRequest, tell: Tell, _contributor: str) -> ValidationJobResult:
+    texts = [text for text in built_in_texts() if arguments.texts is None or text.name in arguments.texts]
     runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     result = run_chimera(
         registry.catalog,
         registry.blobs,
-        arguments["chimera"],
+        arguments.chimera,
         texts,
         runtime,
-        arguments["tokens"],
+        arguments.tokens or TOKENS_DEFAULT,
         _Watched(tell),
     )
-    return {**msgspec.to_builtins(verdict_report(result)), "models": [result.model, result.base, *result.donors]}
+    models = (result.model, result.base, *result.donors)
+    return ValidationJobResult(**asdict(verdict_report(result)), models=models)
 
 
 class _Watched:
@@ -100,6 +102,6 @@ def _share(roles: Sequence[str]) -> float:
     return done / max(ROLES_TYPICAL, len(roles))
 
 
-VALIDATE = JobKind("validate", LANE, _checked, _run, _settled)
+VALIDATE = JobKind("validate", LANE, ValidationRequest, _checked, _run, _settled)
 """Takes `chimera`, a name or the digest of a lock, `tokens` a text and `texts`, names of built-in ones; gives the
 verdict with all that it rests on."""

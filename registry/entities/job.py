@@ -10,8 +10,12 @@ from msgspec import Meta
 from organs.registry.entities.base import (
     ITEMS_MAX,
     WHOLE_MAX,
+    Bytes,
+    Count,
+    Digest,
     E,
     Entity,
+    ModelText,
     Page,
     Request,
     Share,
@@ -20,6 +24,11 @@ from organs.registry.entities.base import (
     Time,
     Word,
 )
+from organs.registry.entities.organ import Measures
+from organs.registry.entities.plan import MadeChimera, RecipeFile
+from organs.registry.entities.report import Report
+from organs.registry.entities.submission import SubmissionId
+from organs.registry.entities.verdict import VerdictReport
 
 ACTIVE = ("queued", "running")
 """States that change by themselves."""
@@ -126,3 +135,75 @@ class ReportRequest(Request, frozen=True, kw_only=True):
 
     model: Annotated[Text, Meta(description="The model; by default the report is about the registry.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000, description="Rows of a list.")] | None = None
+
+
+class RecipeArguments(Entity, frozen=True, kw_only=True, omit_defaults=True):
+    """The arguments of the jobs `compose`, `graft` and `purify`: a recipe, and the digest of its plan."""
+
+    recipe: RecipeFile
+    plan: Annotated[Word, Meta(description="The job fails if the recipe has another plan when it runs.")] | None = None
+
+
+class SubmissionArguments(Entity, frozen=True, kw_only=True):
+    """The arguments of the jobs `inspect` and `publish`."""
+
+    submission: SubmissionId
+
+
+class ChimeraJobResult(MadeChimera, frozen=True, kw_only=True):
+    """The result of the jobs `compose`, `graft` and `purify`."""
+
+    address: Annotated[Text, Meta(description="The page of the chimera.")]
+
+
+class ValidationJobResult(VerdictReport, frozen=True, kw_only=True):
+    """The result of the job `validate`."""
+
+    models: Annotated[Texts, Meta(description="The models that ran: the chimera, its base and its donors.")]
+
+
+class ReportJobResult(Entity, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of the job `report`."""
+
+    report: Report
+    model: Annotated[ModelText, Meta(description="Missing in a report on the registry.")] | None = None
+
+
+class ExtractionJobResult(Entity, frozen=True, kw_only=True):
+    """The result of the job `extract`: a file that is kept for a day."""
+
+    model: ModelText
+    pack: Word
+    file: Text
+    size_bytes: Bytes
+    sha256: Digest
+
+
+class MeasuredDifference(Entity, frozen=True, kw_only=True):
+    """The largest difference of a measure from what is recorded, and the tensor that has it."""
+
+    difference: float
+    tensor: Text
+
+
+class RemeasuredTensor(Measures, frozen=True, kw_only=True):
+    """The measures of a tensor as they are now."""
+
+    name: Text
+
+
+class MeasureJobResult(Entity, frozen=True, kw_only=True):
+    """The result of the job `measure`."""
+
+    model: ModelText
+    measured: Annotated[Count, Meta(description="Tensors that were measured.")]
+    differences: Annotated[dict[Word, MeasuredDifference | None], Meta(max_length=ITEMS_MAX)]
+    tensors: Annotated[tuple[RemeasuredTensor, ...], Meta(max_length=ITEMS_MAX)]
+    tensors_left_out: Count
+
+
+class SubmissionJobResult(Entity, frozen=True, kw_only=True):
+    """The result of the jobs `inspect` and `publish`."""
+
+    submission: SubmissionId
+    state: Word

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
 
-from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell, Values
+from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell
 from organs.ingest.jobs.runner import (
     KINDS,
     Held,
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60.0
 """Far longer than anything here takes, on any machine."""
 
+Values = dict[str, Any]
 Run = Callable[[LocalRegistry, Values, Tell], Values]
 
 
@@ -46,7 +48,7 @@ def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]
     def run_for(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
         return run(registry, arguments, tell)
 
-    return {name: JobKind(name, lane, lambda arguments: arguments, run_for)}
+    return {name: JobKind(name, lane, dict, lambda arguments: arguments, run_for)}
 
 
 def job_of(registry: LocalRegistry, job_id: int) -> Job:
@@ -337,7 +339,7 @@ def run(registry, arguments, tell, contributor):
     tell(0.5, "at it")
     time.sleep(600)
 with LocalRegistry.open() as registry:
-    Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict, run)}).run()
+    Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict, dict, run)}).run()
 """
 
 

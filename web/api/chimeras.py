@@ -21,6 +21,7 @@ from organs.web.api.operation import (
     operation,
     queued,
     requested_recipe,
+    read_body,
     writing_operation,
 )
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
@@ -145,14 +146,15 @@ def assemble() -> Assembly:
     """Return the address at which a model, or the chimera of a lock, can be downloaded as one file. The server
     assembles the file while it sends it. It merges shards; then the digest is not known in advance.
     """
-    asked = json_body(("model", "lock"))
-    if len(asked) != 1 or not all(isinstance(one, str) and len(one) <= MODEL_TEXT_MAX_LENGTH for one in asked.values()):
+    body = read_body(AssemblyRequest)
+    names = [name for name in (body.model, body.lock) if name is not None]
+    if len(names) != 1 or len(names[0]) > MODEL_TEXT_MAX_LENGTH:
         raise BadRequest(None, "The body must have model (a name) or lock (the digest of a lock), but not both.")
     with reading(settings().search_seconds) as session:
-        if "lock" in asked:
-            model = chimeras_by_lock(session, checked_lock(asked["lock"]))[0]
+        if body.lock is not None:
+            model = chimeras_by_lock(session, checked_lock(names[0]))[0]
         else:
-            model = model_by_name(session, _model_name(asked["model"]))
+            model = model_by_name(session, _model_name(names[0]))
         content = whole_model(session, model, immutable=True)
         return Assembly(
             model=model.full_name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +23,7 @@ from organs.registry.catalog.cursor import (
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.search import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary, nearest
 from organs.registry.entities.base import Entity, Page, Request, Schema, schema_name
-from organs.registry.entities.job import Details, Job
+from organs.registry.entities.job import Job
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.submission import Submission, Upload
 from organs.registry.errors import BadRequest
@@ -248,7 +248,7 @@ BRACKETS_MAX = 250_000
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
-def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str, Any]:
+def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str, object]:
     """Return the body, an object with some of `members` and no others; with None the caller checks its members.
 
     With a class, `members` are those of that request; their values are for the caller to check. Raises BadRequest;
@@ -481,7 +481,7 @@ DONOR = Parameter(
 YAML = "yaml"
 
 
-def requested_recipe() -> dict[str, Any]:
+def requested_recipe() -> dict[str, object]:
     """Return the body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
     body = json_body()
     if YAML not in body:
@@ -555,7 +555,7 @@ def writing_operation(
     return register
 
 
-def queued(kind: str, arguments: Details) -> Job:
+def queued(kind: str, arguments: Mapping[str, object]) -> Job:
     """Put a job of that kind into the queue, with arguments from outside, and return it.
 
     Raises BadInput for what the kind does not take, QueueFull (503) when too many wait, TooMany (429) when too many of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
 
 from flask import request
 from msgspec.structs import replace
@@ -79,12 +79,14 @@ def plan() -> PlannedRecipe:
     )
 
 
-def planned_for_client(inputs: dict[str, Any], *, every_part: bool = False, with_lock: bool = False) -> PlannedRecipe:
+def planned_for_client(
+    inputs: Mapping[str, object], *, every_part: bool = False, with_lock: bool = False
+) -> PlannedRecipe:
     """Return the plan of the recipe in `recipe` or `recipe_text`, or the findings that prevent one.
 
     Raises TooCostly, TooMany, TooSlow.
     """
-    text = inputs["recipe_text"] if "recipe_text" in inputs else json.dumps(inputs["recipe"])
+    text = str(inputs["recipe_text"]) if "recipe_text" in inputs else json.dumps(inputs["recipe"])
     try:
         recipe = read_recipe(text)
         with reading(PLAN_SECONDS) as session:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session, undefer
 
@@ -19,6 +20,7 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import Contributor, Job, now
 from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
 
 QUEUED_MAX = 100
@@ -52,7 +54,7 @@ class Claim:
     """Who asked for it."""
 
 
-def enqueue_job(session: Session, kind: str, arguments: Mapping[str, Any], contributor: str = LOCAL) -> int:
+def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, object], contributor: str = LOCAL) -> int:
     """A new job at the end of the queue; its id.
 
     Raises QueueFull when QUEUED_MAX jobs wait, TooMany when WAITING_MAX of the contributor do, BadInput for arguments
@@ -80,10 +82,14 @@ def enqueue_job(session: Session, kind: str, arguments: Mapping[str, Any], contr
     return row.id
 
 
-def job_json(values: Mapping[str, Any], what: str) -> str:
-    """`values` as a job keeps them; raises BadInput where they are no JSON or larger than JSON_MAX_BYTES."""
+def job_json(values: Entity | Mapping[str, object], what: str) -> str:
+    """Return `values` as the JSON that a job keeps.
+
+    Raises BadInput for values that are not JSON, and for more than JSON_MAX_BYTES.
+    """
     try:
-        text = json.dumps(values, allow_nan=False, separators=(",", ":"))
+        plain = msgspec.to_builtins(values) if isinstance(values, Entity) else values
+        text = json.dumps(plain, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(f"the {what} of a job are to be JSON: {error}") from error
     if len(text) > JSON_MAX_BYTES:  # all of it is ASCII
