@@ -5,7 +5,7 @@
     store       the blob store: immutable bytes named by the SHA-256 of their plain form
     catalog     the SQL of the registry
     relatives   who is related to whom
-    present     rows as plain values: the one shape that page, JSON and command show
+    models      models with everything that is known of them, with their organs and recipes
     reports     reports: what was measured
     client      a remote registry, over HTTP
     amounts     numbers as people read them

@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -70,6 +70,16 @@ MORE_FACES: dict[str, str] = {
     "registry/local.py": "LocalRegistry.open() is the face of scripts: it opens what the environment names.",
 }
 """Modules outside the faces' folders that may read the command line or the environment: path to the reason."""
+
+OPEN_VALUES: dict[str, str] = {
+    "registry/entities/base.py": "A JSON Schema is an open document: any keyword with any value.",
+    "web/api/document.py": "The OpenAPI document and its examples are JSON of any shape.",
+    "web/server/gateway.py": "PEP 3333 defines the WSGI environment as a dictionary of any values.",
+    "web/pages/anatomy.py": "The context of a template: only Jinja reads it.",
+    "web/pages/charts.py": "The context of a template: only Jinja reads it.",
+    "ingest/contributions/messages.py": "Messages of the confined inspector have a strict format of their own.",
+}
+"""Modules with public functions that take or return `dict[str, Any]`: path to the reason."""
 
 
 @cache
@@ -228,8 +238,63 @@ def _package(name: str) -> str:
     return name.rpartition(".")[0]
 
 
+def open_aliases() -> set[tuple[str, str]]:
+    """Return the names that stand for `dict[str, Any]`, or for something with it: module and name."""
+    aliases = set()
+    for path in modules(*PRODUCT):
+        for statement in tree(path).body:
+            is_alias = isinstance(statement, ast.Assign) and not isinstance(statement.value, ast.Call)
+            if is_alias and has_open_values(statement.value, ()):
+                aliases |= {(f"organs.{_name(path)}", dotted(target)) for target in statement.targets}
+    return aliases
+
+
+def known_aliases(path: Path, aliases: Collection[tuple[str, str]]) -> set[str]:
+    """Return those of `aliases` that a module defines or imports, as it calls them."""
+    known = {name for module, name in aliases if module == f"organs.{_name(path)}"}
+    for node in nodes(path):
+        if isinstance(node, ast.ImportFrom):
+            known |= {one.asname or one.name for one in node.names if (node.module, one.name) in aliases}
+    return known
+
+
+def has_open_values(annotation: ast.AST, aliases: Collection[str]) -> bool:
+    """Return whether an annotation has `dict[str, Any]`, `Mapping[str, Any]` or one of `aliases` in it."""
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Subscript) and dotted(node.value).endswith(("dict", "Mapping")):
+            if ast.unparse(node.slice).strip("()") == "str, Any":
+                return True
+        elif isinstance(node, ast.Name) and node.id in aliases:
+            return True
+    return False
+
+
+def public_functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    """Yield the functions of a module, and the methods of its classes, whose names have no leading underscore."""
+    for statement in body:
+        if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_"):
+            yield from public_functions(statement.body)
+        elif isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+            yield statement
+
+
+def test_no_public_signature_has_a_dictionary_of_any_values() -> None:
+    aliases = open_aliases()
+    found = set()
+    for path in modules(*PRODUCT):
+        known = known_aliases(path, aliases)
+        for function in public_functions(tree(path).body):
+            parameters = [node for node in ast.walk(function.args) if isinstance(node, ast.arg)]
+            annotations = [*(one.annotation for one in parameters), function.returns]
+            if any(one is not None and has_open_values(one, known) for one in annotations):
+                found.add(str(path))
+    assert found - OPEN_VALUES.keys() == set(), "return an entity; take Mapping[str, object] for JSON to check"
+    assert OPEN_VALUES.keys() - found == set(), "exceptions that are needed no more"
+
+
 def test_every_exception_has_a_reason() -> None:
-    for reason in (*LONG_BODIES.values(), *MORE_FACES.values(), *FRAGMENTS.values()):
+    reasons = (*LONG_BODIES.values(), *MORE_FACES.values(), *FRAGMENTS.values(), *OPEN_VALUES.values())
+    for reason in reasons:
         assert len(reason.split()) >= 4
         assert reason.endswith(".")
 

@@ -213,8 +213,8 @@ class Manifest:
         return json.dumps({"files": files}, separators=(",", ":"))
 
 
-def parse_manifest(values: Mapping[str, Any]) -> Manifest:
-    """Return the manifest in `values`; raises BadManifest with all reasons."""
+def parse_manifest(values: Mapping[str, object]) -> Manifest:
+    """Return the manifest in `values`; raises BadManifest with every reason."""
     reasons = _Reasons()
     reasons.check_members(values, MEMBERS, "")
     files = _files(values.get("files"), reasons)

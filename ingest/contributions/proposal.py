@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -198,7 +197,7 @@ class Proposal:
     kind: str
     complete: bool
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         """Return the proposal as a JSON object."""
         return asdict(self) | {"tags": list(self.tags)}
 

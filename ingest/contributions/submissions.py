@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -85,7 +84,7 @@ def metadata_json(
     stated: StatedMetadata,
     *,
     publish: bool,
-    proposed: Mapping[str, Any] | None = None,
+    proposed: Mapping[str, object] | None = None,
     acknowledged: Iterable[str] = (),
 ) -> str:
     """Return the text of the column `metadata_given`."""

@@ -18,7 +18,7 @@ from organs.registry.gguf.quants import FLOAT32_MAX
 from organs.registry.gguf.read import shown_type
 from organs.registry.gguf.types import KEY_MAX_BYTES, SCALAR_FORMATS, VALUE_MAX
 
-Entry = dict[str, Any]
+Entry = dict[str, object]
 
 READABLE_MAX_BYTES = 32 * 1024 * 1024
 READABLE_MAX_VALUES = 1_500_000

@@ -53,7 +53,11 @@ def _texts(requested: object) -> tuple[str, ...]:
     """Return the requested names in the order of the built-in texts; by default all of them."""
     if requested is None:
         return tuple(BUILT_IN_NAMES)
-    if not isinstance(requested, list) or not requested or any(name not in BUILT_IN_NAMES for name in requested):
+    if (
+        not isinstance(requested, list | tuple)
+        or not requested
+        or any(name not in BUILT_IN_NAMES for name in requested)
+    ):
         raise BadInput(f"texts is to be a list of one or more of {', '.join(BUILT_IN_NAMES)}")
     return tuple(name for name in BUILT_IN_NAMES if name in requested)
 

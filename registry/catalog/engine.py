@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ ROWS_A_STATEMENT = 500
 T = TypeVar("T")
 
 
-def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[dict[str, Any]]) -> None:
+def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, object]]) -> None:
     """Insert `rows` into `table`, leaving out those that break a unique constraint."""
     if not rows:
         return
@@ -36,7 +36,7 @@ def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequenc
 
 
 def insert_missing_and_tell(
-    session: Session, table: type[DeclarativeBase], column: str, rows: Sequence[dict[str, Any]]
+    session: Session, table: type[DeclarativeBase], column: str, rows: Sequence[Mapping[str, object]]
 ) -> set[Any]:
     """The same; the values in `column` of the rows that were inserted."""
     if not rows:
@@ -46,7 +46,11 @@ def insert_missing_and_tell(
 
 
 def insert_or_add(
-    session: Session, table: type[DeclarativeBase], keys: Sequence[str], count: str, rows: Sequence[dict[str, Any]]
+    session: Session,
+    table: type[DeclarativeBase],
+    keys: Sequence[str],
+    count: str,
+    rows: Sequence[Mapping[str, object]],
 ) -> None:
     """Insert `rows`, or add their `count` to the row that has the same `keys`."""
     if not rows:

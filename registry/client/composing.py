@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from organs.registry.client.address import (
     API,
     check_file_name,
@@ -23,7 +21,7 @@ from organs.registry.compose.lock import Lock, parse_lock
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.entities.base import E
-from organs.registry.entities.job import Details, Job
+from organs.registry.entities.job import Job
 from organs.registry.entities.plan import MadeChimera, PlannedRecipe
 from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound, Unreachable
 from organs.registry.store.files import (
@@ -43,17 +41,18 @@ JobProgress = Callable[[float, str], None]
 """Called with the progress of a job, from 0 to 1, and its note."""
 
 
-def done(
+def job_result(
     connection: Connection,
+    kind: type[E],
     path: str,
     body: object,
     progress: JobProgress | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Details:
+) -> E:
     """Start a job by POST to `path` below the API, wait until it has finished, and return its result.
 
-    The job continues when the wait is interrupted. Raises what the registry refuses, and Unreachable for a job that
-    fails or is cancelled.
+    The job continues when the wait is interrupted. Raises what the registry refuses, Unreachable for a job that
+    fails or is cancelled, and BadReply for a result that is no such entity.
     """
     job = connection.post(Job, API + path, body)
     seconds = FIRST_SECONDS
@@ -66,14 +65,9 @@ def done(
     if job.state != "finished" or job.result is None:
         because = f": {job.note[:1000]}" if job.note else ""
         raise Unreachable(f"job {job.id} of {connection.url} is {job.state}{because}")
-    return job.result
-
-
-def converted(connection: Connection, kind: type[E], result: Details) -> E:
-    """Return the result of a job as an entity; raises BadReply for something else."""
     try:
-        return msgspec.convert(result, kind)
-    except msgspec.ValidationError as error:
+        return job.result_as(kind)
+    except ValueError as error:
         raise BadReply(f"{connection.url} does not answer as a registry does: {str(error)[:300]}") from error
 
 
@@ -141,8 +135,8 @@ class RemotePlan(RecipePlan):
                 progress(note, done_bytes - reported_bytes)
                 reported_bytes = done_bytes
 
-        result = done(self._connection, "/chimeras", recipe_values(self.recipe), report)
-        return converted(self._connection, MadeChimera, result)
+        recipe = recipe_values(self.recipe)
+        return job_result(self._connection, MadeChimera, "/chimeras", recipe, report)
 
     def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
         """Make and register the chimera on the server, and download its file to `path`, replacing what is there.

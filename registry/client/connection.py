@@ -7,7 +7,6 @@ when asking twice does the same as asking once.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import socket
@@ -60,11 +59,10 @@ _AS_DATA = frozenset((304, 416))
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: `values` is its JSON (empty for what is streamed or has none); header names are in lower case."""
+    """The answer of a download; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
-    values: dict[str, Any]
     _response: BaseHTTPResponse | None = field(default=None, repr=False)
     _read_seconds: float = READ_SECONDS
 
@@ -190,17 +188,11 @@ class Connection:
         """Give the sockets back."""
         self._pool.clear()
 
-    def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """The JSON object at `path`, which begins with a slash (`/api/v1/models`); a None in `query` is left out.
-
-        Raises the error that the registry answers with (`registry.entities.problem.error_of`), and Unreachable.
-        """
-        return self.send("GET", path, None, **query)
-
     def read(self, kind: type[E], path: str, **query: Any) -> E:
         """Return the entity at `path`, which begins with a slash; a None in `query` is left out.
 
-        Raises BadReply for an answer that is no such entity, and otherwise what `get` does.
+        Raises the error that the registry answers with (`registry.entities.problem.error_of`), Unreachable, and
+        BadReply for an answer that is no such entity.
         """
         with self._asked("GET", path + _query(query), None, {"Accept": "application/json"}) as response:
             return self._entity(response, kind)
@@ -229,13 +221,6 @@ class Connection:
         except ValueError as error:
             raise BadReply(f"{self.address} does not answer as a registry does: {str(error)[:300]}") from error
 
-    def send(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
-        """The JSON object that answers `body`, sent as JSON unless it is None; empty when the answer has none."""
-        data = None if body is None else json.dumps(body, allow_nan=False).encode()
-        headers = {"Accept": "application/json"} | ({} if data is None else {"Content-Type": "application/json"})
-        with self._asked(method, path + _query(query), data, headers) as response:
-            return self._values(response, must=response.status != 204)
-
     def send_bytes(
         self, kind: type[E], method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str]
     ) -> E:
@@ -250,7 +235,7 @@ class Connection:
     def download(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:
         """The answer at `path`, whose bytes are streamed inside the block; 304 and 416 are answers too."""
         with self._asked("GET", path, None, headers or {}, as_data=True) as response:
-            yield Reply(response.status, _headers(response), {}, response, self._read_seconds)
+            yield Reply(response.status, _headers(response), response, self._read_seconds)
 
     @contextmanager
     def _asked(
@@ -319,21 +304,6 @@ class Connection:
         if redirects > REDIRECTS_MAX or method not in ("GET", "HEAD"):
             raise BadReply(f"{self.address} sends on to {location[:200]!r}, and further requests are not followed")
         return there
-
-    def _values(self, response: BaseHTTPResponse, *, must: bool) -> dict[str, Any]:
-        """Return the JSON object of an answer. What is no object raises BadReply if it `must` be one, else is empty."""
-        data = self._whole(response)
-        try:
-            values = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            if must:
-                raise BadReply(f"{self.address} does not answer as a registry does: no JSON") from error
-            return {}
-        if isinstance(values, dict):
-            return values
-        if must:
-            raise BadReply(f"{self.address} does not answer as a registry does: no JSON object")
-        return {}
 
     def _whole(self, response: BaseHTTPResponse) -> bytes:
         """Return the body of an answer; raises BadReply for one that is too large, Unreachable for one that is cut."""

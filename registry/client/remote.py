@@ -239,7 +239,7 @@ class RemoteRegistry:
         progress: TextProgress | None = None,
     ) -> VerdictReport:
         """Run a chimera on the server, beside its base, its donors and a control, and return the verdict."""
-        from organs.registry.client.composing import converted, done
+        from organs.registry.client.composing import job_result
         from organs.registry.entities.verdict import VerdictReport
 
         if texts is not None or runtime is not None:
@@ -250,7 +250,7 @@ class RemoteRegistry:
                 progress(f"{share:.0%} {note}")
 
         request = ValidationRequest(chimera=chimera, tokens=tokens)
-        return converted(self.connection, VerdictReport, done(self.connection, "/validations", request, report_step))
+        return job_result(self.connection, VerdictReport, "/validations", request, report_step)
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
         """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""

@@ -325,13 +325,13 @@ def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
         recipe=recipe_to_json(plan.recipe),
         findings=encode(plan.findings).decode(),
         prediction=encode(prediction).decode(),
-        origins=_json(origins_of(plan)),
+        origins=_json(_origins(plan)),
         parents=tuple(_acts(plan)),
         computations=tuple(_computations(file)),
     )
 
 
-def origins_of(plan: Plan) -> dict[str, Any]:
+def _origins(plan: Plan) -> dict[str, Any]:
     """Return the origins of all tensors that are not the base's own: `parents` (number 0 is the base) and `parts`.
 
     A part has the number of the model of its organ or of the computation's source, and the acts.

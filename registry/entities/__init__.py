@@ -20,4 +20,5 @@ classes.
     organ           organs: at their places, by digest with all measurements
     model           models: as lines of lists, and with their organs
     job             jobs: work that takes longer than a request
+    about           the registry as a whole: its version, its figures, and where to continue
 """

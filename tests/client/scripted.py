@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from organs.registry.client.connection import Connection
+from organs.registry.entities.base import Entity
 from organs.registry.entities.problem import data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import OrganError
 
@@ -44,6 +45,12 @@ class Answer:
 CUT = Answer(body=None)
 """The line is cut before anything is answered."""
 Script = Callable[[Asked], Answer]
+
+
+class Fine(Entity, frozen=True, kw_only=True):
+    """An answer that is accepted."""
+
+    fine: bool
 
 
 def as_json(values: Any, status: int = 200, **headers: str) -> Answer:

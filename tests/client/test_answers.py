@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -14,6 +15,7 @@ from organs.registry.client.address import (
     check_file_name,
     parse_full_name,
 )
+from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.entities.chimera import Chimera
@@ -61,6 +63,12 @@ def decoded(kind: type[Entity]) -> Callable[[Any], None]:
     return take
 
 
+def raw(connection: Connection, path: str, **query: str | int) -> Any:
+    """Return the JSON at a path, without the checks of the client."""
+    with connection.download(f"{path}?{urlencode(query)}") as reply:
+        return json.loads(b"".join(reply.stream()))
+
+
 @pytest.fixture(scope="module")
 def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
     """True answers, shortened, each with what takes it."""
@@ -70,18 +78,18 @@ def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
     with RemoteRegistry(served.url) as there:
         ask = there.connection
         found: dict[str, tuple[Any, Callable[[Any], object]]] = {
-            "organs": (ask.get(f"{API}/organs", limit=2), decoded(OrganPage)),
-            "facets": (ask.get(f"{API}/facets", q="type:norm"), decoded(FacetCounts)),
-            "models": (ask.get(f"{API}/models", limit=2), decoded(ModelPage)),
-            "model": (ask.get(f"{API}/models/local/first"), shown_model),
-            "organ": (ask.get(f"{API}/organs/{first.organs[0].digest}"), decoded(Organ)),
-            "chimera": (ask.get(f"{API}/chimeras/{first.lock_id}"), decoded(Chimera)),
-            "fits": (ask.get(f"{API}/compatibility", base="base", donor="tuned"), decoded(Compatibility)),
-            "comparison": (ask.get(f"{API}/compare", first="base", second="tuned"), decoded(Comparison)),
-            "figures": (ask.get(f"{API}/reports/figures"), shown_report),
+            "organs": (raw(ask, f"{API}/organs", limit=2), decoded(OrganPage)),
+            "facets": (raw(ask, f"{API}/facets", q="type:norm"), decoded(FacetCounts)),
+            "models": (raw(ask, f"{API}/models", limit=2), decoded(ModelPage)),
+            "model": (raw(ask, f"{API}/models/local/first"), shown_model),
+            "organ": (raw(ask, f"{API}/organs/{first.organs[0].digest}"), decoded(Organ)),
+            "chimera": (raw(ask, f"{API}/chimeras/{first.lock_id}"), decoded(Chimera)),
+            "fits": (raw(ask, f"{API}/compatibility", base="base", donor="tuned"), decoded(Compatibility)),
+            "comparison": (raw(ask, f"{API}/compare", first="base", second="tuned"), decoded(Comparison)),
+            "figures": (raw(ask, f"{API}/reports/figures"), shown_report),
             "table": (json.loads(encode(REPORT)), shown_report),
-            "plan": (ask.send("POST", f"{API}/plans", recipe), decoded(PlannedRecipe)),
-            "job": (ask.send("POST", f"{API}/reports", {"limit": 1}), decoded(Job)),
+            "plan": (json.loads(encode(ask.post(PlannedRecipe, f"{API}/plans", recipe))), decoded(PlannedRecipe)),
+            "job": (json.loads(encode(ask.post(Job, f"{API}/reports", {"limit": 1}))), decoded(Job)),
         }
     return {name: (shortened(values), take) for name, (values, take) in found.items()}
 

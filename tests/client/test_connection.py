@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import pytest
 
 from organs.registry.client.connection import ANSWER_MAX_BYTES, CHUNK_BYTES, Connection
+from organs.registry.entities.base import Entity
 from organs.registry.entities.submission import KnownDigests
 from organs.registry.errors import (
     BadInput,
@@ -31,7 +31,7 @@ from organs.registry.errors import (
     Unreachable,
 )
 from organs.registry.tokens import new_token
-from tests.client.scripted import CUT, Answer, Asked, Script, as_json, as_problem, scripted
+from tests.client.scripted import CUT, Answer, Asked, Fine, Script, as_json, as_problem, scripted
 from tests.web.live import nobody
 
 FINE = as_json({"fine": True})
@@ -57,10 +57,10 @@ def test_a_request_names_the_program_its_version_and_the_token_and_carries_json(
     token = new_token().text
     with scripted(lambda _: FINE) as server:
         connection = Connection(f"{server.url}/", token)
-        assert connection.send("POST", "/api/v1/uploads", {"kind": "piece"}) == {"fine": True}
-        assert connection.get("/api/v1/models", q="a b&c", limit=2, after=None, ranked=True, by=["x", "y"]) == {
-            "fine": True
-        }
+        assert connection.post(Fine, "/api/v1/uploads", {"kind": "piece"}) == Fine(fine=True)
+        assert connection.read(
+            Fine, "/api/v1/models", q="a b&c", limit=2, after=None, ranked=True, by=["x", "y"]
+        ) == Fine(fine=True)
         posted, got = server.asked
     assert (posted.method, posted.path, posted.values) == ("POST", "/api/v1/uploads", {"kind": "piece"})
     assert posted.headers["User-Agent"].startswith("organ-registry/")
@@ -124,14 +124,14 @@ def test_an_answer_without_a_known_code_is_an_error_by_its_status(
     answer: Answer, kind: type[OrganError], said: str
 ) -> None:
     with scripted(lambda _: answer) as server, pytest.raises(kind, match=said) as raised:
-        Connection(server.url).get("/api/v1/x")
+        Connection(server.url).read(Fine, "/api/v1/x")
     assert type(raised.value) is kind
 
 
 def test_a_cut_line_is_tried_again_where_asking_twice_is_asking_once() -> None:
     naps = Naps()
     with scripted(in_turn(CUT, CUT, FINE)) as server:
-        assert Connection(server.url, sleep=naps).get("/x") == {"fine": True}
+        assert Connection(server.url, sleep=naps).read(Fine, "/x") == Fine(fine=True)
         assert len(server.asked) == 3
     assert 0 < naps.seconds[0] < naps.seconds[1] * 1.5
 
@@ -139,7 +139,7 @@ def test_a_cut_line_is_tried_again_where_asking_twice_is_asking_once() -> None:
 @pytest.mark.parametrize(
     "send",
     [
-        lambda connection: connection.send("POST", "/x", {}),
+        lambda connection: connection.post(Fine, "/x", {}),
         lambda connection: connection.send_bytes(KnownDigests, "PATCH", "/x", b"abc", {}),
     ],
 )
@@ -154,7 +154,7 @@ def test_nobody_there_is_said_in_one_sentence_after_some_tries() -> None:
     naps = Naps()
     refused = r"^http://127\.0\.0\.1:\d+ does not answer: .*refused"
     with nobody() as url, pytest.raises(Unreachable, match=refused) as raised:
-        Connection(url, sleep=naps).get("/x")
+        Connection(url, sleep=naps).read(Fine, "/x")
     assert "object at" not in str(raised.value)
     assert len(naps.seconds) == 3
 
@@ -166,7 +166,7 @@ def test_a_registry_that_says_later_is_asked_later() -> None:
         as_problem(503, "busy", Retry_After=past),
     )
     with scripted(in_turn(*later, FINE)) as server:
-        assert Connection(server.url, sleep=naps).send("POST", "/x", {}) == {"fine": True}
+        assert Connection(server.url, sleep=naps).post(Fine, "/x", {}) == Fine(fine=True)
     assert naps.seconds == [7.0, 0.0]
 
 
@@ -174,7 +174,7 @@ def test_a_registry_that_says_much_later_is_not_waited_for() -> None:
     naps = Naps()
     with scripted(lambda _: as_problem(429, "often", Retry_After="61")) as server:
         with pytest.raises(TooMany) as raised:
-            Connection(server.url, sleep=naps).get("/x")
+            Connection(server.url, sleep=naps).read(Fine, "/x")
         assert len(server.asked) == 1
     assert (raised.value.seconds, naps.seconds) == (61.0, [])
 
@@ -184,15 +184,15 @@ def test_a_redirect_within_the_registry_is_followed_for_what_is_only_read() -> N
         return FINE if asked.path == "/there" else Answer(308, b"", {"Location": "/there"})
 
     with scripted(script) as server:
-        assert Connection(server.url).get("/here") == {"fine": True}
+        assert Connection(server.url).read(Fine, "/here") == Fine(fine=True)
         with pytest.raises(BadReply, match="not followed"):
-            Connection(server.url).send("PUT", "/here", {})
+            Connection(server.url).put(Fine, "/here", {})
 
 
 def test_a_redirect_round_and_round_ends() -> None:
     with scripted(lambda _: Answer(302, b"", {"Location": "/x"})) as server:
         with pytest.raises(BadReply, match="not followed"):
-            Connection(server.url).get("/x")
+            Connection(server.url).read(Fine, "/x")
         assert len(server.asked) < 10
 
 
@@ -203,7 +203,7 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
     with scripted(lambda _: FINE) as other, scripted(lambda _: Answer(302, b"", {"Location": location})) as server:
         location = there.format(other=other.port, port=server.port) or "ftp://127.0.0.1/x"
         with pytest.raises(BadReply, match="elsewhere"):
-            Connection(server.url, new_token().text).get("/x")
+            Connection(server.url, new_token().text).read(Fine, "/x")
         with pytest.raises(BadReply, match="elsewhere"), Connection(server.url).download("/x"):
             pass
         assert not other.asked
@@ -212,21 +212,21 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
 def test_a_huge_answer_is_not_read() -> None:
     huge = Answer(200, b'"' + b"a" * (ANSWER_MAX_BYTES + 5) + b'"')
     with scripted(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
-        Connection(server.url).get("/x")
+        Connection(server.url).read(Fine, "/x")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"a":', b"[" * 100_000, b"\xff\xfe"])
 def test_an_answer_that_is_no_json_object_is_no_registrys(body: bytes) -> None:
     with scripted(lambda _: Answer(200, body)) as server, pytest.raises(BadReply, match="as a registry does"):
-        Connection(server.url).get("/x")
+        Connection(server.url).read(Fine, "/x")
 
 
 def test_an_answer_that_never_comes_is_given_up() -> None:
     with scripted(lambda _: Answer(200, b"{", promised=100)) as server, pytest.raises(Unreachable, match="cut"):
-        Connection(server.url).get("/x")
+        Connection(server.url).read(Fine, "/x")
     with scripted(slow := Slow()) as server:
         with pytest.raises(Unreachable, match="timed out"):
-            Connection(server.url, read_seconds=0.1, tries=1).get("/x")
+            Connection(server.url, read_seconds=0.1, tries=1).read(Fine, "/x")
         slow.go_on()
 
 
@@ -246,8 +246,8 @@ def test_a_refused_request_leaves_the_connection_as_good_as_before() -> None:
     with scripted(in_turn(as_problem(404, "no"), FINE)) as server:
         connection = Connection(server.url)
         with pytest.raises(NotFound):
-            connection.get("/x")
-        assert connection.get("/x") == {"fine": True}
+            connection.read(Fine, "/x")
+        assert connection.read(Fine, "/x") == Fine(fine=True)
 
 
 @pytest.mark.parametrize(
@@ -290,14 +290,20 @@ def test_a_mistyped_token_is_refused_before_anything_is_sent() -> None:
     assert token[:-1] not in str(raised.value)
 
 
+class Echo(Entity, frozen=True, kw_only=True):
+    """The path of a request."""
+
+    path: str
+
+
 def test_several_threads_share_one_connection() -> None:
     def script(asked: Asked) -> Answer:
         return as_json({"path": asked.path})
 
     with scripted(script) as server, ThreadPoolExecutor(8) as threads:
         connection = Connection(server.url)
-        answers: list[dict[str, Any]] = list(threads.map(lambda number: connection.get(f"/{number}"), range(60)))
-    assert answers == [{"path": f"/{number}"} for number in range(60)]
+        answers = list(threads.map(lambda number: connection.read(Echo, f"/{number}"), range(60)))
+    assert answers == [Echo(path=f"/{number}") for number in range(60)]
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
@@ -337,7 +343,7 @@ def test_line_138_a_server_that_drips_bytes_does_not_hold_a_call(beginning: byte
         connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
         begun = time.monotonic()
         with pytest.raises(Unreachable, match=r"it took more than 0\.2\d* seconds"):
-            connection.get("/api/v1/models")
+            connection.read(Fine, "/api/v1/models")
         assert time.monotonic() - begun < 20, "the answer would take 20 seconds, and is not waited for a second time"
         connection.close()
 
@@ -363,6 +369,6 @@ def test_a_connection_that_was_cut_in_time_is_not_used_again() -> None:
     with scripted(script) as server:
         connection = Connection(server.url, read_seconds=0.2)
         with pytest.raises(Unreachable):
-            connection.send("POST", "/x", {})
-        assert connection.get("/y") == {"fine": True}
+            connection.post(Fine, "/x", {})
+        assert connection.read(Fine, "/y") == Fine(fine=True)
         connection.close()

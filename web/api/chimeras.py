@@ -20,8 +20,8 @@ from organs.web.api.operation import (
     json_body,
     operation,
     queued,
-    requested_recipe,
     read_body,
+    requested_recipe,
     writing_operation,
 )
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flask import g, request, url_for
@@ -12,7 +13,7 @@ from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job, job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.compose.chimeras import lock_of_name
-from organs.registry.entities.job import Details, Job, JobPage
+from organs.registry.entities.job import Job, JobPage
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.web.auth import ANY
 from organs.web.pages.routes import Context, Page, paged, pages, writing_form
@@ -64,7 +65,7 @@ class Outcome:
     links: tuple[Link, ...] = ()
 
 
-def outcome(kind: str, result: Details, lock: str | None = None) -> Outcome:
+def outcome(kind: str, result: Mapping[str, object], lock: str | None = None) -> Outcome:
     """Return what the page shows of the result of a job of that kind.
 
     `lock` is the digest of the lock of the chimera that the result is about, where the result does not have it.
@@ -84,7 +85,7 @@ def outcome(kind: str, result: Details, lock: str | None = None) -> Outcome:
     return Outcome(tuple(facts), tuple(differences), tuple(links))
 
 
-def result_links(result: Details) -> list[Link]:
+def result_links(result: Mapping[str, object]) -> list[Link]:
     """Return links to the models and organs that a result names under `model`, `models`, `organ` and `organs`, and to
     the chimera whose `lock` it has."""
     models = [name for name in _texts(result, "model") if _is_name(name)]
@@ -96,7 +97,7 @@ def result_links(result: Details) -> list[Link]:
     return list({link.address: link for link in links}.values())[:LINKS_MAX]
 
 
-def _validated(result: Details, lock: str | None) -> list[Fact]:
+def _validated(result: Mapping[str, object], lock: str | None) -> list[Fact]:
     verdict, reason, name = (_text(result, key) for key in ("verdict", "reason", "model"))
     meaning = f": {MEANINGS[verdict]}" if verdict in MEANINGS else ""
     return [
@@ -106,7 +107,7 @@ def _validated(result: Details, lock: str | None) -> list[Fact]:
     ]
 
 
-def _composed(result: Details) -> list[Fact]:
+def _composed(result: Mapping[str, object]) -> list[Fact]:
     size, created = result.get("size_bytes"), result.get("created")
     return [
         *_chimera(_text(result, "model"), _lock(result)),
@@ -115,7 +116,7 @@ def _composed(result: Details) -> list[Fact]:
     ]
 
 
-def _measured(result: Details) -> tuple[list[Fact], list[Difference]]:
+def _measured(result: Mapping[str, object]) -> tuple[list[Fact], list[Difference]]:
     measured, found = result.get("measured"), result.get("differences")
     name = _text(result, "model")
     facts = [Fact("model", name, model_address(name))] if _is_name(name) else []
@@ -128,7 +129,7 @@ def _measured(result: Details) -> tuple[list[Fact], list[Difference]]:
     ]
 
 
-def _reported(result: Details) -> list[Fact]:
+def _reported(result: Mapping[str, object]) -> list[Fact]:
     if "report" not in result:
         return []
     name = _text(result, "model")
@@ -149,18 +150,18 @@ def _is_name(text: str) -> bool:
     return 1 <= text.find("/") < len(text) - 1 and len(text) <= MODEL_TEXT_MAX_LENGTH
 
 
-def _text(result: Details, name: str) -> str:
+def _text(result: Mapping[str, object], name: str) -> str:
     """Return the member `name` if it is a short text, else an empty text."""
     text = result.get(name)
     return text if isinstance(text, str) and len(text) <= TEXT_MAX else ""
 
 
-def _lock(result: Details) -> str:
+def _lock(result: Mapping[str, object]) -> str:
     """Return the lock of the chimera that was made; jobs of former versions have it as `lock`."""
     return _text(result, "lock_id") or _text(result, "lock")
 
 
-def _texts(result: Details, name: str) -> list[str]:
+def _texts(result: Mapping[str, object], name: str) -> list[str]:
     """Return the short texts in the member `name` and in its plural."""
     one, many = result.get(name), result.get(f"{name}s")
     found = [one, *(many if isinstance(many, list) else [])]

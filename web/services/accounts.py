@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import structs
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.accounts import (
@@ -10,7 +11,6 @@ from organs.registry.catalog.queries.accounts import (
     account_token,
     contributor_by_name,
     token_by_public_id,
-    token_members,
     tokens_of,
 )
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
@@ -86,7 +86,9 @@ def create_own_token(request: TokenRequest) -> CreatedToken:
     rates().hit(NEW_TOKENS, who.name or "")
     with registry().catalog.writing() as session:
         made = create_child_token(session, account.token_id, request.scopes, request.label, request.days)
-        return CreatedToken(**token_members(session, token_by_public_id(session, made.public_id)), token=made.text)
+        return CreatedToken(
+            **structs.asdict(account_token(session, token_by_public_id(session, made.public_id))), token=made.text
+        )
 
 
 def revoke_own_token(public_id: str) -> AccountToken:

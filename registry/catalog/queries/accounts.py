@@ -129,23 +129,18 @@ def tokens_of(session: Session, contributor_id: int) -> tuple[AccountToken, ...]
 
 def account_token(session: Session, row: Token) -> AccountToken:
     """Return a token as its owner sees it."""
-    return AccountToken(**token_members(session, row))
-
-
-def token_members(session: Session, row: Token) -> dict[str, Any]:
-    """Return the members of an AccountToken."""
     parent = None if row.parent_id is None else session.get_one(Token, row.parent_id)
-    return {
-        "id": row.public_id,
-        "label": row.label,
-        "scopes": tuple(row.scopes.split()),
-        "state": _token_state(row, tables.now()),
-        "created_by": None if parent is None else parent.public_id,
-        "created_at": row.created_at,
-        "expires_at": row.expires_at,
-        "revoked_at": row.revoked_at,
-        "last_used_at": row.last_used_at,
-    }
+    return AccountToken(
+        id=row.public_id,
+        label=row.label,
+        scopes=tuple(row.scopes.split()),
+        state=_token_state(row, tables.now()),
+        created_by=None if parent is None else parent.public_id,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )
 
 
 def token_by_public_id(session: Session, public_id: str, contributor_id: int | None = None) -> Token:

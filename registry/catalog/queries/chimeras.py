@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import Row, and_, func, select
@@ -126,20 +126,18 @@ class StoredComputation(Entity, frozen=True, kw_only=True):
         digest, dtype, shape = self.source
         return digest, dtype, "x".join(map(str, shape))
 
-    def made(self, thetas: Mapping[OrganKey, float | None]) -> dict[str, Any]:
-        """Return the members of a MadeOrgan."""
+    def made(self, thetas: Mapping[OrganKey, float | None]) -> MadeOrgan:
+        """Return how the organ was computed; `thetas` has θ of the organs that it may come from."""
         digest, dtype, shape = self.source
-        return {
-            "acts": (*(("adapter",) if self.add else ()), *(("purified",) if self.purify else ())),
-            "method": self.purify,
-            "keep": self.keep,
-            "adapters": tuple(
-                AddedAdapter(a=a[0], b=b[0], alpha=alpha, scale=scale) for a, b, alpha, scale in self.add
-            ),
-            "dtype": self.dtype,
-            "source": OrganSource(digest=digest, dtype=dtype, shape=shape),
-            "theta_before": thetas.get(self.key),
-        }
+        return MadeOrgan(
+            acts=(*(("adapter",) if self.add else ()), *(("purified",) if self.purify else ())),
+            method=self.purify,
+            keep=self.keep,
+            adapters=tuple(AddedAdapter(a=a[0], b=b[0], alpha=alpha, scale=scale) for a, b, alpha, scale in self.add),
+            dtype=self.dtype,
+            source=OrganSource(digest=digest, dtype=dtype, shape=shape),
+            theta_before=thetas.get(self.key),
+        )
 
 
 def made_organs(session: Session, digest: str) -> tuple[MadeOrgan, ...]:
@@ -153,7 +151,7 @@ def made_organs(session: Session, digest: str) -> tuple[MadeOrgan, ...]:
     )
     stored = [_stored_computation(text) for text in session.scalars(statement)]
     thetas = thetas_of(session, {one.key for one in stored})
-    return tuple(MadeOrgan(**one.made(thetas)) for one in stored)
+    return tuple(one.made(thetas) for one in stored)
 
 
 def _stored_computation(text: str) -> StoredComputation:
