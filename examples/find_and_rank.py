@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 
 from opening import opened
-from organs.registry.present.registered import RegisteredModel
 
 from organs.registry import LocalRegistry
+from organs.registry.models import RegisteredModel
 
 
 def main() -> None:
