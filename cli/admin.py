@@ -1,4 +1,4 @@
-"""`organ admin`, `verify`, `sweep` and `backup`: look after a registry."""
+"""Administration: `organ verify`, `backup`, `sweep` and `admin`."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _LIMIT = click.option(
     "--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Rows on a page."
 )
 _AFTER = click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
-_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _QUIET = click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
-_REASON = click.option("--reason", required=True, metavar="TEXT", help="Why: people who use the model will read it.")
+_REASON = click.option("--reason", required=True, metavar="TEXT", help="The reason, for the users of the model.")
 _SUBMISSION = click.argument("submission", type=click.IntRange(1, ID_MAX))
 
 
 @click.group(cls=CommandGroup)
 def admin() -> None:
-    """Look after a registry: what waits for review; yank, restore, remove; events; check the protections (doctor).
+    """Review submissions; yank, restore and remove models; list events; check the protections (doctor).
 
-    These work on the registry's own folder, not over the network.
+    These commands work on the registry's folder, not over the network.
     """
 
 
@@ -59,7 +59,7 @@ def admin() -> None:
 @_JSON
 @_QUIET
 def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
-    """List the submissions that wait for review, the longest waiting first."""
+    """List the submissions to review, the oldest first."""
     from organs.registry.catalog.queries.administration import waiting_submissions
 
     with local_registry() as registry, registry.catalog.reading() as session:
@@ -94,7 +94,7 @@ def show_submission(submission: int, as_json: bool) -> None:
 @admin.command()
 @_SUBMISSION
 def approve(submission: int) -> None:
-    """Publish what waits: its model is visible from now on."""
+    """Publish a submission: its model is visible from now on."""
     from organs.ingest.contributions.submissions import (
         approve_submission,  # with the relatives of models, which is numpy
     )
@@ -107,9 +107,9 @@ def approve(submission: int) -> None:
 
 @admin.command()
 @_SUBMISSION
-@click.option("--reason", required=True, metavar="TEXT", help="Why: its contributor will read it.")
+@click.option("--reason", required=True, metavar="TEXT", help="The reason, for its contributor.")
 def refuse(submission: int, reason: str) -> None:
-    """Refuse what waits; its bytes go with the next sweeps."""
+    """Refuse a submission; the next sweeps remove its bytes."""
     from organs.ingest.contributions.submissions import refuse_submission
     from organs.registry.catalog.register.accounts import LOCAL
 
@@ -122,7 +122,7 @@ def refuse(submission: int, reason: str) -> None:
 @click.argument("model")
 @_REASON
 def yank_model(model: str, reason: str) -> None:
-    """Take MODEL out of searches and rankings. Who knows its name and version, or its digest, still gets it."""
+    """Hide MODEL from searches and rankings. It can still be downloaded by its exact name or its digest."""
     from organs.registry.catalog.queries.administration import model_in_any_state
     from organs.registry.catalog.register.accounts import LOCAL
     from organs.registry.catalog.register.models import hide_model
@@ -137,7 +137,7 @@ def yank_model(model: str, reason: str) -> None:
 @admin.command("restore")
 @click.argument("model")
 def restore_model(model: str) -> None:
-    """Show MODEL again, which was yanked."""
+    """Show a yanked MODEL again."""
     from organs.ingest.service import publish_model
     from organs.registry.catalog.queries.administration import model_in_any_state
     from organs.registry.catalog.register.accounts import LOCAL
@@ -154,13 +154,13 @@ def restore_model(model: str) -> None:
 @admin.command("remove")
 @click.argument("model")
 @_REASON
-@click.option("-y", "--yes", is_flag=True, help="Do it; without this, only say what would go.")
+@click.option("-y", "--yes", is_flag=True, help="Remove it; without this, only print what would be removed.")
 @_JSON
 def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
-    """Remove MODEL for good. Its name, its digest and the reason stay, so that links say what became of it.
+    """Remove MODEL permanently. Its name, its digest and the reason stay, for links to it.
 
-    Without -y it says what would go. The bytes that nothing else needs go with the next two runs of organ sweep;
-    chimeras keep the organs that they have of it.
+    Without -y, print what would be removed. The next two runs of organ sweep remove the bytes that nothing else needs.
+    Chimeras keep the organs that they have from it.
     """
     from organs.registry.catalog.queries.administration import (
         model_in_any_state,
@@ -188,8 +188,8 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
 @admin.command()
 @_LIMIT
 @_AFTER
-@click.option("--by", default="", metavar="NAME", help="Only what that contributor did.")
-@click.option("--action", default="", metavar="WORDS", help="Only that action, as the list calls it.")
+@click.option("--by", default="", metavar="NAME", help="Only actions of this contributor.")
+@click.option("--action", default="", metavar="WORDS", help="Only this action, as in the list.")
 @_JSON
 def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -> None:
     """List who did what, newest first."""
@@ -213,9 +213,9 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
 @admin.command()
 @_JSON
 def doctor(as_json: bool) -> int:
-    """Check what protects the registry here: how processes that read untrusted data are confined, and its folder.
+    """Check the protections of the registry: the sandbox of processes that read untrusted data, and its folder.
 
-    Exit status 1 where ORGAN_SANDBOX=require refuses to run one of these processes, or the folder is open to others.
+    The exit status is 1 if ORGAN_SANDBOX=require refuses one of these processes, or if other users can read the folder.
     """
     settings = Settings.from_environment(os.environ)
     here = kernel()
@@ -358,13 +358,13 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 @click.option(
     "--repair",
     is_flag=True,
-    help="Set faulty blobs aside, so that the next ingest of their bytes heals them, and put wrong totals right.",
+    help="Set faulty blobs aside, so that the next ingest of their bytes replaces them; correct wrong totals.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
-    """Check that every blob is there; with --read-data, that it still gives the bytes that its digest names.
+    """Check that every blob exists; with --read-data, that its bytes have the right digest.
 
-    Exit status 7 for faulty blobs, each of which is named with the tensors that need it; 1 for wrong totals.
+    Faulty blobs are listed with the tensors that need them. The exit status is 7 for faulty blobs, 1 for wrong totals.
     """
     from organs.registry.catalog.queries.reports import running_totals
     from organs.registry.upkeep import verify as run_verify
@@ -383,16 +383,16 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
 
 
 @click.command()
-@click.option("-y", "--yes", is_flag=True, help="Do it; without this, only say what would be done.")
+@click.option("-y", "--yes", is_flag=True, help="Remove them; without this, only print what would be removed.")
 @click.option(
-    "--older-than", default="24h", show_default=True, metavar="AGE", help="Spare what was needed since (90m, 3d)."
+    "--older-than", default="24h", show_default=True, metavar="AGE", help="Keep what was needed since then (90m, 3d)."
 )
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def sweep(yes: bool, older_than: str, as_json: bool) -> None:
-    """Remove stored bytes that no model needs: what interrupted ingests and removed models have left behind.
+    """Remove stored bytes that no model needs, from interrupted ingests and removed models.
 
-    In two runs: the first dooms what nobody has needed for a day, a later one removes what is still doomed. Uploads
-    that have expired go too, of which nobody made a model.
+    This takes two runs: the first marks blobs that were not needed for a day as doomed, a later one removes those that
+    are still doomed. Expired uploads are removed too.
     """
     from organs.ingest.contributions.uploads import tidy_uploads
     from organs.registry.upkeep import sweep as run_sweep
@@ -468,14 +468,14 @@ assert timedelta(hours=24) == GRACE  # the option's default says so
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--verify", "read_back", is_flag=True, help="Read all bytes of the copy and hash them before it counts.")
-@click.option("--blobs-only", is_flag=True, help="Leave the database to pg_dump, which must have run before.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--verify", "read_back", is_flag=True, help="Read and hash all bytes of the copy at the end.")
+@click.option("--blobs-only", is_flag=True, help="Do not copy the database: pg_dump must have run before.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> int:
-    """Copy the registry into FOLDER while it is served and written to. Run again, it copies what is new.
+    """Copy the registry into FOLDER, also while it is in use. The next run copies only what is new.
 
-    FOLDER is then a registry itself: `organ --home FOLDER verify --read-data` checks it, and to restore is to copy it
-    back. Uploads that are under way are left out. Exit status 7 when blobs of the registry are missing or faulty.
+    FOLDER is a registry too: `organ --home FOLDER verify --read-data` checks it. To restore, copy it back. Unfinished
+    uploads are not copied. The exit status is 7 if blobs of the registry are missing or faulty.
     """
     from organs.registry.backup import back_up
     from organs.registry.catalog.queries.reports import running_totals

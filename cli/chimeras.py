@@ -52,10 +52,7 @@ from organs.registry.entities.plan import Compatibility, FitCount, TypeCompatibi
 from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
 from organs.registry.errors import BadLock, BadRecipe, BadSource
 from organs.registry.names import parse_model_name
-from organs.registry.sandbox.process import Limits, Sandbox
 from organs.registry.settings import Settings
-from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import (
     TOKENS_DEFAULT,
     TOKENS_MAX,
@@ -77,6 +74,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.plan import Plan
     from organs.registry.compose.recipe import Recipe
     from organs.registry.local import LocalRegistry
+    from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.comparison import Candidate, Event
 
 
@@ -461,6 +459,7 @@ def validate(
     inert, undecided, broken. The exit status is 0 for every verdict, and 1 if there is none.
     """
     from organs.ingest.sources import GGUF_SUFFIX
+    from organs.registry.sandbox.process import Sandbox
 
     texts = [read_text(path) for path in paths] or None
     granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
@@ -478,6 +477,10 @@ def validate(
 
 def _runtime(template: str | None, seconds: int | None, granted: Sandbox) -> Runtime | None:
     """Return the runtime of the options; None for the default one."""
+    from organs.registry.sandbox.process import Limits, Sandbox
+    from organs.registry.validation.command import CommandRuntime  # loads HTTP, which composing does not need
+    from organs.registry.validation.llama import LlamaCpp
+
     if template is None and seconds is None and granted == Sandbox():
         return None
     limits = Limits(wall_seconds=float(SECONDS_DEFAULT if seconds is None else seconds))
@@ -500,6 +503,7 @@ def _validate_file(
 ) -> VerdictReport:
     from organs.registry.validation.comparison import CHANGED, file_candidate
     from organs.registry.validation.comparison import validate as compare
+    from organs.registry.validation.llama import LlamaCpp
     from organs.registry.validation.run import RunResult, verdict_report
     from organs.registry.validation.weights import grafted_organs
 

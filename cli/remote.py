@@ -52,23 +52,23 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.command("push")
 @click.argument("paths", nargs=-1, metavar="FILE...", required=True)
 @click.option("--name", help="NAMESPACE/NAME for a single model; by default the file's name in your namespace.")
-@click.option("--title", help="What the model is called on its page, instead of what the file says.")
+@click.option("--title", help="The title on the model's page, instead of the one in the file.")
 @click.option("--license", "license_name", help="The licence, as SPDX: apache-2.0, mit, cc-by-4.0 ...")
-@click.option("--description", help="What it is, in Markdown.")
-@click.option("--base", metavar="MODEL", help="The model that it was made from, or that its organs belong into.")
-@click.option("--tag", "tags", multiple=True, help="A word to find it by; more than once for several.")
-@click.option("--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="What is sent at once; 8M by default.")
+@click.option("--description", help="A description, in Markdown.")
+@click.option("--base", metavar="MODEL", help="The model that it was made from.")
+@click.option("--tag", "tags", multiple=True, help="A word for searches. Repeatable.")
+@click.option("--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="The size of a request. [default: 8M]")
 @click.option(
     "--acknowledge",
     "acknowledged",
     multiple=True,
     type=click.Choice(sorted(MUST_ACKNOWLEDGE)),
-    help="Publish it although it has this finding.",
+    help="Publish it in spite of this finding.",
 )
-@click.option("--no-wait", is_flag=True, help="Hand it in, and do not wait until it was checked.")
-@click.option("--dry-run", is_flag=True, help="Say what would travel, and send nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a model, a line each.")
-@click.option("-q", "--quiet", is_flag=True, help="Print addresses only: a model's once it is published.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for the check of the registry.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the address of each published model.")
 def push(
     paths: tuple[str, ...],
     name: str | None,
@@ -84,14 +84,14 @@ def push(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Send models to a registry elsewhere: only what it lacks.
+    """Send models to a remote registry: only the organs that it lacks.
 
-    FILE is a GGUF file, one with only some organs of a model, a folder, a pattern, any shard of a split set, an organ
-    directory, or a LoRA adapter. A push that was cut goes on where it was when it is run again, and a model that is
-    there already sends nothing. `organ login` keeps the token. The address of the model's page comes last; of a model
-    that is not published yet, because it waits for an administrator or nobody waits for it (--no-wait), that of its
-    submission, below /submissions/. The exit status is 1 when a model is refused or has a finding that must be
-    acknowledged first; of a single FILE that is not accepted, that of the error, such as 5 for too little quota.
+    FILE is a GGUF file, also one with only some organs of a model, a folder, a pattern, any shard of a split set, an
+    organ directory, or a LoRA adapter. An interrupted push continues when you run it again; a model that is registered
+    already sends nothing. `organ login` stores the token. The last line is the address of the model's page. A model
+    that is not published yet, because it waits for review or because of --no-wait, has the address of its submission,
+    below /submissions/. The exit status is 1 if a model is refused or has a finding to acknowledge first; for a single
+    FILE that is not accepted, it is that of the error, such as 5 for a full quota.
     """
     from organs.ingest.contributions.loads import user_memory
     from organs.ingest.contributions.push import PushOptions
@@ -120,7 +120,7 @@ def push(
 
 
 class _Shown:
-    """The progress of a push on stderr, one stage after another."""
+    """Shows the stages of a push on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -135,7 +135,7 @@ class _Shown:
         self._stage.close()
 
     def stage(self, label: str, total_bytes: int | None) -> None:
-        """Show `label`, with a bar where there are bytes to be dealt with."""
+        """Begin a stage, with a progress bar if it has bytes."""
         self._stage.close()
         self._advance = self._say = None
         if total_bytes is None:
@@ -144,12 +144,12 @@ class _Shown:
             self._advance = self._stage.enter_context(progress_bar(label, total_bytes, quiet=self._quiet))
 
     def advance(self, size_bytes: int) -> None:
-        """Bytes of the stage have been dealt with."""
+        """Advance the progress bar."""
         if self._advance is not None:
             self._advance(size_bytes)
 
     def say(self, text: str) -> None:
-        """What the stage waits for."""
+        """Show what the stage waits for."""
         if self._say is not None:
             self._say(text)
 
@@ -182,7 +182,7 @@ def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, qui
 
 
 def _outcome(report: PushReport) -> str:
-    """What came of it, in a line."""
+    """Return the result of a push, in one line."""
     known = f"{size_text(report.bytes_known)} in {_pieces(report.pieces_known)} known there"
     sent = f"{size_text(report.bytes_sent)} in {_pieces(report.pieces_sent)}"
     if report.state == THERE:

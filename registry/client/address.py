@@ -30,11 +30,11 @@ class Address:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody on the way can read along: it is encrypted, or never leaves this machine."""
+        """Whether others cannot read the data: the connection is encrypted, or stays on this machine."""
         return self.scheme == "https" or _is_loopback(self.host)
 
     def of(self, path: str) -> str:
-        """The whole address of `path`, which begins with a slash."""
+        """Return the URL of `path`, which begins with a slash."""
         assert path.startswith("/"), path
         return f"{self}{path}"
 
@@ -45,7 +45,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """The address in `text`, `https://host[:port]`; raises BadSetting for anything else."""
+    """Return the address in `text`, `https://host[:port]`; raises BadSetting for anything else."""
     origin = _origin(text)
     parts = _split(text)
     if origin is None or parts is None or parts.query or parts.fragment or "@" in parts.netloc:
@@ -68,7 +68,7 @@ def _split(text: str) -> SplitResult | None:
         return None
     try:
         parts = urlsplit(text)
-        _ = parts.port, parts.hostname  # a port that is no number is refused when it is asked for
+        _ = parts.port, parts.hostname  # an invalid port raises ValueError here
     except ValueError:
         return None
     return parts
@@ -87,7 +87,7 @@ _PLAIN_FILE = re.compile(r"[A-Za-z0-9_+@][A-Za-z0-9._+@ -]{0,179}", re.ASCII)
 
 
 def parse_full_name(text: str) -> ModelName:
-    """The model of that full name, as a registry gives it; raises BadReply for anything else."""
+    """Return the full name of a model in an answer; raises BadReply for an invalid one."""
     try:
         name = parse_model_name(text)
     except BadName as error:
@@ -98,12 +98,12 @@ def parse_full_name(text: str) -> ModelName:
 
 
 def model_path(name: ModelName) -> str:
-    """Where the API has the model."""
+    """Return the path of a model in the API."""
     return f"/models/{quote(str(name), safe='/@')}"
 
 
 def gguf_path(full_name: str) -> str:
-    """Where a model is as one file, by its full name as a registry gives it; raises BadReply for what is no name."""
+    """Return the path of a model as one file, by its full name in an answer; raises BadReply for an invalid name."""
     return f"{model_path(parse_full_name(full_name))}.gguf"
 
 
@@ -113,13 +113,13 @@ def file_path(full_name: str, file: str) -> str:
 
 
 def check_file_name(text: str) -> str:
-    """A file's name that a registry gives, if a file can have it on any disk; raises BadReply for anything else."""
+    """Return the name of a file in an answer if it is valid on any disk; raises BadReply for any other."""
     if not _PLAIN_FILE.fullmatch(text) or text[-1] in ". ":
         raise BadReply(f"the registry names a file {text[:80]!r}, which is no plain name of a file")
     return text
 
 
 def whole_file_name(text: str, model: ModelName) -> str:
-    """How the only file of `model`, called `text`, is called here: by the model's name if that is no plain one."""
+    """Return the name for the single file of `model`: `text`, or the name of the model if that is not a safe one."""
     plain = _PLAIN_FILE.fullmatch(text) and text.endswith(".gguf")
     return text if plain else f"{model.name}.gguf"

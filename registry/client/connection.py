@@ -1,4 +1,4 @@
-"""Requests to one registry elsewhere: bounded, timed, repeated where that is safe, with a token that goes nowhere else.
+"""Requests to one remote registry: with limits of size and time, repeated if that is safe; the token goes only there.
 
 What answers is not trusted: an answer in JSON has a largest size, a redirect leads to no other origin, and waiting has
 an end: of the header, of a whole answer in JSON, and of each MiB of a download. A request that was cut is repeated only
@@ -34,7 +34,7 @@ from organs.registry.errors import BadReply, BadSetting, Unreachable
 from organs.registry.tokens import parse_token
 
 ANSWER_MAX_BYTES = 16 * 1024 * 1024
-"""Of JSON, plain: no compression is asked for, so none can swell."""
+"""The largest answer in JSON; compression is not requested, so it cannot expand."""
 PROBLEM_MAX_BYTES = 1024 * 1024
 """Of the problem document of a refusal. A larger one is ignored, and the status decides."""
 CONNECT_SECONDS, READ_SECONDS = 15.0, 120.0
@@ -54,7 +54,7 @@ REDIRECTS_MAX = 4
 CHUNK_BYTES = 1024 * 1024
 _REPEATABLE = frozenset(("GET", "HEAD", "PUT", "DELETE"))
 _AS_DATA = frozenset((304, 416))
-"""Statuses that are an answer for whoever sends or fetches bytes."""
+"""Statuses that are answers, not errors, when bytes are sent or downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
 
 
 class Connection:
-    """A registry at an address, with the token of whoever asks. Safe to use from several threads."""
+    """Connections to a registry, with the token of the user. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -298,8 +298,8 @@ class Connection:
         there = self.address.redirected(here, location)
         if there is None:
             raise BadReply(
-                f"{self.address} sends on to {location[:200]!r}, which is elsewhere: nothing is sent there; "
-                "give that address itself if you trust it"
+                f"{self.address} sends on to {location[:200]!r}, which is another registry: nothing is sent there; "
+                "give that address if you trust it"
             )
         if redirects > REDIRECTS_MAX or method not in ("GET", "HEAD"):
             raise BadReply(f"{self.address} sends on to {location[:200]!r}, and further requests are not followed")

@@ -1,7 +1,7 @@
-"""The tokens for registries elsewhere, kept in a file that nobody but their owner can read.
+"""Tokens for remote registries, stored in a file that only their owner can read.
 
 `tokens.json` in the user's folder of settings holds, by the address of a registry, `{"token", "plain_http"}`. A token
-is for that address alone; `plain_http` is whether its owner said that it may travel where others read along.
+is sent only to its address; `plain_http` is whether its owner allowed this without encryption.
 """
 
 from __future__ import annotations

@@ -202,9 +202,9 @@ def test_a_redirect_round_and_round_ends() -> None:
 def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there: str) -> None:
     with scripted(lambda _: FINE) as other, scripted(lambda _: Answer(302, b"", {"Location": location})) as server:
         location = there.format(other=other.port, port=server.port) or "ftp://127.0.0.1/x"
-        with pytest.raises(BadReply, match="elsewhere"):
+        with pytest.raises(BadReply, match="another registry"):
             Connection(server.url, new_token().text).read(Fine, "/x")
-        with pytest.raises(BadReply, match="elsewhere"), Connection(server.url).download("/x"):
+        with pytest.raises(BadReply, match="another registry"), Connection(server.url).download("/x"):
             pass
         assert not other.asked
 
