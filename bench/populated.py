@@ -31,7 +31,7 @@ from organs.registry.catalog.tables import (
     Organ,
     Placement,
 )
-from organs.registry.catalog.vocabulary import different_words, theta_bin
+from organs.registry.catalog.vocabulary import theta_bin, unique_words
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import FINGERPRINT_BYTES
 
@@ -137,7 +137,7 @@ def _add_model(session: Session, number: int, slots: list[_Slot], organs: _Organ
     )  # fmt: skip
     session.add(file)
     session.flush()
-    words = different_words([model.namespace, model.name, model.title, model.description])
+    words = unique_words([model.namespace, model.name, model.title, model.description])
     session.execute(insert(ModelWord), [{"word": word, "model_id": model.id} for word in words])
     _add_placements(session, model, file.id, dtype, slots, organs, random)
 

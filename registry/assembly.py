@@ -135,7 +135,7 @@ def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice
             raise MissingBlob(f"blob {segment.blob_id} has no row any more")
         if segment.size_bytes:
             offset, begin = segment.offset_bytes, segment.blob_offset_bytes
-            slices.append(PlannedSlice(offset, segment.size_bytes, blob, begin, segment.what))
+            slices.append(PlannedSlice(offset, segment.size_bytes, blob, begin, segment.content))
     return tuple(slices)
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from organs.registry.assembly import check_readable
 from organs.registry.catalog.engine import (
-    OWN_FILES,
+    SIDE_FILES,
     Catalog,
     can_snapshot,
+    checkpoint,
     open_snapshot,
-    settle,
     write_snapshot,
 )
 from organs.registry.catalog.queries.organs import (
@@ -27,7 +27,7 @@ from organs.registry.catalog.queries.organs import (
     blobs_by_digest,
     known_files,
 )
-from organs.registry.catalog.register.submissions import leave_out_uploads
+from organs.registry.catalog.register.submissions import remove_uploads
 from organs.registry.catalog.tables import now
 from organs.registry.errors import BadInput, CorruptBlob, MissingBlob, NotAllowed, StoreError
 from organs.registry.settings import Settings
@@ -125,7 +125,7 @@ def _with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
         copy = open_snapshot(fresh)
         try:
             with copy.writing() as session:
-                leave_out_uploads(session)
+                remove_uploads(session)
             faulty = run.copy_all(copy)
             if faulty and run.were_healed(faulty):
                 continue
@@ -223,7 +223,7 @@ def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
             files.sync(descriptor)
         finally:
             files.close(descriptor)
-        settle(place)
+        checkpoint(place)
         files.rename(fresh, place)
         files.sync_folder(folder)
     except OSError as error:
@@ -263,5 +263,5 @@ def _write_mark(folder: Path, files: Files) -> None:
 
 
 def _remove_database(path: Path) -> None:
-    for file in (path, *(path.with_name(path.name + ending) for ending in OWN_FILES)):
+    for file in (path, *(path.with_name(path.name + ending) for ending in SIDE_FILES)):
         file.unlink(missing_ok=True)

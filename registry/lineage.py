@@ -224,13 +224,8 @@ def _is_matrix(shape: tuple[int, ...]) -> bool:
 
 def _rounding(first: str, second: str) -> float:
     """Return the correlation that two encodings of the same values may lose by rounding."""
-    losses = (ROUNDING * math.pow(4.0, -_bits_a_value(dtype)) for dtype in (first, second))
+    losses = (ROUNDING * math.pow(4.0, -dtype_by_name(dtype).bits_per_value) for dtype in (first, second))
     return sum(losses) + FINGERPRINT_ROUNDING
-
-
-def _bits_a_value(dtype: str) -> float:
-    kind = dtype_by_name(dtype)
-    return 8 * kind.block_bytes / kind.block_elements
 
 
 def _order(slot: Slot) -> tuple[str, bool, int, str]:

@@ -8,9 +8,14 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.queries.accounts import KnownToken, token_account
 from organs.registry.local import LocalRegistry
+from organs.registry.tokens import SentToken
 from tests import postgres
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors, ingest_file
@@ -87,3 +92,9 @@ def three_models(registry: LocalRegistry, folder: Path) -> None:
     ingest_bytes(registry, folder, "base", kin_file("Base", kin_tensors()))
     ingest_bytes(registry, folder, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
     ingest_bytes(registry, folder, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+
+
+def valid_account(session: Session, token: SentToken, moment: datetime) -> KnownToken | None:
+    """Return the account of a token; None if it is unknown, revoked or expired, or its contributor is suspended."""
+    account = token_account(session, token, moment)
+    return account if isinstance(account, KnownToken) else None

@@ -21,12 +21,12 @@ from organs.ingest.contributions.manifest import parse_manifest
 from organs.ingest.contributions.messages import Channel
 from organs.ingest.contributions.submissions import submit
 from organs.ingest.contributions.uploads import spool_of
-from organs.registry.catalog.queries.submissions import FoundSubmission, submission_by_id
+from organs.registry.catalog.queries.submissions import SubmissionRow, submission_by_id
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import (
     add_upload,
     complete_upload,
-    note_received,
+    record_received,
 )
 from organs.registry.catalog.tables import BlobLease, Upload
 from organs.registry.digest import digest_of
@@ -51,7 +51,7 @@ def put_upload(registry: LocalRegistry, contributor: str, pieces: Sequence[bytes
             name="sent.gguf" if kind == "file" else None,
             pieces=[] if kind == "file" else [(len(piece), digest_of(piece)) for piece in pieces],
         )
-        note_received(session, row.id, 0, len(data))
+        record_received(session, row.id, 0, len(data))
         complete_upload(session, row.id, digest_of(data))
     return name
 
@@ -113,13 +113,13 @@ def attended(
     publish: bool = True,
     tell: Callable[[float, str], None] = lambda _share, _note: None,
     start_inspector: StartInspector = inspector_thread,
-) -> FoundSubmission:
+) -> SubmissionRow:
     """The submission after its job."""
     process_submission(registry, submission_id, tell, publish=publish, start_inspector=start_inspector)
     return found(registry, submission_id)
 
 
-def found(registry: LocalRegistry, submission_id: int) -> FoundSubmission:
+def found(registry: LocalRegistry, submission_id: int) -> SubmissionRow:
     with registry.catalog.reading() as session:
         return submission_by_id(session, submission_id)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from flask import Flask, Response, g, request
 
-from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, known_token
-from organs.registry.catalog.register.accounts import LOCAL, is_use_due, note_use
+from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, token_account
+from organs.registry.catalog.register.accounts import LOCAL, is_use_due, record_use
 from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError
@@ -99,14 +99,14 @@ def account_by_text(text: str) -> KnownToken:
     """
     sent = parse_token(text)
     with reading() as session:
-        found = known_token(session, sent, now())
+        found = token_account(session, sent, now())
     if found is None:
         rates().hit(FAILED_TOKENS, client_address())
         if sent.public_id:
             rates().hit(FAILED_TOKENS, f"token {sent.public_id}")
         raise BadToken("this token is unknown")
     if isinstance(found, EndedToken):
-        raise BadToken(f"this token {found.why}")
+        raise BadToken(f"this token {found.reason}")
     return found
 
 
@@ -139,7 +139,7 @@ def used(account: KnownToken) -> Identity:
     if is_use_due(account, now()) and not settings().read_only:
         # Reading must work while the disk is full or another process writes; a later request notes the use.
         with suppress(OrganError), registry().catalog.writing(waits=False) as session:
-            note_use(session, account)
+            record_use(session, account)
     return Identity(account.name, account.scopes, account)
 
 

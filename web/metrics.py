@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flask import Blueprint, Flask, Response, current_app, g, request
 from msgspec import structs
 
-from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.errors import NotAllowed
@@ -121,7 +121,7 @@ def show() -> Response:
     _check_allowed(settings())
     meters: Meters = current_app.extensions[METRICS_KEY]
     with reading(FIGURES_SECONDS) as session:
-        totals = remembered(session, "totals", lambda: running_totals(session))
+        totals = cached(session, "totals", lambda: running_totals(session))
     collectors = meters.collectors
     if FOLDER_VARIABLE in os.environ:
         collectors = CollectorRegistry()

@@ -74,8 +74,8 @@ from organs.ingest.service import Intake, always, ingest_files, publish_model
 from organs.ingest.sources import in_order
 from organs.registry.catalog.queries.submissions import (
     abandoned_submissions,
-    forsaken_models,
     submission_by_id,
+    unclaimed_models,
 )
 from organs.registry.catalog.records import ModelRecord, ParentRecord
 from organs.registry.catalog.register.events import record_event
@@ -159,7 +159,7 @@ def settle_abandoned(registry: LocalRegistry) -> None:
             else:
                 _note_our_fault(session, row)
             # The job may have registered a model before it ended, and did not come to note it.
-            for model in forsaken_models(session, row):
+            for model in unclaimed_models(session, row):
                 withdraw_model(session, model, ABANDONED, "local")
 
 
@@ -308,7 +308,7 @@ def _note_inspection(
             acknowledged=acknowledged_of(row),
         )
         state = "publishing" if publish else row.state
-        change_submission(session, row, state, findings=findings_json(findings), said=metadata)
+        change_submission(session, row, state, findings=findings_json(findings), description=metadata)
 
 
 def _register(

@@ -33,7 +33,7 @@ from organs.registry.catalog.queries.organs import (
     blobs_by_digest,
 )
 from organs.registry.catalog.queries.submissions import (
-    SentPiece,
+    StoredPiece,
     finished_upload,
     known_digests,
     pieces_of,
@@ -202,7 +202,7 @@ def composed_file(sources: Sources, file: LocatedFile) -> ComposedFile:
 @dataclass(frozen=True, slots=True)
 class _Known:
     spool: Path
-    sent: Mapping[Digest, SentPiece]
+    sent: Mapping[Digest, StoredPiece]
     stored: Mapping[Digest, int]
     """Sizes in bytes."""
 

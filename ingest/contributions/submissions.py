@@ -168,13 +168,19 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
         same = _same(session, owner_id, name, files_json, manifest)
         if same is not None:
             if manifest.publish and same.state == "ready":
-                change_submission(session, same, "publishing", said=metadata)
+                change_submission(session, same, "publishing", description=metadata)
                 _enqueue(session, same, PUBLISH, contributor)
             return same.id
         if contributor != LOCAL:
             _check_room(session, registry, owner_id, files)
         row = add_submission(
-            session, owner_id, name.namespace, name.name, manifest=files_json, said=metadata, size_bytes=size_bytes
+            session,
+            owner_id,
+            name.namespace,
+            name.name,
+            manifest=files_json,
+            description=metadata,
+            size_bytes=size_bytes,
         )
         record_event(session, contributor, Action.SUBMIT, str(name), f"{size_bytes:,} bytes", submission=row.id)
         uploads = _uploads_of(files)
@@ -210,7 +216,7 @@ def publish(
         if name is not None:
             check_model_name(session, ModelName(row.namespace, name))
             row.name = name
-        change_submission(session, row, "publishing", said=document)
+        change_submission(session, row, "publishing", description=document)
         _enqueue(session, row, PUBLISH, contributor)
 
 

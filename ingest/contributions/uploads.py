@@ -29,7 +29,7 @@ from organs.registry.catalog.register.submissions import (
     add_upload,
     check_upload_allowed,
     complete_upload,
-    note_received,
+    record_received,
     remove_expired_upload,
     remove_upload,
 )
@@ -329,7 +329,7 @@ def receive(
         _write(file, chunk, pieces)
         file.sync()
         with registry.catalog.writing() as session:
-            if not note_received(session, upload.id, chunk.begin, chunk.end):
+            if not record_received(session, upload.id, chunk.begin, chunk.end):
                 raise Conflict("the upload has ended meanwhile")
         return look_up(registry, contributor_id, public_id)
 

@@ -32,11 +32,11 @@ from organs.registry.catalog.register.jobs import (
     enqueue_job,
     fail_job,
     finish_job,
-    forget_jobs,
     job_json,
     put_back_job,
+    remove_old_jobs,
     renew_job,
-    tell_progress,
+    report_progress,
 )
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.local import LocalRegistry
@@ -132,7 +132,7 @@ class Held:
                 mine = is_to_be_done(session, self.claim.id, self.claim.attempt)
         else:
             with self._registry.catalog.writing() as session:
-                mine = tell_progress(session, self.claim, progress, note)
+                mine = report_progress(session, self.claim, progress, note)
         self._told = said
         if not mine:
             self._lost.set()
@@ -145,7 +145,7 @@ class Held:
 
 
 POLL_SECONDS = 0.5
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 """After the database has failed."""
 NOTE_TRIES = 4
 """To write how a job ended; else it is done again when its lease has run out."""
@@ -251,7 +251,7 @@ class Runner:
                 if once:
                     raise
                 _log.error("no job can be taken up: %s", error)
-                self._stop.wait(AGAIN_SECONDS)
+                self._stop.wait(RETRY_SECONDS)
                 continue
             if claim is not None:
                 self._do(lane, claim)
@@ -311,7 +311,7 @@ class Runner:
                     return write(session)
             except OrganError as error:
                 _log.error("the end of a job cannot be noted: %s", error)
-                self._stop.wait(AGAIN_SECONDS)
+                self._stop.wait(RETRY_SECONDS)
         return False
 
     def _tidy(self) -> None:
@@ -319,6 +319,6 @@ class Runner:
             remove_old_packs(self._registry.settings.home)
             tidy_uploads(self._registry)
             with self._registry.catalog.writing() as session:
-                forget_jobs(session)
+                remove_old_jobs(session)
         except OrganError as error:
             _log.error("what ended long ago cannot be removed: %s", error)

@@ -1,14 +1,14 @@
-"""The SQL of the registry.
+"""The database of the registry. All SQL is in this package.
 
-    vocabulary  the words that columns may hold, the actions of the event log, the bins of θ
-    tables      the tables, with everything that must hold as a constraint
+    vocabulary  the values that columns may have, the actions of the event log, the bins of θ
+    tables      the tables with their constraints
     engine      engines and sessions: how the catalog is read, written and copied
-    memory      what readers remember of a catalog until it changes
-    records     values that ingest and composing hand to `register`
-    queries     every SELECT, as a named function that takes a session
+    cache       values computed from the catalog, valid until it changes
+    records     values that ingest and compose pass to `register`
+    queries     every SELECT, as functions that take a session
     register    every INSERT, UPDATE and DELETE, as functions that take a session and never commit
     search      the query language: its fields, its parser, and queries as values
-    cursor      where a page ended: the last row's sort value and id, bound to its query
+    cursor      the position in a list after a page: the sort value and id of its last row
 
 The caller owns the transaction: functions here take a session and never commit.
 """

@@ -1,7 +1,7 @@
-"""Where a page ended: the last row's sort value and id, bound to its query, as a text for an address.
+"""Cursors: the position in a list after a page, as a text for a URL.
 
-The text is not signed: it says nothing that a reader could not ask for, and everything in it is checked when it comes
-back.
+A cursor has the sort value and the id of the last row, and a digest of the query. The text is not signed: it has
+nothing secret, and everything in it is checked when it comes back.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from organs.registry.errors import BadQuery
@@ -23,44 +24,52 @@ _ID_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The last row of a page: its sort value, None where it had none, and its id."""
+    """The last row of a page: its sort value (None if it has none) and its id."""
 
     value: float | None
     id: int
 
 
 def check_limit(limit: int, largest: int = PAGE_MAX) -> None:
-    """Raise BadQuery for a page that is too small or too large."""
+    """Raise BadQuery if `limit` is not a valid number of results on a page of at most `largest`."""
     if not 1 <= limit <= largest:
         raise BadQuery(f"limit {limit}", f"a page has 1 to {largest} results")
 
 
 def cursor_text(query: str, cursor: Cursor) -> str:
-    """`cursor` behind a page of `query`, in the letters of an address."""
-    packed = json.dumps([_mark(query), cursor.value, cursor.id], separators=(",", ":")).encode()
+    """Return `cursor`, the end of a page of `query`, as text for a URL."""
+    packed = json.dumps([_digest(query), cursor.value, cursor.id], separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
 
 
-def parse_cursor(query: str, text: str, *, missing: bool = True) -> Cursor:
-    """The cursor that `text` holds; raises BadQuery when it is none, or one of another query.
+def next_cursor(query: str, ids: Sequence[int], limit: int) -> str | None:
+    """Return the cursor after a page of `limit` rows sorted by id alone; None if it is the last page.
 
-    `missing` says whether its sort has rows without a value.
+    `ids` are those of the rows that were read, one more than `limit` if there is a next page.
+    """
+    return cursor_text(query, Cursor(None, ids[limit - 1])) if len(ids) > limit else None
+
+
+def parse_cursor(query: str, text: str, *, missing: bool = True) -> Cursor:
+    """Return the cursor in `text`; raises BadQuery for another text, and for the cursor of another query.
+
+    `missing` says whether the sort column can be null.
     """
     try:
         if len(text) > CURSOR_MAX_LENGTH or not text.isascii():
             raise ValueError
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        mark, value, row_id = json.loads(packed)
+        query_digest, value, row_id = json.loads(packed)
     except (ValueError, TypeError, binascii.Error, RecursionError) as error:
-        raise BadQuery("after", "this is no place in a list: take it from the page before") from error
-    if mark != _mark(query):
-        raise BadQuery("after", "this place is in the list of another query: take it from the page before")
+        raise BadQuery("after", "this is not a cursor: use the one of the previous page") from error
+    if query_digest != _digest(query):
+        raise BadQuery("after", "this cursor belongs to another query: use the one of the previous page")
     if type(row_id) is not int or not 0 <= row_id <= _ID_MAX or not _is_value(value, missing):
-        raise BadQuery("after", "this is no place in a list: take it from the page before")
+        raise BadQuery("after", "this is not a cursor: use the one of the previous page")
     return Cursor(value, row_id)
 
 
-def _mark(query: str) -> str:
+def _digest(query: str) -> str:
     return hashlib.sha256(query.encode()).hexdigest()[:12]
 
 

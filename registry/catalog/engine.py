@@ -19,11 +19,11 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.pool import NullPool
 
-from organs.registry.catalog.memory import MEMORY_KEY, VERSION_KEY, Memory, Versions
+from organs.registry.catalog.cache import CACHE_KEY, VERSION_KEY, Cache, Versions
 from organs.registry.errors import Busy, CatalogError, DiskFull, NotAllowed, OrganError, StoreUnwritable, TooSlow
 
 ROWS_A_STATEMENT = 500
-"""Bounds the parameters of one statement: SQLite takes 32,766."""
+"""A limit for the parameters of one statement: SQLite accepts 32,766."""
 
 T = TypeVar("T")
 
@@ -35,10 +35,10 @@ def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequenc
     session.execute(_insert(session)(table).on_conflict_do_nothing(), rows)
 
 
-def insert_missing_and_tell(
+def insert_missing_returning(
     session: Session, table: type[DeclarativeBase], column: str, rows: Sequence[Mapping[str, object]]
 ) -> set[Any]:
-    """The same; the values in `column` of the rows that were inserted."""
+    """Insert as `insert_missing` does; return the values in `column` of the inserted rows."""
     if not rows:
         return set()
     statement = _insert(session)(table).on_conflict_do_nothing().returning(getattr(table, column))
@@ -52,7 +52,7 @@ def insert_or_add(
     count: str,
     rows: Sequence[Mapping[str, object]],
 ) -> None:
-    """Insert `rows`, or add their `count` to the row that has the same `keys`."""
+    """Insert `rows`; where a row with the same `keys` exists, add the column `count` to it instead."""
     if not rows:
         return
     statement = _insert(session)(table)
@@ -62,13 +62,13 @@ def insert_or_add(
 
 
 def batches(items: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterator[Sequence[T]]:
-    """`items` in slices that fit into one statement."""
+    """Yield `items` in slices that fit into one statement."""
     for begin in range(0, len(items), size):
         yield items[begin : begin + size]
 
 
 def _insert(session: Session) -> Any:
-    # Loaded when it is spoken: the other dialect would cost every start of the command a while.
+    # Imported here, so that a command loads only the dialect that it uses.
     if session.get_bind().dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql
 
@@ -80,9 +80,9 @@ def _insert(session: Session) -> Any:
 
 SEARCH_SECONDS = 2.0
 COUNTS_SECONDS = 0.5
-"""Of the counts beside a search, which may be left out."""
+"""The limit for the counts beside a search, which may be left out."""
 STEPS = 200_000
-"""Of SQLite's machine, from one look at the clock to the next: some milliseconds. A quick question takes fewer."""
+"""Instructions of SQLite between two checks of the time limit: some milliseconds. Quick queries need fewer."""
 
 _LIMIT_KEY = "limit"
 _POSTGRESQL_CANCELED = "57014"
@@ -90,10 +90,10 @@ _POSTGRESQL_CANCELED = "57014"
 
 @contextmanager
 def limited(session: Session, seconds: float) -> Iterator[None]:
-    """Stop the statement that `session` is at when the block has taken `seconds`; then TooSlow is raised.
+    """Stop the current statement of `session` and raise TooSlow if the block takes longer than `seconds`.
 
-    The session goes on after that. Inside another such block the earlier end holds. PostgreSQL gives each statement
-    that time.
+    The session stays usable. In nested blocks, the earlier deadline applies. On PostgreSQL the limit applies to each
+    statement.
     """
     outer: tuple[float, float] | None = session.info.get(_LIMIT_KEY)
     own = (monotonic() + seconds, seconds)
@@ -103,7 +103,7 @@ def limited(session: Session, seconds: float) -> Iterator[None]:
     _set(connection, limit)
     try:
         if connection.dialect.name == "postgresql":
-            with session.begin_nested():  # a statement that was stopped spoils its transaction, up to here
+            with session.begin_nested():  # a stopped statement aborts its transaction up to this savepoint
                 yield
         else:
             yield
@@ -123,11 +123,11 @@ def _set(connection: Connection, limit: tuple[float, float] | None) -> None:
         if limit is None:
             raw.set_progress_handler(None, 0)
         else:
-            until = limit[0]
-            raw.set_progress_handler(lambda: monotonic() > until, STEPS)
+            deadline = limit[0]
+            raw.set_progress_handler(lambda: monotonic() > deadline, STEPS)
     elif connection.dialect.name == "postgresql":
-        left = 0 if limit is None else max(1, int(1000 * (limit[0] - monotonic())))
-        connection.execute(text(f"SET LOCAL statement_timeout = {left}"))
+        milliseconds = 0 if limit is None else max(1, int(1000 * (limit[0] - monotonic())))
+        connection.execute(text(f"SET LOCAL statement_timeout = {milliseconds}"))
 
 
 def _was_stopped(error: DatabaseError) -> bool:
@@ -137,24 +137,24 @@ def _was_stopped(error: DatabaseError) -> bool:
 
 BUSY_TIMEOUT_MS = 30_000
 STATEMENTS_MAX = 2000
-"""Forms of statements that are kept compiled. Searches have many, and compiling one takes longer than running it."""
-CONNECTIONS_KEPT, CONNECTIONS_MORE = 5, 27
-"""Of each engine, open all the time and when they are needed: more than a process of the server has threads."""
+"""Compiled statements in the cache. Searches have many forms, and compiling one takes longer than running it."""
+POOL_SIZE, POOL_OVERFLOW = 5, 27
+"""Connections of each engine that stay open, and further ones: together more than a server process has threads."""
 EXPERIMENTAL = (
     "PostgreSQL support is experimental: only the main operations are tested on it. "
     "Keep a backup, or use the default database (SQLite) for anything that you cannot lose."
 )
 MAPPED_MAX_BYTES = 2 * 1024**3
-"""Of the database, that readers map into memory: a fifth less work than reading each page by a call."""
+"""Bytes of the database that readers map into memory: a fifth less work than a system call for each page."""
 
 _WAITS = "organ_waits"
-"""The option of connections that says whether a transaction waits for others that write."""
+"""The option of connections that says whether a transaction waits for other writers."""
 _PRIMARY = 0xFF
-"""An extended result code has the primary one in its lowest byte."""
+"""The mask of the primary code in an extended result code."""
 _FULL_EXTENDED = {sqlite3.SQLITE_IOERR_SHMSIZE}
-"""The file of the shared index beside the database could not grow; of other files SQLite says SQLITE_FULL itself."""
+"""The shared index file beside the database could not grow. For other files SQLite reports SQLITE_FULL."""
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
-_HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 _log = logging.getLogger(__name__)
 
@@ -166,12 +166,12 @@ class Catalog:
     reader: Engine
     writer: Engine
     versions: Versions | None = None
-    memory: Memory = field(default_factory=Memory)
+    cache: Cache = field(default_factory=Cache)
 
     @contextmanager
     def reading(self, seconds: float | None = None) -> Iterator[Session]:
-        """A session that reads; nothing that it does is kept. With `seconds`, TooSlow is raised when they are over."""
-        with translated(), Session(self.reader, info={MEMORY_KEY: self.memory}) as session:
+        """Open a session that only reads. With `seconds`, TooSlow is raised after that time."""
+        with translated(), Session(self.reader, info={CACHE_KEY: self.cache}) as session:
             if seconds is None:
                 yield session
             else:
@@ -180,29 +180,29 @@ class Catalog:
 
     @contextmanager
     def writing(self, *, waits: bool = True) -> Iterator[Session]:
-        """A session whose transaction commits at the end of the block, or not at all.
+        """Open a session whose transaction commits at the end of the block; if the block raises, it is rolled back.
 
-        While another writes it waits, up to BUSY_TIMEOUT_MS. One that does not wait raises Busy, or of PostgreSQL
-        CatalogError, at the first statement that another keeps from being done.
+        While another process writes, it waits up to BUSY_TIMEOUT_MS. Without `waits`, it raises Busy (on PostgreSQL
+        CatalogError) at the first statement that another transaction blocks.
         """
         engine = self.writer if waits else self.writer.execution_options(**{_WAITS: False})
         with translated(), Session(engine, expire_on_commit=False) as session, session.begin():
             if not waits and engine.dialect.name == "postgresql":
-                session.execute(text("SET LOCAL lock_timeout = 1"))  # milliseconds; 0 would be for ever
+                session.execute(text("SET LOCAL lock_timeout = 1"))  # milliseconds; 0 would mean no limit
             yield session
 
     def version(self) -> int | None:
-        """A number that is greater when anybody, here or in another process, has committed since the last one.
+        """Return a number that increases with every commit, of this process or another.
 
-        Read it before the session whose results are to be kept under it. It means nothing to another process, nor to
-        another catalog. None where the database cannot tell: then nothing may be kept. Today only SQLite can.
+        Read it before the session whose results are cached under it. It is only valid in this process and for this
+        catalog. None for databases other than SQLite: then nothing may be cached.
         """
         with translated():
             return None if self.versions is None else self.versions.current()
 
     def close(self) -> None:
-        """Give the connections back."""
-        self.memory.forget()
+        """Close all connections."""
+        self.cache.clear()
         if self.versions is not None:
             self.versions.close()
         self.reader.dispose()
@@ -211,30 +211,29 @@ class Catalog:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What the database's driver raises inside the block becomes one of our errors."""
+    """Translate the exceptions of the database driver into errors of this project."""
     try:
         yield
     except DatabaseError as error:
         raise _error_of(error) from error
     except NoConnection as error:
-        raise Busy("this process asks the database too much at once") from error
+        raise Busy("this process has too many queries at once: try again") from error
 
 
 def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str) -> Catalog:
-    """Open the database, make it if it is not there, and bring its schema to `head` by calling `migrate`.
+    """Open the database, or create it, and bring its schema to `head` by calling `migrate`.
 
-    Logs a warning for PostgreSQL, which is experimental.
-
-    Raises SchemaTooNew when a newer version wrote it, CatalogError when it is no database of ours.
+    Logs a warning for PostgreSQL, which is experimental. Raises SchemaTooNew if a newer version wrote the database, and
+    CatalogError if it is not a database of this program.
     """
     try:
         url = make_url(database_url)
         if url.get_backend_name() == "sqlite":
-            _make_database(Path(_database_file(url)))
+            _create_database(Path(_database_file(url)))
         reader, writer = _engine(url, writes=False), _engine(url, writes=True)
-        catalog = Catalog(reader, writer, _numbered(reader))
-    except (ArgumentError, ModuleNotFoundError) as error:  # no URL, or one for a driver that is not installed
-        kind = database_url.partition("://")[0][:40]  # not the rest, which may hold a password
+        catalog = Catalog(reader, writer, _track_versions(reader))
+    except (ArgumentError, ModuleNotFoundError) as error:  # not a URL, or the driver is not installed
+        kind = database_url.partition("://")[0][:40]  # the rest may have a password
         raise CatalogError(f"no database can be opened by a URL that begins with {kind!r}: {error}") from error
     if reader.dialect.name == "postgresql":
         _log.warning(EXPERIMENTAL)
@@ -249,23 +248,23 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
 
 
 def _error_of(error: DatabaseError) -> OrganError:
-    """Our error by SQLite's result code; other drivers have none, and what they say is passed on."""
-    said = str(error.orig)
+    """Return the error of this project for the result code of SQLite. Other drivers have no such code."""
+    message = str(error.orig)
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is None:
-        return CatalogError(f"the database failed: {said}")
+        return CatalogError(f"the database failed: {message}")
     if code in _FULL_EXTENDED or code & _PRIMARY == sqlite3.SQLITE_FULL:
-        return DiskFull(f"the database's disk is full: {said}")
+        return DiskFull(f"the disk of the database is full: {message}")
     if code & _PRIMARY in _UNWRITABLE:
-        return StoreUnwritable(f"the database cannot be written: {said}")
-    if code & _PRIMARY in _HELD:
-        return Busy(f"the database is held by another process: {said}")
-    return CatalogError(f"the database failed: {said}")
+        return StoreUnwritable(f"the database cannot be written: {message}")
+    if code & _PRIMARY in _LOCKED:
+        return Busy(f"another process has locked the database: {message}")
+    return CatalogError(f"the database failed: {message}")
 
 
 def _database_file(url: URL) -> str:
     if url.database in (None, "", ":memory:"):
-        raise CatalogError("an SQLite database in memory is a new one for every connection: give the path of a file")
+        raise CatalogError("an SQLite database in memory is not supported: give the path of a file")
     assert url.database is not None
     if url.database.startswith("file:") and "uri" in url.query:
         return unquote(urlsplit(url.database).path)
@@ -277,26 +276,26 @@ def _engine(url: URL, *, writes: bool) -> Engine:
     engine = create_engine(
         url,
         pool_pre_ping=backend != "sqlite",
-        pool_size=CONNECTIONS_KEPT,
-        max_overflow=CONNECTIONS_MORE,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_OVERFLOW,
         query_cache_size=STATEMENTS_MAX,
     )
     if engine.dialect.name == "sqlite":
-        _heed_hints(engine)
+        _enable_hints(engine)
         event.listen(engine, "connect", _sqlite_writer if writes else _sqlite_reader)
         if writes:
             event.listen(engine, "begin", _begin_immediate)
     elif engine.driver == "psycopg":
         event.listen(engine, "connect", _load_numeric_as_number)
-        if not writes:  # one state for a whole transaction, as on SQLite, and no changes
+        if not writes:  # one snapshot for a transaction, as on SQLite, and no writes
             engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return engine
 
 
 def _load_numeric_as_number(connection: Any, _record: object) -> None:
-    """Let NUMERIC arrive as int or float, never as Decimal.
+    """Load NUMERIC as int or float instead of Decimal.
 
-    No column of ours is NUMERIC, but PostgreSQL's sums and averages of whole numbers are.
+    No column has this type, but PostgreSQL's sums and averages of whole numbers do.
     """
     from psycopg.adapt import Loader
 
@@ -308,22 +307,22 @@ def _load_numeric_as_number(connection: Any, _record: object) -> None:
     connection.adapters.register_loader("numeric", NumberLoader)
 
 
-def _numbered(reader: Engine) -> Versions | None:
-    """Let every transaction of `reader` begin with the number of what is there, which is None where nobody can tell."""
+def _track_versions(reader: Engine) -> Versions | None:
+    """Store the version of the database in the connection when a transaction of `reader` begins (SQLite)."""
     if reader.dialect.name != "sqlite":
         return None
     versions = Versions(reader)
 
     def begin(connection: Any) -> None:
-        connection.info[VERSION_KEY] = versions.current()  # before the snapshot, which is then no older than its number
+        connection.info[VERSION_KEY] = versions.current()  # before the snapshot, so that the snapshot is not older
         connection.exec_driver_sql("BEGIN")
 
     event.listen(reader, "begin", begin)
     return versions
 
 
-def _heed_hints(engine: Engine) -> None:
-    """Let `with_hint(table, "INDEXED BY …", "sqlite")` reach SQLite: SQLAlchemy itself leaves its hints out."""
+def _enable_hints(engine: Engine) -> None:
+    """Make `with_hint(table, "INDEXED BY …", "sqlite")` work: SQLAlchemy's compiler for SQLite leaves hints out."""
     from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 
     class Hinted(SQLiteCompiler):
@@ -341,10 +340,10 @@ def _sqlite_reader(connection: Any, _record: object) -> None:
     _pragmas(connection, ("query_only = ON", f"mmap_size = {MAPPED_MAX_BYTES}"))
 
 
-def _pragmas(connection: Any, more: tuple[str, ...]) -> None:
-    connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+def _pragmas(connection: Any, others: tuple[str, ...]) -> None:
+    connection.isolation_level = None  # the driver must not begin transactions by itself
     cursor = connection.cursor()
-    for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "foreign_keys = ON", *more):
+    for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "foreign_keys = ON", *others):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -371,11 +370,11 @@ def _revision(engine: Engine) -> str | None:
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _make_database(database: Path) -> None:
-    """Make the file of a new database, empty, and the folder that it lies in; only their owner may read them.
+def _create_database(database: Path) -> None:
+    """Create the empty file of a new database, and its folder; only their owner may read them.
 
-    SQLite would make the file readable for everybody, and gives its log the same mode. It brings its files to the disk,
-    but not the folders above them.
+    SQLite would create the file with a mode that everybody may read, and its log gets the same mode. SQLite syncs its
+    files, but not the folders above them.
     """
     if database.exists():
         return
@@ -389,47 +388,49 @@ def _make_database(database: Path) -> None:
         make_durable_folder(Files(), database.parent)
         os.close(os.open(database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE))
     except OSError as error:
-        raise StoreUnwritable(f"{database} cannot be made: {error.strerror}") from error
+        raise StoreUnwritable(f"{database} cannot be created: {error.strerror}") from error
 
 
-OWN_FILES = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database while it is open."""
+SIDE_FILES = ("-wal", "-shm", "-journal")
+"""Suffixes of the files that SQLite has beside an open database."""
 
 
 def write_snapshot(catalog: Catalog, path: Path) -> None:
-    """Write what is committed now to the new file `path`; raises NotAllowed for what is no SQLite, DiskFull."""
+    """Write the committed state to the new file `path`; raises NotAllowed unless the database is SQLite, DiskFull."""
     if not can_snapshot(catalog):
         raise NotAllowed("only an SQLite database can be copied while it is served")
     with translated(), catalog.reader.connect() as connection:
         source = connection.connection.driver_connection
         assert isinstance(source, sqlite3.Connection)
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # SQLite would let everybody read it
+            os.close(
+                os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            )  # the default mode of SQLite would let everybody read it
             with closing(sqlite3.connect(path)) as target:
                 source.backup(target)
-                target.execute("PRAGMA journal_mode = DELETE")  # as it is copied it would want a log beside it
+                target.execute("PRAGMA journal_mode = DELETE")  # the copy has WAL mode, which needs a log beside it
         except sqlite3.DatabaseError as error:
             raise DatabaseError("the copy of the database", None, error) from error
 
 
 def can_snapshot(catalog: Catalog) -> bool:
-    """Whether its database can be copied so."""
+    """Whether `write_snapshot` can copy the database."""
     return bool(catalog.reader.dialect.name == "sqlite")
 
 
 def open_snapshot(path: Path) -> Catalog:
-    """The database in `path`, which nobody else uses, without a log beside it; whoever opens it closes it."""
+    """Open the database in `path`, which no other process uses, without a log beside it. The caller closes it."""
     engine = create_engine(f"sqlite:///{path.as_posix()}", creator=lambda: _connect(path), poolclass=NullPool)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     return Catalog(engine, engine)
 
 
-def settle(path: Path) -> None:
-    """Bring what stands beside the database in `path` into it, if there is one: then another can take its place.
+def checkpoint(path: Path) -> None:
+    """Write the log beside the database `path` into it and remove the log, so that the database can be replaced.
 
-    What is left beside it would be taken for a part of that other one. Raises Busy while somebody has it open.
+    SQLite would read a remaining log as a part of the new database. Raises Busy while another process has it open.
     """
-    if not any(path.with_name(path.name + ending).exists() for ending in OWN_FILES):
+    if not any(path.with_name(path.name + ending).exists() for ending in SIDE_FILES):
         return
     if path.exists():
         with translated():
@@ -438,7 +439,7 @@ def settle(path: Path) -> None:
                     connection.execute("PRAGMA journal_mode = DELETE")
             except sqlite3.DatabaseError as error:
                 raise DatabaseError("the older database", None, error) from error
-    for ending in OWN_FILES:
+    for ending in SIDE_FILES:
         beside = path.with_name(path.name + ending)
         if beside.exists() and path.exists():
             raise Busy(f"{path} is open in another process")

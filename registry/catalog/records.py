@@ -1,4 +1,4 @@
-"""Values that ingest and composing hand to `register`: models, files, organs, and what their owners may change."""
+"""Values that ingest and compose pass to `register`: models, files, organs, and edits of models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What is to be changed. None leaves as it is; an empty text, or no tags, says that nothing is said any more."""
+    """Changes of a model. None keeps the present value; an empty text or empty tags remove it."""
 
     title: str | None = None
     description: str | None = None
@@ -25,12 +25,12 @@ class Edits:
     """An SPDX expression, `LicenseRef-` and a name, or `other`."""
     tags: tuple[str, ...] | None = None
     base: str | None = None
-    """The model that it was made from, `namespace/name`, or what it is called elsewhere."""
+    """The model that it was made from: `namespace/name`, or its name outside of the registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartRecord:
-    """A slice of a blob at an offset of a file."""
+    """A slice of a blob, and its offset in a file."""
 
     offset_bytes: int
     size_bytes: int
@@ -40,7 +40,7 @@ class PartRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRecord:
-    """A tensor at its place. `measurement` is None for an organ that has been measured before."""
+    """A tensor at its place. `measurement` is None for an organ that was measured before."""
 
     name: str
     place: Place
@@ -51,12 +51,12 @@ class PlacementRecord:
     offset_bytes: int
     measurement: Measurement | None
     nonfinite: int | None = None
-    """How many of its values are NaN or infinite; None where they were not counted now."""
+    """The number of NaN and infinite values; None if they were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file of a model with everything that is needed to give it back."""
+    """One file of a model with all data that rebuilds it."""
 
     name: str
     size_bytes: int
@@ -69,17 +69,17 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class ParentRecord:
-    """A parent that a model names in its metadata, or that it was made from here."""
+    """A parent that a model names in its metadata, or a model of this registry that it was made from."""
 
     text: str
     relation: str
     digest: Digest | None = None
-    """Of a model that it was made from: its name decides nothing then, and it is left out if it is not registered."""
+    """The digest of a model that it was made from. It decides instead of the name; an unknown digest is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """A model to be registered."""
+    """A model to register."""
 
     name: ModelName
     digest: Digest
@@ -99,23 +99,23 @@ class ModelRecord:
     complete: bool = True
     contributor: str = "local"
     action: Action = Action.INGEST
-    """What the event log calls it; in quarantine it is submitted."""
+    """The action in the event log; a model in quarantine is submitted."""
     state: str = "visible"
-    """Or quarantined: then nothing counts it and nothing is led to it until it is shown."""
+    """`visible` or `quarantined`. A model in quarantine is in no count and no link until it becomes visible."""
     placements: tuple[PlacementRecord, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        # Frozen, so the derived order over all files is set once, here.
-        object.__setattr__(self, "placements", tuple(one for file in self.files for one in file.placements))
+        # The class is frozen: the placements of all files are set once, here.
+        object.__setattr__(self, "placements", tuple(placement for file in self.files for placement in file.placements))
 
 
 OrganKey = tuple[str, str, str]
-"""Digest, dtype and shape: what makes an organ. Two tensors of zeros with other shapes are two organs of one blob."""
+"""Digest, dtype and shape, which identify an organ. Zeros of two shapes are two organs of one blob."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputationRecord:
-    """How an organ was computed: `sources` are the organs that went in, each with the act that used it."""
+    """How an organ was computed. `sources` are the input organs, each with the act that used it."""
 
     key: str
     made: str
@@ -125,7 +125,7 @@ class ComputationRecord:
 
 @dataclass(frozen=True, slots=True)
 class ChimeraRecord:
-    """What is known of a model because it was composed here; texts are JSON."""
+    """The data of a chimera beside its model; texts are JSON."""
 
     lock_id: Digest
     base_model_id: int
@@ -134,5 +134,5 @@ class ChimeraRecord:
     prediction: str
     origins: str
     parents: tuple[tuple[int, str], ...]
-    """Models that it came from, each with the act."""
+    """The models of its organs, each with the act."""
     computations: tuple[ComputationRecord, ...]

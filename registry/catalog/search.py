@@ -29,7 +29,7 @@ _PLAIN_VALUE = re.compile(r"[^\s\",]+")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`field:value,value`: one of the values, or with `negated` none of them."""
+    """`field:value,value`: one of the values, or none of them if `negated`."""
 
     field: str
     values: tuple[str, ...]
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From `low` to `high`, either of which may be missing or, when it is open, excluded."""
+    """The numbers from `low` to `high`. A bound may be missing; an open bound is excluded."""
 
     low: float | None = None
     high: float | None = None
@@ -52,7 +52,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A number in one of the intervals, or no number where `absent` allows it; with `negated` all other cases."""
+    """A number in one of the intervals, or no number if `absent`; if `negated`, all other cases."""
 
     field: str
     intervals: tuple[Interval, ...]
@@ -60,18 +60,18 @@ class Numbers:
     negated: bool = False
 
     def __str__(self) -> str:
-        one = self.intervals[0] if len(self.intervals) == 1 and not self.absent and not self.negated else None
-        if one is not None and one.high is None and one.low is not None:
-            return f"{self.field}{'>' if one.low_open else '>='}{_number(one.low)}"
-        if one is not None and one.low is None and one.high is not None:
-            return f"{self.field}{'<' if one.high_open else '<='}{_number(one.high)}"
+        single = self.intervals[0] if len(self.intervals) == 1 and not self.absent and not self.negated else None
+        if single is not None and single.high is None and single.low is not None:
+            return f"{self.field}{'>' if single.low_open else '>='}{_number(single.low)}"
+        if single is not None and single.low is None and single.high is not None:
+            return f"{self.field}{'<' if single.high_open else '<='}{_number(single.high)}"
         parts = [_range(interval) for interval in self.intervals] + (["none"] if self.absent else [])
         return f"{'-' if self.negated else ''}{self.field}:{','.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """By which field, and from which end."""
+    """The field to sort by, and the direction."""
 
     field: str
     descending: bool
@@ -85,39 +85,39 @@ Term = Choice | Numbers
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for: all terms hold at once."""
+    """A search. All terms must hold."""
 
     terms: tuple[Term, ...]
     words: tuple[str, ...]
-    """Folded; each begins a word of the model's name, title, tags or description."""
+    """Folded prefixes of words in the model's name, title, tags or description."""
     excluded_words: tuple[str, ...]
-    """What stood behind one minus: a word, or several with `-` between them, which a model must not have at once."""
+    """Words after a minus. Several words with `-` between them exclude models that have all of them."""
     like: str | None
-    """The beginning of an organ's digest: rank by likeness to it."""
+    """The prefix of an organ's digest: results are ranked by their likeness to this organ."""
     unique: bool
-    """One result an organ, however many places it has."""
+    """Whether an organ with several places gives only one result."""
     sort: Sort
 
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, *, unless_sorted: str = "") -> str:
-        """The query's text; the sort is left out where it is `unless_sorted`."""
-        return " ".join([*sorted(map(str, self.terms)), *self.behind_terms(unless_sorted)])
+    def text(self, *, default_sort: str = "") -> str:
+        """Return the text of the query, without the sort if it is `default_sort`."""
+        return " ".join([*sorted(map(str, self.terms)), *self.suffix(default_sort)])
 
-    def behind_terms(self, unless_sorted: str = "") -> list[str]:
-        """What stands behind the terms in the query's text: its order, then its words."""
+    def suffix(self, default_sort: str = "") -> list[str]:
+        """Return the parts of the text after the terms: the order of results, then the words."""
         parts = [f"like:{self.like}"] if self.like else []
         parts += ["unique:organ"] if self.unique else []
-        parts += [] if self.like or str(self.sort) == unless_sorted else [f"sort:{self.sort}"]
+        parts += [] if self.like or str(self.sort) == default_sort else [f"sort:{self.sort}"]
         return [*parts, *sorted(self.words), *(f"-{word}" for word in sorted(self.excluded_words))]
 
     def choices(self, field: str) -> list[Choice]:
-        """The terms that choose by name in `field`."""
+        """Return the terms that select values of `field`."""
         return [term for term in self.terms if isinstance(term, Choice) and term.field == field]
 
     def numbers(self, field: str) -> list[Numbers]:
-        """The terms that bound the number `field`."""
+        """Return the terms that limit the number `field`."""
         return [term for term in self.terms if isinstance(term, Numbers) and term.field == field]
 
 
@@ -132,34 +132,33 @@ def _range(interval: Interval) -> str:
 
 
 class Kind(StrEnum):
-    """What stands behind a field's colon."""
+    """The kind of values that a field takes."""
 
     CHOICE = "choice"
-    """One of a few words that are always the same."""
+    """One of a fixed list of words."""
     NAME = "name"
-    """A word that depends on what is registered; `*` stands for any text in it."""
+    """Any word; `*` in it matches any text."""
     MODEL = "model"
-    """The name of one model, with a version or without."""
+    """The name of one model, with or without a version."""
     NUMBER = "number"
     WHOLE = "whole"
     """A whole number."""
     SIZE = "size"
-    """Bytes, with k, M or G behind the number if need be."""
+    """A number of bytes, with an optional unit k, M or G."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field, what it takes, and what it means, in a few words for people."""
+    """A field of the query language: the values that it takes, and its meaning in a few words for people."""
 
     name: str
     kind: Kind
     meaning: str
     choices: tuple[str, ...] = ()
-
     example: str = ""
-    """Of a number in a query."""
+    """A term with a number, for messages."""
     values_max: int | None = None
-    """In one query, where each costs more than a look at an index."""
+    """The most values in one query, for fields whose values cost more than a look-up in an index."""
 
     @property
     def is_numeric(self) -> bool:
@@ -168,36 +167,41 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What one kind of thing can be asked for."""
+    """The fields and sort keys of one kind of object."""
 
-    what: str
-    """In the plural, for people: organs."""
+    plural: str
+    """The name of the objects for people: organs."""
     fields: Mapping[str, Field]
     sorts: Mapping[str, str]
-    """Words behind `sort:` and their meaning."""
+    """The values of `sort:` and their meaning."""
     default_sort: str
-    likeness: bool
-    """Whether `like:` and `unique:` mean something."""
+    has_likeness: bool
+    """Whether `like:` and `unique:` are allowed."""
 
 
 BASES_MAX = 10
-"""Models behind `fits:` in one query: what is found is compared with each."""
+"""Models in `fits:` of one query: every result is compared with each."""
 
 PARTIAL = "partial"
-"""The kind that is shown of a model of which only some organs are here."""
+"""The kind shown for a model of which the registry has only some organs."""
 CHIMERA = "chimera"
-"""The kind that is shown of a model that was composed here."""
+"""The kind shown for a model that was composed in this registry."""
 
 ALIASES = {
     "architecture": "arch",
     "contributor": "by",
     "licence": "license",
     "parameters": "params",
-    **{alias: one.field for one in MEASURES.values() for alias in (one.name, *one.aliases) if alias != one.field},
+    **{
+        alias: measure.field
+        for measure in MEASURES.values()
+        for alias in (measure.name, *measure.aliases)
+        if alias != measure.field
+    },
 }
 
 SORT_ALIASES = {"created": "new"}
-"""Words behind `sort:` alone."""
+"""Aliases that only `sort:` accepts."""
 
 SYNONYMS = {
     "attention": "skeleton",
@@ -210,7 +214,7 @@ SYNONYMS = {
     "lora": "adapter",
     "mlp": "organ",
 }
-"""What the field calls our types: suggested, not taken."""
+"""Common names of the types. They are not accepted; messages suggest the type for them."""
 
 _ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
 _LICENSE = Field("license", Kind.NAME, "the model's licence; none where it states none")
@@ -231,17 +235,17 @@ def _by_name(*fields: Field) -> dict[str, Field]:
 
 
 ORGANS = Vocabulary(
-    what="organs",
+    plural="organs",
     fields=_by_name(
-        Field("type", Kind.CHOICE, "the system that it belongs to", ORGAN_TYPES),
+        Field("type", Kind.CHOICE, "the part of the model: organ is feed-forward, skeleton is attention", ORGAN_TYPES),
         Field(
             "slot",
             Kind.NAME,
-            f"the place in its block: {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for all that begin so",
+            f"the place in its block: {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for all that begin with it",
         ),
         Field("block", Kind.WHOLE, "the layer's number, from 0; none outside the blocks"),
         Field("tower", Kind.CHOICE, "the stack of blocks that it is in", TOWERS),
-        *(Field(one.field, Kind.NUMBER, one.summary, example=one.example) for one in MEASURES.values()),
+        *(Field(measure.field, Kind.NUMBER, measure.summary, example=measure.example) for measure in MEASURES.values()),
         Field("size", Kind.SIZE, "bytes in the file: size>=10M"),
         Field("dtype", Kind.NAME, "the type of its values: F16, Q8_0"),
         _ARCH,
@@ -251,23 +255,23 @@ ORGANS = Vocabulary(
         Field(
             "fits",
             Kind.MODEL,
-            "what can be grafted into this model, by architecture, place and shape; adapters never",
+            "organs that fit into this model, by architecture, place and shape; never adapters",
             values_max=BASES_MAX,
         ),
         _NONFINITE,
     ),
-    sorts={one.field: one.summary for one in MEASURES.values()} | {"size": "bytes"},
+    sorts={measure.field: measure.summary for measure in MEASURES.values()} | {"size": "bytes"},
     default_sort="-theta",
-    likeness=True,
+    has_likeness=True,
 )
 
 MODELS = Vocabulary(
-    what="models",
+    plural="models",
     fields=_by_name(
         Field(
             "kind",
             Kind.CHOICE,
-            "what was registered; partial where organs are missing, chimera what was composed here",
+            "the kind of file; partial where organs are missing, chimera if it was composed here",
             (*MODEL_KINDS, PARTIAL, CHIMERA),
         ),
         _MODEL,
@@ -277,10 +281,10 @@ MODELS = Vocabulary(
         Field("theta", Kind.NUMBER, "mean θ over its tensors, in degrees", example="theta>=45 or theta:35-60"),
         Field("signal", Kind.NUMBER, "mean of sin θ over its tensors", example="signal>=0.6 or signal:0.5-0.7"),
         Field("params", Kind.SIZE, "parameters: params>=1M"),
-        Field("tensors", Kind.WHOLE, "how many organs it has"),
+        Field("tensors", Kind.WHOLE, "the number of organs"),
         Field("size", Kind.SIZE, "bytes of its files"),
-        Field("downloads", Kind.WHOLE, "how often it was fetched, whole or an organ of it"),
-        Field("grafts", Kind.WHOLE, "chimeras here that have organs of it"),
+        Field("downloads", Kind.WHOLE, "downloads of the model or of one of its organs"),
+        Field("grafts", Kind.WHOLE, "chimeras here that have its organs"),
         _NONFINITE,
     ),
     sorts={
@@ -291,15 +295,15 @@ MODELS = Vocabulary(
         "tensors": "organs",
         "size": "bytes",
         "downloads": "downloads",
-        "grafts": "chimeras that have organs of it",
+        "grafts": "chimeras that have its organs",
     },
     default_sort="-new",
-    likeness=False,
+    has_likeness=False,
 )
 
 
 NUMBER_MAX = 2**63 - 1
-"""Databases hold no larger whole numbers."""
+"""The largest whole number that databases store."""
 ABSENT = "none"
 
 _NUMBER = re.compile(r"(?P<digits>[0-9]{1,19}(\.[0-9]{0,40})?|\.[0-9]{1,40})(?P<unit>[A-Za-z]{0,2})°?", re.ASCII)
@@ -308,7 +312,7 @@ _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def parse_bound(token: str, field: Field, operator: str, text: str) -> Interval:
-    """The interval that a comparison such as `>=45` leaves; raises BadQuery."""
+    """Return the interval of a comparison such as `>=45`; raises BadQuery."""
     value = _parse_number(token, field, text)
     if operator == "=":
         return Interval(value, value)
@@ -318,7 +322,7 @@ def parse_bound(token: str, field: Field, operator: str, text: str) -> Interval:
 
 
 def parse_numbers(token: str, field: Field, values: Sequence[str]) -> tuple[tuple[Interval, ...], bool]:
-    """The intervals that values such as `5-20` and `3` name, and whether `none` is among them; raises BadQuery."""
+    """Return the intervals of values such as `5-20` and `3`, and whether `none` is one of them; raises BadQuery."""
     intervals = []
     for value in values:
         if value.lower() == ABSENT:
@@ -338,7 +342,7 @@ def _parse_number(token: str, field: Field, text: str) -> float:
     match = _NUMBER.fullmatch(text.strip())
     unit = match["unit"].lower() if match else ""
     if match is None or (unit and field.kind is not Kind.SIZE) or unit.removesuffix("b") not in _UNITS:
-        raise BadQuery(token, f"{text[:30]!r} is no number for {field.name}; {_example(field)}")
+        raise BadQuery(token, f"{text[:30]!r} is not a number for {field.name}; {_example(field)}")
     value = float(Decimal(match["digits"]) * _UNITS[unit.removesuffix("b")])  # exact: 4.1k is 4100
     if not math.isfinite(value) or value > NUMBER_MAX:
         raise BadQuery(token, f"{text[:30]!r} is too large")
@@ -358,14 +362,14 @@ def _example(field: Field) -> str:
 QUERY_MAX_LENGTH = 2000
 TERMS_MAX = 50
 VALUES_MAX = 100
-"""Of all terms together: what a search costs grows with them."""
+"""Values of all terms together; they determine the cost of a search."""
 VALUE_MAX_LENGTH = 200
 WORDS_MAX = 50
-"""Each is a look-up of its own."""
+"""Words of a query; each is a separate look-up."""
 COMPARED_MAX_LENGTH = 200
-"""Characters of a word whose nearest one is looked for: the longest name of a model has 193."""
-LIKELY_MAX = 20
-"""Words that it is compared with letter by letter."""
+"""Characters of a word for which `nearest` suggests another: the longest name of a model has 193."""
+CANDIDATES_MAX = 20
+"""Words that `nearest` compares letter by letter."""
 
 LIKE, UNIQUE, SORT = "like", "unique", "sort"
 _TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
@@ -375,8 +379,8 @@ _VALUES = re.compile(r'(?:"[^"]*"|[^,"]*)(?:,(?:"[^"]*"|[^,"]*))*')
 _VALUE = re.compile(r'"(?P<quoted>[^"]*)"|(?P<plain>[^,"]+)')
 
 
-class _Gathered:
-    """What has been read of a query so far."""
+class _Parser:
+    """The state of the parser: the parts of a query that were read so far."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -384,7 +388,7 @@ class _Gathered:
         self.words: dict[str, None] = {}
         self.excluded: dict[str, None] = {}
         self.value_counts: Counter[str] = Counter()
-        """By field."""
+        """The number of values by field."""
         self.word_count = 0
         self.like: str | None = None
         self.unique = False
@@ -392,131 +396,127 @@ class _Gathered:
 
 
 def parse_query(text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | None = None) -> Query:
-    """The query that `text` asks; an empty text asks for everything. Raises BadQuery.
+    """Return the query in `text`; an empty text means everything. Raises BadQuery.
 
-    `default_sort` is taken where the text has none, instead of the vocabulary's own.
+    `default_sort` replaces the default of the vocabulary for texts without a sort.
     """
     if len(text) > QUERY_MAX_LENGTH:
         raise BadQuery(text[:20] + "…", f"a query has at most {QUERY_MAX_LENGTH} characters")
     tokens = list(_tokens(text))
     if len(tokens) > TERMS_MAX:
         raise BadQuery(tokens[TERMS_MAX], f"a query has at most {TERMS_MAX} terms")
-    gathered = _Gathered(vocabulary)
+    parser = _Parser(vocabulary)
     for token in tokens:
-        _read(gathered, token)
-    if gathered.like is not None and gathered.sort is not None:
-        raise BadQuery(f"sort:{gathered.sort}", "like: ranks by likeness; leave sort: out")
-    sort = gathered.sort or _sort(vocabulary, default_sort or vocabulary.default_sort)
+        _read(parser, token)
+    if parser.like is not None and parser.sort is not None:
+        raise BadQuery(f"sort:{parser.sort}", "like: ranks by likeness; leave sort: out")
+    sort = parser.sort or _sort(vocabulary, default_sort or vocabulary.default_sort)
     return Query(
-        terms=tuple(gathered.terms),
-        words=tuple(gathered.words),
-        excluded_words=tuple(gathered.excluded),
-        like=gathered.like,
-        unique=gathered.unique,
+        terms=tuple(parser.terms),
+        words=tuple(parser.words),
+        excluded_words=tuple(parser.excluded),
+        like=parser.like,
+        unique=parser.unique,
         sort=sort,
     )
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the one of `known` that `word` was probably meant to be: alike by `cutoff` at least, 0 to 1.
+def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the most similar of `words`, with a similarity of at least `cutoff` (0 to 1), or None.
 
-    Comparing two words takes up to a millisecond where somebody chose them for that, so no more than LIKELY_MAX are
-    compared, those that share most pairs of letters with `word`, and no long word.
+    A comparison of two hostile words takes up to a millisecond. Therefore long words are not compared, and only the
+    CANDIDATES_MAX words are compared that share the most pairs of letters with `word`.
     """
     if len(word) > COMPARED_MAX_LENGTH:
         return None
-    by_fold = {one.casefold(): one for one in known}
+    by_fold = {candidate.casefold(): candidate for candidate in words}
     folded = word.casefold()
-    likely = list(by_fold)
-    if len(likely) > LIKELY_MAX:
-        pairs = _pairs(folded)
-        likely = nlargest(LIKELY_MAX, likely, key=lambda one: len(pairs & _pairs(one)))
-    close = get_close_matches(folded, likely, n=1, cutoff=cutoff)
+    candidates = list(by_fold)
+    if len(candidates) > CANDIDATES_MAX:
+        pairs = set(pairwise(folded))
+        candidates = nlargest(CANDIDATES_MAX, candidates, key=lambda other: len(pairs & set(pairwise(other))))
+    close = get_close_matches(folded, candidates, n=1, cutoff=cutoff)
     return by_fold[close[0]] if close else None
 
 
-def _pairs(word: str) -> set[tuple[str, str]]:
-    return set(pairwise(word))
-
-
 def _tokens(text: str) -> Iterator[str]:
-    """What stands between spaces that are not inside quotes."""
+    """Yield the parts between spaces that are not inside quotes."""
     token, quoted = "", False
-    for sign in text:
-        if sign == '"':
+    for char in text:
+        if char == '"':
             quoted = not quoted
-        if sign.isspace() and not quoted:
+        if char.isspace() and not quoted:
             if token:
                 yield token
             token = ""
         else:
-            token += sign
+            token += char
     if quoted:
-        raise BadQuery(token, 'a quotation mark (") is open')
+        raise BadQuery(token, 'a quotation mark (") is not closed')
     if token:
         yield token
 
 
-def _read(gathered: _Gathered, token: str) -> None:
+def _read(parser: _Parser, token: str) -> None:
     plain = token.replace("≥", ">=").replace("≤", "<=")
     match = _TERM.fullmatch(plain)
     if match is None:
-        _read_words(gathered, token)
+        _read_words(parser, token)
         return
     name = ALIASES.get(match["field"].lower(), match["field"].lower())
     if name in (SORT, LIKE, UNIQUE):
-        _read_order(gathered, token, name, match)
+        _read_order(parser, token, name, match)
         return
-    field = gathered.vocabulary.fields.get(name)
+    field = parser.vocabulary.fields.get(name)
     if field is None:
-        raise BadQuery(token, _no_field(gathered.vocabulary, match["field"]))
+        raise BadQuery(token, _no_field(parser.vocabulary, match["field"]))
     term = _term(token, field, match)
-    gathered.terms.append(term)
-    gathered.value_counts[name] += len(term.values) if isinstance(term, Choice) else len(term.intervals)
-    if gathered.value_counts.total() > VALUES_MAX:
+    parser.terms.append(term)
+    parser.value_counts[name] += len(term.values) if isinstance(term, Choice) else len(term.intervals)
+    if parser.value_counts.total() > VALUES_MAX:
         raise BadQuery(token, f"a query has at most {VALUES_MAX} values")
-    if field.values_max is not None and gathered.value_counts[name] > field.values_max:
-        raise BadQuery(token, f"a query has at most {field.values_max} models behind {name}:")
+    if field.values_max is not None and parser.value_counts[name] > field.values_max:
+        raise BadQuery(token, f"a query has at most {field.values_max} models in {name}:")
 
 
-def _read_words(gathered: _Gathered, token: str) -> None:
+def _read_words(parser: _Parser, token: str) -> None:
     if token in _LOGIC or token.strip("()") != token:
-        raise BadQuery(token, 'all terms hold at once, without AND; "or" is a comma: type:organ,skeleton')
+        raise BadQuery(token, 'terms need no AND: all of them must hold; write "or" as a comma: type:organ,skeleton')
     if _OPERATOR.match(token.lstrip("-")):
-        raise BadQuery(token, "a field stands before it, without spaces: theta>=40, type:organ")
+        raise BadQuery(token, "write a field before it, without spaces: theta>=40, type:organ")
     excluded = token.startswith("-") and len(token) > 1
-    found = folded_words(token)
-    if not found:
-        raise BadQuery(token, "no letter and no digit is in it")
+    words = folded_words(token)
+    if not words:
+        raise BadQuery(token, "it has no letter and no digit")
     if excluded:
-        gathered.excluded["-".join(dict.fromkeys(found))] = None
+        parser.excluded["-".join(dict.fromkeys(words))] = None
     else:
-        gathered.words.update(dict.fromkeys(found))
-    gathered.word_count += len(found)
-    if gathered.word_count > WORDS_MAX:
+        parser.words.update(dict.fromkeys(words))
+    parser.word_count += len(words)
+    if parser.word_count > WORDS_MAX:
         raise BadQuery(token, f"a query has at most {WORDS_MAX} words")
 
 
-def _read_order(gathered: _Gathered, token: str, name: str, match: re.Match[str]) -> None:
-    """`sort:`, `like:` and `unique:`, which say how rather than what."""
-    vocabulary, value = gathered.vocabulary, match["value"].strip('"')
+def _read_order(parser: _Parser, token: str, name: str, match: re.Match[str]) -> None:
+    """Read `sort:`, `like:` or `unique:`, which set the order of results."""
+    vocabulary, value = parser.vocabulary, match["value"].strip('"')
     if match["minus"] or match["operator"] not in ":=":
         raise BadQuery(token, f"write {name}:VALUE")
-    if (name == SORT and gathered.sort is not None) or (name == LIKE and gathered.like is not None):
-        raise BadQuery(token, f"{name}: stands there twice")
+    if (name == SORT and parser.sort is not None) or (name == LIKE and parser.like is not None):
+        raise BadQuery(token, f"{name}: is there twice")
     if name == SORT:
-        gathered.sort = _sort(vocabulary, value)
-    elif not vocabulary.likeness:
-        raise BadQuery(token, f"{name}: is for organs, these are {vocabulary.what}")
+        parser.sort = _sort(vocabulary, value)
+    elif not vocabulary.has_likeness:
+        raise BadQuery(token, f"{name}: is for organs; this is a search for {vocabulary.plural}")
     elif name == LIKE:
         try:
-            gathered.like = parse_prefix(value)
+            parser.like = parse_prefix(value)
         except BadDigest as error:
             raise BadQuery(token, "write an organ's digest, or at least 8 characters of it") from error
     elif value != "organ":
-        raise BadQuery(token, "only unique:organ is known: each organ once")
+        raise BadQuery(token, "the only value is unique:organ, which lists each organ once")
     else:
-        gathered.unique = True
+        parser.unique = True
 
 
 def _sort(vocabulary: Vocabulary, text: str) -> Sort:
@@ -524,8 +524,8 @@ def _sort(vocabulary: Vocabulary, text: str) -> Sort:
     name = SORT_ALIASES.get(name, ALIASES.get(name, name))
     if name not in vocabulary.sorts:
         close = nearest(name, vocabulary.sorts)
-        meant = f"; did you mean sort:{'-' if descending else ''}{close}?" if close else ""
-        raise BadQuery(f"sort:{text}", f"{vocabulary.what} sort by {_listed(vocabulary.sorts)}{meant}")
+        hint = f"; did you mean sort:{'-' if descending else ''}{close}?" if close else ""
+        raise BadQuery(f"sort:{text}", f"{vocabulary.plural} sort by {_listed(vocabulary.sorts)}{hint}")
     return Sort(name, descending)
 
 
@@ -534,7 +534,7 @@ def _term(token: str, field: Field, match: re.Match[str]) -> Choice | Numbers:
     if field.is_numeric:
         if operator != ":":
             if negated:
-                raise BadQuery(token, "a comparison cannot be turned round by a minus: use the opposite comparison")
+                raise BadQuery(token, "a minus cannot negate a comparison: use the opposite comparison")
             return Numbers(field.name, (parse_bound(token, field, operator, match["value"]),))
         intervals, absent = parse_numbers(token, field, _values(token, match["value"]))
         return Numbers(field.name, intervals, absent, negated)
@@ -550,13 +550,13 @@ def _term(token: str, field: Field, match: re.Match[str]) -> Choice | Numbers:
 
 
 def _values(token: str, text: str) -> list[str]:
-    """What stands between the commas."""
+    """Return the values between the commas."""
     if not _VALUES.fullmatch(text):
-        raise BadQuery(token, "values stand between commas, those with spaces in quotation marks")
-    found = [match["quoted"] if match["plain"] is None else match["plain"] for match in _VALUE.finditer(text)]
-    values = [value.strip() for value in found if value.strip()]
+        raise BadQuery(token, "separate values by commas, and put values with spaces in quotation marks")
+    parts = [match["quoted"] if match["plain"] is None else match["plain"] for match in _VALUE.finditer(text)]
+    values = [part.strip() for part in parts if part.strip()]
     if not values:
-        raise BadQuery(token, "a value is missing behind it")
+        raise BadQuery(token, "a value is missing after it")
     if len(values) > VALUES_MAX:
         raise BadQuery(token, f"a query has at most {VALUES_MAX} values")
     for value in values:
@@ -569,13 +569,13 @@ def _choice(token: str, field: Field, value: str) -> str:
     if value.lower() in field.choices:
         return value.lower()
     close = SYNONYMS.get(value.lower()) or nearest(value, field.choices)
-    meant = f"; did you mean {field.name}:{close}?" if close in field.choices else ""
-    raise BadQuery(token, f"{field.name} is one of {_listed(field.choices)}{meant}")
+    hint = f"; did you mean {field.name}:{close}?" if close in field.choices else ""
+    raise BadQuery(token, f"{field.name} is one of {_listed(field.choices)}{hint}")
 
 
 def _check_name(token: str, field: Field, value: str) -> None:
     if "*" in value:
-        raise BadQuery(token, f"{field.name}: takes whole names of models, without *")
+        raise BadQuery(token, f"{field.name}: takes complete names of models, without *")
     try:
         parse_model_name(value)
     except BadName as error:
@@ -583,13 +583,12 @@ def _check_name(token: str, field: Field, value: str) -> None:
 
 
 def _no_field(vocabulary: Vocabulary, name: str) -> str:
-    known = [*vocabulary.fields, SORT, *([LIKE, UNIQUE] if vocabulary.likeness else [])]
-    elsewhere = vocabulary is not ORGANS and ALIASES.get(name, name) in ORGANS.fields
-    if elsewhere:
-        return f"{name} is a field of organs; {vocabulary.what} have {_listed(known)}"
-    close = nearest(name, [*known, *ALIASES])
-    meant = f"did you mean {ALIASES.get(close, close)}:?" if close else f"the fields are {_listed(known)}"
-    return f"no field is called {name!r}; {meant}"
+    names = [*vocabulary.fields, SORT, *([LIKE, UNIQUE] if vocabulary.has_likeness else [])]
+    if vocabulary is not ORGANS and ALIASES.get(name, name) in ORGANS.fields:
+        return f"{name} is a field of organs; {vocabulary.plural} have {_listed(names)}"
+    close = nearest(name, [*names, *ALIASES])
+    hint = f"did you mean {ALIASES.get(close, close)}:?" if close else f"the fields are {_listed(names)}"
+    return f"there is no field {name!r}; {hint}"
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -597,32 +596,32 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def short_text(query: Query, vocabulary: Vocabulary = ORGANS) -> str:
-    """The query's text as people would type it: without the sort that it would have anyway."""
-    return query.text(unless_sorted=vocabulary.default_sort)
+    """Return the text of the query as people type it: without the default sort."""
+    return query.text(default_sort=vocabulary.default_sort)
 
 
 def toggled_texts(query: Query, field: str, values: Iterable[str], vocabulary: Vocabulary = ORGANS) -> dict[str, str]:
-    """By value the short text of the query with it among the choices of `field`, or without where it stands already."""
-    chosen = [one for term in query.choices(field) if not term.negated for one in term.values]
+    """Return, for each value, the short text of the query after a click on it: adds it to `field`, or removes it."""
+    selected = [value for term in query.choices(field) if not term.negated for value in term.values]
     terms = [str(term) for term in query.terms if not _chooses(term, field)]
-    behind = query.behind_terms(vocabulary.default_sort)
-    found = {}
+    suffix = query.suffix(vocabulary.default_sort)
+    texts = {}
     for value in values:
-        left = [one for one in chosen if one.casefold() != value.casefold()]
-        kept = left if len(left) < len(chosen) else [*chosen, value]
-        choice = [str(Choice(field, tuple(kept)))] if kept else []
-        found[value] = " ".join([*sorted([*terms, *choice]), *behind])
-    return found
+        others = [other for other in selected if other.casefold() != value.casefold()]
+        toggled = others if len(others) < len(selected) else [*selected, value]
+        choice = [str(Choice(field, tuple(toggled)))] if toggled else []
+        texts[value] = " ".join([*sorted([*terms, *choice]), *suffix])
+    return texts
 
 
 def has_choice(query: Query, field: str, value: str) -> bool:
-    """Whether `value` is among what the query chooses in `field`."""
-    chosen = {one.casefold() for term in query.choices(field) if not term.negated for one in term.values}
-    return value.casefold() in chosen
+    """Whether the query selects `value` in `field`."""
+    terms = (term for term in query.choices(field) if not term.negated)
+    return any(value.casefold() == selected.casefold() for term in terms for selected in term.values)
 
 
 def bounded(query: Query, field: str, low: float | None, high: float | None) -> Query:
-    """With the number `field` from `low` up to but without `high`, instead of all that was said of it."""
+    """Return the query with `low` <= `field` < `high` instead of its other terms about `field`."""
     terms = [term for term in query.terms if term.field != field]
     if low is not None:
         terms.append(Numbers(field, (Interval(low),)))
@@ -632,7 +631,7 @@ def bounded(query: Query, field: str, low: float | None, high: float | None) -> 
 
 
 def without(query: Query, part: object) -> Query:
-    """Without the term `part`, or without the word that it is."""
+    """Return the query without `part`, a term or a word."""
     return replace(
         query,
         terms=tuple(term for term in query.terms if term != part),
@@ -642,24 +641,10 @@ def without(query: Query, part: object) -> Query:
 
 
 def sorted_by(query: Query, field: str) -> Query:
-    """Sorted by `field`, the largest first; the other way round where it is so already."""
+    """Return the query sorted by `field`, largest first; smallest first if it is sorted so already."""
     descending = not (query.sort.field == field and query.sort.descending)
     return replace(query, sort=Sort(field, descending), like=None)
 
 
 def _chooses(term: object, field: str) -> bool:
     return isinstance(term, Choice) and term.field == field and not term.negated
-
-
-__all__ = [
-    "MODELS",
-    "ORGANS",
-    "Choice",
-    "Field",
-    "Interval",
-    "Numbers",
-    "Query",
-    "Sort",
-    "Vocabulary",
-    "parse_query",
-]

@@ -1,6 +1,6 @@
-"""The tables, with everything that must hold as a constraint, in types that SQLite and PostgreSQL both keep.
+"""The tables with their constraints, in types that SQLite and PostgreSQL both store exactly.
 
-They stand in this order: what all tables share; models and their organs; what answers searches; lineage and events;
+The order is: common types; blobs and organs; models; facets, words and totals for searches; lineage and events;
 chimeras; accounts; submissions; jobs.
 """
 
@@ -67,22 +67,22 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 
-# SQLite's tables are STRICT: it takes no text where a number is due. Strict tables know five types, so each of ours
-# names the one that it is there.
+# SQLite's tables are STRICT: they refuse a text in a column of numbers. Strict tables have five types, so each type
+# here names the one that it has in SQLite.
 
 Big = BigInteger().with_variant(Integer(), "sqlite")
-"""A whole number of 64 bits. SQLite numbers rows by itself only in an INTEGER column."""
+"""A whole number of 64 bits. SQLite generates ids only in an INTEGER column."""
 Number = Float(53).with_variant(REAL(), "sqlite")
 """A float of 64 bits."""
 
 
 def text(length: int) -> String:
-    """A text of at most `length` characters; SQLite needs `at_most` beside it."""
+    """Return the type of texts of at most `length` characters; SQLite needs the CHECK of `at_most` too."""
     return String(length).with_variant(TEXT(), "sqlite")
 
 
 class Flag(TypeDecorator[bool]):
-    """A truth value, which SQLite keeps as 0 or 1."""
+    """A boolean, which SQLite stores as 0 or 1."""
 
     impl = Boolean
     cache_ok = True
@@ -95,7 +95,7 @@ class Flag(TypeDecorator[bool]):
 
 
 class Timestamp(TypeDecorator[datetime]):
-    """An aware UTC time. SQLite has none, so there it is a text that sorts like the time, to the microsecond."""
+    """An aware UTC time. In SQLite it is a text that sorts like the time, with microseconds."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -115,7 +115,7 @@ class Timestamp(TypeDecorator[datetime]):
 
 
 class Base(DeclarativeBase):
-    """Holds the metadata that migrations are compared with."""
+    """Base of all tables. Migrations are compared with its metadata."""
 
     metadata = MetaData(naming_convention=NAMING)
 
@@ -125,18 +125,18 @@ class Base(DeclarativeBase):
 
 
 def one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
-    """A CHECK that `column` holds one of `values`."""
+    """Return a CHECK that `column` has one of `values`."""
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=f"{column}_known")
 
 
 def at_most(column: str, length: int) -> CheckConstraint:
-    """A CHECK on the length of a text: SQLite ignores the number in VARCHAR(n)."""
+    """Return a CHECK for the length of a text: SQLite ignores the number in VARCHAR(n)."""
     return CheckConstraint(f"length({column}) <= {length}", name=f"{column}_length")
 
 
 class Ingest(Base):
-    """One run over one model. While `running` and before `lease_expires_at`, its blobs are not swept."""
+    """One ingest of one model. While it is `running` and before `lease_expires_at`, no sweep removes its blobs."""
 
     __tablename__ = "ingests"
     __table_args__ = (one_of("state", INGEST_STATES), at_most("source", TEXT_MAX))
@@ -153,7 +153,7 @@ class Ingest(Base):
 
 
 class Blob(Base):
-    """Stored bytes. `digest` and `size_bytes` are of the plain bytes; `file` is None for an inline blob."""
+    """Stored bytes. `digest` and `size_bytes` describe the plain bytes; `file` is None for an inline blob."""
 
     __tablename__ = "blobs"
     __table_args__ = (
@@ -174,10 +174,10 @@ class Blob(Base):
     file: Mapped[str | None] = mapped_column(text(128), unique=True)
     state: Mapped[str] = mapped_column(text(16))
     depends_on: Mapped[int | None] = mapped_column(ForeignKey("blobs.id"), index=True)
-    """The blob that this one is encoded against, for codecs that need one."""
+    """The blob that this one is encoded against, for codecs that need another blob."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     touched_at: Mapped[datetime] = mapped_column(Timestamp)
-    """Last time a writer needed it; the sweep's grace counts from here."""
+    """When a writer last needed it; the grace period of the sweep begins here."""
 
 
 class InlineBlob(Base):
@@ -190,7 +190,7 @@ class InlineBlob(Base):
 
 
 class BlobLease(Base):
-    """A blob that a running ingest will need."""
+    """A blob that a running ingest needs."""
 
     __tablename__ = "blob_leases"
 
@@ -199,7 +199,7 @@ class BlobLease(Base):
 
 
 class Organ(Base):
-    """A tensor's bytes with the dtype and shape that give them meaning. `shape` is row length first: `192x512`."""
+    """The bytes of a tensor with dtype and shape. `shape` has the row length first: `192x512`."""
 
     __tablename__ = "organs"
     __table_args__ = (UniqueConstraint("blob_id", "dtype", "shape"), at_most("dtype", 16), at_most("shape", 96))
@@ -210,11 +210,11 @@ class Organ(Base):
     shape: Mapped[str] = mapped_column(text(96))
     elements: Mapped[int] = mapped_column(Big)
     nonfinite: Mapped[int | None] = mapped_column(Big)
-    """How many of its values are NaN or infinite; null where they were not counted (registered by an older version)."""
+    """The number of NaN and infinite values; null if an older version registered the organ without counting them."""
 
 
 class MeasureColumns:
-    """A column for each measure of the table of measures (`registry.measures`); null where it was not measured."""
+    """A column for each measure in `registry.measures`; null if it was not measured."""
 
     theta: Mapped[float | None] = mapped_column(Number)
     magnitude: Mapped[float | None] = mapped_column(Number)
@@ -225,7 +225,8 @@ class MeasureColumns:
 
 
 class Measurement(MeasureColumns, Base):
-    """What one method read from one organ. What it does not give is null; `reason` says why it read nothing."""
+    """The results of one method for one organ. Values that the method does not give are null; `reason` explains a
+    measurement without values."""
 
     __tablename__ = "measurements"
     __table_args__ = (at_most("method", 16), at_most("reason", 256))
@@ -247,7 +248,7 @@ class Measurement(MeasureColumns, Base):
 
 
 class Fingerprint(Base):
-    """256 signed bytes by which organs of one shape are compared."""
+    """256 signed bytes, by which organs of one shape are compared."""
 
     __tablename__ = "fingerprints"
 
@@ -284,11 +285,11 @@ class Model(Base):
     name: Mapped[str] = mapped_column(text(96))
     version: Mapped[int] = mapped_column(Integer)
     digest: Mapped[str] = mapped_column(text(64), index=True)
-    """Of its bytes: the SHA-256 of its one file, or of its files' SHA-256s in order, one a line."""
+    """The SHA-256 of its single file, or of the SHA-256s of its files in order, one a line."""
     state: Mapped[str] = mapped_column(text(16))
     kind: Mapped[str] = mapped_column(text(16))
     complete: Mapped[bool] = mapped_column(Flag)
-    """Whether all of its organs are here; partial uploads name a base and stay out of the rankings."""
+    """Whether the registry has all of its organs; partial uploads name a base and are not in the rankings."""
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
     architecture: Mapped[str | None] = mapped_column(text(96))
     title: Mapped[str | None] = mapped_column(text(TEXT_MAX))
@@ -303,20 +304,20 @@ class Model(Base):
     mean_theta: Mapped[float | None] = mapped_column(Number)
     mean_signal: Mapped[float | None] = mapped_column(Number)
     flags: Mapped[str] = mapped_column(Text)
-    """JSON list of sentences: what is odd about it."""
+    """JSON list of sentences: unusual properties."""
     unassemblable: Mapped[str] = mapped_column(Text)
-    """JSON list of sentences: why it is never written out again; empty for nearly all."""
+    """JSON list of sentences: the reasons why it cannot be assembled; empty for nearly all models."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     state_reason: Mapped[str | None] = mapped_column(text(TEXT_MAX))
-    """Why it was yanked or removed, in the words of whoever did it."""
+    """The reason of a yank or a removal, as text of the person who did it."""
     changed_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    """When its state, or what is said of it beside its bytes, was last changed."""
+    """When its state or its description was last changed."""
     downloads: Mapped[int] = mapped_column(Big, server_default=sql("0"))
-    """The sum of its days."""
+    """The sum of its daily downloads."""
     grafts: Mapped[int] = mapped_column(Big, server_default=sql("0"))
-    """Visible chimeras that have organs of it, its own contributor's among them."""
+    """The number of visible chimeras that have its organs, including those of its own contributor."""
     nonfinite_tensors: Mapped[int | None] = mapped_column(Big)
-    """Tensors that have values that are NaN or infinite; null while those of some tensor were not counted."""
+    """The number of tensors with NaN or infinite values; null until they were counted in all tensors."""
 
     @property
     def full_name(self) -> str:
@@ -325,7 +326,7 @@ class Model(Base):
 
 
 class ModelFile(Base):
-    """One GGUF file of a model. Its bytes are zeros, overlaid by its parts and by its placements' organs."""
+    """One GGUF file of a model. Its bytes are zeros, overlaid by its parts and by the organs of its placements."""
 
     __tablename__ = "model_files"
     __table_args__ = (
@@ -343,11 +344,11 @@ class ModelFile(Base):
     sha256: Mapped[str] = mapped_column(text(64), index=True)
     header_sha256: Mapped[str] = mapped_column(text(64))
     header_bytes: Mapped[int] = mapped_column(Big)
-    """From the magic to the last tensor info, padding not included."""
+    """Bytes from the magic to the last tensor info, without padding."""
 
 
 class FilePart(Base):
-    """A slice of a blob at `offset_bytes` of a file: header runs, metadata arrays, padding that is not zero."""
+    """A slice of a blob at `offset_bytes` of a file: parts of the header, metadata arrays, padding that is not zero."""
 
     __tablename__ = "file_parts"
 
@@ -359,7 +360,7 @@ class FilePart(Base):
 
 
 class ModelMetadata(Base):
-    """A header's entries in order, as text to read and search; the exact bytes are in the file's parts."""
+    """The entries of a header in order, as text; the exact bytes are in the parts of the file."""
 
     __tablename__ = "model_metadata"
     __table_args__ = (at_most("key", TEXT_MAX), at_most("value", TEXT_MAX), at_most("type", 32))
@@ -372,17 +373,17 @@ class ModelMetadata(Base):
 
 
 RANKED_COLUMNS = (*RANKED_MEASURES, "size_bytes")
-"""What searches sort by."""
+"""The columns that searches sort by."""
 
 
 def _ranking(measure: str) -> Index:
-    """Answers a filter by type with a sort by `measure`. What stands behind the id is tested without the row."""
+    """Return the index for filters by type and a sort by `measure`. Columns after the id are tested without the row."""
     columns = ("visible", "type", measure, "id", "facet_id", "block", "model_id", "theta")
     return Index(f"ix_placements_{measure}", *dict.fromkeys(columns))
 
 
 class Placement(MeasureColumns, Base):
-    """An organ at its place in a model. Measures are copied here, so that one index answers a filter and a sort."""
+    """An organ at its place in a model. The measures are copied here, so that one index serves a filter and a sort."""
 
     __tablename__ = "placements"
     __table_args__ = (
@@ -401,10 +402,10 @@ class Placement(MeasureColumns, Base):
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
     position: Mapped[int] = mapped_column(Big)
-    """The order over all of the model's files."""
+    """The order over all files of the model."""
     file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), index=True)
     offset_bytes: Mapped[int] = mapped_column(Big)
-    """Where the tensor begins in its file."""
+    """The offset of the tensor in its file."""
     name: Mapped[str] = mapped_column(text(64))
     type: Mapped[str] = mapped_column(text(16))
     tower: Mapped[str] = mapped_column(text(16))
@@ -412,16 +413,16 @@ class Placement(MeasureColumns, Base):
     slot: Mapped[str] = mapped_column(text(64))
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"))
     visible: Mapped[bool] = mapped_column(Flag)
-    """Copied from the model's state: searches look at nothing else."""
+    """Copied from the state of the model: searches only test this column."""
     facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
     dtype: Mapped[str] = mapped_column(text(16))
     size_bytes: Mapped[int] = mapped_column(Big)
 
 
 class Facet(Base):
-    """A combination of what searches are narrowed by. Every placement has one; there are some thousands.
+    """A combination of values that searches filter by. Every placement has one; there are some thousands.
 
-    An architecture or a licence that is not stated is the empty text.
+    A missing architecture or licence is the empty text.
     """
 
     __tablename__ = "facets"
@@ -445,7 +446,7 @@ class Facet(Base):
 
 
 class FacetCount(Base):
-    """How many visible placements of a facet lie in a bin of θ (`registry.catalog.vocabulary`)."""
+    """The number of visible placements of a facet in a bin of θ (`registry.catalog.vocabulary`)."""
 
     __tablename__ = "facet_counts"
 
@@ -455,7 +456,7 @@ class FacetCount(Base):
 
 
 class ModelWord(Base):
-    """A word of a model's name, title, tags or description, folded: what bare words in a query find."""
+    """A folded word of a model's name, title, tags or description, for words in queries."""
 
     __tablename__ = "model_words"
     __table_args__ = (at_most("word", WORD_MAX), Index("ix_model_words_model_id", "model_id"))
@@ -465,12 +466,12 @@ class ModelWord(Base):
 
 
 TOTALS = ("models", "placements", "organs", "blobs", "size_bytes", "stored_bytes")
-"""Visible models, their placements, the different organs at those; blobs that are not doomed, their plain bytes and
+"""Visible models, their placements, the distinct organs of these; blobs that are not doomed, their plain bytes and
 their stored bytes."""
 
 
 class Total(Base):
-    """One of the running totals. One that has no row is 0."""
+    """A running total. A total without a row is 0."""
 
     __tablename__ = "totals"
     __table_args__ = (one_of("name", TOTALS),)
@@ -480,7 +481,7 @@ class Total(Base):
 
 
 class Contributor(Base):
-    """Somebody who adds models. `local` is whoever runs the command on this machine."""
+    """A person who adds models. `local` means the users of the command on the machine of the registry."""
 
     __tablename__ = "contributors"
     __table_args__ = (at_most("name", 96), one_of("state", CONTRIBUTOR_STATES))
@@ -489,13 +490,13 @@ class Contributor(Base):
     name: Mapped[str] = mapped_column(text(96), unique=True)
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     state: Mapped[str] = mapped_column(text(16), server_default=sql("'active'"))
-    """Who is suspended can do nothing that needs an account; what was published stays."""
+    """Suspended contributors cannot use their accounts; their published models stay."""
     quota_bytes: Mapped[int | None] = mapped_column(Big)
-    """What may be kept for them; None is what the server gives to everybody."""
+    """Bytes that they may store; None means the default of the server."""
 
 
 class Lineage(Base):
-    """An edge from a child to a parent, models or organs. A parent that is declared only is kept by its name."""
+    """An edge from a child to a parent, models or organs. A parent that is only declared is stored by name."""
 
     __tablename__ = "lineage"
     __table_args__ = (
@@ -514,14 +515,14 @@ class Lineage(Base):
     relation: Mapped[str] = mapped_column(text(16))
     evidence: Mapped[str] = mapped_column(text(16))
     score: Mapped[float | None] = mapped_column(Number)
-    """For measured edges: the mean correlation, -1 to 1."""
+    """The mean correlation of a measured edge, -1 to 1."""
     compared: Mapped[int | None] = mapped_column(Big)
-    """Of how many matrices it is the mean."""
+    """The number of matrices in the mean."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
 class Event(Base):
-    """Something that was done. Rows are added, never changed."""
+    """An action that was done. Rows are added and never changed."""
 
     __tablename__ = "events"
     __table_args__ = (at_most("text", TEXT_MAX), at_most("action", 32))
@@ -535,7 +536,7 @@ class Event(Base):
 
 
 class DailyDownloads(Base):
-    """How often a model was fetched on a day, whole or an organ of it. Counted in memory and added in batches."""
+    """Downloads of a model or of its organs on one day. They are counted in memory and added in batches."""
 
     __tablename__ = "daily_downloads"
     __table_args__ = (CheckConstraint("length(day) = 10", name="day_length"),)
@@ -547,28 +548,28 @@ class DailyDownloads(Base):
 
 
 class Chimera(Base):
-    """What is known of a model because it was composed here. The lock itself stands in its header."""
+    """The data of a model that was composed in this registry. Its lock is in the header of its file."""
 
     __tablename__ = "chimeras"
     __table_args__ = (at_most("lock_id", 64),)
 
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
     lock_id: Mapped[str] = mapped_column(text(64), index=True)
-    """SHA-256 of the lock's canonical JSON. Two models may have one: the same bytes under two names."""
+    """SHA-256 of the lock's canonical JSON. Two models may have the same: equal bytes under two names."""
     base_model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
     recipe: Mapped[str] = mapped_column(Text)
-    """JSON, as `registry.compose.recipe` keeps it."""
+    """JSON of `registry.compose.recipe`."""
     findings: Mapped[str] = mapped_column(Text)
-    """JSON list: what was found before it was made, accepted warnings among it."""
+    """JSON list: the findings before it was made, including accepted warnings."""
     prediction: Mapped[str] = mapped_column(Text)
-    """JSON object: numbers known before it was made."""
+    """JSON object: the prediction before it was made."""
     origins: Mapped[str] = mapped_column(Text)
-    """JSON object: `parents`, a list of models, and `parts`, for each tensor that is not the base's the number of the
-    parent that it comes from, and the acts."""
+    """JSON object: `parents`, a list of models, and `parts`: for each tensor that is not from the base, the index of
+    its parent and the acts."""
 
 
 class Computation(Base):
-    """How an organ was computed from others: what purifying, merging and encoding again are a function of."""
+    """How an organ was computed from others by purifying, merging or encoding again."""
 
     __tablename__ = "computations"
     __table_args__ = (at_most("key", 64),)
@@ -577,11 +578,11 @@ class Computation(Base):
     """SHA-256 of `made`."""
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), index=True)
     made: Mapped[str] = mapped_column(Text)
-    """Canonical JSON: the acts with their parameters, and the digests of the organs that went in."""
+    """Canonical JSON: the acts with their parameters, and the digests of the input organs."""
 
 
 class Verdict(Base):
-    """What a runtime showed of a chimera, beside its base, its donors and its control."""
+    """The result of a run of a chimera beside its base, its donors and its control."""
 
     __tablename__ = "verdicts"
     __table_args__ = (one_of("verdict", VERDICTS), at_most("runtime", 256), at_most("reason", TEXT_MAX))
@@ -592,12 +593,12 @@ class Verdict(Base):
     verdict: Mapped[str] = mapped_column(text(16))
     reason: Mapped[str] = mapped_column(text(TEXT_MAX))
     report: Mapped[str] = mapped_column(Text)
-    """JSON: texts, perplexities with their standard errors, what was written, the end of the runtime's log."""
+    """JSON: texts, perplexities with their standard errors, generated text, the end of the runtime's log."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
 class Score(Base):
-    """The perplexity of a file on a text in a runtime, kept so that a base is measured once."""
+    """The perplexity of a file on a text in a runtime, stored so that a base is measured only once."""
 
     __tablename__ = "scores"
     __table_args__ = (
@@ -613,13 +614,13 @@ class Score(Base):
     tokens: Mapped[int] = mapped_column(Big)
     runtime: Mapped[str] = mapped_column(text(256))
     reading: Mapped[str] = mapped_column(Text)
-    """JSON, as `registry.validation` reads it."""
+    """JSON of `registry.validation`."""
     perplexity: Mapped[float | None] = mapped_column(Number)
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
 class Token(Base):
-    """A contributor's token. Its secret is nowhere here: only what it hashes to."""
+    """A token of a contributor. Only a digest of its secret is stored."""
 
     __tablename__ = "tokens"
     __table_args__ = (
@@ -632,37 +633,37 @@ class Token(Base):
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
     public_id: Mapped[str] = mapped_column(text(9), unique=True)
-    """The part of the token by which it is called: no secret."""
+    """The public part of the token, which identifies it."""
     secret_sha256: Mapped[str] = mapped_column(text(64))
-    """Of the whole token. It has 256 random bits, so that no slow hash is needed."""
+    """SHA-256 of the complete token. It has 256 random bits, so no slow hash is needed."""
     scopes: Mapped[str] = mapped_column(text(64))
-    """In the order of the vocabulary, a blank between."""
+    """Scopes in the order of the vocabulary, separated by spaces."""
     label: Mapped[str] = mapped_column(text(96))
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
     revoked_at: Mapped[datetime | None] = mapped_column(Timestamp)
     last_used_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    """To some minutes: it is no write a request."""
+    """Exact to some minutes, so that not every request writes."""
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("tokens.id"), index=True)
     """The token that created this one; NULL if an administrator created it in the registry's folder."""
 
 
 class WebSession(Base):
-    """A browser that is logged in by a token, for as long as that token is good."""
+    """A browser that is logged in with a token, as long as this token is valid."""
 
     __tablename__ = "web_sessions"
     __table_args__ = (CheckConstraint("length(secret_sha256) = 64", name="secret_sha256_length"),)
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     secret_sha256: Mapped[str] = mapped_column(text(64), unique=True)
-    """Of what the cookie has."""
+    """SHA-256 of the secret in the cookie."""
     token_id: Mapped[int] = mapped_column(ForeignKey("tokens.id"), index=True)
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     expires_at: Mapped[datetime] = mapped_column(Timestamp, index=True)
 
 
 class PageToken(Base):
-    """A token that a page holds in memory to call the API: narrow, short, and gone with its session."""
+    """A token that a page has in memory to call the API: few scopes, a short life, and removed with its session."""
 
     __tablename__ = "page_tokens"
     __table_args__ = (
@@ -679,7 +680,7 @@ class PageToken(Base):
 
 
 class Upload(Base):
-    """Bytes that arrive in chunks, into a file of the folder for uploads; nobody but their sender is told of them."""
+    """Bytes that arrive in chunks, in a file of the folder for uploads; only their sender can see them."""
 
     __tablename__ = "uploads"
     __table_args__ = (
@@ -695,23 +696,23 @@ class Upload(Base):
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     public_id: Mapped[str] = mapped_column(text(22), unique=True)
-    """What its address ends in, and what its file is called: random."""
+    """Random; the end of its address, and the name of its file."""
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"))
     kind: Mapped[str] = mapped_column(text(16))
     name: Mapped[str | None] = mapped_column(text(255))
-    """Of a whole file: what its sender calls it. Never a path."""
+    """The name of a complete file as its sender calls it. It is never used as a path."""
     digest: Mapped[str | None] = mapped_column(text(64))
-    """SHA-256 of all the bytes; of a whole file it may be unknown until they have come."""
+    """SHA-256 of all bytes; for a complete file it may be unknown until all have arrived."""
     size_bytes: Mapped[int] = mapped_column(Big)
     received_bytes: Mapped[int] = mapped_column(Big)
-    """Durable; what the file has beyond is written over."""
+    """Durable bytes. Further bytes in the file are overwritten."""
     state: Mapped[str] = mapped_column(text(16))
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     expires_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
 class UploadPiece(Base):
-    """A piece of a model's file that lies in a finished upload, at an offset of it."""
+    """A piece of a file of a model, at an offset of a finished upload."""
 
     __tablename__ = "upload_pieces"
     __table_args__ = (CheckConstraint("length(digest) = 64", name="digest_length"),)
@@ -723,7 +724,7 @@ class UploadPiece(Base):
 
 
 class Submission(Base):
-    """A model that somebody wants to publish: from what was sent to what became of it."""
+    """A model that a contributor wants to publish, from the upload to the decision."""
 
     __tablename__ = "submissions"
     __table_args__ = (
@@ -743,22 +744,22 @@ class Submission(Base):
     manifest: Mapped[str] = mapped_column(Text, deferred=True)
     """JSON object: the files and their pieces; up to some mebibytes."""
     metadata_given: Mapped[str] = mapped_column(Text)
-    """JSON object: what the contributor says of the model beside its header."""
+    """JSON object: the contributor's description of the model, beside its header."""
     findings: Mapped[str] = mapped_column(Text)
     """JSON list."""
     size_bytes: Mapped[int] = mapped_column(Big)
     job_id: Mapped[int | None] = mapped_column(Big)
-    """The job that looks at it. No reference: jobs are forgotten, submissions are not."""
+    """The job that checks it. No foreign key: jobs are removed after a while, submissions are not."""
     model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
     decided_by: Mapped[int | None] = mapped_column(ForeignKey("contributors.id"))
     reason: Mapped[str | None] = mapped_column(text(TEXT_MAX))
-    """Why it was refused, in words for its contributor."""
+    """The reason of a refusal, for the contributor."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     changed_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
 class Job(Base):
-    """A piece of work in a queue. While `running` and before `lease_expires_at`, somebody is at it."""
+    """A piece of work in a queue. While it is `running` and before `lease_expires_at`, a runner works on it."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -773,56 +774,17 @@ class Job(Base):
     state: Mapped[str] = mapped_column(text(16))
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
     attempts: Mapped[int] = mapped_column(Big)
-    """How often somebody took it up. The number also says who: whoever took it up before has lost it."""
+    """The number of times that a runner claimed it. It also identifies the present runner: earlier ones lost it."""
     arguments: Mapped[str] = mapped_column(Text, deferred=True)
-    """JSON object; up to a mebibyte, so it is read only where it is asked for."""
+    """JSON object of up to a mebibyte; loaded only on access."""
     progress: Mapped[float] = mapped_column(Number)
     """0 to 1."""
     note: Mapped[str] = mapped_column(text(TEXT_MAX))
-    """What it is doing, or why it failed, in one sentence."""
+    """Its present step, or why it failed, in one sentence."""
     result: Mapped[str | None] = mapped_column(Text, deferred=True)
-    """JSON object of a finished job; read only where it is asked for."""
+    """JSON object of a finished job; loaded only on access."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     started_at: Mapped[datetime | None] = mapped_column(Timestamp)
     finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
     lease_expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    """Until when it counts as worked at. A cancelled job keeps it until its runner has let go."""
-
-
-__all__ = [
-    "RANKED_COLUMNS",
-    "TOTALS",
-    "Base",
-    "Blob",
-    "BlobLease",
-    "Chimera",
-    "Computation",
-    "Contributor",
-    "DailyDownloads",
-    "Event",
-    "Facet",
-    "FacetCount",
-    "FilePart",
-    "Fingerprint",
-    "Ingest",
-    "InlineBlob",
-    "Job",
-    "Lineage",
-    "Measurement",
-    "Model",
-    "ModelFile",
-    "ModelMetadata",
-    "ModelWord",
-    "Organ",
-    "PageToken",
-    "Placement",
-    "Score",
-    "Submission",
-    "Timestamp",
-    "Token",
-    "Total",
-    "Upload",
-    "UploadPiece",
-    "Verdict",
-    "WebSession",
-]
+    """When its runner counts as lost. A cancelled job keeps it until its runner has stopped."""

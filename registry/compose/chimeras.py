@@ -258,7 +258,7 @@ def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tupl
             model=part.model,
             digest=part.digest or Digest(""),
             theta=part.theta,
-            **msgspec.structs.asdict(computations[part.name].made(thetas)),
+            **msgspec.structs.asdict(computations[part.name].made_organ(thetas)),
         )
         for part in parts
         if part.name in computations and set(part.acts) - {GRAFTED}

@@ -83,6 +83,11 @@ class DType:
     block_elements: int
     block_bytes: int
 
+    @property
+    def bits_per_value(self) -> float:
+        """The bits of one value, including its share of the common data of a block."""
+        return 8 * self.block_bytes / self.block_elements
+
     def size_bytes(self, elements: int) -> int:
         """Bytes of `elements` values, which must be whole blocks."""
         assert elements % self.block_elements == 0

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.models import facts_of, metadata_of
-from organs.registry.catalog.queries.relatives import ComparablePlacement, organ_digests, placed_organs
+from organs.registry.catalog.queries.relatives import ComparablePlacement, comparable_organs, organ_digests
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.entities.comparison import (
@@ -51,7 +51,7 @@ def registered_model(session: Session, model: Model, tensors_max: int | None = N
     if tensors_max is not None and model.tensors > tensors_max:
         reason = f"it has {model.tensors:,} tensors; models with up to {tensors_max:,} are compared here"
         raise BadQuery(model.full_name, reason)
-    organs = placed_organs(session, model.id)
+    organs = comparable_organs(session, model.id)
     facts = facts_of(model, metadata_of(session, model.id), (placed.organ.dtype for placed in organs))
     digests = {identity: Digest(digest) for identity, digest in organ_digests(session, model.id).items()}
     return ComparedModel(model.full_name, model.digest, organs, model.kind, facts, digests)

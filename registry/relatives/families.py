@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.relatives import (
     Edge,
+    connected_models,
     edges_from,
-    joined_models,
     models_by_id,
-    shown_model_ids,
+    public_model_ids,
     unregistered_parents,
 )
 from organs.registry.catalog.tables import Model
@@ -65,13 +65,13 @@ def family_of(session: Session, model: Model) -> Family:
 
 
 def _kin(session: Session) -> Kin:
-    return remembered(session, "kin", lambda: _grouped(session))
+    return cached(session, "kin", lambda: _grouped(session))
 
 
 def _grouped(session: Session) -> Kin:
     """Group models by all edges, and by unregistered parents that two models name in the same words."""
-    shown, groups, edges = shown_model_ids(session), Groups(), Counter[int]()
-    for child, parents in joined_models(session):
+    shown, groups, edges = public_model_ids(session), Groups(), Counter[int]()
+    for child, parents in connected_models(session):
         known = [parent for parent in parents if parent in shown] if child in shown else []
         edges[child] += len(known)
         edges.update(known)

@@ -25,8 +25,8 @@ from organs.registry.catalog.queries.relatives import (
 )
 from organs.registry.catalog.register.models import (
     MeasuredEdge,
-    lead_declared_edge,
     record_measured,
+    resolve_declared_edge,
 )
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.catalog.vocabulary import folded_words, shown_text
@@ -281,7 +281,7 @@ def resolve_declared(session: Session, newcomer: Model) -> None:
             continue
         parent = _best(known, child, declared)
         if parent != edge.parent_model_id:
-            lead_declared_edge(session, edge, parent)
+            resolve_declared_edge(session, edge, parent)
     for edge in edges:
         _derive_relation(session, edge)
 

@@ -1,12 +1,11 @@
-"""Reports: what was measured, in tables that explain themselves to somebody who has never heard of θ.
+"""Reports: the measurements in tables, with explanations for readers who do not know θ.
 
-    words       what the numbers of a report mean, in words for a first reader
+    words       the explanations in reports, and when a θ is rough
     overview    the report on a whole registry
-    dissection  the report on one model: what it is made of, what it shares, how its organs read
-    formats     write reports: cells as text, tables as Markdown that names cannot change
-    sections    the sections that reports are made of
-    statistics  quartiles, a line through points by least squares
+    dissection  the report on one model: its contents, what it shares, and its measurements
+    formats     reports as text, Markdown and CSV
+    sections    the sections of reports: types, ranking, scale law, relatives, single tensors
+    statistics  quartiles, least squares, families of models
 
-`spread`, `line`, `families` and `caution` are pure. The numbers come from `reports` and `dissections` in
-`registry.catalog.queries`.
+`statistics` and `formats` are pure. The numbers come from `registry.catalog.queries.reports`.
 """

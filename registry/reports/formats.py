@@ -1,4 +1,4 @@
-"""Write reports: cells as text, tables as Markdown that names cannot change, rows as CSV that no spreadsheet runs."""
+"""Reports as text, as Markdown that names cannot change, and as CSV that no spreadsheet executes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.amounts import NO_VALUE, count_text, share_text, size_text, theta_text
 from organs.registry.entities.report import Cell, CellKind, Report, ReportSection, ReportTable
 
-DASH = "–"
 TEXT_KINDS = (CellKind.TEXT, CellKind.NAME)
-FIGURE_HEADINGS = ("figure", "value", "what it is")
+FIGURE_HEADINGS = ("figure", "value", "meaning")
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A section as people read it: texts alone."""
+    """A section as texts for people."""
 
     headings: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -26,12 +25,12 @@ class Grid:
 
     @property
     def right(self) -> tuple[bool, ...]:
-        """Which columns are numbers, set flush right."""
+        """Whether each column has numbers, which are aligned right."""
         return tuple(kind not in TEXT_KINDS for kind in self.kinds)
 
 
 def grid(section: ReportSection) -> Grid:
-    """Return the section for people."""
+    """Return the section as texts for people."""
     if isinstance(section, ReportTable):
         columns = [column for column in section.columns if not column.data_only]
         rows = (tuple(cell_text(row[column.key], column.kind) for column in columns) for row in section.items)
@@ -52,9 +51,9 @@ def section_sheet(section: ReportSection) -> tuple[tuple[str, ...], tuple[tuple[
 
 
 def cell_text(value: Cell, kind: str) -> str:
-    """Return a cell as people read it; a dash for None. A kind that is not known reads as a plain number."""
+    """Return a cell as text; a dash for None. An unknown kind is a plain number."""
     if value is None:
-        return DASH
+        return NO_VALUE
     if isinstance(value, str):
         return value
     match kind:
@@ -75,19 +74,19 @@ def cell_text(value: Cell, kind: str) -> str:
 
 
 _MARKS = re.compile(r"[\\`*~|\[\]!#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-"""What Markdown obeys inside a line. An underscore between letters is text to every reader of Markdown."""
-_TAME = re.compile(r"[A-Za-z0-9._/@:+ -]+")
+"""Markup of Markdown inside a line. An underscore between letters is text in all dialects."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._/@:+ -]+")
 _LIST_START = re.compile(r"^([-+]|[0-9]+[.)])(?=\s|$)")
 _ENTITIES = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 
 
 def markdown(report: Report) -> str:
-    """Return the report as Markdown, which ends with a line end."""
+    """Return the report as Markdown, with a line end at the end."""
     return "\n".join(_lines(report)) + "\n"
 
 
 def escaped(text: str) -> str:
-    """Return `text` on one line, so that it is shown as it is: no markup, no HTML, no end of a table's cell."""
+    """Return `text` on one line and escaped: no markup, no HTML, no end of a table cell."""
     return _MARKS.sub(r"\\\g<0>", " ".join(text.split()).translate(_ENTITIES))
 
 
@@ -102,10 +101,10 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _section_lines(section: ReportSection) -> Iterator[str]:
     yield from _paragraphs(section.before)
-    shown = grid(section)
-    if shown.rows:
+    texts = grid(section)
+    if texts.rows:
         yield ""
-        yield from _table_lines(shown)
+        yield from _table_lines(texts)
     yield from _paragraphs(section.after)
 
 
@@ -118,14 +117,14 @@ def _escaped_end(start: re.Match[str]) -> str:
     return f"{start[1][:-1]}\\{start[1][-1]}"
 
 
-def _table_lines(shown: Grid) -> Iterator[str]:
-    """Yield the lines of a table, with columns that are aligned in the raw text too."""
-    cells = [[_cell(cell, kind) for cell, kind in zip(row, shown.kinds, strict=True)] for row in shown.rows]
-    headings = [escaped(heading) for heading in shown.headings]
+def _table_lines(texts: Grid) -> Iterator[str]:
+    """Yield the lines of a table, with columns that are also aligned in the raw text."""
+    cells = [[_cell(cell, kind) for cell, kind in zip(row, texts.kinds, strict=True)] for row in texts.rows]
+    headings = [escaped(heading) for heading in texts.headings]
     widths = [max(3, *map(len, column)) for column in zip(headings, *cells, strict=True)]
-    yield _row(headings, widths, shown.right)
-    yield _barred("-" * width + ("-:" if right else "--") for width, right in zip(widths, shown.right, strict=True))
-    yield from (_row(row, widths, shown.right) for row in cells)
+    yield _row(headings, widths, texts.right)
+    yield _barred("-" * width + ("-:" if right else "--") for width, right in zip(widths, texts.right, strict=True))
+    yield from (_row(row, widths, texts.right) for row in cells)
 
 
 def _row(cells: list[str], widths: list[int], rights: tuple[bool, ...]) -> str:
@@ -138,18 +137,20 @@ def _barred(cells: Iterable[str]) -> str:
 
 
 def _cell(text: str, kind: str) -> str:
-    """Return a cell; names that need no escaping become code, which no reader of Markdown changes."""
-    return f"`{text}`" if kind == CellKind.NAME and _TAME.fullmatch(text) and text.strip() == text else escaped(text)
+    """Return a cell; names that need no escaping become code, which no dialect of Markdown changes."""
+    return (
+        f"`{text}`" if kind == CellKind.NAME and _PLAIN_NAME.fullmatch(text) and text.strip() == text else escaped(text)
+    )
 
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""A spreadsheet takes a text that begins so for a formula, or cuts the beginning off and then does."""
+"""Beginnings of texts that spreadsheets interpret as a formula, some after they remove the first character."""
 
 
 def sheet(keys: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a header line of `keys` and a line for each row: RFC 4180, but with plain line ends.
+    """Return a header line of `keys` and a line for each row: RFC 4180, but with line ends of one newline.
 
-    Numbers are written unrounded; None is an empty cell; a text that could be a formula gets an apostrophe before it.
+    Numbers are not rounded; None is an empty cell; a text that could be a formula gets an apostrophe before it.
     """
     return sheet_lines([keys]) + sheet_lines(rows)
 
@@ -160,10 +161,10 @@ def sheet_lines(rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def _line(row: Sequence[Cell]) -> str:
-    # With "\n" alone as its line end, the writer would leave a carriage return unquoted, which readers take for one.
-    written = io.StringIO()
-    csv.writer(written, lineterminator="\r\n").writerow([_harmless(cell) for cell in row])
-    return written.getvalue().removesuffix("\r\n")
+    # With "\n" as its line end, the writer would not quote a carriage return, which readers take for a line end.
+    output = io.StringIO()
+    csv.writer(output, lineterminator="\r\n").writerow([_harmless(cell) for cell in row])
+    return output.getvalue().removesuffix("\r\n")
 
 
 def _harmless(cell: Cell) -> str | int | float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.reports import (
     extreme_organs,
     kinds_of_models,
@@ -29,17 +29,16 @@ from organs.registry.reports.words import CAUTION, CLOSING, LISTED, OPENING, WEL
 
 
 def current_report(session: Session) -> Report:
-    """Return the report with as many rows as usual, made once for each state of the catalog."""
-    return remembered(session, "registry report", lambda: registry_report(session))
+    """Return the report with the default number of rows, computed once for each state of the catalog."""
+    return cached(session, "registry report", lambda: registry_report(session))
 
 
 def registry_report(session: Session, limit: int = ROWS_DEFAULT) -> Report:
-    """Return the report on all visible models; tables of models have at most `limit` rows and say so."""
+    """Return the report on all visible models; tables of models have at most `limit` rows, and say so."""
     types = types_table(
         session,
         None,
-        before="All tensors of all models, counted at every place that they have: one that three models share counts "
-        "three times.",
+        before="All tensors of all models: a tensor that three models share counts three times.",
         empty="There are no tensors.",
     )
     tensors = sum(int(row["tensors_count"] or 0) for row in types.items)
@@ -67,20 +66,18 @@ def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int
     totals = running_totals(session)
     figures = {
         "models_count": ReportFigure("models", sum(counts.values()), CellKind.COUNT, _kinds(counts)),
-        "tensors_count": ReportFigure(
-            "tensors", tensors, CellKind.COUNT, "Counted at every place that they have in a model."
-        ),
+        "tensors_count": ReportFigure("tensors", tensors, CellKind.COUNT, "Counted in every model that has them."),
         "organs_count": ReportFigure(
-            "different tensors",
+            "distinct tensors",
             totals.organs,
             CellKind.COUNT,
-            "Tensors that are the same to the last byte are one, and are kept once.",
+            "Tensors that are identical to the last byte count once, and are stored once.",
         ),
         "size_bytes": ReportFigure(
             "size of the files",
             visible_bytes(session),
             CellKind.SIZE,
-            "All files of these models together. `organ storage` says how much room they take here.",
+            "The total of all files of these models. `organ storage` shows their size in the store.",
         ),
     }
     empty = () if counts else ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)
@@ -88,12 +85,12 @@ def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int
 
 
 def _kinds(counts: dict[tuple[str, bool], int]) -> str:
-    found = [
-        f"{count} {one if count == 1 else many}"
-        for (kind, complete), (one, many) in _KIND_WORDS.items()
+    kinds = [
+        f"{count} {singular if count == 1 else plural}"
+        for (kind, complete), (singular, plural) in _KIND_WORDS.items()
         if (count := counts.get((kind, complete), 0))
     ]
-    return f"Files, or sets of files, that were taken in: {'; '.join(found) or 'none'}."
+    return f"Registered files, or sets of files: {'; '.join(kinds) or 'none'}."
 
 
 def _wells(session: Session, limit: int) -> ReportTable:
@@ -114,9 +111,9 @@ def _wells(session: Session, limit: int) -> ReportTable:
 
 _KIND_WORDS = {
     ("model", True): ("complete model", "complete models"),
-    ("chimera", True): ("chimera, composed here", "chimeras, composed here"),
-    ("model", False): ("model of which only a part is here", "models of which only a part is here"),
-    ("adapter", True): ("adapter, a small change to another model", "adapters, small changes to other models"),
+    ("chimera", True): ("chimera, composed in this registry", "chimeras, composed in this registry"),
+    ("model", False): ("incomplete model", "incomplete models"),
+    ("adapter", True): ("adapter, a small change of another model", "adapters, small changes of other models"),
     ("vocabulary", True): ("vocabulary, words without weights", "vocabularies, words without weights"),
 }
 _WELL_COLUMNS = (

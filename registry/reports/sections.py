@@ -1,4 +1,4 @@
-"""The sections that reports are made of: types, ranking, scale law, relatives, single tensors."""
+"""The sections of reports: types, ranking, scale law, relatives, single tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from organs.registry.catalog.queries.models import ranked_models
 from organs.registry.catalog.queries.reports import (
     MatrixFigures,
     TypeFigures,
-    count_odd_organs,
+    count_unusual_organs,
     declared_parents,
     extreme_organs,
     model_edges,
-    odd_organs,
     sized_models,
     thetas_at_ranks,
     type_figures,
+    unusual_organs,
 )
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
@@ -73,26 +73,26 @@ _TYPE_COLUMNS = (
 
 
 def types_table(session: Session, model_id: int | None, *, before: str, empty: str) -> ReportTable:
-    """θ and spectral signal by type, of a model or, without one, of all visible models."""
-    found = type_figures(session, model_id)
-    roles = "; ".join(f"{figures.type} is {TYPE_WORDS[OrganType(figures.type)]}" for figures in found)
+    """Return θ and spectral signal by type, of a model, or of all visible models if `model_id` is None."""
+    types = type_figures(session, model_id)
+    roles = "; ".join(f"{figures.type} is {TYPE_WORDS[OrganType(figures.type)]}" for figures in types)
     return table(
         title="By type of tensor",
         columns=_TYPE_COLUMNS,
-        rows=tuple(_type_row(session, figures, model_id) for figures in found),
+        rows=tuple(_type_row(session, figures, model_id) for figures in types),
         before=(f"{before} {roles[:1].upper()}{roles[1:]}.",),
-        after=_after(found),
+        after=_notes(types),
         empty=empty,
     )
 
 
-def _after(found: Sequence[TypeFigures]) -> tuple[str, ...]:
+def _notes(types: Sequence[TypeFigures]) -> tuple[str, ...]:
     words = [SPREAD, SPECTRAL_OF_TYPES]
-    if any(not figures.spectral_count for figures in found):
+    if any(not figures.spectral_count for figures in types):
         words.append(LISTS)
-    if left_out := sum(figures.tensors - figures.measured for figures in found):
-        words.append(f"Tensors without a θ, which are left out of these figures: {left_out:,}.")
-    return " ".join(words), *((TYPES_DIFFER,) if len(found) > 1 else ())
+    if left_out := sum(figures.tensors - figures.measured for figures in types):
+        words.append(f"{left_out:,} tensors without a θ are left out of these figures.")
+    return " ".join(words), *((TYPES_DIFFER,) if len(types) > 1 else ())
 
 
 def _type_row(session: Session, figures: TypeFigures, model_id: int | None) -> tuple[Cell, ...]:
@@ -116,14 +116,14 @@ def _type_row(session: Session, figures: TypeFigures, model_id: int | None) -> t
 
 
 def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int) -> ReportTable:
-    """At most `limit` of the `complete` models there are, with the figures of their `matrices` by id."""
+    """Return at most `limit` of the `complete` models, with the figures of their `matrices` by model id."""
     models = ranked_models(session, limit)
-    shown = f"The first {len(models)} of {complete} complete models" if len(models) < complete else _ALL
+    selection = f"The first {len(models)} of {complete} complete models" if len(models) < complete else _ALL
     return table(
         title="Ranking of models",
         columns=_RANKING_COLUMNS,
         rows=tuple(_ranking_row(rank, model, matrices.get(model.id)) for rank, model in enumerate(models, 1)),
-        before=(f"{shown}, by falling mean θ; of equal ones the older first. {_LEFT_OUT}",),
+        before=(f"{selection}, by falling mean θ; equal ones by age, the oldest first. {_LEFT_OUT}",),
         after=(RANKED_BY + _share(models, matrices), *_orders(models, matrices), RANKED_WITH, NO_MERIT),
         empty="There is no complete model to rank.",
     )
@@ -146,28 +146,29 @@ def _ranking_row(rank: int, model: Model, matrices: MatrixFigures | None) -> tup
 def _share(models: Sequence[Model], matrices: Mapping[int, MatrixFigures]) -> str:
     tensors = sum(model.tensors for model in models)
     others = tensors - sum(matrices[model.id].matrices for model in models if model.id in matrices)
-    return f" In this list {others:,} of {tensors:,} tensors are no matrices."
+    return f" In this list {others:,} of {tensors:,} tensors are not matrices."
 
 
 def _orders(models: Sequence[Model], matrices: Mapping[int, MatrixFigures]) -> tuple[str, ...]:
-    """Whether the mean over matrices would put the models into the same order."""
+    """Return sentences that compare the order by mean θ with the order by matrix θ."""
     by_matrices = sorted(models, key=lambda model: -_matrix_theta(model, matrices))
-    moved = sum(one is not other for one, other in zip(models, by_matrices, strict=True))
+    moved = sum(model is not other for model, other in zip(models, by_matrices, strict=True))
     thetas = [model.mean_theta for model in models if model.mean_theta is not None]
     if len(thetas) < 2:
         return ()
-    apart = f"The first and the last in this list are {thetas[0] - thetas[-1]:.1f}° apart by mean θ."
+    apart = f"The first and the last in this list differ by {thetas[0] - thetas[-1]:.1f}° in mean θ."
     if not moved:
-        return (f"{apart} Matrix θ puts these models into the same order.",)
-    count = "each" if moved == len(models) else f"{moved:,}"
+        return (f"{apart} Matrix θ gives the same order.",)
+    count = "all" if moved == len(models) else f"{moved:,}"
     first, last = by_matrices[0], by_matrices[-1]
-    said = (
-        f"{apart} The two means give two orders: of these {len(models)} models {count} would stand at another place "
-        f"by matrix θ. {first.full_name}, number {models.index(first) + 1} here, would be the first, and "
-        f"{last.full_name}, number {models.index(last) + 1}, the last. Where models are a few tenths of a degree "
-        "apart, their order says nothing."
+    return (
+        (
+            f"{apart} The two means give different orders: {count} of these {len(models)} models have another place "
+            f"by matrix θ. {first.full_name}, number {models.index(first) + 1} here, would be first, and "
+            f"{last.full_name}, number {models.index(last) + 1}, last. If models differ by a few tenths of a degree, "
+            "their order means nothing."
+        ),
     )
-    return (said,)
 
 
 def _matrix_theta(model: Model, matrices: Mapping[int, MatrixFigures]) -> float:
@@ -176,7 +177,7 @@ def _matrix_theta(model: Model, matrices: Mapping[int, MatrixFigures]) -> float:
 
 
 _ALL = "All complete models"
-_LEFT_OUT = "Adapters, vocabularies and models of which only a part is here are left out."
+_LEFT_OUT = "Adapters, vocabularies and incomplete models are left out."
 _RANKING_COLUMNS = (
     ReportColumn("rank", "place", CellKind.COUNT),
     ReportColumn("model", "model", CellKind.NAME),
@@ -191,11 +192,11 @@ _RANKING_COLUMNS = (
 
 
 LINE_FAMILIES_MIN = 3
-"""Two points always lie on a line, so with fewer families than these we draw none."""
+"""Families for which a line is fitted: two points always lie on a line."""
 FAMILIES_MIN = 10
-"""With fewer independent points we state no law, whatever the line looks like. A convention, not a theorem."""
+"""Independent points for which a law is stated. A convention, not a theorem."""
 FACTOR_MIN = 10.0
-"""The largest must have this many times the parameters of the smallest, or a slope per tenfold is a guess."""
+"""How many times the parameters of the smallest model the largest must have for a law."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,22 +208,22 @@ class Point:
     log_parameters: float
     """The base-10 logarithm of the number of parameters."""
     mean_theta: float
-    """Over all tensors."""
+    """The mean over all tensors."""
     matrix_theta: float | None
-    """The mean over the matrices; None when it has none that could be read."""
+    """The mean over the matrices; None if none could be measured."""
 
     @property
     def parameters(self) -> int:
-        """For a family, the geometric mean."""
+        """The number of parameters; for a family, the geometric mean."""
         return round(math.pow(10.0, self.log_parameters))
 
 
 def scale_tables(
     session: Session, matrices: Mapping[int, MatrixFigures], limit: int
 ) -> tuple[ReportTable, ReportTable]:
-    """The fitted lines, and the families that they were fitted to, largest first and at most `limit` of them.
+    """Return the fitted lines, and the families behind them, largest first and at most `limit`.
 
-    `matrices` has the figures of the models' matrices by id.
+    `matrices` has the figures of the matrices by model id.
     """
     rows = sized_models(session)
     models = {
@@ -244,32 +245,35 @@ def scale_tables(
 
 
 def scale_verdict(families: Sequence[Point], models: int) -> str:
-    """What the line through the matrices' θ of `families` may be taken for, in a few sentences."""
+    """Return a few sentences on the meaning of the line through the matrix θ of `families`."""
     line = _line(families, _of_matrices)
     count = sum(point.matrix_theta is not None for point in families)
     if count < 2:
-        return "There are not two unrelated complete models to compare, so nothing can be said about size."
+        return "There are no two unrelated complete models, so this report cannot say anything about size."
     if count < LINE_FAMILIES_MIN:
-        return f"There are {count} families only. Two points always lie on a line, so nothing can be said about size."
+        return f"There are only {count} families, too few for a line, so this report cannot say anything about size."
     if line is None:
-        return f"All {count} families have the same number of parameters, so nothing can be said about size."
+        return (
+            f"All {count} families have the same number of parameters, so this report cannot say anything about size."
+        )
     low, high = (bound(point.log_parameters for point in families) for bound in (min, max))
     span = f"{count_text(10**low)} and {count_text(10**high)} parameters"
     about = f"{models} models of {count} families, between {span},"
     if count < FAMILIES_MIN or 10 ** (high - low) < FACTOR_MIN:
         return (
-            f"{about} cannot show a law. We would want at least {FAMILIES_MIN} unrelated families and a largest model "
-            f"with {FACTOR_MIN:.0f} times the parameters of the smallest. The lines below describe these files only."
+            f"{about} cannot show a law. This needs at least {FAMILIES_MIN} unrelated families, and a largest model "
+            f"with {FACTOR_MIN:.0f} times the parameters of the smallest. The lines below only describe these files."
             + _disagreement(line, _line(families, _of_all))
         )
     margin = line.slope_margin
     assert margin is not None
     if abs(line.slope) <= margin:
-        return f"{about} show no trend that could be told from chance: {line.slope:+.1f}° ± {margin:.1f}° per tenfold."
-    way = "rises" if line.slope > 0 else "falls"
+        return f"{about} show no trend beyond chance: {line.slope:+.1f}° ± {margin:.1f}° per tenfold."
+    trend = "rises" if line.slope > 0 else "falls"
     return (
-        f"In {about} the θ of matrices {way} by {abs(line.slope):.1f}° (± {margin:.1f}°) for ten times the parameters. "
-        "That holds for these models. It does not say that size is the reason: larger models also differ in age, data "
+        f"In {about} the θ of matrices {trend} by {abs(line.slope):.1f}° (± {margin:.1f}°) for ten times the "
+        "parameters. That holds for these models. It does not say that size is the reason: larger models also differ "
+        "in age, data "
         "and format." + _disagreement(line, _line(families, _of_all))
     )
 
@@ -278,21 +282,21 @@ def _disagreement(of_matrices: Line, of_all: Line | None) -> str:
     if of_all is None or of_matrices.slope * of_all.slope >= 0:
         return ""
     return (
-        f" Not even the direction is sure: {of_matrices.slope:+.1f}° per tenfold by matrices, {of_all.slope:+.1f}° by "
+        f" Even the direction is uncertain: {of_matrices.slope:+.1f}° per tenfold by matrices, {of_all.slope:+.1f}° by "
         "all tensors."
     )
 
 
 def _scale(families: Sequence[Point], models: Sequence[Point], verdict: str) -> ReportTable:
-    enough = sum(point.matrix_theta is not None for point in families) >= LINE_FAMILIES_MIN
+    has_enough = sum(point.matrix_theta is not None for point in families) >= LINE_FAMILIES_MIN
     rows = [
         _line_row(basis, points, reading, theta)
         for basis, points in (("each family once", families), ("each model by itself", models))
         for reading, theta in (("matrices", _of_matrices), ("all tensors", _of_all))
-        if enough
+        if has_enough
     ]
     return table(
-        title="Scale law: does θ go with size?",
+        title="Scale law: does θ depend on size?",
         columns=_SCALE_COLUMNS,
         rows=tuple(row for row in rows if row is not None),
         before=(verdict,),
@@ -303,15 +307,17 @@ def _scale(families: Sequence[Point], models: Sequence[Point], verdict: str) -> 
 
 def _families(families: Sequence[Point], limit: int) -> ReportTable:
     ordered = sorted(families, key=lambda point: (-point.log_parameters, point.name))
-    shown = ordered[:limit]
+    listed = ordered[:limit]
     return table(
         title="Families of models",
         columns=_FAMILY_COLUMNS,
-        rows=tuple((one.name, one.models, one.parameters, one.mean_theta, one.matrix_theta) for one in shown),
+        rows=tuple(
+            (family.name, family.models, family.parameters, family.mean_theta, family.matrix_theta) for family in listed
+        ),
         before=(
-            "A family is a model with its fine-tunes, checkpoints and other file formats, named after the one that was "
-            "registered first. They share weights, so they count as one observation of the scale law."
-            + (f" The {len(shown)} largest of {len(families)} are listed." if len(shown) < len(families) else ""),
+            "A family is a model with its fine-tunes, checkpoints and other file formats, named after the model that "
+            "was registered first. They share weights, so they count as one observation of the scale law."
+            + (f" The {len(listed)} largest of {len(families)} are listed." if len(listed) < len(families) else ""),
         ),
         after=(KINSHIP,),
         empty="There is no complete model with a θ.",
@@ -334,8 +340,8 @@ def _of_all(point: Point) -> float | None:
 
 
 def _line(points: Sequence[Point], theta: Callable[[Point], float | None]) -> Line | None:
-    known = [(point.log_parameters, y) for point in points if (y := theta(point)) is not None]
-    return fit_line([x for x, _ in known], [y for _, y in known])
+    measured = [(point.log_parameters, y) for point in points if (y := theta(point)) is not None]
+    return fit_line([x for x, _ in measured], [y for _, y in measured])
 
 
 def _line_row(
@@ -371,11 +377,11 @@ _FAMILY_COLUMNS = (
 
 
 RELATIVES_MAX = 50
-"""Relatives that are listed; the most alike come first."""
+"""Relatives in the table; the most similar come first."""
 
 
 def relatives_tables(session: Session, model: Model) -> tuple[ReportTable, ReportTable]:
-    """The relatives of `model`, and the findings on them."""
+    """Return the relatives of `model`, and the findings about them."""
     lineage = lineage_of(session, model)
     total = len(lineage.edges) + lineage.left_out
     rows = tuple(
@@ -389,27 +395,27 @@ def relatives_tables(session: Session, model: Model) -> tuple[ReportTable, Repor
         rows,
         before=(_SOURCES + cut,),
         after=(ALIKE,),
-        empty="None are known.",
+        empty="No relatives are known.",
     )
-    findings = tuple((one.severity.value, one.code, one.sentence) for one in lineage.findings)
+    findings = tuple((finding.severity.value, finding.code, finding.sentence) for finding in lineage.findings)
     return relatives, table(
-        title="Findings on its relatives",
+        title="Findings about its relatives",
         columns=_FINDING_COLUMNS,
         rows=findings,
-        before=("Where what its file declares and what the weights show disagree, or cannot be compared.",),
-        after=("They are computed again for every report, from the models that are registered then.",),
+        before=("Places where its file and its weights disagree, or cannot be compared.",),
+        after=("They are computed for every report, from the models that are registered at that time.",),
         empty=_OF_ADAPTERS if model.kind == "adapter" else _NO_FINDING,
     )
 
 
 _SOURCES = (
-    "Parents that its file declares, what this registry itself did (recorded), and models with similar weights at the "
-    "same places (measured)."
+    "Parents that its file declares (declared), actions of this registry (recorded), and models with similar weights "
+    "at the same places (measured)."
 )
-_OF_ADAPTERS = "None. The weights of an adapter are not compared with those of the model that it belongs to."
-_NO_FINDING = "None: nothing that it declares disagrees with its weights."
+_OF_ADAPTERS = "None. The weights of an adapter are not compared with those of its base."
+_NO_FINDING = "None: its declarations agree with its weights."
 _RELATIVE_COLUMNS = (
-    ReportColumn("direction", "kin", CellKind.TEXT),
+    ReportColumn("direction", "direction", CellKind.TEXT),
     ReportColumn("model", "model", CellKind.NAME),
     ReportColumn("relation", "relation", CellKind.TEXT),
     ReportColumn("evidence", "evidence", CellKind.TEXT),
@@ -427,13 +433,12 @@ def organ_table(
     session: Session, model: Model, limit: int, *, title: str, after: str, lowest: bool = False
 ) -> ReportTable:
     """Return the tensors of a model with the highest θ, or with the lowest."""
-    found = extreme_organs(session, model.id, limit, lowest=lowest)
     rows = (
         (
-            *(one.name, one.type, one.dtype, shape, elements),
-            *(one.theta, one.spectral_signal, caution(one.dtype, elements)),
+            *(organ.name, organ.type, organ.dtype, shape, elements),
+            *(organ.theta, organ.spectral_signal, caution(organ.dtype, elements)),
         )
-        for one, shape, elements, _ in found
+        for organ, shape, elements, _ in extreme_organs(session, model.id, limit, lowest=lowest)
     )
     order = "lowest" if lowest else "highest"
     return table(
@@ -446,17 +451,16 @@ def organ_table(
     )
 
 
-def odd_table(session: Session, model: Model, limit: int) -> ReportTable:
+def anomalies_table(session: Session, model: Model, limit: int) -> ReportTable:
     """Return the tensors with NaN or infinite values, with one value only, or without a θ."""
-    found = odd_organs(session, model.id, limit)
-    total = count_odd_organs(session, model.id)
+    total = count_unusual_organs(session, model.id)
     rows = (
         (name, dtype, sample_size, nan, infinite, "yes" if constant else "no", reason)
-        for name, dtype, sample_size, nan, infinite, constant, reason in found
+        for name, dtype, sample_size, nan, infinite, constant, reason in unusual_organs(session, model.id, limit)
     )
     return table(
         title="Anomalies",
-        columns=_ODD_COLUMNS,
+        columns=_ANOMALY_COLUMNS,
         rows=rows,
         before=(f"{total:,} of {model.tensors:,} tensors; at most {limit} are listed. {_WHICH}",),
         after=(ANOMALIES,),
@@ -464,7 +468,7 @@ def odd_table(session: Session, model: Model, limit: int) -> ReportTable:
     )
 
 
-_WHICH = "They have values that are NaN or infinite, have only one value, or could not be measured."
+_WHICH = "They have NaN or infinite values, have only a single value, or could not be measured."
 _ORGAN_COLUMNS = (
     ReportColumn("tensor", "tensor", CellKind.NAME),
     ReportColumn("type", "type", CellKind.TEXT),
@@ -475,12 +479,12 @@ _ORGAN_COLUMNS = (
     ReportColumn("spectral_signal", "spectral", CellKind.SHARE),
     ReportColumn("caution", "caution", CellKind.TEXT),
 )
-_ODD_COLUMNS = (
+_ANOMALY_COLUMNS = (
     ReportColumn("tensor", "tensor", CellKind.NAME),
     ReportColumn("dtype", "format", CellKind.TEXT),
-    ReportColumn("sample_count", "looked at", CellKind.LARGE),
+    ReportColumn("sample_count", "sampled", CellKind.LARGE),
     ReportColumn("nan_count", "NaN", CellKind.COUNT),
     ReportColumn("infinite_count", "infinite", CellKind.COUNT),
-    ReportColumn("constant", "one value", CellKind.TEXT),
+    ReportColumn("constant", "single value", CellKind.TEXT),
     ReportColumn("reason", "why not measured", CellKind.TEXT),
 )

@@ -1,4 +1,4 @@
-"""What the numbers of a report mean, in words for a first reader, and when to be careful with θ."""
+"""The explanations in reports, for readers who do not know θ, and the rules for rough values of θ."""
 
 from __future__ import annotations
 
@@ -7,166 +7,157 @@ from organs.registry.gguf import dtype_by_name
 from organs.registry.lineage import CLOSE, RELATED
 
 COARSE_BITS_MAX = 5.5
-"""Formats of so many bits a number or fewer count as coarse. Q5_0 (5.5 bits) raised the mean θ of matrices by 2° in a
-trial, Q4_0 (4.5) by 7° and Q3_K (3.4) by 14°; of those above (Q5_1, Q6_K, Q8_0) none did by more than 0.5°."""
+"""Formats of at most this many bits a number count as coarse. Q5_0 (5.5 bits) raised the mean θ of matrices by 2° in a
+trial, Q4_0 (4.5) by 7° and Q3_K (3.4) by 14°; finer formats (Q5_1, Q6_K, Q8_0) raised it by at most 0.5°."""
 FEW_NUMBERS = 1000
-"""Tensors of fewer numbers give a rough reading."""
+"""Tensors of fewer numbers have a rough θ."""
 
 COARSE, FEW = "coarse", "few"
 
 
-def bits_of(dtype: str) -> float:
-    """Bits that one number takes in `dtype`, with its share of what its block has in common."""
-    kind = dtype_by_name(dtype)
-    return 8 * kind.block_bytes / kind.block_elements
-
-
 def caution(dtype: str, elements: int) -> str:
-    """`few`, `coarse`, or nothing; where both hold, `few`."""
+    """Return `few`, `coarse` or an empty text; `few` if both are true."""
     if elements < FEW_NUMBERS:
         return FEW
-    return COARSE if bits_of(dtype) <= COARSE_BITS_MAX else ""
+    return COARSE if dtype_by_name(dtype).bits_per_value <= COARSE_BITS_MAX else ""
 
 
 WHAT_IT_IS = (
-    "A language model is a file of numbers, its weights. They stand in some dozens to thousands of tables, called "
-    "tensors. The registry keeps every tensor as a part of its own and reads two things off its numbers."
+    "A language model is a file of numbers, its weights. They are arranged in some dozens to thousands of tables, "
+    "called tensors. The registry stores every tensor as a separate part, and measures two properties of its numbers."
 )
 THETA = (
-    "θ (theta) tells how the numbers of one tensor are spread, as an angle from 0° to 90°. 0°: every value in their "
-    "range is equally common. About 34°: a bell curve, the hump that many small accidents add up to; a tensor that "
-    "was filled with such random numbers and never trained has it too. Near 90°: nearly all numbers are small and a "
-    "few are very large."
+    "θ (theta) describes how the numbers of one tensor are distributed, as an angle from 0° to 90°. 0°: every value in "
+    "the range is equally common. About 34°: a bell curve, the sum of many small random effects; a tensor that was "
+    "filled with such random numbers and never trained also has it. Near 90°: nearly all numbers are small and a few "
+    "are very large."
 )
 NOT_A_MARK = (
-    "θ is not a mark. It does not say whether a model is good, whether a tensor was trained, or whether two tensors "
+    "θ is not a grade. It does not say whether a model is good, whether a tensor was trained, or whether two tensors "
     "fit together. A higher θ is a different shape, not a better one."
 )
 SPECTRAL = (
-    "The spectral signal is a second reading, independent of θ, of tensors with rows and columns: the share of their "
-    "variation, from 0 to 1, that stands above what random numbers would show. Random numbers give 0.000. A higher "
-    "share means more of a pattern across rows and columns; it does not say what the pattern is good for."
+    "The spectral signal is a second measure, independent of θ, of tensors with rows and columns: the share of their "
+    "variation, from 0 to 1, above the level of random numbers. Random numbers give 0.000. A higher share means more "
+    "pattern across rows and columns; it does not say what the pattern is good for."
 )
 DASHES = (
-    "A dash means that there is no number: it was not measured, or it cannot be worked out from what is here. The page "
+    "A dash means that there is no number: it was not measured, or it cannot be computed from the data here. The page "
     '"What the numbers mean" in the documentation has the formulas.'
 )
 
 NO_TENSORS = (
-    "A language model is a file of numbers, its weights, which stand in tables called tensors. This file has no "
-    "tensors, so there is nothing to measure in it."
+    "A language model is a file of numbers, its weights, in tables called tensors. This file has no tensors, so there "
+    "is nothing to measure."
 )
 
 OPENING = (WHAT_IT_IS, THETA, NOT_A_MARK, SPECTRAL, DASHES)
 
 SAMPLED = (
-    "θ is read from at most 98,304 numbers of a tensor, always at the same places. In a trial with 200 tensors nine "
-    "of ten readings were within 0.6° of that of the whole tensor, and the worst was 10° off."
+    "θ is computed from at most 98,304 numbers of a tensor, always at the same places. In a test with 200 tensors, "
+    "nine of ten values were within 0.6° of the value for the complete tensor; the largest error was 10°."
 )
 NO_CONCLUSION = (
-    "What nobody can conclude from this report: that a model is good or bad, safe or unsafe, well or badly trained, "
-    "or better than another. Those questions need the model to be run and tested. Nothing here has run it."
+    "This report does not show that a model is good or bad, safe or unsafe, well or badly trained, or better than "
+    "another model. To answer such questions, run and test the model. Nothing in this report comes from a run."
 )
 CLOSING = (SAMPLED, NO_CONCLUSION)
 
 SPREAD = (
-    "The deviation is how far a tensor typically is from the mean (the standard deviation). Half of a type's tensors "
-    "have a θ below the median; a quarter below the column 25%, a quarter above 75%."
+    "The deviation is the typical distance of a tensor from the mean (the standard deviation). Half of the tensors of "
+    "a type have a θ below the median; a quarter are below the column 25%, and a quarter above 75%."
 )
-SPECTRAL_OF_TYPES = '"Spectral" is the mean spectral signal: more pattern than chance gives, which need not be of use.'
-LISTS = "Plain lists of numbers, such as norms, have no rows and columns, so no spectral signal."
+SPECTRAL_OF_TYPES = '"Spectral" is the mean spectral signal: pattern beyond chance, which is not necessarily useful.'
+LISTS = "Plain lists of numbers, such as norms, have no rows and columns, and so no spectral signal."
 TYPES_DIFFER = (
-    "Types do different work, so it is no surprise that they differ; it does not make one type healthier than another."
+    "Types do different work, so differences between them are normal; they do not make one type better than another."
 )
 RANKED_BY = (
-    "Mean θ is the plain average over a model's tensors: a tensor of a hundred numbers counts as much as one of a "
-    "million. What moves it most are short lists of numbers, such as norms: they are read roughly, and their θ may be "
-    "anything. Matrix θ is the average over the matrices alone, the tensors with rows and columns, which hold nearly "
-    "all of a model's numbers."
+    "Mean θ is the average over the tensors of a model: a tensor of a hundred numbers counts as much as a tensor of a "
+    "million. Short lists of numbers, such as norms, change it most: their θ is rough and can have any value. Matrix θ "
+    "is the average over the matrices only, the tensors with rows and columns, which have nearly all numbers of a "
+    "model."
 )
 RANKED_WITH = (
-    "Signal is the sine of θ, averaged over all tensors: the same reading on a scale from 0 to 1. A higher value is "
-    "not more useful content. Spectral is the mean spectral signal of the matrices: how much of them is pattern that "
-    "chance would not give. It does not say that a model has learned more, or anything of use. Parameters: how many "
-    "numbers its weights are."
+    "Signal is the sine of θ, averaged over all tensors: the same measure on a scale from 0 to 1. A higher value does "
+    "not mean more useful content. Spectral is the mean spectral signal of the matrices: their share of pattern beyond "
+    "chance. It does not say that a model has learned more, or anything useful. Parameters is the count of numbers in "
+    "the weights."
 )
 NO_MERIT = (
-    "A place further up does not mean that a model is better; by mean θ it need not even mean that its matrices read "
-    "higher. The file format moves both means: one model read 4° higher in a coarse format (Q2_K) than in a fine one "
-    "(Q8_0), with the same weights behind both."
+    "A higher place does not mean that a model is better; a higher mean θ does not even mean that its matrices have a "
+    "higher θ. The file format changes both means: the θ of one model was 4° higher in a coarse format (Q2_K) than in "
+    "a fine format (Q8_0), with the same original weights."
 )
 LINE = (
-    "The line is the one that misses the points least: θ = intercept + slope × log10(parameters). The slope is how "
-    "many degrees θ changes when a model has ten times the parameters. The margin says how uncertain it is: if the "
-    "points were independent and lay about a true line as a bell curve does, then in 95 of 100 such collections the "
-    "true slope would be no further from the slope found than the margin found with it. R² is the share of the "
-    "differences in θ that the line accounts for, from 0 to 1; with few points it is high by itself. The intercept is "
-    "θ at a single parameter, far outside anything real: it only fixes the line."
+    "The line has the least squared distance from the points: θ = intercept + slope × log10(parameters). The slope is "
+    "the change of θ in degrees when a model has ten times the parameters. The margin is the uncertainty of the slope: "
+    "if the points were independent and scattered around a true line like a bell curve, then in 95 of 100 such "
+    "collections the true slope would be within the margin of the slope that was found. R² is the share of the "
+    "differences in θ that the line explains, from 0 to 1; with few points it is always high. The intercept is θ at a "
+    "single parameter, far outside of any real model: it only fixes the line."
 )
 LINE_OF_READINGS = (
-    "For this question the matrices are the better judge: the mean over all tensors is moved most by norms, which are "
-    "few numbers each. Counting each model by itself is shown as a warning: relatives share weights, so that margin is "
-    "too small."
+    "For this question the matrices are more reliable: norms, which have few numbers each, change the mean over all "
+    "tensors most. The lines that count each model separately are only a warning: related models share weights, so "
+    "their margin is too small."
 )
 KINSHIP = (
-    "Parameters and θ are means over the family (of the parameters, the geometric mean). Kinship is read from four "
-    f"things: a likeness of the weights that was measured (a mean correlation of {RELATED} and more), the parents that "
-    "a model declares in its file, what this registry itself did, and equal titles. What none of them shows is not "
-    "seen."
+    "Parameters and θ are means over the family (for the parameters, the geometric mean). Models belong to one family "
+    f"by four signs: a measured likeness of the weights (a mean correlation of at least {RELATED}), parents that a "
+    "model declares in its file, records of this registry, and equal titles. Other relations are not visible here."
 )
-LISTED = "The format is how the numbers are written down; the shape is the length of a row, then the number of rows."
+LISTED = "The format is how the numbers are stored; the shape is the length of a row, then the number of rows."
 CAUTION = (
-    f'Caution: "{FEW}" is a tensor of fewer than {FEW_NUMBERS:,} numbers, which gives a rough reading. "{COARSE}" is a '
-    f"tensor in a format of {COARSE_BITS_MAX} bits a number or fewer, whose rounding alone may have moved θ, mostly up."
+    f'Caution: "{FEW}" is a tensor of fewer than {FEW_NUMBERS:,} numbers, whose θ is rough. "{COARSE}" means a '
+    f"format of at most {COARSE_BITS_MAX} bits a number, whose rounding alone may have changed θ, usually upwards."
 )
 ALIKE = (
-    "Alike is the mean correlation of the weights at the same places, over that many matrices: 1 is the same weights, "
-    f"strangers have about 0; quantisations to 4 bits or more and light fine-tunes have {CLOSE} and more. It does not "
-    "say which of two models was first, or which is better, and a model whose parts were reordered looks like a "
-    "stranger. A dash: the two were not compared, because one is not here or is an adapter, or they have no matrix of "
-    "one shape at one place."
+    "Alike is the mean correlation of the weights at the same places, over that many matrices: 1 means the same "
+    "weights, unrelated models have about 0, and quantisations to at least 4 bits and light fine-tunes have at least "
+    f"{CLOSE}. It does not say which of two models was first, or which is better. A model with reordered parts looks "
+    "unrelated. A dash: the two were not compared, because one is not in this registry or is an adapter, or because "
+    "they have no matrices of equal shape at the same place."
 )
 WELLS = (
     "A gravitational well is our name for the place with the lowest θ: where the numbers of a tensor fill their range "
-    "most evenly. Some reasons are plain: a tensor of a few hundred numbers gives a rough reading; one that holds a "
-    "single value has 0° by definition; and numbers that were drawn evenly from a range, as some programs do before "
-    "training begins, have 0° too. A well does not mean that the tensor is idle, damaged or badly trained."
+    "most evenly. There are simple reasons: a tensor of a few hundred numbers has a rough θ; a tensor with a single "
+    "value has 0° by definition; and numbers that were drawn evenly from a range, as some programs do before training, "
+    "also have 0°. A well does not mean that the tensor is unused, damaged or badly trained."
 )
-HIGHEST = "Few strong numbers among many weak ones. That is a shape; it does not say that these tensors matter most."
+HIGHEST = "Few large numbers among many small ones. This is a shape; it does not say that these tensors matter most."
 FORMATS = (
-    "F32, F16 and BF16 write every number by itself. Other formats round numbers in groups to save space; bits is what "
-    "one number takes. Matrix θ is the mean over the tensors with rows and columns. Many coarse formats raise θ: that "
-    "is rounding, not the model. The same matrices of one model read 36.0° in Q8_0, 38.5° in IQ4_NL and 50.2° in Q3_K; "
-    "those of another 35.2° in F16, 37.8° in Q5_0, 42.2° in Q4_0 and 60.0° in MXFP4. Others do not: Q2_K and Q4_K "
-    "changed little. So compare models in the same format; the rows of this table hold different tensors, and differ "
-    "for that reason too."
+    "F32, F16 and BF16 store every number separately. Other formats round numbers in groups to save space; bits is "
+    "the space of one number. Matrix θ is the mean over the tensors with rows and columns. Many coarse formats raise "
+    "θ: the reason is the rounding, not the model. The same matrices of one model had 36.0° in Q8_0, 38.5° in IQ4_NL "
+    "and 50.2° in Q3_K; those of another 35.2° in F16, 37.8° in Q5_0, 42.2° in Q4_0 and 60.0° in MXFP4. Other "
+    "formats, such as Q2_K and Q4_K, changed little. Therefore compare models in the same format. The rows of this "
+    "table have different tensors, which is another reason for differences."
 )
 BLOCKS = (
-    "A tower is a stack of blocks; most models have one, for text. A block that stands out differs from its "
-    "neighbours in the shape of its numbers. That does not say that it does more or less of the work."
+    "A tower is a stack of blocks; most models have one, for text. The numbers of a block with an unusual value have "
+    "another shape than those of its neighbours. That does not say that it does more or less of the work."
 )
 ANOMALIES = (
-    "NaN (what a computer writes when a calculation has no result) and infinite values are counted among the numbers "
-    "looked at, and left out of every reading. Where a fault put them there, the model computes nonsense. A tensor of "
-    "one value may be meant so: it can be what training began with. Where nothing was measured, that says something "
-    "about the reading and nothing about the tensor."
+    "NaN (the result of an undefined calculation) and infinite values are counted in the sample, and left out of all "
+    "measures. If they come from a fault, the model computes nonsense. A tensor with a single value may be intended: "
+    "it can be the state before training. A tensor that could not be measured is not necessarily faulty."
 )
 NO_ANOMALIES = (
-    "None: among the numbers looked at all are numbers, no tensor holds a single value throughout, and every tensor "
-    "has a θ."
+    "None: no sample has NaN or infinite values, no tensor has only a single value, and every tensor has a θ."
 )
 METHODS = (
-    "The share is of all the numbers of the tensors that the method was used on. Numbers are stored with the name of "
-    "the method that read them, so that a better formula will be told apart from this one."
+    "The share is that of all numbers of the tensors with this method. Measures are stored with the name of their "
+    "method, so a better formula later will be distinct from this one."
 )
 
 TYPE_WORDS = {
-    OrganType.SKELETON: "attention, which lets the words of a text act on each other",
-    OrganType.ORGAN: "the feed-forward part, which works on each word by itself (a type by that name; elsewhere the "
-    "registry calls every tensor an organ)",
-    OrganType.EMBED: "what turns words into numbers and back",
-    OrganType.NORM: "what keeps the numbers in range between two steps",
-    OrganType.ADAPTER: "a small change to another model's tensor",
-    OrganType.OTHER: "what fits nowhere else",
+    OrganType.SKELETON: "attention, which connects the words of a text",
+    OrganType.ORGAN: "feed-forward, which processes each word separately (the name of a type: the registry also "
+    "calls every tensor an organ)",
+    OrganType.EMBED: "the tables that turn words into numbers and back",
+    OrganType.NORM: "the scales that keep numbers in range between two steps",
+    OrganType.ADAPTER: "a small change of a tensor of another model",
+    OrganType.OTHER: "all tensors of no other type",
 }
-"""What each type of organ is, for people."""
+"""The meaning of each type, for people."""

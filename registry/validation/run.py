@@ -18,12 +18,12 @@ from organs.registry.assembly import (
     plan_model,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.chimeras import kept_score
+from organs.registry.catalog.queries.chimeras import stored_score
 from organs.registry.catalog.queries.composing import chimera_of, is_digest, model_by_digest
 from organs.registry.catalog.queries.models import metadata_of, model_by_name
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
-    keep_score,
+    record_score,
 )
 from organs.registry.catalog.tables import Chimera, Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
@@ -134,7 +134,7 @@ class CatalogScores:
     def get(self, key: ScoreKey) -> Score | None:
         """Return the score under `key`, or None."""
         with self.catalog.reading() as session:
-            row = kept_score(session, key.model, key.text, key.tokens, key.runtime)
+            row = stored_score(session, key.model, key.text, key.tokens, key.runtime)
         if row is None:
             return None
         values = json.loads(row)
@@ -145,7 +145,7 @@ class CatalogScores:
         """Store `score` under `key`."""
         with self.catalog.writing() as session:
             document, perplexity = json.dumps(asdict(score), separators=(",", ":")), _finite(score.perplexity)
-            keep_score(session, key.model, key.text, key.tokens, key.runtime, document, perplexity)
+            record_score(session, key.model, key.text, key.tokens, key.runtime, document, perplexity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ import pytest
 from organs.registry.catalog.queries.accounts import (
     KnownToken,
     account_by_session,
-    account_by_token,
     contributor_by_name,
     contributors_page,
+    public_contributor,
     quota_of,
     used_bytes,
-    works_of,
 )
 from organs.registry.catalog.register.accounts import (
     SESSIONS_MAX,
@@ -35,6 +34,7 @@ from organs.registry.catalog.tables import Event, Model, PageToken, Token, Uploa
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import NewToken, parse_token, secret_sha256
+from tests.homes import valid_account
 from tests.trips import ingest_file, little_model
 
 
@@ -47,7 +47,7 @@ def token(registry: LocalRegistry) -> NewToken:
 
 def by_token(registry: LocalRegistry, made: NewToken, later: timedelta = timedelta()) -> KnownToken | None:
     with registry.catalog.reading() as session:
-        return account_by_token(session, parse_token(made.text), now() + later)
+        return valid_account(session, parse_token(made.text), now() + later)
 
 
 def by_session(registry: LocalRegistry, secret: str, later: timedelta = timedelta()) -> KnownToken | None:
@@ -144,8 +144,8 @@ def test_line_101_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unkno
     other = NewToken(token.text, token.public_id, "0" * 64)
     with registry.catalog.reading() as session:
         sent = parse_token(token.text)
-        assert account_by_token(session, type(sent)(sent.public_id, other.sha256), now()) is None
-        assert account_by_token(session, type(sent)("000000000", sent.sha256), now()) is None
+        assert valid_account(session, type(sent)(sent.public_id, other.sha256), now()) is None
+        assert valid_account(session, type(sent)("000000000", sent.sha256), now()) is None
 
 
 def test_tokens_and_sessions_have_a_largest_number(registry: LocalRegistry, token: NewToken) -> None:
@@ -169,7 +169,7 @@ def test_a_token_lasts_at_most_ten_years_or_for_ever(registry: LocalRegistry, to
         owner = contributor_by_name(session, "ADA").id
         with pytest.raises(BadInput, match="3650 days"):
             create_token(session, owner, ["read"], "", days)
-        with pytest.raises(BadInput, match="no scope"):
+        with pytest.raises(BadInput, match="not a scope"):
             create_token(session, owner, ["delete"], "")
         with pytest.raises(NotAllowed, match="has no tokens"):
             create_token(session, contributor_id(session, "local"), ["upload"], "")
@@ -209,10 +209,10 @@ def test_the_quota_counts_models_until_they_are_removed_and_uploads_with_what_th
         model = session.query(Model).one()
         assert used_bytes(session, ada.id) == 0
         with pytest.raises(NotFound, match="no contributor 'ada'"):
-            works_of(session, "ada")
+            public_contributor(session, "ada")
         model.contributor_id = ada.id
         size = path.stat().st_size
-        works = works_of(session, "ADA")
+        works = public_contributor(session, "ADA")
         assert (works.models, works.chimeras, works.downloads, works.grafts) == (1, 0, 0, 0)
         assert [one.name for one in contributors_page(session, 5).items] == ["Ada"]
         for state, bytes_used in (("visible", size), ("quarantined", size), ("yanked", size), ("removed", 0)):

@@ -149,7 +149,7 @@ def test_what_the_database_would_cut_is_refused(session: Session) -> None:
         ("title", "a\u202eb", "without control characters"),
         ("title", 7, "The title is to be a text."),
         ("title", "a\0b", "NUL"),
-        ("title", "\ud800", "no UTF-8"),
+        ("title", "\ud800", "not valid UTF-8"),
         ("description", "x" * 4097, "4096 are allowed"),
         ("description", "bell \a", "control characters"),
         ("license", "do what you like", "Unknown licence"),

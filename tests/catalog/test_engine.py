@@ -158,7 +158,7 @@ def test_a_writer_that_waits_too_long_is_told_who_is_in_the_way(registry: LocalR
     event.listen(registry.catalog.writer, "connect", impatient)
     other = sqlite3.connect(tmp_path / "home" / "registry.sqlite3", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(Busy, match="held by another process"), registry.catalog.writing() as session:
+    with pytest.raises(Busy, match="another process has locked"), registry.catalog.writing() as session:
         contributor_id(session, "ada")
     other.execute("COMMIT")
     other.close()
@@ -229,7 +229,7 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
 
 def test_a_file_where_the_folder_should_be_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("in the way")
-    with pytest.raises(StoreUnwritable, match="cannot be made"):
+    with pytest.raises(StoreUnwritable, match="cannot be created"):
         LocalRegistry.open(tmp_path / "home")
 
 

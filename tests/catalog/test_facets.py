@@ -128,7 +128,7 @@ def lower_the_cap(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> N
     """From here on hardly anything is counted one by one; what was counted before is forgotten."""
     monkeypatch.setattr(planning, "GATHER_MAX", 3)
     monkeypatch.setattr(spread_module, "GATHER_MAX", 3)
-    registry.catalog.memory.forget()
+    registry.catalog.cache.clear()
 
 
 @pytest.mark.long

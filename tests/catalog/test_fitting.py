@@ -264,7 +264,7 @@ def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
     assert counts.theta_counts == {40: 1, 60: 1}, "without the filter by θ"
     assert counts.fields["license"] == {"gpl": 1}
     monkeypatch.setattr(planning, "GATHER_MAX", 0)
-    registry.catalog.memory.forget()
+    registry.catalog.cache.clear()
     counts = registry.count("fits:acme/base type:organ")
     assert (counts.total, counts.exact, counts.uncounted) == (None, False, ("fits:acme/base",))
     assert counts.fields["slot"] == {"ffn_up": 4, "no": 1}

@@ -18,20 +18,20 @@ from organs.registry.catalog.register.jobs import (
     DIED,
     DIED_TWICE,
     JSON_MAX_BYTES,
-    KEPT,
     LEASE,
     QUEUED_MAX,
+    RETENTION,
     Claim,
     cancel_job,
     claim_job,
     enqueue_job,
     fail_job,
     finish_job,
-    forget_jobs,
     job_json,
     put_back_job,
+    remove_old_jobs,
     renew_job,
-    tell_progress,
+    report_progress,
 )
 from organs.registry.catalog.tables import Job, now
 from organs.registry.catalog.vocabulary import TEXT_MAX
@@ -135,7 +135,7 @@ def claimed_text(registry: LocalRegistry, text: str) -> str:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", {1, 2}])
 def test_what_is_no_json_is_refused(value: object) -> None:
-    with pytest.raises(BadInput, match="are to be JSON"):
+    with pytest.raises(BadInput, match="must be JSON"):
         job_json({"value": value}, "arguments")
 
 
@@ -166,7 +166,7 @@ def test_a_runner_that_was_taken_for_dead_changes_nothing_any_more(registry: Loc
     other = claimed(registry)
     with registry.catalog.writing() as session:
         assert not renew_job(session, slow)
-        assert not tell_progress(session, slow, 0.9, "late")
+        assert not report_progress(session, slow, 0.9, "late")
         assert not finish_job(session, slow, '{"by":"slow"}')
         assert not fail_job(session, slow, "late")
         assert not put_back_job(session, slow)
@@ -193,7 +193,7 @@ def test_a_job_that_is_put_back_waits_as_if_nobody_had_had_it(registry: LocalReg
         held = claimed(registry)
         assert held.attempt == 1
         with registry.catalog.writing() as session:
-            assert tell_progress(session, held, 0.5, "half")
+            assert report_progress(session, held, 0.5, "half")
             assert put_back_job(session, held)
     job = row(registry, held.id)
     assert (job.state, job.progress, job.note, job.lease_expires_at) == ("queued", 0.0, "", None)
@@ -209,7 +209,7 @@ def test_a_job_that_waits_is_cancelled_at_once_and_one_that_runs_is_told(registr
     with registry.catalog.reading() as session:
         assert not is_to_be_done(session, held.id, held.attempt)
     with registry.catalog.writing() as session:
-        assert not tell_progress(session, held, 0.5, "")
+        assert not report_progress(session, held, 0.5, "")
         assert not finish_job(session, held, "{}")
     assert [state_of(registry, one) for one in (running, waiting)] == ["cancelled", "cancelled"]
 
@@ -241,11 +241,11 @@ def test_what_ended_long_ago_is_removed_and_nothing_else(registry: LocalRegistry
         held = claimed(registry)
         with registry.catalog.writing() as session:
             finish_job(session, held, "{}")
-    long_ago = now() - KEPT - timedelta(minutes=1)
+    long_ago = now() - RETENTION - timedelta(minutes=1)
     with registry.catalog.writing() as session:
         session.execute(update(Job).where(Job.id == old).values(finished_at=long_ago))
         session.execute(update(Job).where(Job.id == waiting).values(created_at=long_ago))
-        forget_jobs(session)
+        remove_old_jobs(session)
         assert list(session.scalars(select(Job.id).order_by(Job.id))) == [fresh, waiting]
 
 

@@ -22,7 +22,6 @@ from sqlalchemy.orm import Session
 
 from organs import migrations
 from organs.registry.catalog.engine import open_catalog
-from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
@@ -33,6 +32,7 @@ from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
 from tests import postgres
+from tests.homes import valid_account
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import ingest_file, little_model
 
@@ -187,13 +187,13 @@ def test_line_132_tokens_of_before_keep_their_scopes_and_do_not_get_the_right_to
         connection.execute(text(add_token), values)
     old.dispose()
     with LocalRegistry.open(home) as registry, registry.catalog.writing() as session:
-        account = account_by_token(session, parse_token(made.text), now())
+        account = valid_account(session, parse_token(made.text), now())
         assert account is not None
         assert account.scopes == {"read", "upload", "admin"}
         with pytest.raises(NotAllowed, match="scope tokens"):
             create_child_token(session, account.token_id, ["read"], "")
         revoke_by_token(session, account.token_id, made.public_id)
-        assert account_by_token(session, parse_token(made.text), now()) is None
+        assert valid_account(session, parse_token(made.text), now()) is None
 
 
 def test_migrating_twice_changes_nothing(migrated: Engine) -> None:

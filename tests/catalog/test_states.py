@@ -178,7 +178,7 @@ def test_every_act_is_an_event_with_its_reason(session: Session) -> None:
 @pytest.mark.parametrize(
     ("deed", "sentence"),
     [
-        (lambda s, m: hide_model(s, m, "yanked", " ", "local"), "say why"),
+        (lambda s, m: hide_model(s, m, "yanked", " ", "local"), "a reason is missing"),
         (lambda s, m: hide_model(s, m, "yanked", "x" * 1001, "local"), "1000 are allowed"),
         (lambda s, m: (act(s, m, "quarantine"), hide_model(s, m, "yanked", "why", "local")), "nothing to yank"),
         (lambda s, m: (act(s, m, "remove"), show_model(s, m, "local")), "was removed"),

@@ -13,7 +13,7 @@ from sqlalchemy import delete, insert, select
 
 from organs.registry.catalog.queries.planning import models_with_words
 from organs.registry.catalog.tables import ModelWord
-from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, different_words, folded_words
+from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, folded_words, unique_words
 from organs.registry.local import LocalRegistry
 from tests.catalog.search.catalogs import ModelRow, place
 from tests.strategies import PATIENT
@@ -63,8 +63,8 @@ def test_folded_words_can_be_kept_and_looked_up_as_they_are(text: str) -> None:
 
 
 def test_the_words_of_a_model_are_few_and_different() -> None:
-    assert different_words(["b a", None, "A c"]) == ["b", "a", "c"]
-    assert len(different_words(f"w{number}" for number in range(5000))) == WORDS_MAX == 1000
+    assert unique_words(["b a", None, "A c"]) == ["b", "a", "c"]
+    assert len(unique_words(f"w{number}" for number in range(5000))) == WORDS_MAX == 1000
 
 
 @pytest.fixture(scope="module")

@@ -170,7 +170,7 @@ def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: Organ, 
     ended = composer("admin", "remove", "local/tuned", "--reason", "Once more.", "-y")
     assert (ended.status, ended.err) == (
         5,
-        "organ: local/tuned@1 was removed: it cannot be changed any more\n",
+        "organ: local/tuned@1 was removed: it cannot be changed\n",
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.tables import now
 from organs.registry.client.tokens import KeptToken, keep_token
 from organs.registry.errors import BadToken
@@ -17,6 +16,7 @@ from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from tests.cli.running import Organ
 from tests.client.elsewhere import listening
+from tests.homes import valid_account
 from tests.web.accounts import new_token
 
 TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}\n")
@@ -31,7 +31,7 @@ def token(organ: Organ) -> str:
 
 def scopes(registry: LocalRegistry, token: str) -> set[str] | None:
     with registry.catalog.reading() as session:
-        account = account_by_token(session, parse_token(token), now())
+        account = valid_account(session, parse_token(token), now())
         return None if account is None else set(account.scopes)
 
 
@@ -79,7 +79,7 @@ def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("contributor", "add", "ADA"), 1, "there is a contributor ada already"),
+        (("contributor", "add", "ADA"), 1, "the contributor ada exists already"),
         (("contributor", "add", "a/b"), 1, "namespace"),
         (("contributor", "add", "admin"), 1, "an address of the catalog"),
         (("contributor", "suspend", "local"), 4, "cannot be suspended"),

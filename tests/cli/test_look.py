@@ -203,7 +203,7 @@ def test_a_name_that_no_model_has_is_noted(filled: Organ) -> None:
     [
         (["slot:ffn_up"], "organ: 'slot:ffn_up': slot is a field of organs; models have"),
         (["sort:rank"], "organ: 'sort:rank': models sort by new, theta, signal, params, tensors, size"),
-        (["--after", "x"], "organ: 'after': this is no place in a list"),
+        (["--after", "x"], "organ: 'after': this is not a cursor"),
     ],
 )
 def test_a_query_of_models_that_means_nothing_is_one_line(words: list[str], sentence: str, organ: Organ) -> None:

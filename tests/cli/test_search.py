@@ -140,10 +140,10 @@ def test_what_finds_nothing_says_so_and_names_the_nearest(filled: Organ) -> None
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["tpye:organ"], "organ: 'tpye:organ': no field is called 'tpye'; did you mean type:?"),
-        (["theta", ">=", "40"], "organ: '>=': a field stands before it, without spaces: theta>=40, type:organ"),
+        (["tpye:organ"], "organ: 'tpye:organ': there is no field 'tpye'; did you mean type:?"),
+        (["theta", ">=", "40"], "organ: '>=': write a field before it, without spaces: theta>=40, type:organ"),
         (["sort:block"], "organ: 'sort:block': organs sort by theta, signal, z, spectral, rank, erank, size"),
-        (["--after", "nonsense"], "organ: 'after': this is no place in a list: take it from the page before"),
+        (["--after", "nonsense"], "organ: 'after': this is not a cursor: use the one of the previous page"),
         (["like:123"], "organ: 'like:123': write an organ's digest, or at least 8 characters of it"),
         (["like:12345678"], "organ: no organ's digest begins with 12345678"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, update
 
 from organs.registry.catalog import search
-from organs.registry.catalog.search import LIKELY_MAX, nearest
+from organs.registry.catalog.search import CANDIDATES_MAX, nearest
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.cost import MODELS_MAX, Budget, check_pair, check_recipe
 from organs.registry.compose.models import RegisteredLibrary
@@ -156,4 +156,4 @@ def test_line_130_of_very_many_names_only_the_likely_ones_are_compared_letter_by
     names = [f"acme/model-{number:05}-chat" for number in range(3000)]
     assert nearest("acme/coder-instrct", [*names, "acme/Coder-Instruct"]) == "acme/Coder-Instruct"
     assert nearest("x" * 1000, names) is None
-    assert compared == [LIKELY_MAX]
+    assert compared == [CANDIDATES_MAX]

@@ -86,5 +86,5 @@ HEADERS: Mapping[str, bytes] = {
     "a name with a NUL": _named(b"a\0b"),
     "a name that is too long": _named(b"a" * 64),
     "a name that runs backwards": _named("\u202egnp.exe".encode()),
-    "a name that is no UTF-8": _named(b"\xff\xfe"),
+    "a name that is not valid UTF-8": _named(b"\xff\xfe"),
 }

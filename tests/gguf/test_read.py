@@ -112,7 +112,7 @@ def test_accessors_give_none_for_what_is_absent_or_of_another_type() -> None:
     assert header.integer("n") == 3
     assert header.text("n") is None
     assert header.integer("general.architecture") is None
-    assert header.integer("scalar.bool") is None, "a yes or no is no number"
+    assert header.integer("scalar.bool") is None, "a yes or no is not a number"
     assert header.field("absent") is None
     assert header.integer("absent") is None
 

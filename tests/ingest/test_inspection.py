@@ -211,7 +211,7 @@ NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "a key that ends a line": (("fields", 0, KEY), "a\n"),
     "a key of a megabyte": (("fields", 0, KEY), "a" * 1_000_000),
     "a key that stands twice": (("fields", 1, KEY), FIELDS["fields"][0][KEY]),
-    "a type that is no number": (("fields", 0, TYPE), "8"),
+    "a type that is not a number": (("fields", 0, TYPE), "8"),
     "a type that is a truth value": (("fields", 0, TYPE), True),
     "an unknown type": (("fields", 0, TYPE), 13),
     "a text with elements": (("fields", 0, ELEMENT), 4),

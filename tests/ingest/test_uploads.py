@@ -43,15 +43,15 @@ from organs.ingest.contributions.uploads import (
 from organs.ingest.jobs.runner import Runner
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.submissions import (
-    SentPiece,
+    StoredPiece,
     finished_upload,
     known_digests,
     open_uploads,
-    piece_of,
+    pieces_of,
 )
 from organs.registry.catalog.register.accounts import add_contributor, set_quota
 from organs.registry.catalog.register.submissions import (
-    KEPT,
+    LIFETIME,
     renew_uploads,
 )
 from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload, now
@@ -139,7 +139,7 @@ def test_what_comes_in_chunks_is_finished_as_what_was_declared(registry: LocalRe
     assert (done.state, done.digest, lying(registry, upload)) == ("complete", digest_of(DATA), DATA)
     assert finish(registry, ada, upload).state == "complete"
     with registry.catalog.reading() as session:
-        assert piece_of(session, ada, digest_of(DATA)) == SentPiece(upload, 0, len(DATA))
+        assert pieces_of(session, ada, [digest_of(DATA)])[digest_of(DATA)] == StoredPiece(upload, 0, len(DATA))
         assert finished_upload(session, upload, ada).public_id == upload
 
 
@@ -294,8 +294,12 @@ def test_every_piece_of_a_pack_is_checked_and_lies_at_its_offset(registry: Local
     pieces = [b"first", b"second" * 9, b"third" * 100]
     upload = sent_pack(registry, ada, pieces)
     with registry.catalog.reading() as session:
-        places = [piece_of(session, ada, digest_of(piece)) for piece in pieces]
-    assert places == [SentPiece(upload, 0, 5), SentPiece(upload, 5, 54), SentPiece(upload, 59, 500)]
+        found = pieces_of(session, ada, map(digest_of, pieces))
+    assert [found[digest_of(piece)] for piece in pieces] == [
+        StoredPiece(upload, 0, 5),
+        StoredPiece(upload, 5, 54),
+        StoredPiece(upload, 59, 500),
+    ]
 
     declared = Declared("pack", 559, pieces=tuple((len(piece), digest_of(piece)) for piece in pieces))
     other = open_upload(registry, ada, declared).public_id
@@ -361,7 +365,7 @@ def test_an_upload_is_its_senders_alone(registry: LocalRegistry, ada: int) -> No
         with pytest.raises(NotFound, match="there is no upload"):
             act()
     with registry.catalog.reading() as session:
-        assert piece_of(session, bob, digest_of(DATA)) is None
+        assert pieces_of(session, bob, [digest_of(DATA)]) == {}
         with pytest.raises(NotFound):
             finished_upload(session, upload, bob)
         assert [*open_uploads(session, ada, now())] == []
@@ -394,7 +398,7 @@ def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
 def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.submissions.KEPT_MAX", 2)
+    monkeypatch.setattr("organs.registry.catalog.register.submissions.UPLOADS_MAX", 2)
     sent(registry, ada, b"a")
     sent(registry, ada, b"b")
     with pytest.raises(OverQuota, match="2 uploads are kept"):
@@ -540,7 +544,7 @@ def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: LocalRegistry
         renew_uploads(session, ada, [digest_of(b"piece")], [whole])
     assert look_up(registry, ada, other).expires_at == soon
     for name in (piece, whole):
-        assert look_up(registry, ada, name).expires_at > now() + KEPT - timedelta(minutes=1)
+        assert look_up(registry, ada, name).expires_at > now() + LIFETIME - timedelta(minutes=1)
 
 
 def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: LocalRegistry, ada: int, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from organs.registry.measure import measure
 from organs.registry.reports.words import (
     COARSE,
     FEW,
-    bits_of,
     caution,
 )
 
@@ -26,7 +25,7 @@ ZOO = Path(__file__).parents[2] / "examples" / "zoo"
     ("dtype", "bits"), [("F32", 32), ("F16", 16), ("Q8_0", 8.5), ("Q6_K", 6.5625), ("IQ4_NL", 4.5), ("Q3_K", 3.4375)]
 )
 def test_bits_count_what_a_block_has_in_common(dtype: str, bits: float) -> None:
-    assert bits_of(dtype) == bits
+    assert dtype_by_name(dtype).bits_per_value == bits
 
 
 def test_a_mark_is_for_few_numbers_first_and_then_for_a_coarse_format() -> None:

@@ -77,7 +77,7 @@ def test_the_formats_have_their_shares(filled: LocalRegistry) -> None:
     thetas = [row.theta for row in rows if row.spectral_signal is not None]
     assert items[0]["matrix_mean_theta_degrees"] == pytest.approx(np.mean(thetas))
     assert items[1]["mean_theta_degrees"] is not None
-    assert items[1]["matrix_mean_theta_degrees"] is None, "norms are no matrices"
+    assert items[1]["matrix_mean_theta_degrees"] is None, "norms are not matrices"
 
 
 def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: L
     assert marks == {"blk.0.attn_q.weight": "coarse", "blk.0.attn_k.weight": "", "output_norm.weight": "few"}
     formats = {item["dtype"]: item["matrix_mean_theta_degrees"] for item in values["dtypes"].items}
     assert formats["Q4_0"] > formats["Q8_0"] + 3
-    assert "that is rounding, not the model" in " ".join(values["dtypes"].after)
+    assert "the reason is the rounding, not the model" in " ".join(values["dtypes"].after)
 
 
 def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegistry) -> None:
@@ -195,7 +195,7 @@ def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: LocalRegistry)
     assert adapter["findings"].items[0]["code"] == "no-base-named"
     assert "norms" not in adapter["model"].figures["mean_theta_degrees"].meaning
     assert "Types do different work" not in str(adapter)
-    assert part["model"].figures["kind"].value == "model, only a part"
+    assert part["model"].figures["kind"].value == "model, incomplete"
 
 
 def test_the_methods_say_how_much_was_looked_at(registry: LocalRegistry, tmp_path: Path) -> None:

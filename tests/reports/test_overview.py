@@ -53,7 +53,7 @@ def test_the_figures_count_what_is_there(filled: LocalRegistry) -> None:
         sizes = session.scalars(select(Model.size_bytes).where(Model.state == "visible")).all()
     assert values["size_bytes"] == sum(sizes)
     meaning = figures["models_count"].meaning
-    for words in ("3 complete models", "1 model of which only a part", "1 adapter,", "1 vocabulary,"):
+    for words in ("3 complete models", "1 incomplete model", "1 adapter,", "1 vocabulary,"):
         assert words in meaning
 
 
@@ -93,10 +93,10 @@ def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_o
         for model_id, theta in ((1, 31.0), (2, 32.0), (3, 33.0)):
             session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
     words = " ".join(report_on(filled).sections["ranking"].after)
-    assert "In this list 12 of 42 tensors are no matrices." in words
-    assert "are 2.0° apart by mean θ" in words
-    assert "of these 3 models 2 would stand at another place by matrix θ" in words
-    assert "local/tuned@1, number 3 here, would be the first, and local/little@1, number 1, the last" in words
+    assert "In this list 12 of 42 tensors are not matrices." in words
+    assert "differ by 2.0° in mean θ" in words
+    assert "2 of these 3 models have another place by matrix θ" in words
+    assert "local/tuned@1, number 3 here, would be first, and local/little@1, number 1, last" in words
 
 
 def test_the_ranking_says_when_both_means_give_one_order(filled: LocalRegistry) -> None:
@@ -105,7 +105,7 @@ def test_the_ranking_says_when_both_means_give_one_order(filled: LocalRegistry) 
             session.execute(update(Model).where(Model.id == model_id).values(mean_theta=theta))
             session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
     words = " ".join(report_on(filled).sections["ranking"].after)
-    assert "Matrix θ puts these models into the same order." in words
+    assert "Matrix θ gives the same order." in words
 
 
 def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(
@@ -119,7 +119,7 @@ def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(
     ranking = report_on(registry).sections["ranking"]
     first, _ = ranking.items
     assert (first["model"], first["matrix_mean_theta_degrees"], first["matrices_count"]) == ("local/lists@1", None, 0)
-    assert "local/lists@1, number 1, the last" in " ".join(ranking.after)
+    assert "local/lists@1, number 1, last" in " ".join(ranking.after)
 
 
 def test_equal_models_are_ranked_by_their_age(filled: LocalRegistry) -> None:
@@ -167,8 +167,8 @@ def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: L
     for item in report.sections["wells"].items:
         assert item["caution"] == ("few" if item["elements_count"] < 1000 else "")
     words = str(report)
-    assert words.count("elsewhere the registry calls every tensor an organ") == 1
-    assert "A dash means that there is no number: it was not measured, or it cannot be worked out" in words
+    assert words.count("the registry also calls every tensor an organ") == 1
+    assert "A dash means that there is no number: it was not measured, or it cannot be computed" in words
 
 
 def test_where_there_is_one_type_nothing_is_said_of_several(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -210,5 +210,5 @@ def test_every_table_says_what_it_is_and_what_it_is_not(filled: LocalRegistry) -
             assert section.before, name
             assert section.after or not section.items, name
     words = " ".join([*report.opening, *report.closing])
-    for claim in ("is not a mark", "34°", "never trained", "nobody can conclude"):
+    for claim in ("is not a grade", "34°", "never trained", "does not show that a model is good or bad"):
         assert claim in words

@@ -36,17 +36,17 @@ def many(slope: float, count: int = 12, wobble: float = 0.1) -> list[Point]:
 
 @pytest.mark.parametrize("families", [[], points((6, 40))])
 def test_one_family_says_nothing_about_size(families: list[Point]) -> None:
-    assert "nothing can be said about size" in scale_verdict(families, len(families))
+    assert "cannot say anything about size" in scale_verdict(families, len(families))
 
 
 def test_two_families_always_lie_on_a_line_and_say_nothing() -> None:
     said = scale_verdict(points((6, 40), (7, 41)), 5)
-    assert said == "There are 2 families only. Two points always lie on a line, so nothing can be said about size."
+    assert said == "There are only 2 families, too few for a line, so this report cannot say anything about size."
 
 
 def test_models_of_one_size_say_nothing_about_size() -> None:
     said = scale_verdict(points((6, 40), (6, 41), (6, 42)), 3)
-    assert said == "All 3 families have the same number of parameters, so nothing can be said about size."
+    assert said == "All 3 families have the same number of parameters, so this report cannot say anything about size."
 
 
 @pytest.mark.parametrize("families", [many(5.0, count=9), points(*((6 + n / 20, 40 + n) for n in range(12)))])
@@ -55,7 +55,7 @@ def test_few_families_or_a_narrow_range_show_no_law_however_straight_the_line(fa
 
 
 def test_a_slope_within_its_margin_is_no_trend() -> None:
-    assert "no trend that could be told from chance" in scale_verdict(many(0.0, wobble=3.0), 12)
+    assert "no trend beyond chance" in scale_verdict(many(0.0, wobble=3.0), 12)
 
 
 @pytest.mark.parametrize(("slope", "way"), [(2.0, "rises by 2.0°"), (-2.0, "falls by 2.0°")])
@@ -68,7 +68,7 @@ def test_a_trend_is_said_with_its_margin_and_what_it_does_not_say(slope: float, 
 
 def test_where_the_two_means_disagree_on_the_direction_the_report_says_so() -> None:
     families = [Point(str(n), 1, 6 + n, 40.0 - n, 30.0 + 2 * n) for n in range(3)]
-    assert "Not even the direction is sure: +2.0° per tenfold by matrices, -1.0° by all tensors." in scale_verdict(
+    assert "Even the direction is uncertain: +2.0° per tenfold by matrices, -1.0° by all tensors." in scale_verdict(
         families, 3
     )
     assert "direction" not in scale_verdict(points((6, 40), (7, 41), (8, 42)), 3)
@@ -76,7 +76,7 @@ def test_where_the_two_means_disagree_on_the_direction_the_report_says_so() -> N
 
 def test_a_family_without_matrices_is_no_point() -> None:
     families = [Point("a", 1, 6, 40, None), *points((6, 40), (7, 41))]
-    assert scale_verdict(families, 3).startswith("There are 2 families only.")
+    assert scale_verdict(families, 3).startswith("There are only 2 families, too few")
 
 
 def test_relatives_are_one_family_and_two_families_draw_no_line(filled: LocalRegistry) -> None:
@@ -86,7 +86,7 @@ def test_relatives_are_one_family_and_two_families_draw_no_line(filled: LocalReg
     values = {row["family"]: row for row in families.items}
     assert {name: row["models_count"] for name, row in values.items()} == {"local/tall@1": 1, "local/little@1": 2}
     assert scale.items == ()
-    assert "Two points always lie on a line" in scale.before[0]
+    assert "too few for a line" in scale.before[0]
     little = values["local/little@1"]
     assert little["matrix_mean_theta_degrees"] == pytest.approx(
         ((matrices[1].mean_theta or 0) + (matrices[3].mean_theta or 0)) / 2

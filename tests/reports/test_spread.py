@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.reports.statistics import (
-    Spread,
+    Distribution,
     deviation_of_means,
+    distribution_of,
     mean_of,
-    spread_of,
 )
 
 ANGLES = st.lists(st.floats(0, 90), min_size=1, max_size=50)
@@ -19,7 +19,7 @@ ANGLES = st.lists(st.floats(0, 90), min_size=1, max_size=50)
 
 @given(ANGLES)
 def test_the_spread_is_what_numpy_says(angles: list[float]) -> None:
-    spread = spread_of(angles)
+    spread = distribution_of(angles)
     assert spread.count == len(angles)
     assert spread.mean == pytest.approx(np.mean(angles))
     assert spread.deviation == pytest.approx(np.std(angles), abs=1e-9)
@@ -34,7 +34,7 @@ def test_the_deviation_also_follows_from_the_means_that_a_database_gives(angles:
 
 
 def test_nothing_has_no_spread() -> None:
-    assert spread_of([]) == Spread(0)
+    assert distribution_of([]) == Distribution(0)
     assert mean_of([None, None]) is None
 
 

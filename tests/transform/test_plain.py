@@ -31,7 +31,7 @@ def test_a_value_that_is_no_number_is_refused(value: float) -> None:
     values = weights(256)
     values[77] = value
     for dtype in (F32, F16, F64):
-        with pytest.raises(BadOrgan, match=r"of the 256 values from the 0th on, one is no number"):
+        with pytest.raises(BadOrgan, match=r"of the 256 values from the 0th on, one is not a number"):
             list(organ(values, dtype).windows())
 
 

@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from organs.ingest.jobs.extract import packs_folder
-from organs.registry.catalog.queries.accounts import account_by_token, contributor_by_name
+from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, open_session
@@ -29,6 +29,7 @@ from organs.registry.tokens import parse_token
 from organs.web.auth import COOKIE
 from organs.web.pages.routes import COOKIE as FORM_COOKIE
 from organs.web.pages.routes import FIELD
+from tests.homes import valid_account
 from tests.kin import kin_file, kin_tensors
 from tests.trips import ingest_file
 from tests.web.accounts import child_token, form_token, new_token
@@ -79,7 +80,7 @@ def _put_submissions(registry: LocalRegistry) -> None:
         for model in session.query(Model).filter_by(namespace="ada"):
             model.contributor_id = ada
         for number, name, state in ((READY, "next", "ready"), (WAITING, "hidden", "quarantined")):
-            row = add_submission(session, ada, "ada", name, manifest='{"files":[]}', said=texts, size_bytes=96)
+            row = add_submission(session, ada, "ada", name, manifest='{"files":[]}', description=texts, size_bytes=96)
             row.id, row.state = number, state
         hidden = model_by_name(session, parse_model_name(HIDDEN))
         row.model_id = hidden.id
@@ -145,7 +146,7 @@ class Askers:
 
 def _session(registry: LocalRegistry, token: str) -> str:
     with registry.catalog.writing() as session:
-        account = account_by_token(session, parse_token(token), now())
+        account = valid_account(session, parse_token(token), now())
         assert account is not None
         return open_session(session, account)
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(
 ) -> None:
     class Held:
         def writing(self) -> None:
-            raise Busy("the database is held by another process")
+            raise Busy("the database another process has locked the database")
 
     downloads = Downloads(Held(), create_app(filled).logger, 3600)  # type: ignore[arg-type]
     downloads.count(1)

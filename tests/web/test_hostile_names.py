@@ -174,7 +174,7 @@ def put_hostile_texts(registry: LocalRegistry, folder: Path) -> None:
         model = model_by_name(session, parse_model_name("local/text-0"))
         for state in ("ready", "quarantined"):
             row = add_submission(
-                session, owner, "local", "sent", manifest='{"files":[]}', said=json.dumps(texts), size_bytes=96
+                session, owner, "local", "sent", manifest='{"files":[]}', description=json.dumps(texts), size_bytes=96
             )
             row.state, row.findings = state, json.dumps([finding])
             row.model_id = model.id if state == "quarantined" else None

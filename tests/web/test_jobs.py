@@ -25,7 +25,7 @@ from organs.registry.catalog.register.jobs import (
     fail_job,
     finish_job,
     job_json,
-    tell_progress,
+    report_progress,
 )
 from organs.registry.errors import QueueFull
 from organs.registry.local import LocalRegistry
@@ -65,7 +65,7 @@ def put(registry: LocalRegistry, state: str, **result: Any) -> int:
             return job_id
         claim = claim_job(session, ["report"])
         assert claim is not None
-        assert tell_progress(session, claim, 0.625, "reading")
+        assert report_progress(session, claim, 0.625, "reading")
         if state == "finished":
             finish_job(session, claim, job_json(result, "result"))
         elif state == "failed":

@@ -16,7 +16,6 @@ from werkzeug.test import TestResponse
 
 from organs.ingest.jobs.compose import COMPOSE
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.queries.models import model_by_name
@@ -35,6 +34,7 @@ from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from organs.web.settings import WebSettings
+from tests.homes import valid_account
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 
 SCOPES = {"ada": ("read", "upload"), "bob": ("read", "upload"), "root": ("read", "upload", "admin")}
@@ -59,7 +59,7 @@ class Shelf:
     def browser(self, name: str) -> FlaskClient:
         """A browser in which the contributor `name` is logged in."""
         with self.registry.catalog.writing() as session:
-            account = account_by_token(session, parse_token(self.tokens[name]), now())
+            account = valid_account(session, parse_token(self.tokens[name]), now())
             assert account is not None
             secret = open_session(session, account)
         client = self.app.test_client()

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from flask import Flask
 
-from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.register.accounts import open_page_token, open_session, revoke_token, set_contributor_state
 from organs.registry.catalog.tables import now
 from organs.registry.local import LocalRegistry
@@ -19,6 +18,7 @@ from organs.web.auth import (
 )
 from organs.web.pages.account import checked_next
 from organs.web.settings import WebSettings
+from tests.homes import valid_account
 from tests.web.accounts import form_token, logged_in, new_token, send_form
 from tests.web.pages import parsed
 
@@ -167,7 +167,7 @@ def test_what_led_to_the_page_from_elsewhere_or_from_itself_is_no_way_back(app: 
 
 def test_the_token_of_a_page_logs_nobody_in(app: Flask, registry: LocalRegistry, token: str) -> None:
     with registry.catalog.writing() as session:
-        account = account_by_token(session, parse_token(token), now())
+        account = valid_account(session, parse_token(token), now())
         assert account is not None
         open_session(session, account)
         page = open_page_token(session, 1, ["upload"])

@@ -135,7 +135,9 @@ def _put_secret(registry: LocalRegistry, folder: Path) -> None:
     with registry.catalog.writing() as session:
         model = session.query(Model).filter_by(namespace="ada", name="secret").one()
         owner = contributor_by_name(session, "ada").id
-        row = add_submission(session, owner, "ada", "secret", manifest='{"files":[]}', said="{}", size_bytes=len(FILE))
+        row = add_submission(
+            session, owner, "ada", "secret", manifest='{"files":[]}', description="{}", size_bytes=len(FILE)
+        )
         row.id, row.state, row.model_id = SUBMISSION, "quarantined", model.id
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.queries.accounts import account_by_session, account_by_token
+from organs.registry.catalog.queries.accounts import account_by_session
 from organs.registry.catalog.register.accounts import open_page_token, open_session
 from organs.registry.catalog.tables import now
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.auth import COOKIE
+from tests.homes import valid_account
 from tests.web.accounts import bearing, new_token
 from tests.web.live import PATIENCE_SECONDS, ROOT, Live, serving
 
@@ -86,7 +87,7 @@ def visitors(live: Live, registry: LocalRegistry, token: str, first: int) -> lis
     """Programs with a token, at least one at each worker, a browser that is logged in by it, and the script of a page
     of that browser."""
     with registry.catalog.writing() as session:
-        account = account_by_token(session, parse_token(token), now())
+        account = valid_account(session, parse_token(token), now())
         assert account is not None
         secret = open_session(session, account)
         opened = account_by_session(session, secret_sha256(secret), now())

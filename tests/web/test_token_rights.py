@@ -12,7 +12,7 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.queries.accounts import account_by_token, descendants_of, token_by_public_id
+from organs.registry.catalog.queries.accounts import descendants_of, token_by_public_id
 from organs.registry.catalog.register.accounts import create_child_token, open_session, revoke_by_token, revoke_token
 from organs.registry.catalog.tables import Event, now
 from organs.registry.catalog.vocabulary import SCOPES
@@ -21,6 +21,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
+from tests.homes import valid_account
 from tests.web.accounts import bearing, child_token, form_token, new_token, send_form
 from tests.web.pages import parsed
 
@@ -70,9 +71,9 @@ def family(registry: LocalRegistry, scopes: tuple[str, ...], days: int = 30) -> 
     return Family(parent, own, child_token(registry, parent, "read"), unrelated, child, grandchild, stranger)
 
 
-def is_good(registry: LocalRegistry, text: str) -> bool:
+def is_valid(registry: LocalRegistry, text: str) -> bool:
     with registry.catalog.reading() as session:
-        return account_by_token(session, parse_token(text), now()) is not None
+        return valid_account(session, parse_token(text), now()) is not None
 
 
 class Program:
@@ -95,7 +96,7 @@ class Browser:
     def __init__(self, app: Flask, registry: LocalRegistry, token: str) -> None:
         self._client = app.test_client()
         with registry.catalog.writing() as session:
-            account = account_by_token(session, parse_token(token), now())
+            account = valid_account(session, parse_token(token), now())
             assert account is not None
             self._client.set_cookie(COOKIE, open_session(session, account))
         self._field = form_token(self._client)
@@ -134,12 +135,12 @@ def test_line_132_a_token_revokes_itself_and_with_the_scope_tokens_its_descendan
         for kept in (known.parent, known.sibling, known.unrelated):
             assert asker.revoke(kept).status_code == 403, scopes
         assert asker.revoke(known.stranger).status_code == (404 if manages else 403), scopes
-        assert all(is_good(registry, text) for text in vars(known).values()), scopes
+        assert all(is_valid(registry, text) for text in vars(known).values()), scopes
         for revoked in (known.grandchild, known.child):
             assert (asker.revoke(revoked).status_code < 400) is manages, scopes
-            assert is_good(registry, revoked) is not manages, scopes
+            assert is_valid(registry, revoked) is not manages, scopes
         assert asker.revoke(known.own).status_code < 400, scopes
-        good = {name for name, text in vars(known).items() if is_good(registry, text)}
+        good = {name for name, text in vars(known).items() if is_valid(registry, text)}
         assert good == {"parent", "sibling", "unrelated", "stranger"}, scopes
 
 
@@ -177,8 +178,8 @@ def test_line_132_children_are_revoked_with_their_parent_by_an_administrator_too
         revoked = [event.text.split()[0] for event in session.query(Event).order_by(Event.id).offset(before)]
     gone = (known.parent, known.own, known.child, known.grandchild, known.sibling)
     assert sorted(revoked) == sorted(text[5:14] for text in gone)
-    assert [is_good(registry, text) for text in gone] == [False] * 5
-    assert is_good(registry, known.unrelated)
+    assert [is_valid(registry, text) for text in gone] == [False] * 5
+    assert is_valid(registry, known.unrelated)
 
 
 def test_line_132_a_token_that_was_revoked_in_the_meantime_creates_nothing(registry: LocalRegistry) -> None:
@@ -202,7 +203,7 @@ def test_line_132_the_token_of_a_page_creates_revokes_and_lists_nothing_not_even
     for text in (known.own, known.child, known.sibling, known.stranger):
         assert program.revoke(text).status_code == 403
     assert app.test_client().get(API, headers=bearing(page)).status_code == 403
-    assert all(is_good(registry, text) for text in vars(known).values())
+    assert all(is_valid(registry, text) for text in vars(known).values())
 
 
 def test_the_account_page_lists_and_offers_what_its_token_may(app: Flask, registry: LocalRegistry) -> None:

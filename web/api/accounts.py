@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from organs.registry.catalog.queries.accounts import (
     contributors_page,
-    works_of,
+    public_contributor,
 )
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.entities.account import (
@@ -172,4 +172,4 @@ def contributors() -> ContributorPage:
 def contributor(contributor: str) -> Contributor:
     """Return a contributor, and how often the models are used. 404 for a contributor without a visible model."""
     with reading(settings().search_seconds) as session:
-        return works_of(session, contributor)
+        return public_contributor(session, contributor)

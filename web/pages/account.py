@@ -13,8 +13,8 @@ from flask import Response, abort, after_this_request, redirect, request, url_fo
 from organs.registry.catalog.queries.accounts import (
     MODELS_MAX,
     contributors_page,
+    public_contributor,
     visible_models_of,
-    works_of,
 )
 from organs.registry.catalog.queries.models import composed_among, model_summary
 from organs.registry.catalog.register.accounts import (
@@ -285,7 +285,7 @@ def contributors() -> Page:
 def contributor(contributor: str) -> Page:
     """One contributor, with the newest models."""
     with reading(settings().search_seconds) as session:
-        found = works_of(session, contributor)
+        found = public_contributor(session, contributor)
         models = visible_models_of(session, found.name)
         composed = composed_among(session, [model.id for model in models])
         newest = [model_summary(model, composed=model.id in composed) for model in models]

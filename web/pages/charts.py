@@ -9,7 +9,7 @@ from itertools import pairwise
 from flask import Response, current_app, request, url_for
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.organ import PlacedOrgan
@@ -126,7 +126,7 @@ def bins_of(found: plots.Weights) -> list[Context]:
 def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
     """Return the histogram, computed once for each state of the catalog."""
     key = ("weights", chosen.organ_id)
-    return remembered(session, key, lambda: _read(chosen), lambda found: not isinstance(found, str))
+    return cached(session, key, lambda: _read(chosen), lambda found: not isinstance(found, str))
 
 
 def _read(chosen: ChosenOrgan) -> plots.Weights | str:

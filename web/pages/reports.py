@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import place_of
-from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.reports import matrix_figures
 from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
@@ -235,7 +235,7 @@ def _registry_report() -> Report:
 def _scale_sections() -> dict[str, ReportSection]:
     """Return the scale law with all of its families, made once for each state of the catalog; raises TooSlow."""
     with reading(REPORT_SECONDS) as session:
-        return remembered(session, "scale law", lambda: _make_scale(session))
+        return cached(session, "scale law", lambda: _make_scale(session))
 
 
 def _make_scale(session: Session) -> dict[str, ReportSection]:

@@ -1,4 +1,4 @@
-"""Contributors, their tokens and sessions, what each has here, and their quotas."""
+"""Contributors with their tokens, sessions, models and quotas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
-from organs.registry.catalog.cursor import (
-    Cursor,
-    check_limit,
-    cursor_text,
-    parse_cursor,
-)
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.queries.submissions import UNDER_WAY
 from organs.registry.catalog.tables import (
     Chimera,
@@ -50,20 +45,20 @@ from organs.registry.entities.account import (
 from organs.registry.errors import NoSuchContributor, NoSuchToken, OverQuota
 from organs.registry.tokens import SentToken
 
-REVOKED = "was revoked: make another, or ask whoever runs the registry"
-EXPIRED = "has expired: make another, or ask whoever runs the registry"
-SUSPENDED = "is of a contributor who is suspended: ask whoever runs the registry"
+REVOKED = "was revoked: create a new token, or ask the administrator of the registry"
+EXPIRED = "has expired: create a new token, or ask the administrator of the registry"
+SUSPENDED = "belongs to a contributor who is suspended: ask the administrator of the registry"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownToken:
-    """A good token with its contributor."""
+    """A valid token with its contributor."""
 
     contributor_id: int
     name: str
     scopes: frozenset[str]
     token_id: int
-    """The row of the contributor's token, also behind a session."""
+    """The row of the contributor's token, also for a session."""
     session_id: int | None
     expires_at: datetime | None
     last_used_at: datetime | None
@@ -71,33 +66,27 @@ class KnownToken:
 
 @dataclass(frozen=True, slots=True)
 class EndedToken:
-    """A token that was good once: `why` it is not any more, in words that follow "this token"."""
+    """A token that is no longer valid. `reason` completes a sentence that begins with "this token"."""
 
-    why: str
-
-
-def account_by_token(session: Session, sent: SentToken, now: datetime) -> KnownToken | None:
-    """Whose token it is; None for one that is unknown, revoked or expired, or whose contributor is suspended."""
-    found = known_token(session, sent, now)
-    return found if isinstance(found, KnownToken) else None
+    reason: str
 
 
-def known_token(session: Session, sent: SentToken, now: datetime) -> KnownToken | EndedToken | None:
-    """Whose token it is, or why it is good no more; None for one that never was.
+def token_account(session: Session, token: SentToken, now: datetime) -> KnownToken | EndedToken | None:
+    """Return the contributor of a token, or why it is no longer valid; None for an unknown token.
 
-    One row by an index, whichever it is. Why a token has ended is told to who has all of it, and to nobody else.
+    Reads one row through an index. The reason is only returned for the complete token with its secret.
     """
-    if sent.is_of_page:
-        return _page_account(session, sent, now)
-    rows = _accounts().add_columns(Token.scopes, Token.secret_sha256).where(Token.public_id == sent.public_id)
+    if token.is_of_page:
+        return _page_account(session, token, now)
+    rows = _accounts().add_columns(Token.scopes, Token.secret_sha256).where(Token.public_id == token.public_id)
     row = session.execute(rows).one_or_none()
-    if row is None or not compare_digest(row.secret_sha256, sent.sha256):
+    if row is None or not compare_digest(row.secret_sha256, token.sha256):
         return None
     return _ended(row, now) or _account(row, row.scopes, row.expires_at)
 
 
 def account_by_session(session: Session, sha256: str, now: datetime) -> KnownToken | None:
-    """Whose browser has the session with a secret of that digest, while it and its token are good."""
+    """Return the contributor of a session by the digest of its secret, if the session and its token are valid."""
     columns = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"), Token.scopes)
     rows = _accounts().add_columns(*columns).join(WebSession, WebSession.token_id == Token.id)
     row = session.execute(rows.where(WebSession.secret_sha256 == sha256, WebSession.expires_at > now)).one_or_none()
@@ -107,22 +96,22 @@ def account_by_session(session: Session, sha256: str, now: datetime) -> KnownTok
 
 
 def contributor_by_name(session: Session, name: str) -> Contributor:
-    """The contributor of that name, however it is capitalised; raises NotFound."""
-    wanted = func.lower(Contributor.name) == name.lower()
-    one = select(Contributor).where(wanted).order_by(Contributor.id).limit(1)
-    found = None if "\0" in name else session.scalars(one).one_or_none()
-    if found is None:
+    """Return the contributor of that name, in upper or lower case; raises NotFound."""
+    same_name = func.lower(Contributor.name) == name.lower()
+    statement = select(Contributor).where(same_name).order_by(Contributor.id).limit(1)
+    contributor = None if "\0" in name else session.scalars(statement).one_or_none()
+    if contributor is None:
         raise NoSuchContributor(f"there is no contributor {name[:96]!r}")
-    return found
+    return contributor
 
 
 def contributors_in_order(session: Session) -> Sequence[Contributor]:
-    """All of them, by name."""
+    """Return all contributors by name."""
     return session.scalars(select(Contributor).order_by(Contributor.name)).all()
 
 
 def tokens_of(session: Session, contributor_id: int) -> tuple[AccountToken, ...]:
-    """Return the tokens of a contributor, newest first, also those that are revoked or expired."""
+    """Return all tokens of a contributor, including revoked and expired ones, newest first."""
     statement = select(Token).where(Token.contributor_id == contributor_id).order_by(Token.id.desc())
     return tuple(account_token(session, row) for row in session.scalars(statement).all())
 
@@ -144,14 +133,14 @@ def account_token(session: Session, row: Token) -> AccountToken:
 
 
 def token_by_public_id(session: Session, public_id: str, contributor_id: int | None = None) -> Token:
-    """The token that is called so, of that contributor if one is given; raises NotFound."""
+    """Return the token with this public id, of `contributor_id` if it is not None; raises NotFound."""
     statement = select(Token).where(Token.public_id == public_id)
     if contributor_id is not None:
         statement = statement.where(Token.contributor_id == contributor_id)
-    found = session.scalars(statement).one_or_none() if public_id.isascii() and public_id.isalnum() else None
-    if found is None:
+    token = session.scalars(statement).one_or_none() if public_id.isascii() and public_id.isalnum() else None
+    if token is None:
         raise NoSuchToken(f"there is no token {public_id[:20]!r}")
-    return found
+    return token
 
 
 def descendants_of(session: Session, token_id: int) -> Sequence[Token]:
@@ -161,8 +150,8 @@ def descendants_of(session: Session, token_id: int) -> Sequence[Token]:
     return session.scalars(select(Token).where(Token.id.in_(select(family.c.id))).order_by(Token.id)).all()
 
 
-def _page_account(session: Session, sent: SentToken, now: datetime) -> KnownToken | EndedToken | None:
-    """A page's token is good while its session is, for what both are good for."""
+def _page_account(session: Session, token: SentToken, now: datetime) -> KnownToken | EndedToken | None:
+    """Return the account of a page's token: valid while its session is, for the scopes that both have."""
     columns = (PageToken.scopes.label("page_scopes"), PageToken.expires_at.label("page_expires_at"), Token.scopes)
     ids = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"))
     rows = (
@@ -170,7 +159,7 @@ def _page_account(session: Session, sent: SentToken, now: datetime) -> KnownToke
         .add_columns(*columns, *ids)
         .join(WebSession, WebSession.token_id == Token.id)
         .join(PageToken, PageToken.session_id == WebSession.id)
-        .where(PageToken.secret_sha256 == sent.sha256)
+        .where(PageToken.secret_sha256 == token.sha256)
     )
     row = session.execute(rows).one_or_none()
     if row is None:
@@ -185,10 +174,10 @@ def _page_account(session: Session, sent: SentToken, now: datetime) -> KnownToke
 
 
 def _accounts() -> Select[*tuple[Any, ...]]:
-    """Rows of tokens with their contributors, good or not: `_ended` tells."""
-    own = (Contributor.id.label("contributor_id"), Contributor.name, Contributor.state)
+    """Return a SELECT of tokens with their contributors, valid or not (see `_ended`)."""
+    contributor = (Contributor.id.label("contributor_id"), Contributor.name, Contributor.state)
     times = (Token.expires_at, Token.revoked_at, Token.last_used_at)
-    statement: Select[*tuple[Any, ...]] = select(*own, Token.id.label("token_id"), *times)
+    statement: Select[*tuple[Any, ...]] = select(*contributor, Token.id.label("token_id"), *times)
     return statement.join(Contributor, Contributor.id == Token.contributor_id)
 
 
@@ -199,7 +188,7 @@ def _token_state(row: Token, moment: datetime) -> str:
 
 
 def _ended(row: Any, now: datetime) -> EndedToken | None:
-    """Why a row of `_accounts` lets nobody in; None for one that does."""
+    """Return why the token in a row of `_accounts` is not valid; None if it is valid."""
     if row.revoked_at is not None:
         return EndedToken(REVOKED)
     if row.expires_at is not None and row.expires_at <= now:
@@ -207,8 +196,8 @@ def _ended(row: Any, now: datetime) -> EndedToken | None:
     return None if row.state == "active" else EndedToken(SUSPENDED)
 
 
-def is_good(now: datetime) -> ColumnElement[bool]:
-    """Whether a token is neither revoked nor expired."""
+def is_valid(now: datetime) -> ColumnElement[bool]:
+    """Return the condition that a token is neither revoked nor expired."""
     return and_(Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > now))
 
 
@@ -225,38 +214,35 @@ def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int
 
 
 MODELS_MAX = 100
-"""Models of one contributor that are listed."""
+"""Models of one contributor in lists."""
 _LIST = "contributors"
-"""What places in the list are bound to."""
+"""The query that cursors of the list belong to."""
 
 
 def contributors_page(session: Session, limit: int, after: str | None = None) -> ContributorPage:
-    """Return the next `limit` contributors after the place `after` who have visible models, newest first.
+    """Return the next `limit` contributors after the cursor `after` who have visible models, newest first.
 
     Contributors without a visible model are shown to administrators only. Raises BadQuery.
     """
     check_limit(limit)
-    seen = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
-    statement = select(Contributor).where(seen.exists())
+    visible = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
+    statement = select(Contributor).where(visible.exists())
     if after is not None:
         statement = statement.where(Contributor.id < parse_cursor(_LIST, after).id)
     rows = session.scalars(statement.order_by(Contributor.id.desc()).limit(limit + 1)).all()
-    shown = rows[:limit]
-    more = len(rows) > limit
-    return ContributorPage(
-        items=tuple(_works(session, shown)), next=cursor_text(_LIST, Cursor(None, shown[-1].id)) if more else None
-    )
+    items = tuple(_public_contributors(session, rows[:limit]))
+    return ContributorPage(items=items, next=next_cursor(_LIST, [row.id for row in rows], limit))
 
 
-def works_of(session: Session, name: str) -> entities.Contributor:
+def public_contributor(session: Session, name: str) -> entities.Contributor:
     """Return the contributor of that name, in upper or lower case.
 
     Raises NotFound, with the same sentence for a contributor who does not exist and one without a visible model.
     """
-    found = _works(session, [contributor_by_name(session, name)])[0]
-    if not found.models:
+    contributor = _public_contributors(session, [contributor_by_name(session, name)])[0]
+    if not contributor.models:
         raise NoSuchContributor(f"there is no contributor {name[:96]!r}")
-    return found
+    return contributor
 
 
 def contributor_account(session: Session, contributor: Contributor, default_bytes: int) -> ContributorAccount:
@@ -277,23 +263,23 @@ def visible_models_of(session: Session, name: str) -> Sequence[Model]:
     return session.scalars(statement.order_by(Model.id.desc()).limit(MODELS_MAX)).all()
 
 
-def _works(session: Session, contributors: Sequence[Contributor]) -> list[entities.Contributor]:
-    """Return `contributors` as everybody sees them, in the same order."""
-    numbers = _numbers(session, [one.id for one in contributors])
-    found = []
-    for one in contributors:
-        models, chimeras, downloads, grafts = numbers.get(one.id, (0, 0, 0, 0))
-        found.append(
+def _public_contributors(session: Session, contributors: Sequence[Contributor]) -> list[entities.Contributor]:
+    """Return the public data of `contributors`, in the same order."""
+    numbers = _numbers(session, [contributor.id for contributor in contributors])
+    results = []
+    for contributor in contributors:
+        models, chimeras, downloads, grafts = numbers.get(contributor.id, (0, 0, 0, 0))
+        results.append(
             entities.Contributor(
-                name=one.name,
-                since=one.created_at,
+                name=contributor.name,
+                since=contributor.created_at,
                 models=models,
                 chimeras=chimeras,
                 downloads=downloads,
                 grafts=grafts,
             )
         )
-    return found
+    return results
 
 
 def _numbers(session: Session, ids: Collection[int]) -> dict[int, tuple[int, int, int, int]]:
@@ -316,12 +302,12 @@ def _numbers(session: Session, ids: Collection[int]) -> dict[int, tuple[int, int
 
 
 def contributor_name(session: Session, contributor_id: int) -> str:
-    """The name of the contributor with that id."""
+    """Return the name of the contributor with that id."""
     return session.scalars(select(Contributor.name).where(Contributor.id == contributor_id)).one()
 
 
-SHOWN_MAX = 100
-"""Of each kind in an overview; the newest."""
+OVERVIEW_MAX = 100
+"""The newest rows of each kind in an overview."""
 
 
 def account_of(
@@ -354,8 +340,8 @@ def account_of(
 def account_overview(
     session: Session, account: Account, contributor: Contributor | None, tokens: Sequence[AccountToken]
 ) -> AccountOverview:
-    """Return `account` with the newest of what the contributor has; None is `local` in an empty registry."""
-    contributor_id = 0 if contributor is None else contributor.id  # 0 is nobody's
+    """Return `account` with the newest objects of the contributor; None is `local` in an empty registry."""
+    contributor_id = 0 if contributor is None else contributor.id  # no row has the id 0
     return AccountOverview(
         **{name: getattr(account, name) for name in account.__struct_fields__},
         models=_own_models(session, contributor_id),
@@ -367,7 +353,7 @@ def account_overview(
 
 def _own_models(session: Session, contributor_id: int) -> tuple[OwnModel, ...]:
     statement = select(Model).where(Model.contributor_id == contributor_id)
-    rows = session.scalars(statement.order_by(Model.id.desc()).limit(SHOWN_MAX))
+    rows = session.scalars(statement.order_by(Model.id.desc()).limit(OVERVIEW_MAX))
     return tuple(
         OwnModel(
             name=model.full_name,
@@ -397,7 +383,7 @@ def _upload_totals(session: Session, contributor_id: int) -> tuple[UploadTotals,
 
 def _own_submissions(session: Session, contributor_id: int) -> tuple[OwnSubmission, ...]:
     statement = select(Submission, Model).outerjoin(Model, Model.id == Submission.model_id)
-    own = statement.where(Submission.contributor_id == contributor_id)
+    statement = statement.where(Submission.contributor_id == contributor_id)
     return tuple(
         OwnSubmission(
             id=row.id,
@@ -410,17 +396,17 @@ def _own_submissions(session: Session, contributor_id: int) -> tuple[OwnSubmissi
             created_at=row.created_at,
             changed_at=row.changed_at,
         )
-        for row, model in session.execute(own.order_by(Submission.id.desc()).limit(SHOWN_MAX))
+        for row, model in session.execute(statement.order_by(Submission.id.desc()).limit(OVERVIEW_MAX))
     )
 
 
 PIECE_ROW_BYTES = 256
-"""Counted for each piece of a pack beside its bytes: what its row takes in the database. A pack may have thousands of
-them, of a byte each; of uploads that are no packs there are few enough."""
+"""Bytes that the row of a piece takes in the database. They count for each piece of a pack beside its own bytes,
+because a pack may have thousands of pieces of one byte; other uploads are few."""
 
 
 def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> Quota:
-    """The quota of `contributor`; `default_bytes` is what the server gives to who has none of their own."""
+    """Return the quota of `contributor`; `default_bytes` is the quota of those without one of their own."""
     limit = default_bytes if contributor.quota_bytes is None else contributor.quota_bytes
     uploads_bytes = _upload_bytes(session, contributor.id)
     used = _model_bytes(session, contributor.id) + uploads_bytes
@@ -433,17 +419,17 @@ def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> 
 
 
 def used_bytes(session: Session, contributor_id: int) -> int:
-    """What counts against a contributor's quota: the files of their models, and their uploads.
+    """Return the bytes that count against a contributor's quota: files of their models, and uploads.
 
-    A model counts with the whole size of its files, whatever it shares with others, until it is removed. An upload
-    counts with the size that was declared for it, also before its bytes have come, until it is published or forgotten;
-    a pack with PIECE_ROW_BYTES more for each of its pieces.
+    A model counts with the complete size of its files, also if it shares parts with others, until it is removed. An
+    upload counts with its declared size, also before its bytes arrive, until it is published or deleted; a pack counts
+    PIECE_ROW_BYTES more for each of its pieces.
     """
     return _model_bytes(session, contributor_id) + _upload_bytes(session, contributor_id)
 
 
 def packed_pieces(session: Session, contributor_id: int) -> int:
-    """How many pieces the contributor's packs have: no more than may be kept, so that they are counted quickly."""
+    """Return the number of pieces in the contributor's packs; it has a limit, so counting is fast."""
     packs = select(Upload.id).where(Upload.contributor_id == contributor_id, Upload.kind == "pack")
     counted = select(func.count()).select_from(UploadPiece).where(UploadPiece.upload_id.in_(packs))
     return session.scalar(counted) or 0
@@ -452,16 +438,16 @@ def packed_pieces(session: Session, contributor_id: int) -> int:
 def check_model_fits(
     session: Session, contributor: Contributor, default_bytes: int, size_bytes: int, sent_bytes: int = 0
 ) -> None:
-    """Raise OverQuota where one more model of `size_bytes` does not fit, of which `sent_bytes` lie in uploads.
+    """Raise OverQuota if one more model of `size_bytes` does not fit, of which uploads have `sent_bytes`.
 
-    Models that are to be made of what was submitted count as if they were there: the same uploads may be in several.
+    Models of open submissions count as if they were published: the same uploads may be in several.
     """
     quota = quota_of(session, contributor, default_bytes)
     more_bytes = quota.more_bytes(size_bytes, sent_bytes)
     if more_bytes > 0:
         raise OverQuota(
-            f"it has {size_bytes:,} bytes; with all that is kept or submitted that is {more_bytes:,} more than the "
-            f"quota of {quota.limit_bytes:,} bytes"
+            f"the model has {size_bytes:,} bytes; with all stored and submitted bytes it exceeds the quota of "
+            f"{quota.limit_bytes:,} bytes by {more_bytes:,}"
         )
 
 

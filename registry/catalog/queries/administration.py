@@ -1,20 +1,15 @@
-"""What administrators see: submissions to review, contributors, totals, and what a removal takes away."""
+"""Queries for administrators: submissions to review, contributors, totals, and previews of removals."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.cursor import (
-    Cursor,
-    check_limit,
-    cursor_text,
-    parse_cursor,
-)
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.accounts import contributor_account
 from organs.registry.catalog.queries.events import newest_events
@@ -48,7 +43,7 @@ from organs.registry.errors import NotFound
 from organs.registry.names import ModelName
 
 _WAITING, _CONTRIBUTORS = "quarantine", "admin contributors"
-"""What places in the lists are bound to."""
+"""The queries that cursors of the lists belong to."""
 
 
 def waiting_submissions(session: Session, limit: int, after: str | None = None) -> SubmissionReviewPage:
@@ -58,23 +53,22 @@ def waiting_submissions(session: Session, limit: int, after: str | None = None) 
     if after is not None:
         statement = statement.where(Submission.id > parse_cursor(_WAITING, after).id)
     rows = session.execute(statement.order_by(Submission.id).limit(limit + 1)).all()
-    items = _reviews(session, rows[:limit])
-    more = len(rows) > limit
-    return SubmissionReviewPage(items=items, next=cursor_text(_WAITING, Cursor(None, items[-1].id)) if more else None)
+    next_page = next_cursor(_WAITING, [row.id for row, _, _ in rows], limit)
+    return SubmissionReviewPage(items=_reviews(session, rows[:limit]), next=next_page)
 
 
 def submission_review(session: Session, submission_id: int) -> SubmissionReview:
     """Return the submission of that number, in any state. Raises NotFound."""
-    found = session.execute(_submissions().where(Submission.id == submission_id)).one_or_none()
-    if found is None:
+    row = session.execute(_submissions().where(Submission.id == submission_id)).one_or_none()
+    if row is None:
         raise NotFound(f"there is no submission {submission_id}")
-    return _reviews(session, [found])[0]
+    return _reviews(session, [row])[0]
 
 
 def all_contributors(
     session: Session, limit: int, after: str | None = None, *, default_bytes: int
 ) -> ContributorAccountPage:
-    """Return the next `limit` contributors, newest first, also those without a visible model. Raises BadQuery.
+    """Return the next `limit` contributors, newest first, including those without a visible model. Raises BadQuery.
 
     `default_bytes` is the quota of contributors without one of their own.
     """
@@ -83,11 +77,9 @@ def all_contributors(
     if after is not None:
         statement = statement.where(Contributor.id < parse_cursor(_CONTRIBUTORS, after).id)
     rows = session.scalars(statement.order_by(Contributor.id.desc()).limit(limit + 1)).all()
-    shown = rows[:limit]
-    more = len(rows) > limit
     return ContributorAccountPage(
-        items=tuple(contributor_account(session, one, default_bytes) for one in shown),
-        next=cursor_text(_CONTRIBUTORS, Cursor(None, shown[-1].id)) if more else None,
+        items=tuple(contributor_account(session, row, default_bytes) for row in rows[:limit]),
+        next=next_cursor(_CONTRIBUTORS, [row.id for row in rows], limit),
     )
 
 
@@ -147,7 +139,7 @@ def _submitted_model(model: Model, base: str | None, organs: OrganCounts) -> Sub
         parameters=model.parameters,
         tensors=model.tensors,
         size_bytes=model.size_bytes,
-        organs=organs.different,
+        organs=organs.distinct,
         organs_new=organs.new,
         mean_theta=model.mean_theta,
     )
@@ -162,11 +154,11 @@ def _submissions() -> Select[*tuple[Any, ...]]:
 
 
 CHIMERAS_MAX = 1000
-"""That are named."""
+"""Chimeras that the preview of a removal names."""
 
 
 def model_in_any_state(session: Session, name: ModelName) -> Model:
-    """The model of that name, whoever may see it: the version that is asked for, else the newest that is not removed.
+    """Return the model of that name, also if it is hidden. Without a version, prefer the newest that is not removed.
 
     Raises NotFound.
     """
@@ -174,19 +166,19 @@ def model_in_any_state(session: Session, name: ModelName) -> Model:
     if name.version is not None:
         statement = statement.where(Model.version == name.version)
     order = (Model.state == "removed", Model.version.desc())
-    found = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
-    if found is None:
-        known = [f"{one}/{two}" for one, two in session.execute(select(Model.namespace, Model.name).distinct())]
-        close = nearest(f"{name.namespace}/{name.name}", known)
+    model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+    if model is None:
+        rows = session.execute(select(Model.namespace, Model.name).distinct())
+        close = nearest(f"{name.namespace}/{name.name}", [f"{row.namespace}/{row.name}" for row in rows])
         raise NotFound(f"no model is registered as {name}{f'; did you mean {close}?' if close else ''}")
-    return found
+    return model
 
 
 def removal_of(session: Session, model: Model) -> Removal:
-    """Return what `remove_model` would take away now."""
+    """Return what `remove_model` would delete now."""
     places = session.scalar(select(func.count()).select_from(Placement).where(Placement.model_id == model.id)) or 0
     organs = set(organs_without_place(session, organs_placed_by(session, model.id), but=model.id))
-    blobs = _needed_by_it_alone(session, model, organs)
+    blobs = _exclusive_blobs(session, model, organs)
     stored = 0
     for batch in batches(sorted(blobs)):
         stored += session.scalar(select(func.sum(Blob.stored_bytes)).where(Blob.id.in_(batch))) or 0
@@ -203,29 +195,25 @@ def removal_of(session: Session, model: Model) -> Removal:
     )
 
 
-def _needed_by_it_alone(session: Session, model: Model, organs: Collection[int]) -> set[int]:
-    """The ids of the blobs of these organs and of its files' headers that no other organ, file or blob refers to."""
+def _exclusive_blobs(session: Session, model: Model, organs: Collection[int]) -> set[int]:
+    """Return the ids of blobs of `organs` and of the model's headers to which no other organ, file or blob refers."""
     files = select(ModelFile.id).where(ModelFile.model_id == model.id)
-    found = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
+    blobs = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
     for batch in batches(sorted(organs)):
-        found.update(session.scalars(select(Organ.blob_id).where(Organ.id.in_(batch))))
-    for batch in batches(sorted(found)):
-        staying = session.execute(select(Organ.blob_id, Organ.id).where(Organ.blob_id.in_(batch)))
-        found.difference_update(blob_id for blob_id, organ_id in staying if organ_id not in organs)
+        blobs.update(session.scalars(select(Organ.blob_id).where(Organ.id.in_(batch))))
+    for batch in batches(sorted(blobs)):
+        users = session.execute(select(Organ.blob_id, Organ.id).where(Organ.blob_id.in_(batch)))
+        blobs.difference_update(blob_id for blob_id, organ_id in users if organ_id not in organs)
         parts = select(FilePart.blob_id).where(FilePart.blob_id.in_(batch), FilePart.file_id.not_in(files))
-        found.difference_update(session.scalars(parts.distinct()))
+        blobs.difference_update(session.scalars(parts.distinct()))
         depending = select(Blob.depends_on).where(Blob.depends_on.in_(batch))
-        found.difference_update(_known(session.scalars(depending.distinct())))
-    return found
-
-
-def _known(ids: Iterable[int | None]) -> Sequence[int]:
-    return [one for one in ids if one is not None]
+        blobs -= set(session.scalars(depending.distinct()))
+    return blobs
 
 
 def _chimeras(session: Session, model: Model) -> list[str]:
-    """Chimeras that are made of it, whatever their state, oldest first."""
-    made_of = (
+    """Return the names of chimeras that have organs of `model`, in any state, oldest first."""
+    is_child = (
         select(Lineage.id)
         .where(Lineage.child_model_id == Model.id, Lineage.parent_model_id == model.id)
         .where(Lineage.evidence == "recorded")
@@ -234,6 +222,6 @@ def _chimeras(session: Session, model: Model) -> list[str]:
         select(Model)
         .join(Chimera, Chimera.model_id == Model.id)
         .where(Model.state != "removed", Model.id != model.id)
-        .where(made_of.exists() | (Chimera.base_model_id == model.id))
+        .where(is_child.exists() | (Chimera.base_model_id == model.id))
     )
-    return [one.full_name for one in session.scalars(statement.order_by(Model.id).limit(CHIMERAS_MAX))]
+    return [chimera.full_name for chimera in session.scalars(statement.order_by(Model.id).limit(CHIMERAS_MAX))]

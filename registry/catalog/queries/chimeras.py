@@ -1,4 +1,4 @@
-"""Chimeras: in pages, by lock, and by use; scores of files, and verdicts."""
+"""Chimeras by page, by lock and by source; computations, scores and verdicts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ import msgspec
 from sqlalchemy import Row, and_, func, select
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.cursor import (
-    Cursor,
-    check_limit,
-    cursor_text,
-    parse_cursor,
-)
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
+from organs.registry.catalog.queries.models import has_public_place
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
@@ -38,12 +34,12 @@ from organs.registry.errors import Ambiguous, NotFound
 from organs.registry.measures import THETA_METHOD
 
 if TYPE_CHECKING:
-    from organs.registry.catalog.records import OrganKey  # records needs NumPy, which searches do without
+    from organs.registry.catalog.records import OrganKey  # records needs NumPy, which searches do not load
 
-MADE_OF_MAX = 100
-"""Organs that were computed from one which are listed."""
+DERIVED_MAX = 100
+"""Organs computed from one organ in a list."""
 _LIST = "chimeras"
-"""What places in the list are bound to."""
+"""The query that cursors of the list belong to."""
 _SAME_LOCKS_MAX = 100
 _StoredOrgan = tuple[DigestText, Text, Shape]
 
@@ -57,20 +53,19 @@ class ChimeraPage:
 
 
 def newest_chimeras(session: Session, limit: int, after: str | None = None) -> ChimeraPage:
-    """The next `limit` visible chimeras behind `after`, newest first. Raises BadQuery."""
+    """Return the next `limit` visible chimeras after the cursor `after`, newest first. Raises BadQuery."""
     check_limit(limit)
     statement = select(Model, Chimera).join(Chimera, Chimera.model_id == Model.id).where(Model.state == "visible")
     if after is not None:
         statement = statement.where(Model.id < parse_cursor(_LIST, after).id)
     rows = session.execute(statement.order_by(Model.id.desc()).limit(limit + 1)).all()
-    shown = tuple(rows[:limit])
-    return ChimeraPage(shown, cursor_text(_LIST, Cursor(None, shown[-1][0].id)) if len(rows) > limit else None)
+    return ChimeraPage(tuple(rows[:limit]), next_cursor(_LIST, [model.id for model, _ in rows], limit))
 
 
 def chimeras_by_lock(session: Session, prefix: str) -> Sequence[Model]:
-    """The models whose lock has a digest that begins with `prefix`: one lock, the oldest visible model first.
+    """Return the models of the lock whose digest begins with `prefix`, the oldest visible model first.
 
-    Raises BadDigest, NotFound, Ambiguous where several locks begin so.
+    Raises BadDigest; NotFound; Ambiguous if several locks have this prefix.
     """
     bare = parse_prefix(prefix)
     statement = (
@@ -79,22 +74,22 @@ def chimeras_by_lock(session: Session, prefix: str) -> Sequence[Model]:
         .where(Chimera.lock_id.startswith(bare), Model.state.in_(REACHABLE_STATES))
         .order_by(Model.state != "visible", Model.id)
     )
-    found = session.execute(statement.limit(_SAME_LOCKS_MAX)).all()
-    if not found:
+    rows = session.execute(statement.limit(_SAME_LOCKS_MAX)).all()
+    if not rows:
         raise NotFound(f"no chimera has a lock whose digest begins with {bare}")
-    if len({lock for _, lock in found}) > 1:
-        raise Ambiguous(f"{bare} begins the digests of several locks: type more of it")
-    return [model for model, _ in found]
+    if len({lock for _, lock in rows}) > 1:
+        raise Ambiguous(f"several locks have a digest that begins with {bare}: use more characters")
+    return [model for model, _ in rows]
 
 
-def organs_made_of(session: Session, digest: str, limit: int = MADE_OF_MAX) -> tuple[DerivedOrgan, ...]:
-    """The organs that were computed from the bytes `digest`, each at its oldest place that may be shown."""
+def derived_organs(session: Session, digest: str, limit: int = DERIVED_MAX) -> tuple[DerivedOrgan, ...]:
+    """Return the organs that were computed from the bytes `digest`, each at its oldest public place."""
     parent, child = aliased(Organ), aliased(Organ)
-    source, made = aliased(Blob), aliased(Blob)
+    source, result = aliased(Blob), aliased(Blob)
     statement = (
-        select(child.id, made.digest, Lineage.relation)
+        select(child.id, result.digest, Lineage.relation)
         .join(child, child.id == Lineage.child_organ_id)
-        .join(made, made.id == child.blob_id)
+        .join(result, result.id == child.blob_id)
         .join(parent, parent.id == Lineage.parent_organ_id)
         .join(source, source.id == parent.blob_id)
         .where(source.digest == digest, Lineage.evidence == "recorded")
@@ -104,30 +99,30 @@ def organs_made_of(session: Session, digest: str, limit: int = MADE_OF_MAX) -> t
     rows = session.execute(statement).all()
     places = _places(session, {organ_id for organ_id, _, _ in rows})
     return tuple(
-        DerivedOrgan(digest=Digest(made_digest), name=places[organ_id][0], model=places[organ_id][1], act=act)
-        for organ_id, made_digest, act in rows
+        DerivedOrgan(digest=Digest(result_digest), name=places[organ_id][0], model=places[organ_id][1], act=act)
+        for organ_id, result_digest, act in rows
         if organ_id in places
     )
 
 
 class StoredComputation(Entity, frozen=True, kw_only=True):
-    """How an organ was computed, as it is stored (`registry.compose.plan.Computation.made`)."""
+    """The stored form of a computation of an organ (`registry.compose.plan.Computation.made`)."""
 
     source: _StoredOrgan
     dtype: Text
     add: tuple[tuple[_StoredOrgan, _StoredOrgan, float, float], ...] = ()
     purify: Text | None = None
     keep: float | None = None
-    """A share."""
+    """The share of the energy that was kept, 0 to 1."""
 
     @property
     def key(self) -> OrganKey:
-        """The organ from which it was computed."""
+        """The source organ."""
         digest, dtype, shape = self.source
         return digest, dtype, "x".join(map(str, shape))
 
-    def made(self, thetas: Mapping[OrganKey, float | None]) -> MadeOrgan:
-        """Return how the organ was computed; `thetas` has θ of the organs that it may come from."""
+    def made_organ(self, thetas: Mapping[OrganKey, float | None]) -> MadeOrgan:
+        """Return the computation as an entity; `thetas` has θ of the organs that it may come from."""
         digest, dtype, shape = self.source
         return MadeOrgan(
             acts=(*(("adapter",) if self.add else ()), *(("purified",) if self.purify else ())),
@@ -149,9 +144,9 @@ def made_organs(session: Session, digest: str) -> tuple[MadeOrgan, ...]:
         .where(Blob.digest == digest)
         .order_by(Computation.key)
     )
-    stored = [_stored_computation(text) for text in session.scalars(statement)]
-    thetas = thetas_of(session, {one.key for one in stored})
-    return tuple(one.made(thetas) for one in stored)
+    computations = [_stored_computation(text) for text in session.scalars(statement)]
+    thetas = thetas_of(session, {computation.key for computation in computations})
+    return tuple(computation.made_organ(thetas) for computation in computations)
 
 
 def _stored_computation(text: str) -> StoredComputation:
@@ -159,7 +154,7 @@ def _stored_computation(text: str) -> StoredComputation:
 
 
 def _places(session: Session, organ_ids: Collection[int]) -> dict[int, tuple[str, str]]:
-    """The tensor's name and the model's, of the oldest place of each organ."""
+    """Return the names of tensor and model of the oldest public place of each organ."""
     oldest = (
         select(func.min(Placement.id))
         .join(Model, Model.id == Placement.model_id)
@@ -167,14 +162,14 @@ def _places(session: Session, organ_ids: Collection[int]) -> dict[int, tuple[str
         .group_by(Placement.organ_id)
     )
     rows = select(Placement, Model).join(Model, Model.id == Placement.model_id).where(Placement.id.in_(oldest))
-    return {one.organ_id: (one.name, model.full_name) for one, model in session.execute(rows)}
+    return {placement.organ_id: (placement.name, model.full_name) for placement, model in session.execute(rows)}
 
 
-VERDICTS_SHOWN = 20
+VERDICTS_MAX = 20
 
 
-def kept_score(session: Session, file_digest: str, text_digest: str, tokens: int, runtime: str) -> str | None:
-    """The reading that is kept under these, as JSON."""
+def stored_score(session: Session, file_digest: str, text_digest: str, tokens: int, runtime: str) -> str | None:
+    """Return the stored reading of a file on a text, as JSON, or None."""
     statement = select(Score.reading).where(
         Score.file_digest == file_digest,
         Score.text_digest == text_digest,
@@ -184,23 +179,23 @@ def kept_score(session: Session, file_digest: str, text_digest: str, tokens: int
     return session.scalar(statement)
 
 
-def verdicts_of(session: Session, model_id: int, limit: int = VERDICTS_SHOWN) -> Sequence[Verdict]:
-    """The verdicts on a model, newest first."""
+def verdicts_of(session: Session, model_id: int, limit: int = VERDICTS_MAX) -> Sequence[Verdict]:
+    """Return the verdicts on a model, newest first."""
     statement = select(Verdict).where(Verdict.model_id == model_id).order_by(Verdict.id.desc())
     return session.scalars(statement.limit(limit)).all()
 
 
 def newest_verdicts(session: Session, model_ids: Collection[int]) -> dict[int, Verdict]:
-    """The newest verdict on each of `model_ids` that has any."""
+    """Return the newest verdict on each of `model_ids` that has one."""
     newest = select(func.max(Verdict.id)).where(Verdict.model_id.in_(model_ids)).group_by(Verdict.model_id)
-    found = session.scalars(select(Verdict).where(Verdict.id.in_(newest)))
-    return {verdict.model_id: verdict for verdict in found}
+    verdicts = session.scalars(select(Verdict).where(Verdict.id.in_(newest)))
+    return {verdict.model_id: verdict for verdict in verdicts}
 
 
 def computations_in(session: Session, model_id: int) -> dict[str, StoredComputation]:
     """Return how the organs of a model were computed, by the names of their tensors.
 
-    Of two computations that gave one organ it is the one with the smaller key.
+    If two computations gave one organ, the one with the smaller key is returned.
     """
     statement = (
         select(Placement.name, Computation.made)
@@ -212,10 +207,8 @@ def computations_in(session: Session, model_id: int) -> dict[str, StoredComputat
 
 
 def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, float | None]:
-    """θ in degrees of the organs `keys`; those that no model has which may be shown are left out."""
-    found: dict[OrganKey, float | None] = {}
-    placed = select(Placement.id).join(Model, Model.id == Placement.model_id)
-    shown = placed.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists()
+    """Return θ in degrees of the organs `keys`; organs without a public model are left out."""
+    thetas: dict[OrganKey, float | None] = {}
     for batch in batches(sorted({digest for digest, _, _ in keys})):
         statement = (
             select(Blob.digest, Organ.dtype, Organ.shape, Measurement.theta)
@@ -223,7 +216,7 @@ def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, fl
             .join(Blob, Blob.id == Organ.blob_id)
             .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == THETA_METHOD))
         )
-        for digest, dtype, shape, theta in session.execute(statement.where(Blob.digest.in_(batch), shown)):
+        for digest, dtype, shape, theta in session.execute(statement.where(Blob.digest.in_(batch), has_public_place())):
             if (digest, dtype, shape) in keys:
-                found[digest, dtype, shape] = theta
-    return found
+                thetas[digest, dtype, shape] = theta
+    return thetas

@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, String, and_, bindparam, case, cast, false
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType, Place, Tower
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.memory import remembered
 from organs.registry.catalog.queries.models import composed_among, find_model, model_by_name, model_summary
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.search import Choice
@@ -322,7 +322,7 @@ class Base:
 
 def base_of(session: Session, model_id: int) -> Base | None:
     """The model `model_id` as a base; None where it states no architecture, for then nothing is known to fit."""
-    return remembered(session, ("base", model_id), lambda: _read(session, model_id))
+    return cached(session, ("base", model_id), lambda: _read(session, model_id))
 
 
 def fits_base(base: Base, entity: Any) -> ColumnElement[bool]:
@@ -399,7 +399,7 @@ def models_of_architecture(session: Session, architecture: str) -> dict[int, int
         statement = select(Model.id, Model.tensors).where(Model.state == "visible", Model.architecture == architecture)
         return dict(session.execute(statement.order_by(Model.id)).all())
 
-    return remembered(session, ("models of", architecture), read)
+    return cached(session, ("models of", architecture), read)
 
 
 def _read(session: Session, model_id: int) -> Base | None:
@@ -439,7 +439,7 @@ def _stated(session: Session, architecture: str) -> dict[str, dict[int, _Facts]]
             of_models[model_id] = of_models.get(model_id, _NO_FACTS) | {(key, value)}
         return found
 
-    return remembered(session, ("facts", architecture), read)
+    return cached(session, ("facts", architecture), read)
 
 
 SAMPLED_MAX = 6000
@@ -565,7 +565,7 @@ def _either(one: Prospect, other: Prospect) -> Prospect:
 
 def _prospects(session: Session, base: Base) -> dict[str, Prospect]:
     """By type, how many organs fit `base`: from a sample of models, and of what is rare there from all models."""
-    return remembered(session, ("prospects", base.id), lambda: _look(session, base))
+    return cached(session, ("prospects", base.id), lambda: _look(session, base))
 
 
 def _look(session: Session, base: Base) -> dict[str, Prospect]:
@@ -608,7 +608,7 @@ def _in_steps(
     found: dict[str, dict[int, int]] = {}
     for some in _batches(ids, tensors, base):
         key = ("fits", base.id, frozenset(types), some[0])
-        for kind, fits in remembered(session, key, partial(_with_fits, session, base, some, types)).items():
+        for kind, fits in cached(session, key, partial(_with_fits, session, base, some, types)).items():
             found.setdefault(kind, {}).update(fits)
     return found
 

@@ -1,6 +1,6 @@
-"""Jobs: one by its id, the newest in pages, whether there is anything to do.
+"""Jobs by id and by page, and jobs that wait for a runner.
 
-With a `contributor`, the jobs of all others count as absent; None stands for everybody's.
+With a `contributor`, jobs of others are not found; None means the jobs of all contributors.
 """
 
 from __future__ import annotations
@@ -10,42 +10,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, or_, select, true
+from sqlalchemy import Row, Select, and_, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog import tables
-from organs.registry.catalog.cursor import (
-    Cursor,
-    check_limit,
-    cursor_text,
-    parse_cursor,
-)
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.tables import Contributor, now
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ACTIVE, Job, JobPage, JobSummary
 from organs.registry.errors import NoSuchJob
 
 _LIST = "jobs"
-"""What places in the list are bound to."""
-
-
+"""The query that cursors of the list belong to."""
 _PACK = "pack"
-"""Member of a stored result: the key of the folder of a file that the job has left. It is not shown."""
+"""The member of a stored result with the key of the folder of the job's file. It is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A file that a job has left to be downloaded."""
+    """A file of a job, for download."""
 
     pack: str
-    """Key of the folder that holds it."""
+    """The key of its folder."""
     name: str
     size_bytes: int
     sha256: Digest
 
 
 def job_by_id(session: Session, job_id: int, contributor: str | None = None) -> Job:
-    """Return the job with its arguments and its result; raises NotFound."""
+    """Return the job with arguments and result; raises NotFound."""
     row, name = _job_row(session, job_id, contributor)
     result = None if row.result is None else json.loads(row.result)
     return Job(
@@ -56,7 +49,7 @@ def job_by_id(session: Session, job_id: int, contributor: str | None = None) -> 
 
 
 def file_of_job(session: Session, job_id: int, contributor: str | None = None) -> JobFile | None:
-    """Return the file that the job has left, which may be removed by now; raises NotFound."""
+    """Return the file of the job, which may be removed already; None if it has none. Raises NotFound."""
     row, _ = _job_row(session, job_id, contributor)
     result = {} if row.result is None else json.loads(row.result)
     if _PACK not in result:
@@ -65,60 +58,58 @@ def file_of_job(session: Session, job_id: int, contributor: str | None = None) -
 
 
 def newest_jobs(session: Session, limit: int, after: str | None = None, contributor: str | None = None) -> JobPage:
-    """Return the next `limit` jobs after the place `after`, newest first. Raises BadQuery."""
+    """Return the next `limit` jobs after the cursor `after`, newest first. Raises BadQuery."""
     check_limit(limit)
-    statement = select(tables.Job, Contributor.name).join(Contributor, Contributor.id == tables.Job.contributor_id)
+    statement = _jobs(contributor)
     if after is not None:
         statement = statement.where(tables.Job.id < parse_cursor(_LIST, after).id)
-    own = statement.where(_is_of(contributor))
-    rows = session.execute(own.order_by(tables.Job.id.desc()).limit(limit + 1)).all()
+    rows = session.execute(statement.order_by(tables.Job.id.desc()).limit(limit + 1)).all()
     items = tuple(JobSummary(**_summary(row, name)) for row, name in rows[:limit])
-    more = len(rows) > limit
-    return JobPage(items=items, next=cursor_text(_LIST, Cursor(None, items[-1].id)) if more else None)
+    return JobPage(items=items, next=next_cursor(_LIST, [row.id for row, _ in rows], limit))
 
 
 def has_jobs(session: Session, contributor: str | None = None) -> bool:
-    """Whether there are any, of any state."""
-    statement = (
-        select(tables.Job.id).join(Contributor, Contributor.id == tables.Job.contributor_id).where(_is_of(contributor))
-    )
-    return session.scalar(statement.limit(1)) is not None
+    """Whether there are any jobs, in any state."""
+    return session.execute(_jobs(contributor).limit(1)).first() is not None
 
 
 def active_jobs(session: Session, kind: str, contributor: str | None = None) -> tuple[Job, ...]:
     """Return the jobs of that kind that wait or run, oldest first."""
-    statement = select(tables.Job, Contributor.name).join(Contributor, Contributor.id == tables.Job.contributor_id)
-    active = statement.where(tables.Job.kind == kind, tables.Job.state.in_(ACTIVE), _is_of(contributor))
+    active = _jobs(contributor).where(tables.Job.kind == kind, tables.Job.state.in_(ACTIVE))
     rows = session.execute(active.options(undefer(tables.Job.arguments)).order_by(tables.Job.id))
     return tuple(Job(**_summary(row, name), arguments=json.loads(row.arguments), result=None) for row, name in rows)
 
 
 def is_anything_due(session: Session, kinds: Sequence[str]) -> bool:
-    """Whether a job of these kinds waits, or its runner has died. Asked often, so that only who has work writes."""
-    waits = tables.Job.state == "queued"
-    died = and_(tables.Job.state == "running", tables.Job.lease_expires_at < now())
+    """Whether a job of these kinds waits or has lost its runner.
+
+    Runners call it often, so that they only open a writing session when there is work.
+    """
+    is_queued = tables.Job.state == "queued"
+    is_lost = and_(tables.Job.state == "running", tables.Job.lease_expires_at < now())
     return (
-        session.scalar(select(tables.Job.id).where(tables.Job.kind.in_(kinds), or_(waits, died)).limit(1)) is not None
+        session.scalar(select(tables.Job.id).where(tables.Job.kind.in_(kinds), or_(is_queued, is_lost)).limit(1))
+        is not None
     )
 
 
 def is_to_be_done(session: Session, job_id: int, attempt: int) -> bool:
-    """Whether the job still runs for who took it up as the `attempt`-th."""
-    mine = (tables.Job.id == job_id, tables.Job.attempts == attempt, tables.Job.state == "running")
-    return session.scalar(select(tables.Job.id).where(*mine)) is not None
+    """Whether the job still runs under the claim of the `attempt`."""
+    claimed = (tables.Job.id == job_id, tables.Job.attempts == attempt, tables.Job.state == "running")
+    return session.scalar(select(tables.Job.id).where(*claimed)) is not None
 
 
-def _is_of(contributor: str | None) -> ColumnElement[bool]:
-    return true() if contributor is None else Contributor.name == contributor
+def _jobs(contributor: str | None) -> Select[tables.Job, str]:
+    statement = select(tables.Job, Contributor.name).join(Contributor, Contributor.id == tables.Job.contributor_id)
+    return statement if contributor is None else statement.where(Contributor.name == contributor)
 
 
 def _job_row(session: Session, job_id: int, contributor: str | None) -> Row[tables.Job, str]:
-    statement = select(tables.Job, Contributor.name).join(Contributor, Contributor.id == tables.Job.contributor_id)
-    whole = statement.options(undefer(tables.Job.arguments), undefer(tables.Job.result))
-    found = session.execute(whole.where(tables.Job.id == job_id, _is_of(contributor))).one_or_none()
-    if found is None:
-        raise NoSuchJob(f"there is no job {job_id}: it never was, or ended long ago")
-    return found
+    statement = _jobs(contributor).options(undefer(tables.Job.arguments), undefer(tables.Job.result))
+    row = session.execute(statement.where(tables.Job.id == job_id)).one_or_none()
+    if row is None:
+        raise NoSuchJob(f"there is no job {job_id}, or it ended long ago")
+    return row
 
 
 def _summary(row: tables.Job, contributor: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Models: one by name, with files, placements and versions; removed ones; the lists for the hub's routes."""
+"""Models by name, with files, placements and versions; removed models; lists for the routes of the hub."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, sele
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.amounts import count_text
-from organs.registry.catalog.cursor import (
-    Cursor,
-    check_limit,
-    cursor_text,
-    parse_cursor,
-)
+from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.events import was_seen, yanked_by
+from organs.registry.catalog.queries.events import was_public, yanked_by
 from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.search import (
     CHIMERA,
@@ -55,23 +50,23 @@ from organs.registry.errors import BadName, NotFound, NothingRegistered, Removed
 from organs.registry.names import ModelName, check_new_name, parse_model_name
 
 REMOVALS_MAX = 1000
-"""The newest versions, of which it is told."""
+"""Removed versions of a name that are read, the newest."""
 
 
 def removed_versions(session: Session, name: ModelName) -> Sequence[Model]:
-    """The removed versions of a name, or that of the version, newest first.
+    """Return the removed versions of a name, or the removed version in `name`, newest first.
 
-    One that was never published is none of them: it is answered for as if it never was.
+    Versions that were never public are left out, as if they had never existed.
     """
-    named = (Model.namespace == name.namespace, Model.name == name.name, Model.state == "removed", was_seen())
-    statement = select(Model).where(*named)
+    same_name = (Model.namespace == name.namespace, Model.name == name.name)
+    statement = select(Model).where(*same_name, Model.state == "removed", was_public())
     if name.version is not None:
         statement = statement.where(Model.version == name.version)
     return session.scalars(statement.order_by(Model.version.desc()).limit(REMOVALS_MAX)).all()
 
 
 def removal(model: Model) -> Removed:
-    """What to tell who asks for it: when it was removed, and why."""
+    """Return the error for requests for a removed model, with the day and the reason."""
     day = None if model.changed_at is None else model.changed_at.date().isoformat()
     return Removed(model.full_name, model.state_reason or "", day)
 
@@ -79,15 +74,15 @@ def removal(model: Model) -> Removed:
 def withdrawn_models(session: Session, full_names: Collection[str]) -> dict[str, Model]:
     """Return the models among `full_names` (`acme/tiny@1`) that were yanked or removed, by name.
 
-    One that was removed before it was published is left out, as is whatever has no such name.
+    Models removed before they were public, and texts that are not such names, are left out.
     """
-    wanted = sorted({key for name in full_names if (key := _version_key(name)) is not None})
-    gone = or_(Model.state == "yanked", and_(Model.state == "removed", was_seen()))
-    found: dict[str, Model] = {}
-    for batch in batches(wanted):
-        named = tuple_(Model.namespace, Model.name, Model.version).in_(batch)
-        found |= {model.full_name: model for model in session.scalars(select(Model).where(named, gone))}
-    return found
+    keys = sorted({key for name in full_names if (key := _version_key(name)) is not None})
+    is_withdrawn = or_(Model.state == "yanked", and_(Model.state == "removed", was_public()))
+    models: dict[str, Model] = {}
+    for batch in batches(keys):
+        has_key = tuple_(Model.namespace, Model.name, Model.version).in_(batch)
+        models |= {model.full_name: model for model in session.scalars(select(Model).where(has_key, is_withdrawn))}
+    return models
 
 
 def _version_key(full_name: str) -> tuple[str, str, int] | None:
@@ -99,44 +94,44 @@ def _version_key(full_name: str) -> tuple[str, str, int] | None:
 
 
 NAMES_MAX = 5000
-"""The newest names, among which the one that was meant is looked for."""
-NEAR_NAME = 0.8
-"""The least likeness of a name that is suggested, as `difflib` counts it: 1 is the same."""
+"""The newest names, from which a similar name is suggested."""
+NAME_CUTOFF = 0.8
+"""The least similarity of a suggested name by `difflib`, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A slice of a blob at an offset of a file."""
+    """A slice of a blob, and its offset in a file."""
 
     offset_bytes: int
     size_bytes: int
     blob_id: int
     blob_offset_bytes: int
-    what: str
-    """A tensor's name, or `header` for all that stands around the tensors."""
+    content: str
+    """The name of a tensor, or `header` for all bytes around the tensors."""
 
 
 def model_by_name(session: Session, name: ModelName) -> Model:
-    """Return what `find_model` does; raises NotFound with the nearest name, and Removed for what was taken away."""
+    """Return the model of `find_model`; raises NotFound with a similar name, and Removed for a removed model."""
     model = find_model(session, name)
     if model is None:
         removed = removed_versions(session, name)
         if removed:
             raise removal(removed[0])
-        known = _names(session)
-        if not known:
+        names = _names(session)
+        if not names:
             raise NothingRegistered(f"no model is registered as {name}")
-        close = _near_name(name, known)
-        meant = f"; did you mean {close}?" if close else ""
-        raise NotFound(f"no model is registered as {name}{meant}")
+        close = _similar_name(name, names)
+        hint = f"; did you mean {close}?" if close else ""
+        raise NotFound(f"no model is registered as {name}{hint}")
     return model
 
 
 def check_model_name(session: Session, name: ModelName) -> None:
-    """Raise BadName if `name` is new here and stock clients would refuse it.
+    """Raise BadName if `name` is new in this registry and stock clients would refuse it.
 
-    A name that has a model already may get further versions, and a namespace that is in use may get further names:
-    earlier versions of this program registered names that are refused now.
+    Existing names may get further versions, and existing namespaces further names: earlier versions of this program
+    registered names that are refused now.
     """
     in_namespace = select(Model.id).where(Model.namespace == name.namespace).limit(1)
     if session.scalar(in_namespace.where(Model.name == name.name)) is not None:
@@ -147,20 +142,20 @@ def check_model_name(session: Session, name: ModelName) -> None:
         check_new_name(name.namespace, "namespace")
 
 
-def _near_name(name: ModelName, known: Sequence[str]) -> str | None:
-    """Return the known name that was probably meant: the same in another namespace, or one that differs little.
+def _similar_name(name: ModelName, full_names: Sequence[str]) -> str | None:
+    """Return the same or a similar name, in any namespace.
 
-    Namespaces are not compared: every name of a namespace would look alike.
+    Namespaces are not compared: all names of one namespace would be similar.
     """
-    by_name = {full.partition("/")[2].casefold(): full for full in reversed(known)}
-    close = nearest(name.name, by_name, NEAR_NAME)
+    by_name = {full.partition("/")[2].casefold(): full for full in reversed(full_names)}
+    close = nearest(name.name, by_name, NAME_CUTOFF)
     return by_name[close] if close else None
 
 
 def find_model(session: Session, name: ModelName) -> Model | None:
     """Return the visible or yanked model of that name, or None.
 
-    It is the version in `name`, else the newest visible one, else the newest.
+    Without a version in `name`, it is the newest visible version, else the newest.
     """
     statement = select(Model).where(
         Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
@@ -177,7 +172,7 @@ def _names(session: Session) -> list[str]:
 
 
 def visible_model_with_digest(session: Session, digest: Digest, name: ModelName | None) -> Model | None:
-    """A visible model of exactly these bytes, of that name if one is given; the oldest of several."""
+    """Return the oldest visible model of exactly these bytes, of that name if it is not None."""
     statement = select(Model).where(Model.digest == digest, Model.state == "visible")
     if name is not None:
         statement = statement.where(Model.namespace == name.namespace, Model.name == name.name)
@@ -185,53 +180,53 @@ def visible_model_with_digest(session: Session, digest: Digest, name: ModelName 
 
 
 def newest_reachable(session: Session, name: ModelName) -> Model | None:
-    """Return the newest version under that name that is visible or yanked; None for a name that is free."""
-    named = (Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES))
-    return session.scalars(select(Model).where(*named).order_by(Model.version.desc()).limit(1)).one_or_none()
+    """Return the newest version of that name that is visible or yanked; None for an unused name."""
+    same_name = (Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES))
+    return session.scalars(select(Model).where(*same_name).order_by(Model.version.desc()).limit(1)).one_or_none()
 
 
 def next_version(session: Session, name: ModelName) -> int:
-    """Return the version that other bytes get under that name: the numbers of removed versions are not used again."""
-    named = (Model.namespace == name.namespace, Model.name == name.name)
-    return (session.scalar(select(func.max(Model.version)).where(*named)) or 0) + 1
+    """Return the version that new bytes get under that name. Numbers of removed versions are not reused."""
+    same_name = (Model.namespace == name.namespace, Model.name == name.name)
+    return (session.scalar(select(func.max(Model.version)).where(*same_name)) or 0) + 1
 
 
 def has_visible_model_of_size(session: Session, size_bytes: int) -> bool:
-    """Return whether a visible model has files of that many bytes together."""
+    """Return whether the files of a visible model have that total size."""
     same = select(Model.id).where(Model.state == "visible", Model.size_bytes == size_bytes).limit(1)
     return session.scalar(same) is not None
 
 
 def quarantined_model(session: Session, digest: Digest, name: ModelName, contributor: str) -> Model | None:
-    """The quarantined model of exactly these bytes and that name that `contributor` sent; the oldest of several."""
+    """Return the oldest quarantined model of `contributor` with exactly these bytes and that name."""
     statement = select(Model).join(Contributor, Contributor.id == Model.contributor_id)
     same = (Model.digest == digest, Model.namespace == name.namespace, Model.name == name.name)
-    mine = statement.where(*same, Model.state == "quarantined", Contributor.name == contributor)
-    return session.scalars(mine.order_by(Model.id).limit(1)).one_or_none()
+    statement = statement.where(*same, Model.state == "quarantined", Contributor.name == contributor)
+    return session.scalars(statement.order_by(Model.id).limit(1)).one_or_none()
 
 
 def visible_models(session: Session, limit: int = 1000) -> Sequence[Model]:
-    """Visible models, newest first."""
+    """Return visible models, newest first."""
     statement = select(Model).where(Model.state == "visible").order_by(Model.created_at.desc(), Model.id.desc())
     return session.scalars(statement.limit(limit)).all()
 
 
 def is_composed() -> ColumnElement[bool]:
-    """Whether a model was composed here: such ones are in no ranking, which their parts are in already."""
+    """Return the condition that a Model was composed in this registry. Rankings leave it out: they have its parts."""
     return select(Chimera.model_id).where(Chimera.model_id == Model.id).exists()
 
 
 def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:
-    """Which of `model_ids` were composed here."""
+    """Return those of `model_ids` that were composed in this registry."""
     return frozenset(session.scalars(select(Chimera.model_id).where(Chimera.model_id.in_(model_ids))))
 
 
 def model_summary(model: Model, *, composed: bool) -> ModelSummary:
-    """Return `model` as a line of a list; `composed` is whether it was composed here."""
+    """Return `model` as a line of a list; `composed` says whether it was composed in this registry."""
     return ModelSummary(
         name=model.full_name,
         title=model.title,
-        kind=shown_kind(model, composed=composed),
+        kind=model_kind(model, composed=composed),
         architecture=model.architecture,
         parameters=model.parameters,
         tensors=model.tensors,
@@ -249,27 +244,27 @@ def model_summary(model: Model, *, composed: bool) -> ModelSummary:
     )
 
 
-def shown_kind(model: Model, *, composed: bool) -> str:
-    """Return the kind of a model as the query language has it."""
+def model_kind(model: Model, *, composed: bool) -> str:
+    """Return the kind of a model in the query language."""
     if not model.complete:
         return PARTIAL
     return CHIMERA if composed else model.kind
 
 
 def ranked_models(session: Session, limit: int = 1000) -> Sequence[Model]:
-    """Visible, complete models by falling mean θ; those without a θ last, then by id, so that the order is total."""
+    """Return visible, complete models by falling mean θ, then by id; models without θ come last."""
     statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model", ~is_composed())
     order = (Model.mean_theta.is_(None), Model.mean_theta.desc(), Model.id)
     return session.scalars(statement.order_by(*order).limit(limit)).all()
 
 
 def files_of(session: Session, model_id: int) -> Sequence[ModelFile]:
-    """The files of a model in order."""
+    """Return the files of a model in order."""
     return session.scalars(select(ModelFile).where(ModelFile.model_id == model_id).order_by(ModelFile.position)).all()
 
 
 def parts_of(session: Session, file_id: int) -> list[Segment]:
-    """Header and padding of a file, by offset."""
+    """Return header and padding of a file, by offset."""
     statement = select(FilePart).where(FilePart.file_id == file_id).order_by(FilePart.offset_bytes)
     return [
         Segment(part.offset_bytes, part.size_bytes, part.blob_id, part.blob_offset_bytes, "header")
@@ -278,7 +273,7 @@ def parts_of(session: Session, file_id: int) -> list[Segment]:
 
 
 def tensors_of(session: Session, file_id: int) -> list[Segment]:
-    """The tensors of a file, by offset."""
+    """Return the tensors of a file, by offset."""
     statement = (
         select(Placement.offset_bytes, Placement.size_bytes, Organ.blob_id, Placement.name)
         .join(Organ, Organ.id == Placement.organ_id)
@@ -289,7 +284,7 @@ def tensors_of(session: Session, file_id: int) -> list[Segment]:
 
 
 def tensor_blobs_of(session: Session, model_id: int) -> dict[str, int]:
-    """Tensor name to blob id, over all files of a model."""
+    """Return the blob ids of all tensors of a model, by name."""
     statement = (
         select(Placement.name, Organ.blob_id)
         .join(Organ, Organ.id == Placement.organ_id)
@@ -303,7 +298,7 @@ def placements_of(
 ) -> Sequence[Row[Placement, str, str, int | None]]:
     """Return the placements in order, all or the first `limit`.
 
-    Each comes with its organ's shape, digest, and count of values that are NaN or infinite.
+    Each row also has shape, digest, and number of NaN and infinite values of its organ.
     """
     statement = (
         select(Placement, Organ.shape, Blob.digest, Organ.nonfinite)
@@ -316,19 +311,19 @@ def placements_of(
 
 
 def dtype_counts(session: Session, model_id: int) -> dict[str, int]:
-    """Return how many tensors of a model there are of each dtype."""
+    """Return the number of tensors of each dtype in a model."""
     counted = select(Placement.dtype, func.count()).where(Placement.model_id == model_id).group_by(Placement.dtype)
     return dict(session.execute(counted).all())
 
 
 def metadata_of(session: Session, model_id: int) -> Sequence[ModelMetadata]:
-    """The metadata in header order."""
+    """Return the metadata in header order."""
     statement = select(ModelMetadata).where(ModelMetadata.model_id == model_id).order_by(ModelMetadata.position)
     return session.scalars(statement).all()
 
 
 def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
-    """Return what a model has of each type, in the order of the types' names."""
+    """Return a summary of each type in a model, by the name of the type."""
     statement = (
         select(
             Placement.type,
@@ -354,29 +349,29 @@ def type_summaries(session: Session, model_id: int) -> tuple[TypeSummary, ...]:
 
 
 def ingest_of(session: Session, model_id: int) -> Ingest | None:
-    """The ingest that made the model."""
+    """Return the ingest that registered the model, or None."""
     return session.scalars(select(Ingest).where(Ingest.model_id == model_id).order_by(Ingest.id).limit(1)).one_or_none()
 
 
 def count_models(session: Session) -> int:
-    """How many models are visible."""
+    """Return the number of visible models."""
     return session.scalar(select(func.count()).select_from(Model).where(Model.state == "visible")) or 0
 
 
-DTYPES_SHOWN = 6
-"""Dtypes that are listed among the facts of a model."""
+DTYPES_MAX = 6
+"""Dtypes in the facts of a model."""
 
 
 def facts_of(
     model: Model, metadata: Iterable[ModelMetadata], dtypes: Iterable[str] | Mapping[str, int]
 ) -> dict[str, str]:
-    """Return at most ten facts of a model as short texts, by what they are about and in the order of display.
+    """Return at most ten facts of a model as short texts, by name, in the order of display.
 
-    `dtypes` has the name of the dtype of each tensor, or how many tensors there are of each dtype.
+    `dtypes` has the dtype of each tensor, or the number of tensors of each dtype.
     """
     texts = {row.key: row.value for row in metadata}
     prefix = f"{model.architecture}."
-    found = {
+    facts = {
         "kind": model.kind if model.complete else "partial",
         "architecture": model.architecture,
         "licence": model.license,
@@ -388,18 +383,18 @@ def facts_of(
         "vocabulary": _grouped(_vocabulary(texts, prefix)),
         "tokenizer": _tokenizer(texts),
     }
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in facts.items() if text}
 
 
 def _counted(dtypes: Iterable[str] | Mapping[str, int]) -> str:
-    """`29 Q8_0, 9 F32`, the most frequent first."""
+    """Return dtypes with their counts, most frequent first: `29 Q8_0, 9 F32`."""
     counts = sorted(Counter(dtypes).items(), key=lambda pair: (-pair[1], pair[0]))
-    shown = [f"{count:,} {dtype}" for dtype, count in counts[:DTYPES_SHOWN]]
-    return ", ".join(shown + ["…"] * (len(counts) > DTYPES_SHOWN))
+    texts = [f"{count:,} {dtype}" for dtype, count in counts[:DTYPES_MAX]]
+    return ", ".join(texts + ["…"] * (len(counts) > DTYPES_MAX))
 
 
 def _vocabulary(texts: Mapping[str, str], prefix: str) -> str | None:
-    """Return how many tokens there are, or are declared. A list is stored as `[2048 × string]`."""
+    """Return the number of tokens in the list, else the declared one. A list is stored as `[2048 × string]`."""
     tokens = texts.get("tokenizer.ggml.tokens", "")
     return tokens[1:].split(" ", 1)[0] if tokens.startswith("[") else texts.get(prefix + "vocab_size")
 
@@ -410,12 +405,12 @@ def _tokenizer(texts: Mapping[str, str]) -> str:
 
 
 def _grouped(text: str | None) -> str | None:
-    """Return a whole number with separators; anything else as it is."""
+    """Return a whole number with separators; any other text unchanged."""
     return f"{int(text):,}" if text is not None and text.isascii() and text.isdigit() else text
 
 
 def donors_of(chimera_id: int) -> Select[int | None]:
-    """SELECT of the ids of the models, but for its base, that a chimera has organs or an adapter of; of others none."""
+    """Return a SELECT of the ids of models of which a chimera has organs or adapters, without its base."""
     return (
         select(Lineage.parent_model_id)
         .join(Chimera, Chimera.model_id == Lineage.child_model_id)
@@ -426,23 +421,28 @@ def donors_of(chimera_id: int) -> Select[int | None]:
 
 
 def is_reachable(session: Session, model_id: int) -> bool:
-    """Whether the model may be shown."""
-    found = select(Model.id).where(Model.id == model_id, Model.state.in_(REACHABLE_STATES))
-    return session.scalar(found) is not None
+    """Whether the model is visible or yanked."""
+    statement = select(Model.id).where(Model.id == model_id, Model.state.in_(REACHABLE_STATES))
+    return session.scalar(statement) is not None
+
+
+def has_public_place() -> ColumnElement[bool]:
+    """Return the condition that a visible or yanked model has the Organ of the outer statement."""
+    places = select(Placement.id).join(Model, Model.id == Placement.model_id)
+    return places.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists()
 
 
 def removed_with_digest(session: Session, digest: Digest) -> Model | None:
-    """What is left of a model of exactly these bytes that was removed: its name and the reason; the newest of several.
-    One that nobody had seen, because it was refused or withdrawn before, counts as one that never was.
+    """Return the newest removed model of exactly these bytes, which has only its name and the reason, or None.
 
-    Ask it before the same bytes are published once more.
+    Models that were never public are left out. To be checked before the same bytes are published again.
     """
-    statement = select(Model).where(Model.digest == digest, Model.state == "removed", was_seen())
+    statement = select(Model).where(Model.digest == digest, Model.state == "removed", was_public())
     return session.scalars(statement.order_by(Model.id.desc()).limit(1)).one_or_none()
 
 
 def yanked_with_digest(session: Session, digest: Digest) -> Model | None:
-    """A model of exactly these bytes that somebody else than its namespace's owner yanked; the newest of several."""
+    """Return the newest model of exactly these bytes that was yanked by another user than its owner, or None."""
     statement = select(Model).where(Model.digest == digest, Model.state == "yanked").order_by(Model.id.desc())
     for model in session.scalars(statement).all():
         yanker = yanked_by(session, model.id)
@@ -453,13 +453,13 @@ def yanked_with_digest(session: Session, digest: Digest) -> Model | None:
 
 VERSIONS_MAX = 100
 COMPARED_MAX = 100_000
-"""Tensors of the versions on a page that are compared with each other. Older versions are listed without changes."""
+"""Tensors that are compared for the versions on a page. Older versions are listed without changes."""
 OWN_STATES = (*REACHABLE_STATES, "quarantined")
-"""Of models that their owner and administrators are told of."""
+"""States of models that their owner and administrators can see."""
 
 
 def published_model(session: Session, model: Model) -> PublishedModel:
-    """Return what the owner of `model` may change, and its state."""
+    """Return the state of `model`, and the values that its owner may change."""
     declared = parents_of(session, [model.id], ("declared",))
     return PublishedModel(
         name=model.full_name,
@@ -475,8 +475,10 @@ def published_model(session: Session, model: Model) -> PublishedModel:
 
 
 def own_model(session: Session, name: ModelName, first: str = "visible") -> Model:
-    """The model of that name, quarantined ones among them: the version that is asked for, else the newest in the state
-    `first`, else the newest visible, yanked or other one. Raises NotFound, with the sentence that anybody is told."""
+    """Return the model of that name, also if it is quarantined; raises NotFound as `model_by_name` does.
+
+    Without a version, it is the newest in the state `first`, else the newest visible, yanked or other version.
+    """
     statement = select(Model).where(
         Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(OWN_STATES)
     )
@@ -488,55 +490,57 @@ def own_model(session: Session, name: ModelName, first: str = "visible") -> Mode
 
 
 def versions(session: Session, model: Model, states: Sequence[str], limit: int) -> ModelVersions:
-    """Return the newest `limit` versions of the name of `model` that are in one of `states`."""
-    named = (Model.namespace == model.namespace, Model.name == model.name, Model.state.in_(states))
-    # One more than is shown: the last is compared with it.
-    rows = session.scalars(select(Model).where(*named).order_by(Model.version.desc()).limit(limit + 1)).all()
-    left, items = COMPARED_MAX, []
-    for one, before in zip_longest(rows[:limit], rows[1:]):
-        left -= one.tensors
-        compared = before is not None and left >= before.tensors
-        items.append(_version(one, _changes(session, one, before) if compared else None))
-    count = session.scalar(select(func.count()).select_from(Model).where(*named)) or 0
+    """Return the newest `limit` versions of the name of `model` in one of `states`."""
+    same_name = (Model.namespace == model.namespace, Model.name == model.name, Model.state.in_(states))
+    # One more row than `limit`: the last version is compared with it.
+    rows = session.scalars(select(Model).where(*same_name).order_by(Model.version.desc()).limit(limit + 1)).all()
+    budget, items = COMPARED_MAX, []
+    for version, before in zip_longest(rows[:limit], rows[1:]):
+        budget -= version.tensors
+        is_compared = before is not None and budget >= before.tensors
+        items.append(_version(version, _changes(session, version, before) if is_compared else None))
+    count = session.scalar(select(func.count()).select_from(Model).where(*same_name)) or 0
     return ModelVersions(items=tuple(items), left_out=count - len(items))
 
 
 def descendants_page(session: Session, model: Model, limit: int, after: str | None = None) -> DescendantPage:
-    """Return the next `limit` visible chimeras after the place `after` that were made of `model`. Raises BadQuery."""
+    """Return the next `limit` visible chimeras of `model` after the cursor `after`. Raises BadQuery."""
     check_limit(limit)
-    listed = f"descendants of {model.full_name}"
-    made = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id, Lineage.evidence == "recorded")
+    query = f"descendants of {model.full_name}"
+    children = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id, Lineage.evidence == "recorded")
     statement = (
         select(Model, Chimera, Contributor.name)
         .join(Chimera, Chimera.model_id == Model.id)
         .join(Contributor, Contributor.id == Model.contributor_id)
-        .where(Model.id.in_(made), Model.state == "visible")
+        .where(Model.id.in_(children), Model.state == "visible")
     )
     if after is not None:
-        statement = statement.where(Model.id < parse_cursor(listed, after).id)
+        statement = statement.where(Model.id < parse_cursor(query, after).id)
     rows = session.execute(statement.order_by(Model.id.desc()).limit(limit + 1)).all()
-    shown = rows[:limit]
-    relations = _relations(session, model, [child.id for child, _, _ in shown])
-    items = tuple(_descendant(model, child, chimera, maker, relations[child.id]) for child, chimera, maker in shown)
-    more = len(rows) > limit
-    return DescendantPage(items=items, next=cursor_text(listed, Cursor(None, shown[-1][0].id)) if more else None)
+    ids = [child.id for child, _, _ in rows]
+    relations = _relations(session, model, ids)
+    items = tuple(
+        _descendant(model, child, chimera, contributor, relations[child.id])
+        for child, chimera, contributor in rows[:limit]
+    )
+    return DescendantPage(items=items, next=next_cursor(query, ids, limit))
 
 
 def count_descendants(session: Session, model: Model) -> int:
-    """How many visible chimeras were made of `model`, as their base or a donor."""
-    made = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id, Lineage.evidence == "recorded")
+    """Return the number of visible chimeras with `model` as base or donor."""
+    children = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id, Lineage.evidence == "recorded")
     statement = select(func.count()).select_from(Chimera).join(Model, Model.id == Chimera.model_id)
-    return session.scalar(statement.where(Model.id.in_(made), Model.state == "visible")) or 0
+    return session.scalar(statement.where(Model.id.in_(children), Model.state == "visible")) or 0
 
 
 def _relations(session: Session, model: Model, children: Collection[int]) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {child: [] for child in children}
+    relations: dict[int, list[str]] = {child: [] for child in children}
     statement = select(Lineage.child_model_id, Lineage.relation).where(
         Lineage.parent_model_id == model.id, Lineage.evidence == "recorded", Lineage.child_model_id.in_(children)
     )
     for child, relation in session.execute(statement.order_by(Lineage.id)):
-        found[child or 0].append(relation)
-    return found
+        relations[child or 0].append(relation)
+    return relations
 
 
 def _version(model: Model, changes: VersionChanges | None) -> ModelVersion:
@@ -557,24 +561,24 @@ def _version(model: Model, changes: VersionChanges | None) -> ModelVersion:
 
 
 def _changes(session: Session, model: Model, before: Model) -> VersionChanges:
-    own, old = (_organs_by_name(session, one.id) for one in (model, before))
-    common = own.keys() & old.keys()
+    new, old = (_organs_by_name(session, version.id) for version in (model, before))
+    common = new.keys() & old.keys()
     return VersionChanges(
         since=before.full_name,
         size_bytes=model.size_bytes - before.size_bytes,
-        changed=sum(1 for name in common if own[name] != old[name]),
-        added=len(own) - len(common),
+        changed=sum(1 for name in common if new[name] != old[name]),
+        added=len(new) - len(common),
         gone=len(old) - len(common),
     )
 
 
-def _descendant(model: Model, child: Model, chimera: Chimera, maker: str, relations: Sequence[str]) -> Descendant:
+def _descendant(model: Model, child: Model, chimera: Chimera, contributor: str, relations: Sequence[str]) -> Descendant:
     acts, organs = _share(model, child, chimera, relations)
     return Descendant(
         name=child.full_name,
         title=child.title,
         lock_id=Digest(chimera.lock_id),
-        contributor=maker,
+        contributor=contributor,
         role="base" if chimera.base_model_id == model.id else "donor",
         acts=tuple(act for act in ACTS if act in acts),
         organs=organs,
@@ -583,17 +587,17 @@ def _descendant(model: Model, child: Model, chimera: Chimera, maker: str, relati
 
 
 def _share(model: Model, child: Model, chimera: Chimera, relations: Sequence[str]) -> tuple[set[str], int]:
-    """Return the acts by which `child` has organs of `model`, and how many; of an adapter, how many it changed."""
+    """Return the acts by which `child` has organs of `model`, and their number; for an adapter, the changed organs."""
     origins = json.loads(chimera.origins)
     numbers = {label: number for number, label in enumerate(origins["parents"])}
-    own = numbers.get(model.full_name)
-    of_own = [acts for number, *acts in origins["parts"].values() if number == own]
+    model_number = numbers.get(model.full_name)
+    own_acts = [acts for number, *acts in origins["parts"].values() if number == model_number]
     if chimera.base_model_id == model.id:
-        others = len(origins["parts"]) - len(of_own)
-        return {act for acts in of_own for act in acts}, child.tensors - others
-    if not of_own and "adapter" in relations:
+        from_others = len(origins["parts"]) - len(own_acts)
+        return {act for acts in own_acts for act in acts}, child.tensors - from_others
+    if not own_acts and "adapter" in relations:
         return {"adapter"}, sum("adapter" in acts for _, *acts in origins["parts"].values())
-    return {act for acts in of_own for act in acts} | set(relations), len(of_own)
+    return {act for acts in own_acts for act in acts} | set(relations), len(own_acts)
 
 
 def _organs_by_name(session: Session, model_id: int) -> dict[str, int]:
@@ -601,11 +605,11 @@ def _organs_by_name(session: Session, model_id: int) -> dict[str, int]:
 
 
 LISTED_VERSIONS_MAX = 1000
-"""The newest versions, which can be asked for as tags and by commit."""
+"""The newest versions, which the hub serves as tags and by commit."""
 
 
 def versions_of(session: Session, name: ModelName) -> Sequence[Model]:
-    """The versions of a model: visible ones, newest first, then yanked ones."""
+    """Return the versions of a model: visible ones, newest first, then yanked ones."""
     statement = select(Model).where(
         Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
     )
@@ -616,10 +620,10 @@ def versions_of(session: Session, name: ModelName) -> Sequence[Model]:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryQuery:
-    """Which models a list of repositories has. Empty fields exclude nothing."""
+    """The filters and the order of a list of repositories. Empty values filter nothing."""
 
     search: str = ""
-    """Text that stands in `namespace/name`, in upper or lower case."""
+    """A part of `namespace/name`, in upper or lower case."""
     author: str = ""
     """The namespace, in upper or lower case."""
     architecture: str = ""
@@ -634,9 +638,9 @@ class RepositoryQuery:
 def repositories_page(
     session: Session, query: RepositoryQuery, limit: int, after: str | None = None
 ) -> tuple[Sequence[Model], str | None]:
-    """Return the newest visible version of each model that `query` finds, and the `after` of the next page if any.
+    """Return the newest visible version of each model that `query` finds, and the cursor of the next page.
 
-    Raises BadQuery for a limit outside of 1 to PAGE_MAX and for an `after` that is not one of this query.
+    Raises BadQuery for a limit outside of 1 to PAGE_MAX, and for a cursor of another query.
     """
     check_limit(limit)
     newer = aliased(Model)
@@ -657,16 +661,15 @@ def repositories_page(
     if query.license:
         statement = statement.where(func.lower(Model.license) == query.license.lower())
     if after is not None:
-        place = parse_cursor(str(query), after, missing=False)
-        behind = tuple_(Model.downloads, Model.id) < tuple_(place.value, place.id)
-        statement = statement.where(behind if query.by_downloads else Model.id < place.id)
+        cursor = parse_cursor(str(query), after, missing=False)
+        is_after = tuple_(Model.downloads, Model.id) < tuple_(cursor.value, cursor.id)
+        statement = statement.where(is_after if query.by_downloads else Model.id < cursor.id)
     order = (Model.downloads.desc(),) if query.by_downloads else ()
     rows = session.scalars(statement.order_by(*order, Model.id.desc()).limit(limit + 1)).all()
-    shown = rows[:limit]
-    if len(rows) == len(shown):
-        return shown, None
-    last = shown[-1]
-    return shown, cursor_text(str(query), Cursor(last.downloads if query.by_downloads else last.id, last.id))
+    if len(rows) <= limit:
+        return rows, None
+    last = rows[limit - 1]
+    return rows[:limit], cursor_text(str(query), Cursor(last.downloads if query.by_downloads else last.id, last.id))
 
 
 def file_names_of(session: Session, model_ids: Collection[int]) -> dict[int, list[str]]:
@@ -679,9 +682,9 @@ def file_names_of(session: Session, model_ids: Collection[int]) -> dict[int, lis
 
 
 def name_of_organ(session: Session, organ_id: int, name: str | None) -> str | None:
-    """The tensor name of the oldest place of the organ, or `name` if it has a place of that name.
+    """Return the tensor name of the oldest public place of the organ; with `name`, `name` if there is such a place.
 
-    Places in models that nobody may see do not count.
+    None if there is no such place.
     """
     statement = select(Placement.name).join(Model, Model.id == Placement.model_id)
     statement = statement.where(Placement.organ_id == organ_id, Model.state.in_(REACHABLE_STATES))

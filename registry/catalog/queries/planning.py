@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, select, true
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.composing import (
     Base,
     Fitting,
@@ -137,7 +137,7 @@ def sums(values: Sequence[str], counts: Sequence[float], mask: Mask) -> dict[str
 
 def held_roll_up(session: Session) -> RollUp | None:
     """The roll-up as `session` sees it; None where there are too many facets to hold."""
-    return remembered(session, "facets", lambda: _small_enough(session))
+    return cached(session, "facets", lambda: _small_enough(session))
 
 
 def roll_up(session: Session) -> RollUp:
@@ -561,7 +561,7 @@ def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
         counted = sums(held.columns["type"], held.counts(first, last), held.mask(filters))
         return {kind: int(number) for kind, number in sorted(counted.items()) if number}
 
-    return remembered(session, ("by type", frozenset(filters), first, last), count)
+    return cached(session, ("by type", frozenset(filters), first, last), count)
 
 
 def _counted_by_the_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
@@ -690,13 +690,13 @@ def _extremes(session: Session, kind: str, column: str) -> tuple[float | None, f
         least, most = (session.scalar(end) for end in ends)
         return least, most
 
-    return remembered(session, ("extremes", kind, column), find)
+    return cached(session, ("extremes", kind, column), find)
 
 
 def _count_of_models(session: Session, models: Select[int], asked: Hashable) -> int:
     """How many placements the models have that are asked for."""
     tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(models))
-    return remembered(session, ("models", asked), lambda: int(session.scalar(tensors) or 0))
+    return cached(session, ("models", asked), lambda: int(session.scalar(tensors) or 0))
 
 
 def _narrowing(narrowed: Narrowed, column: str) -> list[ColumnElement[bool]]:
@@ -718,4 +718,4 @@ def _count_range(session: Session, narrowed: Narrowed, types: tuple[str, ...], c
         return session.scalar(select(func.count()).select_from(limited)) or 0
 
     terms = frozenset(term for term in narrowed.numbers if RANKINGS.get(term.field, term.field) == column)
-    return remembered(session, ("range", column, terms, types if column != "block" else None), count)
+    return cached(session, ("range", column, terms, types if column != "block" else None), count)

@@ -1,4 +1,4 @@
-"""What reports and dissections are made of: sums and extremes that the database computes, and totals."""
+"""Queries for reports and dissections: sums and extremes that the database computes, and totals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from organs.registry.entities.about import Figures, RegistryTotals
 
 @dataclass(frozen=True, slots=True)
 class TypeFigures:
-    """One type of organ: how many there are, how many of them have a θ, and what that comes to."""
+    """The figures of one type: all tensors, those with a θ, and the means over these."""
 
     type: str
     tensors: int
@@ -41,7 +41,7 @@ class TypeFigures:
 
 @dataclass(frozen=True, slots=True)
 class MatrixFigures:
-    """The matrices of one model: how many there are, and the means over them."""
+    """The number of matrices of one model, and the means over them."""
 
     matrices: int
     mean_theta: float | None
@@ -49,26 +49,26 @@ class MatrixFigures:
 
 
 def type_figures(session: Session, model_id: int | None = None) -> list[TypeFigures]:
-    """A row a type, in the order of their names."""
+    """Return a row for each type, by name."""
     theta, spectral = Placement.theta, Placement.spectral_signal
-    mine = _of(model_id)
-    # One question a measure, so that each is answered by its own index without a look at the rows.
+    condition = _of(model_id)
+    # One query for each measure: each reads only its own index.
     thetas = session.execute(
         select(Placement.type, func.count(), func.count(theta), func.avg(theta), func.avg(theta * theta))
-        .where(mine)
+        .where(condition)
         .group_by(Placement.type)
         .order_by(Placement.type)
     ).all()
     spectra = {
         kind: (count, mean)
         for kind, count, mean in session.execute(
-            select(Placement.type, func.count(spectral), func.avg(spectral)).where(mine).group_by(Placement.type)
+            select(Placement.type, func.count(spectral), func.avg(spectral)).where(condition).group_by(Placement.type)
         )
     }
     sizes = {
         kind: int(size)
         for kind, size in session.execute(
-            select(Placement.type, func.sum(Placement.size_bytes)).where(mine).group_by(Placement.type)
+            select(Placement.type, func.sum(Placement.size_bytes)).where(condition).group_by(Placement.type)
         )
     }
     return [
@@ -78,29 +78,28 @@ def type_figures(session: Session, model_id: int | None = None) -> list[TypeFigu
 
 
 def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int], model_id: int | None = None) -> dict[int, float]:
-    """The measured θ of type `kind` at each of `ranks`, counted from 0 in rising order."""
+    """Return the measured θ of type `kind` at each of `ranks`, which count from 0 in rising order."""
     statement = (
         select(Placement.theta)
         .where(_of(model_id), Placement.type == kind, Placement.theta.is_not(None))
         .order_by(Placement.theta)
         .limit(1)
     )
-    found = {rank: session.scalars(statement.offset(rank)).one() for rank in sorted(set(ranks))}
-    return {rank: theta for rank, theta in found.items() if theta is not None}
+    thetas = {rank: session.scalars(statement.offset(rank)).one() for rank in sorted(set(ranks))}
+    return {rank: theta for rank, theta in thetas.items() if theta is not None}
 
 
 def kinds_of_models(session: Session) -> Sequence[Row[str, bool, int]]:
-    """Kind (`chimera` of what was composed here), whether complete, and how many visible models are so."""
-    kind = case((is_composed(), CHIMERA), else_=Model.kind).label("shown_kind")
+    """Return kind (`chimera` if composed in this registry), completeness and number of visible models."""
+    kind = case((is_composed(), CHIMERA), else_=Model.kind).label("model_kind")
     statement = select(kind, Model.complete, func.count()).where(Model.state == "visible")
     return session.execute(statement.group_by(kind, Model.complete).order_by(kind, Model.complete)).all()
 
 
 def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, MatrixFigures]:
-    """Model id to the figures of its matrices; models without one are left out.
+    """Return the figures of the matrices of each model, by model id; models without matrices are left out.
 
-    A matrix is a tensor that has a spectral reading: it has two rows and two columns or more, and a format that can be
-    read. Norms, biases and other lists of numbers are none.
+    A matrix is a tensor with a spectral reading: it has at least two rows and two columns, and a readable dtype.
     """
     spectral = Placement.spectral_signal
     statement = select(Placement.model_id, func.count(), func.avg(Placement.theta), func.avg(spectral))
@@ -109,7 +108,7 @@ def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, M
 
 
 def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | None, int, float | None]]:
-    """Visible, complete models with a mean θ, oldest first: id, namespace, name, version, title, parameters, θ."""
+    """Return visible, complete models with θ, oldest first: id, namespace, name, version, title, parameters, θ."""
     columns = (Model.id, Model.namespace, Model.name, Model.version, Model.title, Model.parameters, Model.mean_theta)
     statement = select(*columns).where(
         Model.state == "visible",
@@ -123,7 +122,7 @@ def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | Non
 
 
 def model_edges(session: Session) -> list[tuple[int, int]]:
-    """Child and parent of every edge of lineage between two models, whatever its evidence."""
+    """Return child and parent of every edge of lineage between two models, with any evidence."""
     statement = select(Lineage.child_model_id, Lineage.parent_model_id).where(
         Lineage.child_model_id.is_not(None), Lineage.parent_model_id.is_not(None)
     )
@@ -132,19 +131,19 @@ def model_edges(session: Session) -> list[tuple[int, int]]:
 
 
 def declared_parents(session: Session) -> dict[int, list[str]]:
-    """Model id to the names of the parents that its metadata declares."""
+    """Return the names of the parents that the metadata of models declare, by model id."""
     statement = select(Lineage.child_model_id, Lineage.parent_text).where(
         Lineage.child_model_id.is_not(None), Lineage.parent_text.is_not(None)
     )
-    found: dict[int, list[str]] = {}
+    parents: dict[int, list[str]] = {}
     for child, text in session.execute(statement.order_by(Lineage.id)):
         if child is not None and text is not None:
-            found.setdefault(child, []).append(text)
-    return found
+            parents.setdefault(child, []).append(text)
+    return parents
 
 
 def lowest_thetas_of_models(session: Session, limit: int) -> list[tuple[int, float]]:
-    """Visible models with the lowest θ of any of their organs: id and θ, by rising θ, then by id."""
+    """Return the visible models with the lowest θ of an organ: id and θ, by rising θ, then by id."""
     lowest = func.min(Placement.theta)
     statement = (
         select(Placement.model_id, lowest)
@@ -159,7 +158,7 @@ def lowest_thetas_of_models(session: Session, limit: int) -> list[tuple[int, flo
 def extreme_organs(
     session: Session, model_id: int, limit: int, *, lowest: bool
 ) -> Sequence[Row[Placement, str, int, Model]]:
-    """The measured organs of a model by rising (or falling) θ, then by place, with shape, elements and the model."""
+    """Return the measured organs of a model by rising or falling θ, then by place, with shape, elements and model."""
     order = Placement.theta.asc() if lowest else Placement.theta.desc()
     statement = (
         select(Placement, Organ.shape, Organ.elements, Model)
@@ -176,27 +175,27 @@ def _of(model_id: int | None) -> ColumnElement[bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The different blobs that a model is made of, header and vocabulary included."""
+class StoredSize:
+    """The distinct blobs of a model, including header and vocabulary."""
 
     blobs: int
     size_bytes: int
     stored_bytes: int
 
 
-def stored_of(session: Session, model_id: int) -> Stored:
-    """What a model takes in the store, each blob counted once."""
+def stored_of(session: Session, model_id: int) -> StoredSize:
+    """Return the size of a model in the store, with each blob counted once."""
     organs = select(Organ.blob_id).join(Placement, Placement.organ_id == Organ.id).where(Placement.model_id == model_id)
     parts = select(FilePart.blob_id).join(ModelFile, ModelFile.id == FilePart.file_id)
-    wanted = organs.union(parts.where(ModelFile.model_id == model_id)).subquery()
+    blob_ids = organs.union(parts.where(ModelFile.model_id == model_id)).subquery()
     sums = (func.count(), func.coalesce(func.sum(Blob.size_bytes), 0), func.coalesce(func.sum(Blob.stored_bytes), 0))
-    count, size, stored = session.execute(select(*sums).where(Blob.id.in_(select(wanted)))).one()
-    return Stored(count, int(size), int(stored))
+    count, size, stored = session.execute(select(*sums).where(Blob.id.in_(select(blob_ids)))).one()
+    return StoredSize(count, int(size), int(stored))
 
 
 @dataclass(frozen=True, slots=True)
 class DtypeFigures:
-    """The tensors of a model in one dtype; the second mean is over those that have a spectral reading."""
+    """The tensors of a model with one dtype; the second mean is over those with a spectral reading."""
 
     dtype: str
     tensors: int
@@ -206,7 +205,7 @@ class DtypeFigures:
 
 
 def dtypes_of(session: Session, model_id: int) -> list[DtypeFigures]:
-    """The dtypes of a model by falling bytes, then by name."""
+    """Return the dtypes of a model by falling bytes, then by name."""
     size, theta = func.sum(Placement.size_bytes), Placement.theta
     of_matrices = func.avg(case((Placement.spectral_signal.is_not(None), theta)))
     statement = select(Placement.dtype, func.count(), size, func.avg(theta), of_matrices)
@@ -216,7 +215,7 @@ def dtypes_of(session: Session, model_id: int) -> list[DtypeFigures]:
 
 
 def count_blocks(session: Session, model_id: int) -> int:
-    """How many blocks a model has, over all of its towers."""
+    """Return the number of blocks in all towers of a model."""
     blocks = select(Placement.tower, Placement.block).where(
         Placement.model_id == model_id, Placement.block.is_not(None)
     )
@@ -225,7 +224,7 @@ def count_blocks(session: Session, model_id: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BlockMeans:
-    """One block: how many tensors it has, and the means over those of the two large types."""
+    """The number of tensors in one block, and the means over attention (skeleton) and feed-forward (organ)."""
 
     tower: str
     block: int
@@ -237,7 +236,7 @@ class BlockMeans:
 
 
 def blocks_of(session: Session, model_id: int, limit: int) -> list[BlockMeans]:
-    """The blocks of a model by tower and number."""
+    """Return the blocks of a model by tower and number."""
     skeleton, organ = (Placement.type == kind.value for kind in (OrganType.SKELETON, OrganType.ORGAN))
     theta, spectral = Placement.theta, Placement.spectral_signal
     measures = ((skeleton, theta), (organ, theta), (skeleton, spectral), (organ, spectral))
@@ -250,31 +249,32 @@ def blocks_of(session: Session, model_id: int, limit: int) -> list[BlockMeans]:
     return [BlockMeans(*row) for row in session.execute(statement.limit(limit))]
 
 
-def odd_organs(session: Session, model_id: int, limit: int) -> Sequence[Row[str, str, int, int, int, bool, str | None]]:
-    """Organs with NaN or infinities in their sample, constant ones, and those without a θ, in order.
+def unusual_organs(
+    session: Session, model_id: int, limit: int
+) -> Sequence[Row[str, str, int, int, int, bool, str | None]]:
+    """Return organs with NaN or infinite values in the sample, constant organs, and organs without θ, in order.
 
-    Name, dtype, sample size, NaN, infinities, whether constant, and why nothing was measured.
+    Each row has name, dtype, sample size, NaN, infinities, whether it is constant, and why nothing was measured.
     """
-    columns = (Placement.name, Placement.dtype, Measurement.sample_size, Measurement.nan_count)
-    more = (Measurement.infinite_count, Measurement.constant, Measurement.reason)
+    sample = (Measurement.sample_size, Measurement.nan_count, Measurement.infinite_count)
     statement = (
-        select(*columns, *more)
+        select(Placement.name, Placement.dtype, *sample, Measurement.constant, Measurement.reason)
         .join(Measurement, Measurement.organ_id == Placement.organ_id)
-        .where(_odd(model_id))
+        .where(_is_unusual(model_id))
         .order_by(Placement.position, Measurement.method)
     )
     return session.execute(statement.limit(limit)).all()
 
 
-def count_odd_organs(session: Session, model_id: int) -> int:
-    """How many rows `odd_organs` has without a limit."""
+def count_unusual_organs(session: Session, model_id: int) -> int:
+    """Return the number of rows of `unusual_organs` without a limit."""
     statement = select(func.count()).select_from(Placement)
     joined = statement.join(Measurement, Measurement.organ_id == Placement.organ_id)
-    return session.scalar(joined.where(_odd(model_id))) or 0
+    return session.scalar(joined.where(_is_unusual(model_id))) or 0
 
 
 def methods_of(session: Session, model_id: int) -> Sequence[Row[str, int, int, int, int, int]]:
-    """Method; tensors that it was used on; least, most and all values that it looked at; all values of the tensors."""
+    """Return a row for each method: its tensors; the least, largest and total sample; all values of the tensors."""
     sample = Measurement.sample_size
     statement = (
         select(
@@ -294,26 +294,26 @@ def methods_of(session: Session, model_id: int) -> Sequence[Row[str, int, int, i
     return session.execute(statement).all()
 
 
-def _odd(model_id: int) -> ColumnElement[bool]:
-    # The spectral reading has no θ of its own: what it could not read is said by the Z-measure of the same organ.
-    nothing = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
-    odd = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, nothing)
-    return and_(Placement.model_id == model_id, odd)
+def _is_unusual(model_id: int) -> ColumnElement[bool]:
+    # The spectral reading has no θ; the Z-measure of the same organ reports what cannot be read.
+    is_empty = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
+    unusual = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, is_empty)
+    return and_(Placement.model_id == model_id, unusual)
 
 
 def running_totals(session: Session) -> RegistryTotals:
-    """The numbers as the writers keep them: a handful of rows."""
-    kept = dict(session.execute(select(Total.name, Total.value)).all())
-    return RegistryTotals(**{name: kept.get(name, 0) for name in RegistryTotals.__struct_fields__})
+    """Return the totals that the writers maintain, from a few rows."""
+    stored = dict(session.execute(select(Total.name, Total.value)).all())
+    return RegistryTotals(**{name: stored.get(name, 0) for name in RegistryTotals.__struct_fields__})
 
 
 def visible_bytes(session: Session) -> int:
-    """Return the size of the files of all visible models together."""
+    """Return the total size of the files of all visible models."""
     return int(session.scalar(select(func.sum(Model.size_bytes)).where(Model.state == "visible")) or 0)
 
 
 def public_figures(session: Session) -> Figures:
-    """Return the registry in numbers that everybody may know."""
+    """Return the numbers of the registry that everybody may see."""
     totals = running_totals(session)
     return Figures(
         models=totals.models,
@@ -324,7 +324,7 @@ def public_figures(session: Session) -> Figures:
 
 
 def counted_totals(session: Session) -> RegistryTotals:
-    """The same by looking at everything: seconds in a large catalog."""
+    """Return the totals by counting all rows, which takes seconds in a large catalog."""
     placements = select(func.count()).select_from(Placement).where(Placement.visible)
     plain, stored = (func.coalesce(func.sum(column), 0) for column in (Blob.size_bytes, Blob.stored_bytes))
     sums = session.execute(select(func.count(), plain, stored).where(Blob.state != "doomed")).one()
@@ -339,10 +339,10 @@ def counted_totals(session: Session) -> RegistryTotals:
 
 
 def _count_organs(session: Session) -> int:
-    # All that are placed, read off one index, less the few that have hidden places only: a third of the time that it
-    # takes to look for a visible place of each.
+    # All organs with a place, from one index, less the few with hidden places only. To search a visible place of each
+    # organ takes three times as long.
     placed = session.scalar(select(func.count()).select_from(select(Placement.organ_id).distinct().subquery())) or 0
     visible = aliased(Placement)
-    shown = select(visible.id).where(visible.organ_id == Placement.organ_id, visible.visible).exists()
-    hidden = select(Placement.organ_id).where(~Placement.visible, ~shown).distinct()
+    is_visible = select(visible.id).where(visible.organ_id == Placement.organ_id, visible.visible).exists()
+    hidden = select(Placement.organ_id).where(~Placement.visible, ~is_visible).distinct()
     return placed - (session.scalar(select(func.count()).select_from(hidden.subquery())) or 0)

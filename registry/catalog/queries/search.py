@@ -1,4 +1,4 @@
-"""Search: from a query to a page of organs or models, ranked also by likeness, and the counts beside it."""
+"""Search: from a query to a page of organs or models, also ranked by likeness, and the counts of facets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, case, false, func, literal, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import (
     Cursor,
     check_limit,
@@ -19,7 +20,6 @@ from organs.registry.catalog.cursor import (
     parse_cursor,
 )
 from organs.registry.catalog.engine import limited
-from organs.registry.catalog.memory import remembered
 from organs.registry.catalog.queries.composing import among
 from organs.registry.catalog.queries.models import composed_among, is_composed, model_summary
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
@@ -69,36 +69,36 @@ from organs.registry.errors import BadQuery, TooSlow
 from organs.registry.measures import MEASURE_NAMES
 
 UNIQUE_ROWS_MAX = 4000
-"""Placements that are read at once to find organs that are not on the page yet; more where the query has `fits:` and
-the base has more organs, because each statement first reads all organs of the base."""
+"""Placements that one statement reads to find organs that are not on the page yet. A query with `fits:` reads as many
+as the bases have organs, because each statement first reads all organs of the bases."""
 UNIQUE_ROWS_OF_BASES_MAX = 65_536
-"""The same where the bases are very large."""
+"""The most placements that one statement of a query with `fits:` reads."""
 
 Ranked = tuple[float | None, int]
-"""A placement's sort value and id."""
+"""The sort value and the id of a placement."""
 
 
 def ranked_placements(
     session: Session, narrowed: Narrowed, sort: Sort, unique: bool, after: Cursor | None, limit: int
 ) -> list[Ranked]:
-    """The next `limit` placements of a query behind `after`: sort value and id, those without a value last.
+    """Return the next `limit` placements of a query after `after`: sort value and id; those without a value come last.
 
-    Equal values stand in the order of their ids, newest first when the sort is falling: the order is total.
+    Equal values are ordered by id, newest first if the sort is falling, so the order is total.
     """
     plan = plan_of(session, narrowed, sort, limit)
     if plan.driver is not None:
-        return _gathered(session, plan, narrowed, unique, sort, after, limit)
+        return _all_sorted(session, plan, narrowed, unique, sort, after, limit)
     if unique:
         return _unique_in_order(session, plan, narrowed, sort, after, limit)
     return _in_order(session, plan, narrowed, sort, after, limit)
 
 
-def spread_of_matching(
+def count_matching(
     session: Session, narrowed: Narrowed, bounds: Sequence[Numbers], limit: int
 ) -> list[tuple[int, int, int, int]] | None:
-    """Facet id, bin of θ, how many placements match, and how many of them are within `bounds` too.
+    """Return facet id, bin of θ, number of matching placements, and number of those that are also within `bounds`.
 
-    None when it would be a search through more than `limit`.
+    None if more than `limit` placements would have to be read.
     """
     plan = plan_of(session, narrowed, None, limit)
     if plan.driver is None:
@@ -108,61 +108,61 @@ def spread_of_matching(
     rows = _driven(select(*columns, inside.label("inside")), plan, narrowed).where(*matches(narrowed, Placement))
     rows = rows.limit(limit + 1).subquery()
     grouped = select(rows.c.facet, rows.c.bin, func.count(), func.sum(rows.c.inside)).group_by(rows.c.facet, rows.c.bin)
-    found = [(facet, lower, count, int(within)) for facet, lower, count, within in session.execute(grouped)]
-    return found if sum(count for _, _, count, _ in found) <= limit else None
+    counts = [(facet, lower, count, int(within)) for facet, lower, count, within in session.execute(grouped)]
+    return counts if sum(count for _, _, count, _ in counts) <= limit else None
 
 
 def _bin_of(theta: Any) -> Any:
-    """`theta_bin` in SQL, without a division that might round."""
+    """Return `theta_bin` in SQL, without a division that might round."""
     uppers = {lower + BIN_DEGREES: lower for lower in range(0, THETA_MAX_DEGREES - BIN_DEGREES, BIN_DEGREES)}
     whens = [(theta < upper, lower) for upper, lower in uppers.items()]
     return case((theta.is_(None), UNMEASURED), *whens, else_=THETA_MAX_DEGREES - BIN_DEGREES)
 
 
 def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
-    """What the placements `entity` must be to match."""
+    """Return the conditions of the query on the placements `entity`."""
     conditions = index_conditions(narrowed.numbers, entity)
     conditions += [placement_condition(term, entity) for term in narrowed.numbers]
-    types = [one for one in narrowed.facet_filters if one.field == "type"]
-    conditions += [entity.type.not_in(one.values) if one.negated else entity.type.in_(one.values) for one in types]
+    types = [choice for choice in narrowed.facet_filters if choice.field == "type"]
+    conditions += [entity.type.not_in(term.values) if term.negated else entity.type.in_(term.values) for term in types]
     if len(types) < len(narrowed.facet_filters):
         conditions.append(entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions)))
     if narrowed.models is not None:
         conditions.append(entity.model_id.in_(narrowed.models))
     for choice in narrowed.nonfinite:
         organ = aliased(Organ)
-        found = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
-        conditions.append(found.exists())
-    return conditions + [one.condition(entity) for one in narrowed.fitting]
+        counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
+        conditions.append(counted.exists())
+    return conditions + [fitting.condition(entity) for fitting in narrowed.fitting]
 
 
 def _unique_in_order(
     session: Session, plan: Plan, narrowed: Narrowed, sort: Sort, after: Cursor | None, limit: int
 ) -> list[Ranked]:
-    """The same as `_in_order`, with the first match of each organ only.
+    """Return the rows of `_in_order`, with only the first match of each organ.
 
-    The first match is looked up once for each organ. A condition on each placement would walk over all places of its
-    organ, and an organ may have 50,000 of them.
+    The first match is looked up once for each organ. A condition on each placement would read all places of its organ,
+    which may be 50,000.
     """
-    found: list[Ranked] = []
+    results: list[Ranked] = []
     firsts: dict[int, int] = {}
-    of_bases = sum(base.tensors for one in narrowed.fitting for base in one.bases)
-    most = max(UNIQUE_ROWS_MAX, min(of_bases, UNIQUE_ROWS_OF_BASES_MAX))
-    size = max(2 * limit, min(of_bases, most) // 16)
-    while len(found) < limit and (rows := _in_order(session, plan, narrowed, sort, after, size)):
+    base_tensors = sum(base.tensors for fitting in narrowed.fitting for base in fitting.bases)
+    largest = max(UNIQUE_ROWS_MAX, min(base_tensors, UNIQUE_ROWS_OF_BASES_MAX))
+    size = max(2 * limit, min(base_tensors, largest) // 16)
+    while len(results) < limit and (rows := _in_order(session, plan, narrowed, sort, after, size)):
         pairs = select(Placement.id, Placement.organ_id).where(among(Placement.id, [row_id for _, row_id in rows]))
         organs = dict(session.execute(pairs).all())
-        if unknown := set(organs.values()) - firsts.keys():
-            firsts |= _first_matches(session, narrowed, sorted(unknown))
-        found += [(value, row_id) for value, row_id in rows if firsts[organs[row_id]] == row_id]
+        if new := set(organs.values()) - firsts.keys():
+            firsts |= _first_matches(session, narrowed, sorted(new))
+        results += [(value, row_id) for value, row_id in rows if firsts[organs[row_id]] == row_id]
         if len(rows) < size:
             break
-        after, size = Cursor(*rows[-1]), min(8 * size, most)
-    return found[:limit]
+        after, size = Cursor(*rows[-1]), min(8 * size, largest)
+    return results[:limit]
 
 
 def _first_matches(session: Session, narrowed: Narrowed, organ_ids: Sequence[int]) -> dict[int, int]:
-    """Each organ with the placement that matches first, in the oldest model that has one."""
+    """Return the first matching placement of each organ, in its oldest model."""
     place = aliased(Placement)
     first = select(place.id).with_hint(place, "INDEXED BY ix_placements_organ", "sqlite")
     first = first.where(place.organ_id == Organ.id, place.visible, *matches(narrowed, place))
@@ -177,25 +177,25 @@ def _in_order(
     conditions = matches(narrowed, Placement)
     measure = RANKINGS[sort.field]
     column = getattr(Placement, measure)
-    found: list[Ranked] = []
+    results: list[Ranked] = []
     if (after is None or after.value is not None) and not wants_missing_only(narrowed.numbers, measure):
         low, high = stretch(narrowed.numbers, measure)
         bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
-        for part in _parts_behind(column, sort, after):
-            if len(found) < limit:
-                found += _merged(session, plan, [*part, *bounds, *conditions], sort, limit - len(found))
-    if len(found) < limit and not ranges(narrowed.numbers, measure):
+        for part in _parts_after(column, sort, after):
+            if len(results) < limit:
+                results += _merged(session, plan, [*part, *bounds, *conditions], sort, limit - len(results))
+    if len(results) < limit and not ranges(narrowed.numbers, measure):
         missing = [column.is_(None)]
         if after is not None and after.value is None:
             missing.append(Placement.id < after.id if sort.descending else Placement.id > after.id)
-        found += _merged(session, plan, [*missing, *conditions], sort, limit - len(found))
-    return found
+        results += _merged(session, plan, [*missing, *conditions], sort, limit - len(results))
+    return results
 
 
-def _parts_behind(column: Any, sort: Sort, after: Cursor | None) -> list[list[ColumnElement[bool]]]:
-    """The ranking behind `after`, in parts that follow each other: the rest of the same value, then what is beyond.
+def _parts_after(column: Any, sort: Sort, after: Cursor | None) -> list[list[ColumnElement[bool]]]:
+    """Return conditions for the rows after `after`: those with the same value, then those beyond it.
 
-    One comparison of (value, id) says the same, but SQLite begins it at the value and walks through all that share it.
+    A single comparison of (value, id) is equivalent, but SQLite would read all rows with the same value.
     """
     if after is None:
         return [[column.is_not(None)]]
@@ -206,24 +206,24 @@ def _parts_behind(column: Any, sort: Sort, after: Cursor | None) -> list[list[Co
 def _merged(
     session: Session, plan: Plan, conditions: Sequence[ColumnElement[bool]], sort: Sort, limit: int
 ) -> list[Ranked]:
-    """The first rows of all types, each type's from its own stretch of the index."""
+    """Return the first rows of all types, each from its own range of the index."""
     measure = RANKINGS[sort.field]
     column = getattr(Placement, measure)
     order = (column.desc(), Placement.id.desc()) if sort.descending else (column, Placement.id)
     connection, arms = session.connection(), []
     for kind in plan.types:
         rows = select(column, Placement.id).where(Placement.visible, Placement.type == kind, *conditions)
-        # Not all at once: of most types only the first few are on the page.
+        # The rows are read one by one: only the first few of most types are on the page.
         rows = by_index(rows, "theta" if kind in plan.over else measure)
         arms.append(connection.execute(rows.order_by(*order).limit(limit)))
-    both = merge(*arms, key=lambda row: (row[0] or 0, row[1]), reverse=sort.descending)
-    found = [(value, row_id) for value, row_id in islice(both, limit)]
+    rows_in_order = merge(*arms, key=lambda row: (row[0] or 0, row[1]), reverse=sort.descending)
+    results = [(value, row_id) for value, row_id in islice(rows_in_order, limit)]
     for arm in arms:
         arm.close()
-    return found
+    return results
 
 
-def _gathered(
+def _all_sorted(
     session: Session,
     plan: Plan,
     narrowed: Narrowed,
@@ -233,25 +233,25 @@ def _gathered(
     limit: int,
 ) -> list[Ranked]:
     measure = getattr(Placement, RANKINGS[sort.field])
-    # An organ has its measures wherever it is, so its first place stands for all of them.
+    # An organ has the same measures at all places, so its first place represents it.
     first = func.min(Placement.id) if unique else Placement.id
     matching = _driven(select(measure.label("value"), first.label("id")), plan, narrowed)
     matching = matching.where(*matches(narrowed, Placement))
-    found = (matching.group_by(Placement.organ_id, measure) if unique else matching).subquery()
-    rows, value, row_id = select(found.c.value, found.c.id), found.c.value, found.c.id
+    matched = (matching.group_by(Placement.organ_id, measure) if unique else matching).subquery()
+    rows, value, row_id = select(matched.c.value, matched.c.id), matched.c.value, matched.c.id
     if after is not None:
         step = row_id < after.id if sort.descending else row_id > after.id
-        here, there = tuple_(value, row_id), tuple_(after.value, after.id)
-        behind = here < there if sort.descending else here > there
-        nothing = value.is_(None)
-        rows = rows.where(and_(nothing, step) if after.value is None else or_(behind, nothing))
+        position, last = tuple_(value, row_id), tuple_(after.value, after.id)
+        is_after = position < last if sort.descending else position > last
+        has_none = value.is_(None)
+        rows = rows.where(and_(has_none, step) if after.value is None else or_(is_after, has_none))
     order = (value.desc(), row_id.desc()) if sort.descending else (value, row_id)
     statement = rows.order_by(value.is_(None), *order).limit(limit)
     return [(number, place) for number, place in session.execute(statement)]
 
 
 def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
-    """`rows`, come by through the plan's driver."""
+    """Return `rows`, read through the driver of the plan."""
     assert plan.driver is not None
     rows = rows.where(Placement.visible)
     if plan.driver == "facet_id":
@@ -259,38 +259,38 @@ def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
         return by_index(rows.where(Placement.facet_id.in_(ids)), "facet_id")
     rows = rows.where(Placement.type.in_(plan.types))
     if plan.driver == "model":
-        known = [models for one in narrowed.fitting if (models := one.models(plan.types)) is not None]
-        rows = rows.where(*(among(Placement.model_id, list(models)) for models in known))
+        fitting = [models for term in narrowed.fitting if (models := term.models(plan.types)) is not None]
+        rows = rows.where(*(among(Placement.model_id, list(models)) for models in fitting))
     return by_index(rows, plan.driver)
 
 
 COMPARED_MAX = 20_000
-"""Placements that are compared, those of the same block first."""
+"""The most placements that are compared, those of the same block first."""
 
 Likeness = tuple[float, int]
-"""A correlation and the id of a placement."""
+"""A correlation, and the id of a placement."""
 
 
 def alike_placements(
     session: Session, narrowed: Narrowed, query: Query, after: Cursor | None, limit: int
 ) -> tuple[list[Likeness], list[str]]:
-    """The next `limit` placements behind `after`, the most alike first, and what should be said about it.
+    """Return the next `limit` placements after `after`, the most similar first, and notes for people.
 
-    Only organs of the same slot and shape are compared. Raises NotFound, Ambiguous, BadQuery for an organ that has no
+    Only organs of the same slot and shape are compared. Raises NotFound; Ambiguous; BadQuery for an organ without a
     fingerprint.
     """
     assert query.like is not None
-    organ, own = _organ(session, query.like)
+    organ, fingerprint = _organ(session, query.like)
     places = [placement for placement, _ in places_of_organ(session, organ.id)]
     same_block = [Placement.block.in_({place.block for place in places if place.block is not None})]
     slots = sorted({place.slot for place in places})
     rows = _candidates(session, narrowed, organ, slots, same_block, COMPARED_MAX + 1)
     if len(rows) <= COMPARED_MAX:
-        elsewhere = [Placement.block.is_(None) | ~same_block[0]]
-        rows += _candidates(session, narrowed, organ, slots, elsewhere, COMPARED_MAX + 1 - len(rows))
+        other_blocks = [Placement.block.is_(None) | ~same_block[0]]
+        rows += _candidates(session, narrowed, organ, slots, other_blocks, COMPARED_MAX + 1 - len(rows))
     notes = [f"only the first {COMPARED_MAX} organs of its slot and shape were compared: narrow the query"]
     notes = notes if len(rows) > COMPARED_MAX else []
-    ranked = _ranked(own, rows[:COMPARED_MAX], query.unique)
+    ranked = _ranked(fingerprint, rows[:COMPARED_MAX], query.unique)
     if after is not None:
         ranked = [row for row in ranked if row < (after.value, after.id)]
     return ranked[:limit], notes
@@ -298,10 +298,11 @@ def alike_placements(
 
 def _organ(session: Session, prefix: str) -> tuple[Organ, bytes]:
     organ, _ = organs_by_prefix(session, prefix, visible=True)[0]
-    own = session.get(Fingerprint, organ.id)
-    if own is None:
-        raise BadQuery(f"like:{prefix}", "this organ has no fingerprint: it has fewer than 256 values, or no kernel")
-    return organ, own.values
+    fingerprint = session.get(Fingerprint, organ.id)
+    if fingerprint is None:
+        reason = "this organ has no fingerprint: it has fewer than 256 values, or a dtype that cannot be read"
+        raise BadQuery(f"like:{prefix}", reason)
+    return organ, fingerprint.values
 
 
 def _candidates(
@@ -312,7 +313,7 @@ def _candidates(
     where: Sequence[ColumnElement[bool]],
     limit: int,
 ) -> list[tuple[int, int, bytes]]:
-    """Placement, organ and fingerprint."""
+    """Return placement id, organ id and fingerprint of the organs to compare."""
     statement = (
         select(Placement.id, Placement.organ_id, Fingerprint.values)
         .with_hint(Placement, "INDEXED BY ix_placements_place", "sqlite")
@@ -325,125 +326,128 @@ def _candidates(
     return [(row_id, organ_id, values) for row_id, organ_id, values in session.execute(statement)]
 
 
-def _ranked(own: bytes, rows: Sequence[tuple[int, int, bytes]], unique: bool) -> list[Likeness]:
-    """The most alike first, equal ones by falling id; organs that are constant are like nothing."""
+def _ranked(fingerprint: bytes, rows: Sequence[tuple[int, int, bytes]], unique: bool) -> list[Likeness]:
+    """Return the most similar first, equal ones by falling id; constant organs are similar to nothing."""
     from organs.registry.lineage import correlations  # loads numpy, which no other search needs
 
-    different = {organ_id: values for _, organ_id, values in rows}
-    found = dict(zip(different, correlations(own, list(different.values())), strict=True))
+    organs = {organ_id: values for _, organ_id, values in rows}
+    values_by_organ = dict(zip(organs, correlations(fingerprint, list(organs.values())), strict=True))
     if unique:
         rows = list(
             {organ_id: (row_id, organ_id, values) for row_id, organ_id, values in sorted(rows, reverse=True)}.values()
         )
-    alike = [(value, row_id) for row_id, organ_id, _ in rows if (value := found[organ_id]) is not None]
-    return sorted(alike, reverse=True)
+    likeness = [(value, row_id) for row_id, organ_id, _ in rows if (value := values_by_organ[organ_id]) is not None]
+    return sorted(likeness, reverse=True)
 
 
-SHOWN_FIELDS = ("type", "slot", "dtype", "arch", "license")
-VALUES_SHOWN = 100
-"""Of each field, the values with the largest counts."""
+FACET_FIELDS = ("type", "slot", "dtype", "arch", "license")
+FACET_VALUES_MAX = 100
+"""Values of one field in the counts, those with the largest counts."""
 
 
 @dataclass(frozen=True, slots=True)
-class _OneByOne:
-    """What the filters that facets do not know leave, counted from the placements themselves."""
+class _PlacementCounts:
+    """Counts of the placements themselves, for filters that the counts of facets do not cover."""
 
-    everywhere: Mapping[tuple[int, int], int]
-    """By facet id and bin of θ, the filters by θ left out."""
+    unbounded: Mapping[tuple[int, int], int]
+    """Counts by facet id and bin of θ, without the filters by θ."""
     bounded: Mapping[int, int]
-    """By facet id, with the filters by θ."""
+    """Counts by facet id, with the filters by θ."""
 
 
 def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = None) -> FacetCounts:
-    """How what the query finds is spread. What would have to be counted one by one, past a cap, is left out.
+    """Return the counts of a query by facet.
 
-    So is what takes longer than `seconds` to be counted one by one; the answer then is `hurried`, not to be kept.
+    Filters are left out if too many placements would have to be counted for them, or if that takes longer than
+    `seconds`; in the second case the result is `hurried` and must not be cached.
     """
     theta = [term for term in narrowed.numbers if term.field in ("theta", "signal")]
     others = [term for term in narrowed.numbers if term not in theta]
     rest = replace(narrowed, facets=[], numbers=others)
     hurried = False
     try:
-        counted = _in_time(session, rest, theta, seconds)
+        counted = _count_within(session, rest, theta, seconds)
     except TooSlow:
         counted, hurried = None, True
     uncounted: tuple[str, ...] = ()
     if counted is None:
-        uncounted = (*(str(term) for term in others), *(one.text for one in narrowed.fitting))
+        uncounted = (*(str(term) for term in others), *(fitting.text for fitting in narrowed.fitting))
         uncounted += ("the filter by model",) if narrowed.models is not None else ()
-    held = roll_up(session)
-    bounded = _bounded(held, counted, theta)
-    matching = held.mask(narrowed.facets)
-    total = round(sum(sums(held.columns["type"], bounded, matching).values()))
+    facets = roll_up(session)
+    bounded = _bounded(facets, counted, theta)
+    matching = facets.mask(narrowed.facets)
+    total = round(sum(sums(facets.columns["type"], bounded, matching).values()))
     on_edges = all(_on_edges(term) for term in theta)
     return FacetCounts(
         total=None if uncounted else total,
-        fields={name: _field_counts(name, narrowed, held, bounded, matching) for name in SHOWN_FIELDS},
-        theta=_histogram(held, counted, matching),
+        fields={name: _field_counts(name, narrowed, facets, bounded, matching) for name in FACET_FIELDS},
+        theta=_histogram(facets, counted, matching),
         exact=(counted is not None or on_edges) and not uncounted,
         uncounted=uncounted,
         hurried=hurried,
     )
 
 
-def _in_time(session: Session, rest: Narrowed, theta: Sequence[Numbers], seconds: float | None) -> _OneByOne | None:
-    """What facets cannot tell exactly, when the other filters leave few placements: those; raises TooSlow."""
+def _count_within(
+    session: Session, rest: Narrowed, theta: Sequence[Numbers], seconds: float | None
+) -> _PlacementCounts | None:
+    """Return exact counts of placements if the facets are not exact and few placements match; raises TooSlow."""
     if not rest.numbers and rest.models is None and not rest.fitting and all(_on_edges(term) for term in theta):
         return None
     if seconds is None:
-        return _counted_one_by_one(session, rest, theta)
+        return _count_placements(session, rest, theta)
     with limited(session, seconds):
-        return _counted_one_by_one(session, rest, theta)
+        return _count_placements(session, rest, theta)
 
 
-def _counted_one_by_one(session: Session, rest: Narrowed, theta: Sequence[Numbers]) -> _OneByOne | None:
-    found = spread_of_matching(session, rest, theta, GATHER_MAX)
-    if found is None:
+def _count_placements(session: Session, rest: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
+    rows = count_matching(session, rest, theta, GATHER_MAX)
+    if rows is None:
         return None
-    everywhere: Counter[tuple[int, int]] = Counter()
+    unbounded: Counter[tuple[int, int]] = Counter()
     bounded: Counter[int] = Counter()
-    for facet_id, lower, count, within in found:
-        everywhere[facet_id, lower] += count
+    for facet_id, lower, count, within in rows:
+        unbounded[facet_id, lower] += count
         bounded[facet_id] += within
-    return _OneByOne(everywhere, bounded)
+    return _PlacementCounts(unbounded, bounded)
 
 
-def _bounded(held: RollUp, counted: _OneByOne | None, theta: Sequence[Numbers]) -> Sequence[float]:
-    """By the position of a facet, how many placements the bounds on θ leave: a share of them where one cuts a bin."""
+def _bounded(facets: RollUp, counted: _PlacementCounts | None, theta: Sequence[Numbers]) -> Sequence[float]:
+    """Return the number of placements within the bounds of θ for each facet; an estimate where a bound cuts a bin."""
     if counted is not None:
-        return [counted.bounded.get(facet_id, 0) for facet_id in held.positions]
+        return [counted.bounded.get(facet_id, 0) for facet_id in facets.positions]
     if not theta:
-        return held.counts()
-    return held.shared([_share(theta, lower) for lower in BINS])
+        return facets.counts()
+    return facets.shared([_share(theta, lower) for lower in BINS])
 
 
-def _histogram(held: RollUp, counted: _OneByOne | None, matching: Mask) -> tuple[ThetaBin, ...]:
+def _histogram(facets: RollUp, counted: _PlacementCounts | None, matching: Mask) -> tuple[ThetaBin, ...]:
     if counted is None:
-        found: Mapping[int, int] = held.histogram(matching)
+        counts: Mapping[int, int] = facets.histogram(matching)
     else:
-        found = Counter()
-        for (facet_id, lower), count in counted.everywhere.items():
-            if matching[held.positions[facet_id]]:
-                found[lower] += count
-    bins = [ThetaBin(lower=lower, count=found[lower]) for lower in sorted(found) if lower != UNMEASURED]
-    return (*bins, *([ThetaBin(lower=None, count=found[UNMEASURED])] if UNMEASURED in found else []))
+        counts = Counter()
+        for (facet_id, lower), count in counted.unbounded.items():
+            if matching[facets.positions[facet_id]]:
+                counts[lower] += count
+    bins = [ThetaBin(lower=lower, count=counts[lower]) for lower in sorted(counts) if lower != UNMEASURED]
+    return (*bins, *([ThetaBin(lower=None, count=counts[UNMEASURED])] if UNMEASURED in counts else []))
 
 
 def _field_counts(
-    name: str, narrowed: Narrowed, held: RollUp, bounded: Sequence[float], matching: Mask
+    name: str, narrowed: Narrowed, facets: RollUp, bounded: Sequence[float], matching: Mask
 ) -> dict[str, int]:
-    """The counts of one field's values, its own filter left out, the largest first."""
-    others = [one for one in narrowed.facets if one.field != name]
-    mask = matching if len(others) == len(narrowed.facets) else held.mask(others)
+    """Return the counts of the values of one field without its own filter, the largest first."""
+    others = [choice for choice in narrowed.facets if choice.field != name]
+    mask = matching if len(others) == len(narrowed.facets) else facets.mask(others)
     counts: Counter[str] = Counter()
-    for value, count in sums(held.columns[name], bounded, mask).items():
+    for value, count in sums(facets.columns[name], bounded, mask).items():
         if round(count):
             counts[value or ABSENT] += round(count)
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:VALUES_SHOWN])
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FACET_VALUES_MAX])
 
 
 def _share(terms: Iterable[Numbers], lower: int) -> float:
-    """The share of a bin of θ that `terms` leave, if θ is spread evenly in it."""
+    """Return the share of a bin within `terms`, if θ is distributed evenly in the bin."""
     share = 1.0
     for term in terms:
         if lower == UNMEASURED:
@@ -461,59 +465,59 @@ def _overlap(term: Numbers, interval: Interval, lower: int) -> float:
 
 
 def _on_edges(term: Numbers) -> bool:
-    """Whether the bounds are edges of bins: from an edge on, or up to but without one; the last has its end too."""
+    """Whether all bounds are edges of bins, included at the low end and excluded at the high end."""
     if term.field != "theta":
         return not term.intervals
     return all(
-        (one.low is None or _is_edge(one.low, begins=not one.low_open))
-        and (one.high is None or _is_edge(one.high, begins=one.high_open))
-        for one in term.intervals
+        (interval.low is None or _is_edge(interval.low, begins=not interval.low_open))
+        and (interval.high is None or _is_edge(interval.high, begins=interval.high_open))
+        for interval in term.intervals
     )
 
 
 def _is_edge(bound: float, *, begins: bool) -> bool:
-    """Whether no bin has values on both sides of `bound`, which itself belongs to what `begins` with it, or not."""
+    """Whether no bin has values on both sides of `bound`. The bound belongs to the upper side if `begins`."""
     if bound >= THETA_MAX_DEGREES:
         return bound > THETA_MAX_DEGREES or not begins
     return begins and bound % BIN_DEGREES == 0
 
 
 def search_organs(session: Session, query: Query, limit: int, after: str | None = None) -> OrganPage:
-    """The next `limit` organs that `query` finds behind `after`, which is the `next` of the page before.
+    """Return the next `limit` organs of `query` after the cursor `after`, the `next` of the page before.
 
-    The order is total, so that pages neither repeat nor skip. Raises BadQuery for an `after` that is no such text,
-    NotFound, Ambiguous for a `like:` that names no organ.
+    The order is total, so pages do not repeat or skip organs. Raises BadQuery for an invalid cursor; NotFound and
+    Ambiguous for a `like:` that does not name one organ.
     """
-    cursor = _place(query, limit, after)
+    cursor = _parse_page(query, limit, after)
     return _page(session, query, narrow(session, query), limit, cursor)
 
 
 def count_organs(session: Session, query: Query, seconds: float | None = None) -> FacetCounts:
-    """How what `query` finds is spread over type, slot, dtype, architecture, licence and θ.
+    """Return the counts of `query` by type, slot, dtype, architecture, licence and θ.
 
-    Organs are counted at all of their places: `like:` and `unique:` change nothing. What takes longer than `seconds` to
-    count is left out.
+    Organs are counted at all of their places, also with `like:` and `unique:`. Filters that take longer than `seconds`
+    to count are left out.
     """
-    return _remembered_counts(session, query, narrow(session, query), seconds)
+    return _cached_counts(session, query, narrow(session, query), seconds)
 
 
 def search_and_count(
     session: Session, query: Query, limit: int, after: str | None, counts_seconds: float
 ) -> tuple[OrganPage, FacetCounts]:
-    """Both at once, of one state of the catalog."""
-    cursor = _place(query, limit, after)
+    """Return page and counts from the same state of the catalog."""
+    cursor = _parse_page(query, limit, after)
     narrowed = narrow(session, query)
     page = _page(session, query, narrowed, limit, cursor)
-    return page, _remembered_counts(session, query, narrowed, counts_seconds)
+    return page, _cached_counts(session, query, narrowed, counts_seconds)
 
 
-def _remembered_counts(session: Session, query: Query, narrowed: Narrowed, seconds: float | None) -> FacetCounts:
-    """The counts, remembered for the pages that follow unless they were hurried."""
+def _cached_counts(session: Session, query: Query, narrowed: Narrowed, seconds: float | None) -> FacetCounts:
+    """Return the counts, which are cached for the next pages unless they were hurried."""
     key = ("counts", frozenset(query.terms), narrowed.models_asked)
-    return remembered(session, key, lambda: facet_counts(session, narrowed, seconds), lambda made: not made.hurried)
+    return cached(session, key, lambda: facet_counts(session, narrowed, seconds), lambda counts: not counts.hurried)
 
 
-def _place(query: Query, limit: int, after: str | None) -> Cursor | None:
+def _parse_page(query: Query, limit: int, after: str | None) -> Cursor | None:
     check_limit(limit)
     return None if after is None else parse_cursor(str(query), after, missing=query.like is None)
 
@@ -522,23 +526,22 @@ def _page(session: Session, query: Query, narrowed: Narrowed, limit: int, cursor
     rows: Sequence[tuple[float | None, int]]
     notes = list(narrowed.notes)
     if query.like is not None:
-        rows, more_notes = alike_placements(session, narrowed, query, cursor, limit + 1)
-        notes += more_notes
+        rows, like_notes = alike_placements(session, narrowed, query, cursor, limit + 1)
+        notes += like_notes
     else:
         rows = ranked_placements(session, narrowed, query.sort, query.unique, cursor, limit + 1)
-    shown = rows[:limit]
-    likeness = {row_id: value for value, row_id in shown} if query.like is not None else {}
-    items = _found(session, [row_id for _, row_id in shown], likeness)
-    place = Cursor(*shown[-1]) if len(rows) > limit else None
-    return OrganPage(items=items, next=cursor_text(str(query), place) if place else None, notes=tuple(notes))
+    likeness = {row_id: value for value, row_id in rows[:limit]} if query.like is not None else {}
+    items = _load(session, [row_id for _, row_id in rows[:limit]], likeness)
+    last = Cursor(*rows[limit - 1]) if len(rows) > limit else None
+    return OrganPage(items=items, next=cursor_text(str(query), last) if last else None, notes=tuple(notes))
 
 
 _PLACES = Placement.__table__
 _ORGANS, _BLOBS, _MODELS = Organ.__table__, Blob.__table__, Model.__table__
 _PLACED = ("name", "type", "tower", "block", "slot", "dtype", "size_bytes", *MEASURE_NAMES)
 """Members of PlacedOrgan that are columns of placements."""
-_FOUND: Any = (
-    # Columns, not objects: half of a search's time went into making those.
+_ROWS: Any = (
+    # Columns instead of objects: to create objects took half of the time of a search.
     select(
         _PLACES.c.id,
         _BLOBS.c.digest,
@@ -559,14 +562,14 @@ _FOUND: Any = (
 )
 
 
-def _found(session: Session, ids: Sequence[int], likeness: Mapping[int, float | None]) -> tuple[PlacedOrgan, ...]:
-    """The placements `ids`, in that order."""
+def _load(session: Session, ids: Sequence[int], likeness: Mapping[int, float | None]) -> tuple[PlacedOrgan, ...]:
+    """Return the placements `ids`, in that order."""
     if not ids:
         return ()
-    found = {}
-    for row in session.execute(_FOUND, {"ids": list(ids)}):
+    organs = {}
+    for row in session.execute(_ROWS, {"ids": list(ids)}):
         row_id, digest, namespace, model, version, shape, architecture, license_, nonfinite, *placed = row
-        found[row_id] = PlacedOrgan(
+        organs[row_id] = PlacedOrgan(
             digest=Digest(digest),
             model=f"{namespace}/{model}@{version}",
             shape=shape_of(shape),
@@ -576,11 +579,11 @@ def _found(session: Session, ids: Sequence[int], likeness: Mapping[int, float | 
             likeness=likeness.get(row_id),
             **dict(zip(_PLACED, placed, strict=True)),
         )
-    return tuple(found[row_id] for row_id in ids)
+    return tuple(organs[row_id] for row_id in ids)
 
 
 _COLUMNS: dict[str, Any] = {
-    "new": Model.id,  # ids are given in the order of registration
+    "new": Model.id,  # ids follow the order of registration
     "theta": Model.mean_theta,
     "signal": Model.mean_signal,
     "params": Model.parameters,
@@ -594,9 +597,9 @@ _COLUMNS: dict[str, Any] = {
 def search_models(
     session: Session, query: Query, limit: int, after: str | None = None, *, ranked: bool = False
 ) -> ModelPage:
-    """The next `limit` visible models that `query` finds behind `after`; those without the sort's value last.
+    """Return the next `limit` visible models of `query` after the cursor `after`; those without a sort value come last.
 
-    With `ranked` only what is compared in rankings: complete models, no adapters and no vocabularies. Raises BadQuery.
+    With `ranked`, only complete models, without adapters, vocabularies and chimeras. Raises BadQuery.
     """
     check_limit(limit)
     text = f"{'ranked ' if ranked else ''}{query}"
@@ -608,36 +611,36 @@ def search_models(
     statement = select(Model).where(Model.state == "visible", *conditions)
     column = _COLUMNS[query.sort.field]
     if after is not None:
-        statement = _behind(statement, column, query.sort, parse_cursor(text, after))
+        statement = _after(statement, column, query.sort, parse_cursor(text, after))
     order = (column.desc(), Model.id.desc()) if query.sort.descending else (column, Model.id)
     rows = session.scalars(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
-    shown = tuple(rows[:limit])
-    place = Cursor(getattr(shown[-1], column.key), shown[-1].id) if len(rows) > limit else None
-    composed = composed_among(session, [model.id for model in shown])
+    models = rows[:limit]
+    last = Cursor(getattr(models[-1], column.key), models[-1].id) if len(rows) > limit else None
+    composed = composed_among(session, [model.id for model in models])
     return ModelPage(
-        items=tuple(model_summary(model, composed=model.id in composed) for model in shown),
-        next=cursor_text(text, place) if place else None,
+        items=tuple(model_summary(model, composed=model.id in composed) for model in models),
+        next=cursor_text(text, last) if last else None,
         notes=tuple(notes),
     )
 
 
 def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[ColumnElement[bool]]:
-    def shown(column: Any) -> Select[Any]:
+    def visible(column: Any) -> Select[Any]:
         return select(column).where(Model.state == "visible")
 
     conditions: list[ColumnElement[bool]] = []
     kind = case((Model.complete.is_(false()), PARTIAL), (is_composed(), CHIMERA), else_=Model.kind)
     for name, column in (("kind", kind), ("arch", Model.architecture), ("license", Model.license)):
         for choice in query.choices(name):
-            values = choice.values if name == "kind" else known_values(session, choice, shown(column), notes)
-            stated: Any = func.coalesce(column, "")
-            conditions.append(stated.not_in(values) if choice.negated else stated.in_(values))
+            values = choice.values if name == "kind" else known_values(session, choice, visible(column), notes)
+            text: Any = func.coalesce(column, "")
+            conditions.append(text.not_in(values) if choice.negated else text.in_(values))
     return conditions
 
 
-def _behind(statement: Select[Model], column: Any, sort: Sort, after: Cursor) -> Select[Model]:
+def _after(statement: Select[Model], column: Any, sort: Sort, after: Cursor) -> Select[Model]:
     step = Model.id < after.id if sort.descending else Model.id > after.id
     if after.value is None:
         return statement.where(column.is_(None), step)
-    here, there = tuple_(column, Model.id), tuple_(after.value, after.id)
-    return statement.where(or_(here < there if sort.descending else here > there, column.is_(None)))
+    position, last = tuple_(column, Model.id), tuple_(after.value, after.id)
+    return statement.where(or_(position < last if sort.descending else position > last, column.is_(None)))

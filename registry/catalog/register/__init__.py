@@ -1,11 +1,11 @@
 """Every INSERT, UPDATE and DELETE, as functions that take a session and never commit.
 
 chimeras     rows of chimeras: recipe, findings, lineage, how organs were computed, and verdicts
-models       register a model with everything that belongs to it in one transaction
-facets       facet counts over visible placements and running totals
-jobs         the life of a job: asked for, taken up by a runner, kept alive, ended
+models       register a model with all of its rows in one transaction; show, hide, edit and remove it
+facets       counts of visible placements by facet, and running totals
+jobs         the life of a job: queued, claimed by a runner, renewed, ended
 accounts     contributors with accounts, their tokens, and the sessions of their browsers
-events       the event log and the contributors that it names
-organs       rows of blobs, of the ingests that lease them
+events       the event log
+organs       rows of blobs, of ingests with their leases, and of organs with their measures
 submissions  rows of uploads and submissions
 """

@@ -13,7 +13,7 @@ from organs.registry.catalog.queries.accounts import (
     KnownToken,
     contributor_by_name,
     descendants_of,
-    is_good,
+    is_valid,
     token_by_public_id,
 )
 from organs.registry.catalog.register.events import record_event
@@ -25,51 +25,52 @@ from organs.registry.names import check_new_name, parse_model_name
 from organs.registry.tokens import NewToken, new_page_token, new_token, secret_sha256
 
 TOKENS_MAX = 50
-"""Good ones that a contributor may have at once."""
+"""Valid tokens that a contributor may have at once."""
 SESSION = timedelta(days=14)
 SESSIONS_MAX = 50
-"""Of one token; the oldest makes room."""
+"""Sessions of one token; a further one replaces the oldest."""
 PAGE_TOKEN = timedelta(hours=1)
-USE_NOTED_EVERY = timedelta(minutes=10)
+USE_INTERVAL = timedelta(minutes=10)
+"""The use of a token is recorded at most once in this time."""
 LOCAL = "local"
-"""Whoever works at the registry's own machine: the command, and the pages of a server that only it can reach."""
+"""The contributor for users on the registry's own machine: the command, and servers that only it can reach."""
 _STATE_ACTIONS = {"active": Action.RESUME_CONTRIBUTOR, "suspended": Action.SUSPEND_CONTRIBUTOR}
 
 
 def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> Contributor:
-    """A new contributor, whose namespace has the same name. Raises BadName, BadInput where the name is taken."""
-    parse_model_name(f"{name}/model")  # the rules of a namespace
+    """Add a contributor, whose namespace has the same name. Raises BadName; BadInput if the name is taken."""
+    parse_model_name(f"{name}/model")  # applies the rules of a namespace
     if "/" in name or "@" in name:
-        raise BadName(f"{name[:100]!r} is not a contributor's name: leave out / and @")
+        raise BadName(f"{name[:100]!r} is not a valid contributor name: leave out / and @")
     check_new_name(name)
     taken = session.scalar(select(Contributor.name).where(func.lower(Contributor.name) == name.lower()).limit(1))
     if taken is not None:
-        raise BadInput(f"there is a contributor {taken} already")
-    found = Contributor(name=name, created_at=now(), state="active", quota_bytes=quota_bytes)
-    session.add(found)
+        raise BadInput(f"the contributor {taken} exists already")
+    contributor = Contributor(name=name, created_at=now(), state="active", quota_bytes=quota_bytes)
+    session.add(contributor)
     session.flush()
     record_event(session, by, Action.ADD_CONTRIBUTOR, name)
-    return found
+    return contributor
 
 
 def set_contributor_state(session: Session, name: str, state: str, by: str = LOCAL) -> Contributor:
-    """Suspend a contributor (`suspended`) or let them in again (`active`). Raises NotFound, NotAllowed for `local`."""
-    found = contributor_by_name(session, name)
-    if found.name == LOCAL:
-        raise NotAllowed(f"{LOCAL} is whoever works at this machine, and cannot be suspended")
-    if found.state != state:
-        found.state = state
-        record_event(session, by, _STATE_ACTIONS[state], found.name)
-    return found
+    """Suspend a contributor (`suspended`) or resume them (`active`). Raises NotFound; NotAllowed for `local`."""
+    contributor = contributor_by_name(session, name)
+    if contributor.name == LOCAL:
+        raise NotAllowed(f"{LOCAL} means all users of this machine: it cannot be suspended")
+    if contributor.state != state:
+        contributor.state = state
+        record_event(session, by, _STATE_ACTIONS[state], contributor.name)
+    return contributor
 
 
 def set_quota(session: Session, name: str, quota_bytes: int | None, by: str = LOCAL) -> Contributor:
-    """What may be kept for a contributor; None is what the server gives to everybody. Raises NotFound."""
-    found = contributor_by_name(session, name)
-    found.quota_bytes = quota_bytes
-    told = "the default" if quota_bytes is None else f"{quota_bytes} bytes"
-    record_event(session, by, Action.SET_QUOTA, found.name, told)
-    return found
+    """Set the quota of a contributor; None is the default of the server. Raises NotFound."""
+    contributor = contributor_by_name(session, name)
+    contributor.quota_bytes = quota_bytes
+    text = "the default" if quota_bytes is None else f"{quota_bytes} bytes"
+    record_event(session, by, Action.SET_QUOTA, contributor.name, text)
+    return contributor
 
 
 def create_token(
@@ -83,7 +84,7 @@ def create_token(
     """Create a token of a contributor, as an administrator does: without a parent, with any of the scopes.
 
     It expires after `days`; None means never. Its text is in the result and is not stored.
-    Raises BadInput, BadValue; NotAllowed for `local`, and where TOKENS_MAX tokens are good.
+    Raises BadInput, BadValue; NotAllowed for `local`, and if TOKENS_MAX tokens are valid.
     """
     expires_at = None if days is None else now() + _lifetime(days)
     return _add_token(session, contributor_id, scopes, label, expires_at, None, by)
@@ -96,7 +97,7 @@ def create_child_token(
 
     It expires after `days`, or with its parent if that is sooner; None means with its parent. It is revoked with its
     parent. Raises BadInput, BadValue; NotAllowed for a parent without the scope `tokens`, for scopes that the parent
-    does not have, and where TOKENS_MAX tokens are good; BadToken for a parent that was revoked or has expired.
+    does not have, and if TOKENS_MAX tokens are valid; BadToken for a parent that was revoked or has expired.
     """
     parent = session.get_one(Token, parent_id)
     moment = now()
@@ -105,7 +106,9 @@ def create_child_token(
     _need_manager(parent)
     missing = sorted(set(scopes) - set(parent.scopes.split()))
     if missing:
-        raise NotAllowed(f"a token can only give scopes that it has; this one does not have {', '.join(missing)[:80]}")
+        raise NotAllowed(
+            f"a token can only give scopes that it has; this token does not have {', '.join(missing)[:80]}"
+        )
     limits = [parent.expires_at, None if days is None else moment + _lifetime(days)]
     expires_at = min((limit for limit in limits if limit is not None), default=None)
     owner = session.get_one(Contributor, parent.contributor_id)
@@ -118,46 +121,48 @@ def revoke_token(session: Session, public_id: str, by: str = LOCAL) -> Token:
 
 
 def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:
-    """Revoke what the token `holder_id` may revoke, with the tokens that it created: itself, and with the scope
-    `tokens` those that it created, directly or through others.
+    """Revoke a token with all tokens that it created, by the rights of the token `holder_id`.
 
-    Raises NotAllowed for another token of the contributor, and without the scope for every other; NotFound.
+    It may revoke itself, and with the scope `tokens` the tokens that it created, directly or through others. Raises
+    NotAllowed for other tokens of the contributor, and without the scope for every other token; NotFound.
     """
     holder = session.get_one(Token, holder_id)
     owner = session.get_one(Contributor, holder.contributor_id)
     if holder.public_id == public_id:
         return _revoke(session, holder, owner.name)
     _need_manager(holder)
-    found = token_by_public_id(session, public_id, owner.id)
-    if found not in descendants_of(session, holder.id):
+    token = token_by_public_id(session, public_id, owner.id)
+    if token not in descendants_of(session, holder.id):
         raise NotAllowed(
-            f"{found.public_id} was not created by this token: revoke it with itself or with the token that created "
+            f"{token.public_id} was not created by this token: revoke it with itself or with the token that created "
             "it, or ask an administrator"
         )
-    return _revoke(session, found, owner.name)
+    return _revoke(session, token, owner.name)
 
 
-def note_use(session: Session, account: KnownToken) -> None:
-    """That a token was used, to USE_NOTED_EVERY."""
+def record_use(session: Session, account: KnownToken) -> None:
+    """Record that a token was used just now."""
     session.execute(update(Token).where(Token.id == account.token_id).values(last_used_at=now()))
 
 
 def is_use_due(account: KnownToken, moment: datetime) -> bool:
-    """Whether its use is to be noted again."""
-    return account.last_used_at is None or moment - account.last_used_at > USE_NOTED_EVERY
+    """Whether its use must be recorded again."""
+    return account.last_used_at is None or moment - account.last_used_at > USE_INTERVAL
 
 
 def open_session(session: Session, account: KnownToken) -> str:
-    """Log a browser in by the token of `account`; the secret for its cookie."""
-    forget_sessions(session)
+    """Log a browser in with the token of `account`; return the secret for its cookie."""
+    _remove_expired_sessions(session)
     moment = now()
-    own = select(WebSession.id).where(WebSession.token_id == account.token_id).order_by(WebSession.id.desc())
-    surplus = session.scalars(own).all()[SESSIONS_MAX - 1 :]
+    sessions = select(WebSession.id).where(WebSession.token_id == account.token_id).order_by(WebSession.id.desc())
+    surplus = session.scalars(sessions).all()[SESSIONS_MAX - 1 :]
     session.execute(delete(WebSession).where(WebSession.id.in_(surplus)))
     secret = secrets.token_urlsafe(32)
-    until = moment + SESSION if account.expires_at is None else min(moment + SESSION, account.expires_at)
+    ends_at = moment + SESSION if account.expires_at is None else min(moment + SESSION, account.expires_at)
     session.add(
-        WebSession(secret_sha256=secret_sha256(secret), token_id=account.token_id, created_at=moment, expires_at=until)
+        WebSession(
+            secret_sha256=secret_sha256(secret), token_id=account.token_id, created_at=moment, expires_at=ends_at
+        )
     )
     record_event(session, account.name, Action.LOG_IN)
     session.flush()
@@ -165,18 +170,18 @@ def open_session(session: Session, account: KnownToken) -> str:
 
 
 def end_session(session: Session, session_id: int) -> None:
-    """Log a browser out: its pages' tokens end too."""
+    """Log a browser out; the tokens of its pages end too."""
     session.execute(delete(WebSession).where(WebSession.id == session_id))
 
 
 def open_page_token(session: Session, session_id: int, scopes: Collection[str]) -> NewToken:
-    """A token for a page of that session, good for `scopes` as far as its contributor's token is, and for an hour."""
+    """Create a token for a page of the session: valid for an hour, for `scopes` that the session's token has."""
     moment = now()
     session.execute(delete(PageToken).where(PageToken.session_id == session_id, PageToken.expires_at <= moment))
-    made = new_page_token()
+    token = new_page_token()
     session.add(
         PageToken(
-            secret_sha256=made.sha256,
+            secret_sha256=token.sha256,
             session_id=session_id,
             scopes=" ".join(scope for scope in SCOPES if scope in scopes),
             created_at=moment,
@@ -184,11 +189,10 @@ def open_page_token(session: Session, session_id: int, scopes: Collection[str]) 
         )
     )
     session.flush()
-    return made
+    return token
 
 
-def forget_sessions(session: Session) -> None:
-    """Remove sessions that have ended by themselves."""
+def _remove_expired_sessions(session: Session) -> None:
     session.execute(delete(WebSession).where(WebSession.expires_at <= now()))
 
 
@@ -199,7 +203,7 @@ def _need_manager(token: Token) -> None:
 
 def _lifetime(days: int) -> timedelta:
     if not 1 <= days <= TOKEN_DAYS_MAX:
-        raise BadInput(f"a token is good for 1 to {TOKEN_DAYS_MAX} days")
+        raise BadInput(f"a token is valid for 1 to {TOKEN_DAYS_MAX} days")
     return timedelta(days=days)
 
 
@@ -212,25 +216,25 @@ def _add_token(
     parent_id: int | None,
     by: str,
 ) -> NewToken:
-    """Write the row of a new token, after the checks that hold whoever creates it."""
+    """Write the row of a new token, after the checks that hold for every creator."""
     if session.get_one(Contributor, contributor_id).name == LOCAL:
-        raise NotAllowed(f"{LOCAL} is whoever works at this machine, and has no tokens: make a contributor for them")
+        raise NotAllowed(f"{LOCAL} means all users of this machine and has no tokens: add a contributor first")
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
-        raise BadInput(f"{', '.join(unknown)[:80] or 'nothing'!r} is no scope: there is {', '.join(SCOPES)}")
+        raise BadInput(f"{', '.join(unknown)[:80] or 'nothing'!r} is not a scope: use {', '.join(SCOPES)}")
     moment = now()
-    good = session.scalar(
-        select(func.count()).select_from(Token).where(Token.contributor_id == contributor_id, is_good(moment))
+    valid = session.scalar(
+        select(func.count()).select_from(Token).where(Token.contributor_id == contributor_id, is_valid(moment))
     )
-    if (good or 0) >= TOKENS_MAX:
-        raise NotAllowed(f"{good} tokens are good already: revoke some first")
-    made = new_token()
+    if (valid or 0) >= TOKENS_MAX:
+        raise NotAllowed(f"{valid} tokens are valid already, the most allowed: revoke some first")
+    token = new_token()
     session.add(
         Token(
             contributor_id=contributor_id,
             parent_id=parent_id,
-            public_id=made.public_id,
-            secret_sha256=made.sha256,
+            public_id=token.public_id,
+            secret_sha256=token.sha256,
             scopes=" ".join(scope for scope in SCOPES if scope in scopes),
             label=checked_text(label.strip(), "the label", 96),
             created_at=moment,
@@ -238,16 +242,16 @@ def _add_token(
         )
     )
     session.flush()
-    record_event(session, by, Action.CREATE_TOKEN, made.public_id, " ".join(sorted(scopes)))
-    return made
+    record_event(session, by, Action.CREATE_TOKEN, token.public_id, " ".join(sorted(scopes)))
+    return token
 
 
 def _revoke(session: Session, token: Token, by: str) -> Token:
-    """Revoke a token and its descendants, and end their sessions. What is revoked already stays as it is."""
+    """Revoke a token and its descendants, and end their sessions. Revoked tokens keep their times."""
     moment = now()
-    for one in (token, *descendants_of(session, token.id)):
-        if one.revoked_at is None:
-            one.revoked_at = moment
-            session.execute(delete(WebSession).where(WebSession.token_id == one.id))
-            record_event(session, by, Action.REVOKE_TOKEN, one.public_id)
+    for revoked in (token, *descendants_of(session, token.id)):
+        if revoked.revoked_at is None:
+            revoked.revoked_at = moment
+            session.execute(delete(WebSession).where(WebSession.token_id == revoked.id))
+            record_event(session, by, Action.REVOKE_TOKEN, revoked.public_id)
     return token

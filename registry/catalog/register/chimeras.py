@@ -17,7 +17,7 @@ from organs.registry.catalog.vocabulary import shown_text
 
 
 def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> None:
-    """Write `record` beside `model`, which has been registered in the same transaction."""
+    """Write `record` for `model`, which was registered in the same transaction."""
     session.add(
         Chimera(
             model_id=model.id,
@@ -34,36 +34,36 @@ def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> N
     session.flush()
     if model.state == "visible":
         count_grafts(session, model)
-    keys = {key for one in record.computations for key in (one.organ, *(source for source, _ in one.sources))}
+    keys = {computation.organ for computation in record.computations}
+    keys |= {source for computation in record.computations for source, _ in computation.sources}
     ids = organ_ids(session, keys)
-    for one in record.computations:
-        _insert_computation(session, one, ids, model.created_at)
+    for computation in record.computations:
+        _insert_computation(session, computation, ids, model.created_at)
     session.flush()
 
 
 def count_grafts(session: Session, model: Model, sign: int = 1) -> None:
-    """Add (or, with `sign` -1, take away) `model`, if it is a chimera, from the counts of those it has organs of."""
+    """Add `model`, if it is a chimera, to the counts of its donors; with `sign` -1, subtract it."""
     donors = session.scalars(donors_of(model.id)).all()
     session.execute(update(Model).where(Model.id.in_(donors)).values(grafts=Model.grafts + sign))
 
 
 def _insert_computation(
-    session: Session, record: ComputationRecord, ids: Mapping[OrganKey, int], made_at: datetime
+    session: Session, record: ComputationRecord, ids: Mapping[OrganKey, int], created_at: datetime
 ) -> None:
-    """An organ that two computations give is recorded with both."""
+    """Write one computation. An organ that is the result of two computations has a row for each."""
     organ_id = ids[record.organ]
     insert_missing(session, Computation, [{"key": record.key, "organ_id": organ_id, "made": record.made}])
     for source, relation in dict.fromkeys(record.sources):
         if source in ids and ids[source] != organ_id:
-            edge = _edge(made_at, relation, child_organ_id=organ_id, parent_organ_id=ids[source])
-            session.add(edge)
+            session.add(_edge(created_at, relation, child_organ_id=organ_id, parent_organ_id=ids[source]))
 
 
 def _edge(created_at: datetime, relation: str, **ends: int) -> Lineage:
     return Lineage(relation=relation, evidence="recorded", created_at=created_at, **ends)
 
 
-def keep_score(
+def record_score(
     session: Session,
     file_digest: str,
     text_digest: str,
@@ -72,7 +72,7 @@ def keep_score(
     reading: str,
     perplexity: float | None,
 ) -> None:
-    """Keep the reading (JSON) of a file on a text; what is kept already stays."""
+    """Store the reading (JSON) of a file on a text, unless one is stored already."""
     row = {
         "file_digest": file_digest,
         "text_digest": text_digest,
@@ -86,7 +86,7 @@ def keep_score(
 
 
 def add_verdict(session: Session, model_id: int, runtime: str, verdict: str, reason: str, report: str) -> int:
-    """Write down a verdict on a model; `report` is JSON. Its id."""
+    """Store a verdict on a model; `report` is JSON. Return its id."""
     row = Verdict(
         model_id=model_id,
         runtime=shown_text(runtime, 256),

@@ -1,4 +1,4 @@
-"""The event log and the contributors that it names. Rows are added, never changed."""
+"""The event log. Rows are added and never changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from organs.registry.catalog.vocabulary import Action, checked_text, shown_text
 
 
 def contributor_id(session: Session, name: str) -> int:
-    """The id of the contributor `name`, made on first use."""
+    """Return the id of the contributor `name`, who is added if there is none."""
     row = {"name": checked_text(name, "the contributor's name", 96), "created_at": now()}
     insert_missing(session, Contributor, [row])
     return session.scalars(select(Contributor.id).where(Contributor.name == name)).one()
@@ -21,20 +21,20 @@ def record_event(
     session: Session,
     contributor: str,
     action: Action,
-    what: str = "",
-    said: str = "",
+    subject: str = "",
+    note: str = "",
     *,
     model_id: int | None = None,
     submission: int | None = None,
 ) -> None:
-    """Note that `contributor` did `action` to `what`: a model, a contributor, a token. `said` is why, or which."""
-    numbered = what if submission is None else f"{what}, submission {submission}"
+    """Record that `contributor` did `action` to `subject`: a model, a contributor, a token. `note` has details."""
+    numbered = subject if submission is None else f"{subject}, submission {submission}"
     session.add(
         Event(
             at=now(),
             contributor_id=contributor_id(session, contributor),
             action=action,
             model_id=model_id,
-            text=shown_text(f"{numbered}: {said}" if said else numbered),
+            text=shown_text(f"{numbered}: {note}" if note else numbered),
         )
     )

@@ -1,4 +1,4 @@
-"""Facet counts over visible placements and running totals, kept in the transaction that changes them."""
+"""Counts of visible placements by facet, and running totals, updated in the transaction that changes them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.about import RegistryTotals
 
 FACETS_A_MODEL_MAX = 1000
-"""Real models have some dozens. One made to have a slot for each of its tensors must not slow every search down."""
-ODD_SLOT = "(odd)"
-"""The slot of the facets behind the limit: such placements are found by all other fields."""
+"""Real models have some dozens. A hostile model with a slot for each tensor must not slow down every search."""
+OTHER_SLOT = "(odd)"
+"""The slot of facets beyond the limit: searches find such placements by all other fields."""
 
-_KEYS_A_STATEMENT = 100
+_STATEMENT_KEYS = 100
 
 
 class FacetKey(NamedTuple):
-    """What a placement is found by. An architecture or licence that is not stated is the empty text."""
+    """The values of a facet. A missing architecture or licence is the empty text."""
 
     type: str
     tower: str
@@ -43,45 +43,45 @@ class FacetKey(NamedTuple):
 
 
 class Counted(Protocol):
-    """What of a placement is counted."""
+    """The attributes of a placement that are counted."""
 
     @property
     def facet_id(self) -> int:
-        """Its facet."""
+        """The id of its facet."""
 
     @property
     def theta(self) -> float | None:
-        """In degrees."""
+        """θ in degrees."""
 
 
 def facet_ids(session: Session, keys: Iterable[FacetKey]) -> dict[FacetKey, int]:
-    """The ids of the facets of `keys`, made where they are new."""
-    wanted = sorted(set(keys))
-    insert_missing(session, Facet, [key._asdict() for key in wanted])
+    """Return the ids of the facets of `keys`; new facets are added."""
+    unique = sorted(set(keys))
+    insert_missing(session, Facet, [key._asdict() for key in unique])
     columns = [getattr(Facet, name) for name in FacetKey._fields]
-    found: dict[FacetKey, int] = {}
-    for batch in batches(wanted, _KEYS_A_STATEMENT):
+    ids: dict[FacetKey, int] = {}
+    for batch in batches(unique, _STATEMENT_KEYS):
         for facet_id, *key in session.execute(select(Facet.id, *columns).where(tuple_(*columns).in_(batch))):
-            found[FacetKey(*key)] = facet_id
-    return found
+            ids[FacetKey(*key)] = facet_id
+    return ids
 
 
 def bounded_keys(keys: Iterable[FacetKey]) -> list[FacetKey]:
-    """The `keys` of one model's placements in order; from the thousandth different one on the slot is left out."""
-    kept: set[FacetKey] = set()
-    found = []
+    """Return the `keys` of a model's placements in order; beyond FACETS_A_MODEL_MAX, new keys lose their slot."""
+    seen: set[FacetKey] = set()
+    bounded = []
     for key in keys:
-        if key not in kept and len(kept) >= FACETS_A_MODEL_MAX:
-            found.append(key._replace(slot=ODD_SLOT))
-            continue
-        kept.add(key)
-        found.append(key)
-    return found
+        if key in seen or len(seen) < FACETS_A_MODEL_MAX:
+            seen.add(key)
+            bounded.append(key)
+        else:
+            bounded.append(key._replace(slot=OTHER_SLOT))
+    return bounded
 
 
 def count_placements(session: Session, placements: Sequence[Counted], sign: int = 1) -> None:
-    """Add (or, with `sign` -1, take away) a model's placements from the counts."""
-    counts: Mapping[tuple[int, int], int] = Counter((one.facet_id, theta_bin(one.theta)) for one in placements)
+    """Add the placements of a model to the counts; with `sign` -1, subtract them."""
+    counts = Counter((placement.facet_id, theta_bin(placement.theta)) for placement in placements)
     rows = [
         {"facet_id": facet_id, "theta_bin": lower, "placements": sign * number}
         for (facet_id, lower), number in sorted(counts.items())
@@ -90,28 +90,28 @@ def count_placements(session: Session, placements: Sequence[Counted], sign: int 
 
 
 class Sized(Protocol):
-    """What of a blob is counted."""
+    """The attributes of a blob that are counted."""
 
     @property
     def size_bytes(self) -> int:
-        """Plain."""
+        """Plain bytes."""
 
     @property
     def stored_bytes(self) -> int:
-        """Stored."""
+        """Stored bytes."""
 
 
 def add_to_totals(session: Session, changes: Mapping[str, int]) -> None:
-    """Add `changes`, by the name of the total; what is negative is taken away."""
-    # In one order for everybody, so that two writers never wait in a ring.
+    """Add `changes`, positive or negative, by the name of the total."""
+    # All writers lock rows in the same order, so that no two wait for each other.
     rows = [{"name": name, "value": change} for name, change in sorted(changes.items()) if change]
     insert_or_add(session, Total, ["name"], "value", rows)
 
 
-def blob_changes(came: Iterable[Sized], went: Iterable[Sized] = ()) -> Counter[str]:
-    """What the totals change by when the blobs `came` count from now on, and those that `went` no longer do."""
+def blob_changes(added: Iterable[Sized], removed: Iterable[Sized] = ()) -> Counter[str]:
+    """Return the changes of the totals if the blobs `added` begin to count, and those `removed` no longer count."""
     changes: Counter[str] = Counter()
-    for sign, blobs in ((1, came), (-1, went)):
+    for sign, blobs in ((1, added), (-1, removed)):
         for blob in blobs:
             changes["blobs"] += sign
             changes["size_bytes"] += sign * blob.size_bytes
@@ -120,12 +120,12 @@ def blob_changes(came: Iterable[Sized], went: Iterable[Sized] = ()) -> Counter[s
 
 
 def is_counted(state: str) -> bool:
-    """Whether a blob in `state` counts: all but those that are doomed."""
+    """Whether a blob in `state` counts: every blob that is not doomed."""
     return state != "doomed"
 
 
 def repair_totals(session: Session) -> dict[str, tuple[int, int]]:
-    """Count everything and write it down; for each total that was wrong, what was kept and what is right."""
+    """Count again and correct the totals; return the stored and the right value of each wrong total."""
     counted = counted_totals(session)
     wrong = differences(running_totals(session), counted)
     if wrong:
@@ -136,7 +136,7 @@ def repair_totals(session: Session) -> dict[str, tuple[int, int]]:
     return wrong
 
 
-def differences(kept: RegistryTotals, counted: RegistryTotals) -> dict[str, tuple[int, int]]:
-    """The totals that differ, by name: as they are kept, and as they should be."""
+def differences(stored: RegistryTotals, counted: RegistryTotals) -> dict[str, tuple[int, int]]:
+    """Return the stored and the counted value of the totals that differ, by name."""
     right = structs.asdict(counted)
-    return {name: (value, right[name]) for name, value in structs.asdict(kept).items() if value != right[name]}
+    return {name: (value, right[name]) for name, value in structs.asdict(stored).items() if value != right[name]}

@@ -1,6 +1,6 @@
-"""Register a model with everything that belongs to it in one transaction; then show, hide, edit or remove it.
+"""Models: register one with all of its rows in one transaction; show, hide, edit or remove it.
 
-The bytes of a model never change after it is registered.
+The bytes of a registered model never change.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from organs.registry.catalog.tables import (
     Verdict,
     now,
 )
-from organs.registry.catalog.vocabulary import Action, checked_text, different_words, shown_text
+from organs.registry.catalog.vocabulary import Action, checked_text, shown_text, unique_words
 from organs.registry.digest import Digest
 from organs.registry.entities.published import (
     BASE_MAX,
@@ -83,7 +83,7 @@ from organs.registry.names import parse_model_name
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The model's row, and whether it is new."""
+    """The row of a model, and whether it is new."""
 
     model: Model
     created: bool
@@ -92,19 +92,19 @@ class Registered:
 def register_model(session: Session, record: ModelRecord, *, keep_name: bool) -> Registered:
     """Write `record` with its organs, placements, files, lineage, facets and event; its blobs must have rows.
 
-    The same bytes under the same name are not registered twice; with `keep_name` false, nor under another name. A
-    name that stands for other bytes gets the next version.
+    The same bytes are registered only once under one name; without `keep_name`, also only once under all names. If the
+    name has other bytes, the model becomes its next version. Raises MissingBlob if blobs were swept meanwhile.
     """
-    same = registered_already(session, record, keep_name)
+    same = existing_model(session, record, keep_name)
     if same is not None:
         if same.nonfinite_tensors is None:
             record_counts(session, record.placements)
             count_nonfinite_tensors(session, same.id)
         return Registered(same, created=False)
-    wanted = _digests(record)
-    blobs = blobs_by_digest(session, wanted)
-    if swept := wanted - blobs.keys():
-        raise MissingBlob(f"{len(swept)} blobs were swept while the ingest slept; run it again")
+    digests = _digests(record)
+    blobs = blobs_by_digest(session, digests)
+    if swept := digests - blobs.keys():
+        raise MissingBlob(f"{len(swept)} blobs were swept while the ingest was suspended: run it again")
     organs = register_organs(session, record.placements, blobs)
     unseen = count_unseen(session, list(organs.values()))
     measured = _measured(session, organs)
@@ -127,7 +127,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     return Registered(model, created=True)
 
 
-def registered_already(session: Session, record: ModelRecord, keep_name: bool) -> Model | None:
+def existing_model(session: Session, record: ModelRecord, keep_name: bool) -> Model | None:
     """Return the model that `register_model` would return instead of registering a new one, or None."""
     same = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
     if same is None and record.state == "quarantined":
@@ -136,8 +136,8 @@ def registered_already(session: Session, record: ModelRecord, keep_name: bool) -
 
 
 def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
-    """Write the words that `model`, with these tags, is found by."""
-    words = different_words([model.namespace, model.name, model.title, *tags, model.description])
+    """Write the words by which searches find `model` with these tags."""
+    words = unique_words([model.namespace, model.name, model.title, *tags, model.description])
     insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
 
 
@@ -147,15 +147,12 @@ def _digests(record: ModelRecord) -> set[Digest]:
 
 
 def _measured(session: Session, organs: Mapping[OrganKey, int]) -> dict[int, dict[str, float | None]]:
-    """The rankable numbers of each organ, from whichever of its methods gives them."""
+    """Return the measures of each organ, by name, from all of its methods."""
     numbers: dict[int, dict[str, float | None]] = {organ_id: {} for organ_id in organs.values()}
     for batch in batches(sorted(numbers)):
         for row in session.scalars(select(Measurement).where(Measurement.organ_id.in_(batch))):
-            own = numbers[row.organ_id]
-            for name in MEASURE_NAMES:
-                value = getattr(row, name)
-                if value is not None:
-                    own[name] = value
+            values = ((name, getattr(row, name)) for name in MEASURE_NAMES)
+            numbers[row.organ_id].update((name, value) for name, value in values if value is not None)
     return numbers
 
 
@@ -181,11 +178,11 @@ def _insert_model(
         kind=record.kind,
         complete=record.complete,
         contributor_id=contributor_id(session, record.contributor),
-        architecture=_shown(record.architecture, 96),
-        title=_shown(record.title),
-        description=_shown(record.description),
-        license=_shown(record.license, 96),
-        size_label=_shown(record.size_label, 96),
+        architecture=_storable(record.architecture, 96),
+        title=_storable(record.title),
+        description=_storable(record.description),
+        license=_storable(record.license, 96),
+        size_label=_storable(record.size_label, 96),
         tags=json.dumps([shown_text(tag, 96) for tag in record.tags]),
         parameters=sum(prod(placement.shape) for placement in record.placements),
         tensors=len(record.placements),
@@ -203,13 +200,13 @@ def _insert_model(
 
 
 def _nonfinite_tensors(session: Session, record: ModelRecord, organs: Mapping[OrganKey, int]) -> int | None:
-    """How many tensors have values that are NaN or infinite; None where those of some were not counted."""
+    """Return the number of tensors with NaN or infinite values; None if they were not counted in some tensor."""
     counts: dict[int, int | None] = {}
     for batch in batches(sorted(set(organs.values()))):
         rows = session.execute(select(Organ.id, Organ.nonfinite).where(Organ.id.in_(batch)))
-        counts.update({organ_id: count for organ_id, count in rows})  # noqa: C416  # rows are no plain tuples
-    found = [counts[organs[organ_key(placement)]] for placement in record.placements]
-    return None if None in found else sum(count != 0 for count in found)
+        counts.update({organ_id: count for organ_id, count in rows})  # noqa: C416  # rows are not plain tuples
+    placed = [counts[organs[organ_key(placement)]] for placement in record.placements]
+    return None if None in placed else sum(count != 0 for count in placed)
 
 
 def _values(
@@ -218,8 +215,8 @@ def _values(
     organs: Mapping[OrganKey, int],
     number: str,
 ) -> list[float]:
-    found = (measured[organs[organ_key(placement)]].get(number) for placement in record.placements)
-    return [value for value in found if value is not None]
+    values = (measured[organs[organ_key(placement)]].get(number) for placement in record.placements)
+    return [value for value in values if value is not None]
 
 
 def _insert_file(
@@ -292,9 +289,8 @@ def _placement(
 
 
 def _facet_key(model: Model, record: PlacementRecord) -> FacetKey:
-    place = record.place
-    named = (model.architecture or "", model.license or "")
-    return FacetKey(place.type.value, place.tower.value, place.slot, record.dtype, *named)
+    place, architecture, licence = record.place, model.architecture or "", model.license or ""
+    return FacetKey(place.type.value, place.tower.value, place.slot, record.dtype, architecture, licence)
 
 
 def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> None:
@@ -327,7 +323,7 @@ def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None
                 created_at=model.created_at,
             )
         )
-    # That each organ came out of this model is the placement itself; the first model that brought it is recorded once.
+    # The placement already says that the organ is in this model. The lineage only names the first model that had it.
     fresh = (
         select(Placement.organ_id)
         .join(Organ, Organ.id == Placement.organ_id)
@@ -349,32 +345,32 @@ def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None
         session.execute(insert(Lineage), rows)
 
 
-def _shown(text: str | None, limit: int = 4096) -> str | None:
+def _storable(text: str | None, limit: int = 4096) -> str | None:
     return None if text is None else shown_text(text, limit)
 
 
 def add_downloads(session: Session, counted: Mapping[tuple[int, str], int]) -> None:
-    """Add what was `counted`, by a model's id and a day (YYYY-MM-DD, UTC), to the days and to the models' sums."""
+    """Add downloads, by model id and day (YYYY-MM-DD, UTC), to the daily counts and to the sums of the models."""
     sums: Counter[int] = Counter()
     for (model_id, _), downloads in counted.items():
         sums[model_id] += downloads
-    known: set[int] = set()
+    existing: set[int] = set()
     for batch in batches(sorted(sums)):
-        known.update(session.scalars(select(Model.id).where(Model.id.in_(batch))))
+        existing.update(session.scalars(select(Model.id).where(Model.id.in_(batch))))
     rows = [
         {"model_id": model_id, "day": day, "downloads": downloads}
         for (model_id, day), downloads in sorted(counted.items())
-        if model_id in known
+        if model_id in existing
     ]
     insert_or_add(session, DailyDownloads, ["model_id", "day"], "downloads", rows)
-    for model_id in sorted(known):
+    for model_id in sorted(existing):
         added = Model.downloads + sums[model_id]
         session.execute(update(Model).where(Model.id == model_id).values(downloads=added))
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEdge:
-    """A likeness of two models. The parent is the one that was registered first; that says nothing about descent."""
+    """The measured likeness of two models. The parent is the model registered first, not necessarily the ancestor."""
 
     child_id: int
     parent_id: int
@@ -382,7 +378,7 @@ class MeasuredEdge:
     score: float
     """The mean correlation, -1 to 1."""
     compared: int
-    """Of how many matrices it is the mean."""
+    """The number of matrices in the mean."""
 
 
 def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
@@ -403,24 +399,23 @@ def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
         session.execute(insert(Lineage), rows)
 
 
-def lead_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:
-    """Let a declared edge lead to the model that its text is taken to mean, or to none."""
+def resolve_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:
+    """Set the model that the text of a declared edge means; None if it means none of this registry."""
     assert edge.evidence == "declared"
     edge.parent_model_id = parent_id
     session.flush()
 
 
-"""Characters of why a model is hidden or removed: it stands in a banner."""
 _ACTIONS = {"quarantined": Action.QUARANTINE, "yanked": Action.YANK}
 
 
 def show_model(session: Session, model: Model, by: str) -> None:
-    """Make a quarantined or yanked model visible; one that is visible stays as it is. `by` is a contributor's name.
+    """Make a quarantined or yanked model visible; a visible model stays unchanged. `by` is a contributor's name.
 
-    Who publishes wants `ingest.service`, which also looks for its relatives. Raises Conflict for a removed model.
+    To publish a model use `ingest.service`, which also searches its relatives. Raises Conflict for a removed model.
     """
     session.refresh(model, with_for_update=True)
-    check_is_here(model)
+    _check_not_removed(model)
     if model.state == "visible":
         return
     action = Action.RESTORE if model.state == "yanked" else Action.PUBLISH
@@ -429,28 +424,29 @@ def show_model(session: Session, model: Model, by: str) -> None:
 
 
 def hide_model(session: Session, model: Model, state: str, reason: str, by: str) -> None:
-    """Yank a visible model, or quarantine a visible or yanked one; in that state already, only the reason is new.
+    """Yank a visible model, or quarantine a visible or yanked model; if it has this state already, change the reason.
 
-    A yanked model is shown to who asks for it by name and version or by digest, and nowhere else; a quarantined one to
-    nobody but its owner and administrators. Raises Conflict for a removed model and a way that there is not, BadValue
-    for a reason that is empty or longer than 1,000 characters.
+    A yanked model is only found by name and version or by digest; a quarantined model is only shown to its owner and
+    to administrators. Raises Conflict for a removed model and for a change that is not allowed, and BadValue for a
+    reason that is empty or longer than 1,000 characters.
     """
     assert state in _ACTIONS
     session.refresh(model, with_for_update=True)
-    check_is_here(model)
+    _check_not_removed(model)
     reason = _checked_reason(reason)
     if model.state == "quarantined" and state == "yanked":
         raise Conflict(f"{model.full_name} is not published yet, so there is nothing to yank")
     if model.state == "visible":
         _count(session, model, -1)
     if state == "quarantined":
-        _lead_nowhere(session, model)
+        _detach_children(session, model)
     _change(session, model, state, reason, _ACTIONS[state], by)
 
 
 def withdraw_model(session: Session, model: Model, reason: str, by: str) -> None:
-    """Take a quarantined model away because its contributor no longer wants it. Where an administrator had a say in its
-    state before, that is no withdrawal: it stays known as removed. Raises as `remove_model`.
+    """Remove a quarantined model that its contributor withdraws.
+
+    If an administrator has changed its state before, the event is a removal instead. Raises as `remove_model` does.
     """
     hidden = session.scalar(select(Model.id).where(Model.id == model.id, was_done(*_ACTIONS.values())))
     action = Action.REMOVE_WITHDRAWN if hidden is None else Action.REMOVE
@@ -458,38 +454,38 @@ def withdraw_model(session: Session, model: Model, reason: str, by: str) -> None
 
 
 def remove_model(session: Session, model: Model, reason: str, by: str, action: Action = Action.REMOVE) -> None:
-    """Take everything of a model away but its name, version, digest, sizes and the reason, for good.
+    """Delete all of a model but its name, version, digest, sizes and the reason. This cannot be undone.
 
-    Bytes that no other model has are free for the sweep afterwards. A chimera keeps the organs that it has of the
-    model, and that it came from it; that an organ was computed from one that goes is only known by its digest then.
-    Raises Conflict for a model that is removed already, BadValue for a reason that is empty or too long.
+    The next sweeps remove bytes that no other model has. A chimera keeps its organs of the model and the lineage to it.
+    Computed organs refer to deleted organs only by digest. Raises Conflict if the model is removed already, and
+    BadValue for a reason that is empty or too long.
     """
     session.refresh(model, with_for_update=True)
-    check_is_here(model)
+    _check_not_removed(model)
     reason = _checked_reason(reason)
     if model.state == "visible":
         _count(session, model, -1)
     organ_ids = organs_placed_by(session, model.id)
-    _lead_nowhere(session, model)
-    _forget(session, model)
-    _forget_organs(session, organs_without_place(session, organ_ids))
-    _dissected_elsewhere(session, model)
+    _detach_children(session, model)
+    _delete_rows(session, model)
+    _delete_organs(session, organs_without_place(session, organ_ids))
+    _update_first_models(session, model)
     for name in ("title", "description", "license"):
         setattr(model, name, None)
     model.tags = model.flags = model.unassemblable = "[]"
     _change(session, model, "removed", reason, action, by)
-    session.expire_all()  # what was loaded of it is gone
+    session.expire_all()  # loaded rows of the model are deleted
 
 
-def check_is_here(model: Model) -> None:
+def _check_not_removed(model: Model) -> None:
     """Raise Conflict for a model that was removed."""
     if model.state == "removed":
-        raise Conflict(f"{model.full_name} was removed: it cannot be changed any more")
+        raise Conflict(f"{model.full_name} was removed: it cannot be changed")
 
 
 def _checked_reason(reason: str) -> str:
     if not reason.strip():
-        raise BadValue("say why: people who use the model will read it")
+        raise BadValue("a reason is missing: people who use the model will read it")
     return checked_text(reason.strip(), "the reason", REASON_MAX)
 
 
@@ -500,26 +496,26 @@ def _change(session: Session, model: Model, state: str, reason: str | None, acti
 
 
 def _count(session: Session, model: Model, sign: int) -> None:
-    """Let everything that counts visible models count `model` from now on, or with `sign` -1 no longer."""
+    """Add `model` to all counts of visible models; with `sign` -1, subtract it."""
     organ_ids = organs_placed_by(session, model.id)
     places = session.execute(select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)).all()
-    seen_first = count_unseen(session, organ_ids) if sign > 0 else 0
+    new_organs = count_unseen(session, organ_ids) if sign > 0 else 0
     _execute(session, update(Placement).where(Placement.model_id == model.id).values(visible=sign > 0))
-    seen_no_more = 0 if sign > 0 else count_unseen(session, organ_ids)
+    hidden_organs = 0 if sign > 0 else count_unseen(session, organ_ids)
     count_placements(session, places, sign)
-    organs = seen_first - seen_no_more
-    add_to_totals(session, {"models": sign, "placements": sign * len(places), "organs": organs})
+    changes = {"models": sign, "placements": sign * len(places), "organs": new_organs - hidden_organs}
+    add_to_totals(session, changes)
     count_grafts(session, model, sign)
 
 
-def _lead_nowhere(session: Session, model: Model) -> None:
-    """Let the models that declare it as their parent name a model that is not here; they are led when one comes."""
+def _detach_children(session: Session, model: Model) -> None:
+    """Clear the parent of models that declare `model`; they are resolved again when a model of that name comes."""
     edges = update(Lineage).where(Lineage.parent_model_id == model.id, Lineage.evidence == "declared")
     _execute(session, edges.values(parent_model_id=None))
 
 
-def _forget(session: Session, model: Model) -> None:
-    """Delete the rows that belong to a model. What was recorded of those that were made of it stays."""
+def _delete_rows(session: Session, model: Model) -> None:
+    """Delete the rows of a model. The lineage of models that were made of it stays."""
     files = select(ModelFile.id).where(ModelFile.model_id == model.id)
     child, parent = Lineage.child_model_id == model.id, Lineage.parent_model_id == model.id
     for statement in (
@@ -535,8 +531,8 @@ def _forget(session: Session, model: Model) -> None:
         _execute(session, statement)
 
 
-def _forget_organs(session: Session, organ_ids: list[int]) -> None:
-    """Delete organs that no model has, with how they were computed and what was measured of them."""
+def _delete_organs(session: Session, organ_ids: list[int]) -> None:
+    """Delete organs that no model has, with their computations and measurements."""
     for batch in batches(organ_ids):
         for statement in (
             delete(Lineage).where(or_(Lineage.child_organ_id.in_(batch), Lineage.parent_organ_id.in_(batch))),
@@ -548,32 +544,32 @@ def _forget_organs(session: Session, organ_ids: list[int]) -> None:
             _execute(session, statement)
 
 
-def _dissected_elsewhere(session: Session, model: Model) -> None:
-    """Say of the organs that came with it first, and are still here, that they came with the oldest that is left."""
+def _update_first_models(session: Session, model: Model) -> None:
+    """Set the oldest remaining model as the first model of the organs of `model` that other models have."""
     oldest = select(func.min(Placement.model_id)).where(Placement.organ_id == Lineage.child_organ_id)
     edges = update(Lineage).where(Lineage.parent_model_id == model.id, Lineage.child_organ_id.is_not(None))
     _execute(session, edges.values(parent_model_id=oldest.scalar_subquery()))
 
 
 def _execute(session: Session, statement: Delete | Update) -> None:
-    # Rows by the ten thousand: the session need not look which of them it holds.
+    # There can be tens of thousands of rows: the session does not update its loaded objects.
     options: dict[str, Any] = {"synchronize_session": False}
     session.execute(statement, execution_options=options)
 
 
 SHOWN_MAX = 80
-"""Characters of a value in the event."""
+"""Characters of a value in the text of an event."""
 
 
 def edit_model(session: Session, model: Model, edits: Edits, by: str) -> list[str]:
-    """Change what is said of `model` and what it is found by; what was changed, a few words each.
+    """Change the description of `model`; return the changes, a few words each.
 
-    Nothing is written where all is as it should be. A base is led to the registered model of that name, if there is
-    one, and replaces what the file declares. Raises Conflict for a removed model and for one that would be its own
-    base, BadValue for what is too long or no text.
+    Without a difference nothing is written. A base is resolved to the registered model of that name, if there is one,
+    and replaces the base that the file declares. Raises Conflict for a removed model and for a model as its own base,
+    and BadValue for values that are too long or not text.
     """
     session.refresh(model, with_for_update=True)
-    check_is_here(model)
+    _check_not_removed(model)
     _check(edits)
     changed = list(_changed(session, model, edits))
     if not changed:
@@ -598,26 +594,26 @@ def edit_model(session: Session, model: Model, edits: Edits, by: str) -> list[st
 
 
 def declared_base(session: Session, model: Model) -> str:
-    """The parent that `model` declares first, in its words; empty where it declares none."""
+    """Return the text of the first parent that `model` declares; empty if it declares none."""
     edges = parents_of(session, [model.id], ("declared",))
     return (edges[0].parent_text or "") if edges else ""
 
 
 def _check(edits: Edits) -> None:
-    for text, what, limit in (
+    for text, name, limit in (
         (edits.title, "the title", TITLE_MAX),
         (edits.description, "the description", DESCRIPTION_MAX),
         (edits.license, "the licence", LICENSE_MAX),
         (edits.base, "the base", BASE_MAX),
         *((tag, "a tag", TAG_MAX) for tag in edits.tags or ()),
     ):
-        checked_text(text or "", what, limit)
+        checked_text(text or "", name, limit)
     if len(edits.tags or ()) > TAGS_MAX:
-        raise BadValue(f"{len(edits.tags or ())} tags were given; {TAGS_MAX} are allowed")
+        raise BadValue(f"{len(edits.tags or ())} tags are too many; {TAGS_MAX} are allowed")
 
 
 def _changed(session: Session, model: Model, edits: Edits) -> Iterator[str]:
-    """Before and after, shortened, of what is not as it was."""
+    """Yield the old and the new value, shortened, of each difference."""
     before = {
         "title": model.title,
         "description": model.description,
@@ -644,25 +640,27 @@ def _move_facets(session: Session, model: Model, licence: str) -> None:
     if model.state == "visible":
         count_placements(session, session.execute(rows).all(), -1)
     columns = [getattr(Facet, name) for name in FacetKey._fields]
-    own = select(Placement.facet_id).where(Placement.model_id == model.id)
-    held = {
+    used = select(Placement.facet_id).where(Placement.model_id == model.id)
+    keys = {
         facet_id: FacetKey(*key)
-        for facet_id, *key in session.execute(select(Facet.id, *columns).where(Facet.id.in_(own)))
+        for facet_id, *key in session.execute(select(Facet.id, *columns).where(Facet.id.in_(used)))
     }
-    ids = facet_ids(session, [key._replace(license=licence) for key in held.values()])
+    ids = facet_ids(session, [key._replace(license=licence) for key in keys.values()])
     places = select(Placement.id, Placement.facet_id).where(Placement.model_id == model.id)
     moved = [
-        {"id": row_id, "facet_id": ids[held[facet_id]._replace(license=licence)]}
+        {"id": row_id, "facet_id": ids[keys[facet_id]._replace(license=licence)]}
         for row_id, facet_id in session.execute(places)
     ]
     if moved:
-        session.execute(update(Placement), moved)  # row by row: a statement a facet would read the model for each
+        session.execute(
+            update(Placement), moved
+        )  # row by row: one statement for each facet would read the placements of the model each time
     if model.state == "visible":
         count_placements(session, session.execute(rows).all())
 
 
 def _replace_base(session: Session, model: Model, base: str) -> None:
-    """Declare `base`, or nothing, instead of what is declared now."""
+    """Replace the declared parents by `base`, or by nothing if it is empty."""
     declared = parents_of(session, [model.id], ("declared",))
     relation = declared[0].relation if declared else "adapter" if model.kind == "adapter" else "finetune"
     parent = _registered(session, base) if base else None
@@ -680,7 +678,7 @@ def _replace_base(session: Session, model: Model, base: str) -> None:
 
 def _registered(session: Session, base: str) -> Model | None:
     if "/" not in base:
-        return None  # a bare name is a name elsewhere, not one in `local`
+        return None  # a name without a namespace is not a name in this registry
     try:
         return model_by_name(session, parse_model_name(base))
     except (BadName, NotFound):

@@ -1,12 +1,13 @@
 """Rows of blobs, of the ingests that lease them, and of organs with their measurements and fingerprints.
 
-A row is written when the bytes are durable. An organ that is known already is left as it is.
+A row is written after its bytes are durable. The row of an existing organ stays unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from math import prod
 from operator import itemgetter
 
 from sqlalchemy import bindparam, delete, func, select, update
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.engine import (
     batches,
     insert_missing,
-    insert_missing_and_tell,
+    insert_missing_returning,
 )
 from organs.registry.catalog.queries.organs import (
     BlobRow,
@@ -50,26 +51,27 @@ from organs.registry.measures import MEASURES, SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.store import BlobAddress, StoredBlob
 
 LEASE = timedelta(hours=1)
+"""How long an ingest that does not renew its lease keeps its blobs from the sweep."""
 
 
 def begin_ingest(session: Session, source: str) -> int:
-    """A new running ingest; its id."""
-    begun = now()
-    row = Ingest(source=shown_text(source), state="running", started_at=begun, lease_expires_at=begun + LEASE)
+    """Add a running ingest; return its id."""
+    moment = now()
+    row = Ingest(source=shown_text(source), state="running", started_at=moment, lease_expires_at=moment + LEASE)
     session.add(row)
     session.flush()
     return row.id
 
 
 def renew_lease(session: Session, ingest_id: int) -> None:
-    """Another hour from now."""
+    """Let the lease of an ingest expire LEASE from now."""
     session.execute(update(Ingest).where(Ingest.id == ingest_id).values(lease_expires_at=now() + LEASE))
 
 
 def end_ingest(
     session: Session, ingest_id: int, state: str, report: str | None = None, model_id: int | None = None
 ) -> None:
-    """Note how it ended and give its leases back: from here on the references of its model protect the blobs."""
+    """Record the end of an ingest and remove its leases: now the rows of its model keep the blobs from the sweep."""
     session.execute(
         update(Ingest)
         .where(Ingest.id == ingest_id)
@@ -79,28 +81,29 @@ def end_ingest(
 
 
 def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:
-    """Write the rows of durable `blobs` and lease them to the ingest.
+    """Write the rows of durable `blobs` and lease them to the ingest; return the names of files to remove.
 
-    A digest that somebody else has recorded meanwhile keeps its row. One that is corrupt, or doomed, which it may have
-    become after it was found corrupt, is replaced. The physical names that no row points at now: files to be removed
-    after the commit.
+    A digest that another ingest has recorded meanwhile keeps its row. A row that is corrupt, or doomed (also after it
+    was corrupt), gets the new stored bytes. No row points at the returned files: remove them after the commit.
     """
-    blobs = sorted(blobs, key=lambda blob: blob.digest)  # everybody locks rows in one order, so nobody waits in a ring
+    blobs = sorted(
+        blobs, key=lambda blob: blob.digest
+    )  # all writers lock rows in this order, so that no two wait for each other
     before = blobs_by_digest(session, [blob.digest for blob in blobs])
     written = now()
     fresh = [_values(blob, written) for blob in blobs if blob.digest not in before]
-    inserted = insert_missing_and_tell(session, Blob, "digest", fresh)
+    inserted = insert_missing_returning(session, Blob, "digest", fresh)
     replaced = [blob for blob in blobs if blob.digest in before and before[blob.digest].state != "present"]
     for blob in replaced:
         _replace(session, before[blob.digest].id, blob, written)
-    went = [before[blob.digest] for blob in replaced if is_counted(before[blob.digest].state)]
-    came = {blob.digest: blob for blob in reversed(blobs) if blob.digest in inserted}
-    came |= {blob.digest: blob for blob in replaced}
-    add_to_totals(session, blob_changes(came.values(), went))
+    removed = [before[blob.digest] for blob in replaced if is_counted(before[blob.digest].state)]
+    added = {blob.digest: blob for blob in reversed(blobs) if blob.digest in inserted}
+    added |= {blob.digest: blob for blob in replaced}
+    add_to_totals(session, blob_changes(added.values(), removed))
     rows = blobs_by_digest(session, [blob.digest for blob in blobs])
-    kept = {row.file for row in rows.values()}
+    used_files = {row.file for row in rows.values()}
     written_files = [blob.file for blob in blobs] + [row.file for row in before.values()]
-    unused = [file for file in written_files if file is not None and file not in kept]
+    unused = [file for file in written_files if file is not None and file not in used_files]
     inline = [
         {"blob_id": rows[blob.digest].id, "stored": blob.inline}
         for blob in blobs
@@ -112,7 +115,7 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
 
 
 def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> None:
-    """Keep blobs from the sweep until the ingest ends; one that was doomed is spared."""
+    """Keep blobs from the sweep until the ingest ends; doomed blobs become present again."""
     columns = select(Blob.id, Blob.state, Blob.size_bytes, Blob.stored_bytes)
     rows = session.execute(columns.where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update()).all()
     insert_missing(session, BlobLease, [{"ingest_id": ingest_id, "blob_id": blob_id} for blob_id in sorted(blob_ids)])
@@ -138,7 +141,7 @@ def mark_corrupt(session: Session, checked: BlobRow) -> bool:
 
 
 def mark_present(session: Session, checked: BlobAddress) -> bool:
-    """Take a blob back that was set aside and whose bytes were read whole and found right.
+    """Take a blob back that was set aside and whose bytes were read completely and are right.
 
     Return False, and change nothing, when the row points at other stored bytes or is not set aside any more.
     """
@@ -151,7 +154,10 @@ def mark_present(session: Session, checked: BlobAddress) -> bool:
 
 
 def doom_blobs(session: Session, grace: timedelta) -> list[Blob]:
-    """Mark what nothing needs and nobody touched within the grace. A later sweep reclaims it, a writer spares it."""
+    """Doom the blobs that nothing needs and no writer used within the grace period; return them.
+
+    A later sweep reclaims them, unless a writer spares them before.
+    """
     present = now()
     doomed = list(unneeded_blobs(session, "present", present - grace, present))
     doomed += unneeded_blobs(session, "corrupt", present - grace, present)
@@ -163,11 +169,11 @@ def doom_blobs(session: Session, grace: timedelta) -> list[Blob]:
 
 
 def reclaim_blob(session: Session, blob_id: int) -> str | None:
-    """Delete the row of a blob that is still doomed and unneeded; None when it was spared.
+    """Delete the row of a blob that is still doomed and unneeded; return None if it was spared.
 
-    Its physical name, to be unlinked after the commit; empty for an inline blob.
+    Returns the name of its file, to be unlinked after the commit; empty for an inline blob.
     """
-    session.execute(select(Blob.id).where(Blob.id == blob_id).with_for_update())  # no lease slips in from here on
+    session.execute(select(Blob.id).where(Blob.id == blob_id).with_for_update())  # from here on no ingest can lease it
     statement = unneeded(now()).where(Blob.id == blob_id, Blob.state == "doomed")
     blob = session.scalars(statement).one_or_none()
     if blob is None:
@@ -180,7 +186,7 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
 
 
 def _current_row(session: Session, checked: BlobAddress) -> BlobRow | None:
-    """The row of `checked` as it is now; None when it is gone or points at other stored bytes."""
+    """Return the present row of `checked`; None if it is deleted or points at other stored bytes."""
     current = blobs_by_digest(session, [checked.digest]).get(checked.digest)
     same = current is not None and (current.file, current.inline) == (checked.file, checked.inline)
     return current if same else None
@@ -212,24 +218,24 @@ def _replace(session: Session, blob_id: int, blob: StoredBlob, written: datetime
 
 
 def organ_key(placement: PlacementRecord) -> OrganKey:
-    """The key of the organ that `placement` places."""
+    """Return the key of the organ of `placement`."""
     return placement.digest, placement.dtype, shape_text(placement.shape)
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape as the tables hold it, row length first: `192x512`."""
+    """Return the text of a shape in the tables, row length first: `192x512`."""
     return "x".join(map(str, shape))
 
 
 def register_organs(
     session: Session, placements: Iterable[PlacementRecord], blobs: Mapping[Digest, BlobRow]
 ) -> dict[OrganKey, int]:
-    """Make sure that every placement's organ has a row, its measurements and its fingerprint; their ids."""
+    """Add missing rows of the organs of `placements`, with measurements and fingerprints; return the organs' ids."""
     firsts: dict[OrganKey, PlacementRecord] = {}
     nonfinite: dict[OrganKey, int] = {}
     for placement in placements:
-        held = firsts.setdefault(organ_key(placement), placement)
-        if held.measurement is None and placement.measurement is not None:
+        first = firsts.setdefault(organ_key(placement), placement)
+        if first.measurement is None and placement.measurement is not None:
             firsts[organ_key(placement)] = placement
         if placement.nonfinite is not None:
             nonfinite[organ_key(placement)] = placement.nonfinite
@@ -238,13 +244,13 @@ def register_organs(
             "blob_id": blobs[Digest(digest)].id,
             "dtype": dtype,
             "shape": shape,
-            "elements": _elements(firsts[key].shape),
+            "elements": prod(firsts[key].shape),
             "nonfinite": nonfinite.get(key),
         }
         for key in firsts
         for digest, dtype, shape in [key]
     ]
-    rows.sort(key=itemgetter("blob_id"))  # in one order for everybody: two who bring the same never wait in a ring
+    rows.sort(key=itemgetter("blob_id"))  # all writers insert in this order, so that no two wait for each other
     insert_missing(session, Organ, rows)
     ids = _ids(session, firsts, blobs)
     record_nonfinite(session, {ids[key]: count for key, count in nonfinite.items()})
@@ -261,15 +267,15 @@ def register_organs(
 
 
 def record_counts(session: Session, placements: Iterable[PlacementRecord]) -> None:
-    """Write how many values of organs that are registered are NaN or infinite, as `placements` say."""
-    counts = {organ_key(one): one.nonfinite for one in placements if one.nonfinite is not None}
+    """Write the numbers of NaN and infinite values in `placements` into the rows of their organs, where unknown."""
+    counts = {organ_key(placement): placement.nonfinite for placement in placements if placement.nonfinite is not None}
     blobs = blobs_by_digest(session, [digest for digest, _, _ in counts])
     ids = _ids(session, [key for key in counts if key[0] in blobs], blobs)
     record_nonfinite(session, {ids[key]: count for key, count in counts.items() if key in ids})
 
 
 def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
-    """Write how many values of each organ, by id, are NaN or infinite, where that is not known yet."""
+    """Write the number of NaN and infinite values of each organ, by id, where it is unknown."""
     by_count: dict[int, list[int]] = {}
     for organ_id, count in counts.items():
         by_count.setdefault(count, []).append(organ_id)
@@ -301,39 +307,32 @@ def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
 
 
 def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> None:
-    """Write how many tensors have such values into the models of which that was unknown and all organs are counted.
+    """Write the number of tensors with NaN or infinite values of models where it is unknown and all organs are counted.
 
-    With `model_id`, only into that model.
+    With `model_id`, only of that model.
     """
     placed = select(func.count()).select_from(Placement).join(Organ, Organ.id == Placement.organ_id)
     placed = placed.where(Placement.model_id == Model.id)
     uncounted = placed.where(Organ.nonfinite.is_(None)).scalar_subquery()
-    odd = placed.where(Organ.nonfinite > 0).scalar_subquery()
+    affected = placed.where(Organ.nonfinite > 0).scalar_subquery()
     models = update(Model).where(Model.nonfinite_tensors.is_(None), uncounted == 0)
     models = models if model_id is None else models.where(Model.id == model_id)
-    session.execute(models.values(nonfinite_tensors=odd), execution_options={"synchronize_session": False})
-
-
-def _elements(shape: Sequence[int]) -> int:
-    elements = 1
-    for length in shape:
-        elements *= length
-    return elements
+    session.execute(models.values(nonfinite_tensors=affected), execution_options={"synchronize_session": False})
 
 
 def _ids(session: Session, keys: Iterable[OrganKey], blobs: Mapping[Digest, BlobRow]) -> dict[OrganKey, int]:
-    wanted = {blobs[Digest(digest)].id: digest for digest, _, _ in keys}
+    digests = {blobs[Digest(digest)].id: digest for digest, _, _ in keys}
     ids: dict[OrganKey, int] = {}
-    for batch in batches(sorted(wanted)):
+    for batch in batches(sorted(digests)):
         for organ in session.execute(
             select(Organ.id, Organ.blob_id, Organ.dtype, Organ.shape).where(Organ.blob_id.in_(batch))
         ):
-            ids[wanted[organ.blob_id], organ.dtype, organ.shape] = organ.id
+            ids[digests[organ.blob_id], organ.dtype, organ.shape] = organ.id
     return ids
 
 
 def _measurement_rows(organ_id: int, reading: Measured) -> list[dict[str, object]]:
-    """One row a method: the Z-measure with the sample's moments, and the spectral reading where there is one."""
+    """Return a row for each method: the Z-measure with the moments of the sample, and the spectral reading."""
     blank: dict[str, object] = dict.fromkeys(_NUMBERS)
     rows = [
         blank
@@ -367,8 +366,8 @@ def _measurement_rows(organ_id: int, reading: Measured) -> list[dict[str, object
 
 
 _Z_NUMBERS = (
-    *(one.name for one in MEASURES.values() if one.method == THETA_METHOD),
+    *(measure.name for measure in MEASURES.values() if measure.method == THETA_METHOD),
     *("entropy", "kurtosis", "coherence", "mean", "standard_deviation", "minimum", "maximum"),
 )
-_SPECTRAL_NUMBERS = tuple(one.name for one in MEASURES.values() if one.method == SPECTRAL_METHOD)
+_SPECTRAL_NUMBERS = tuple(measure.name for measure in MEASURES.values() if measure.method == SPECTRAL_METHOD)
 _NUMBERS = (*_Z_NUMBERS, *_SPECTRAL_NUMBERS)

@@ -28,7 +28,7 @@ from organs.registry.catalog.tables import (
     Organ,
     Placement,
 )
-from organs.registry.catalog.vocabulary import different_words, theta_bin
+from organs.registry.catalog.vocabulary import theta_bin, unique_words
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import FINGERPRINT_BYTES
@@ -282,7 +282,7 @@ def _place(session: Session, model: ModelRow, placed: Placed, chance: random.Ran
     )
     session.add(file)
     session.flush()
-    words = different_words([model.namespace, model.name, model.title, *model.tags, model.description])
+    words = unique_words([model.namespace, model.name, model.title, *model.tags, model.description])
     session.execute(insert(ModelWord), [{"word": word, "model_id": own.id} for word in words])
     for position, (key, value) in enumerate(model.metadata):
         session.add(ModelMetadata(model_id=own.id, position=position, key=key, type="uint32", value=value))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from organs.registry.catalog.search import Choice, Numbers, Query
-from organs.registry.catalog.vocabulary import different_words
+from organs.registry.catalog.vocabulary import unique_words
 from tests.catalog.search.catalogs import ModelRow, Placed, Row
 
 PLACES = {
@@ -218,7 +218,7 @@ def _fits(pattern: str, text: str) -> bool:
 
 
 def _has_words(query: Query, model: ModelRow) -> bool:
-    own = different_words([model.namespace, model.name, model.title, *model.tags, model.description])
+    own = unique_words([model.namespace, model.name, model.title, *model.tags, model.description])
 
     def begins(words: Sequence[str]) -> bool:
         return all(any(one.startswith(word) for one in own) for word in words)

@@ -47,7 +47,7 @@ def queries(vocabulary: Vocabulary = ORGANS, *, unique: bool = True) -> st.Searc
         st.lists(terms, max_size=4),
         st.lists(words, max_size=1),
         st.lists(sorts, max_size=1),
-        st.lists(st.just("unique:organ"), max_size=1 if unique and vocabulary.likeness else 0),
+        st.lists(st.just("unique:organ"), max_size=1 if unique and vocabulary.has_likeness else 0),
     ).map(lambda lists: [part for one in lists for part in one])
     return parts.flatmap(st.permutations).map(" ".join)
 

@@ -46,7 +46,7 @@ def test_a_place_comes_back_to_the_last_bit(query: str, value: float | None, row
 
 def test_the_place_in_another_query_is_refused() -> None:
     text = cursor_text(QUERY, Cursor(1.0, 1))
-    with pytest.raises(BadQuery, match="this place is in the list of another query") as caught:
+    with pytest.raises(BadQuery, match="this cursor belongs to another query") as caught:
         parse_cursor("type:norm sort:-theta", text)
     assert caught.value.term == "after"
 
@@ -54,7 +54,7 @@ def test_the_place_in_another_query_is_refused() -> None:
 def test_a_place_without_a_value_is_refused_where_every_row_has_one() -> None:
     text = cursor_text(QUERY, Cursor(None, 1))
     assert parse_cursor(QUERY, text) == Cursor(None, 1)
-    with pytest.raises(BadQuery, match="no place in a list"):
+    with pytest.raises(BadQuery, match="not a cursor"):
         parse_cursor(QUERY, text, missing=False)
 
 
@@ -82,7 +82,7 @@ def test_a_place_without_a_value_is_refused_where_every_row_has_one() -> None:
     ],
 )
 def test_lines_64_and_77_what_is_no_number_of_a_row_is_refused(values: tuple[Any, Any]) -> None:
-    with pytest.raises(BadQuery, match="no place in a list"):
+    with pytest.raises(BadQuery, match="not a cursor"):
         parse_cursor(QUERY, packed(mark(QUERY), *values))
 
 
@@ -120,7 +120,7 @@ def test_lines_64_and_77_what_is_no_number_of_a_row_is_refused(values: tuple[Any
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(BadQuery) as caught:
         parse_cursor(QUERY, text)
-    assert "take it from the page before" in str(caught.value)
+    assert "use the one of the previous page" in str(caught.value)
 
 
 @PATIENT

@@ -216,15 +216,15 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("tpye:organ", "'tpye:organ': no field is called 'tpye'; did you mean type:?"),
-        ("licens:mit", "'licens:mit': no field is called 'licens'; did you mean license:?"),
-        ("-blok:5", "'-blok:5': no field is called 'blok'; did you mean block:?"),
-        ("spectrl>=0.3", "'spectrl>=0.3': no field is called 'spectrl'; did you mean spectral:?"),
-        ("magnitud>1", "'magnitud>1': no field is called 'magnitud'; did you mean z:?"),
-        ("srot:theta", "'srot:theta': no field is called 'srot'; did you mean sort:?"),
+        ("tpye:organ", "'tpye:organ': there is no field 'tpye'; did you mean type:?"),
+        ("licens:mit", "'licens:mit': there is no field 'licens'; did you mean license:?"),
+        ("-blok:5", "'-blok:5': there is no field 'blok'; did you mean block:?"),
+        ("spectrl>=0.3", "'spectrl>=0.3': there is no field 'spectrl'; did you mean spectral:?"),
+        ("magnitud>1", "'magnitud>1': there is no field 'magnitud'; did you mean z:?"),
+        ("srot:theta", "'srot:theta': there is no field 'srot'; did you mean sort:?"),
         (
             "qqq:1",
-            "no field is called 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral",
+            "there is no field 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral",
         ),
         (
             "type:orgn",
@@ -232,7 +232,7 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ),
         ("type:xyz", "type is one of skeleton, organ, embed, norm, adapter, other"),
         ("tower:visoin", "did you mean tower:vision?"),
-        ("fits:acme/*", "'fits:acme/*': fits: takes whole names of models, without *"),
+        ("fits:acme/*", "'fits:acme/*': fits: takes complete names of models, without *"),
         (
             "fits:a/b/c",
             "'a/b' is not a namespace: use letters and digits, with . _ - between them, at most 96 characters",
@@ -242,32 +242,32 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("fits>=acme/base", "fits is a name, not a number: write fits:VALUE"),
         ("type>organ", "type is a name, not a number: write type:VALUE"),
         ("slot<=a", "slot is a name, not a number: write slot:VALUE"),
-        ("type:", "'type:': a value is missing behind it"),
-        ("slot:,,", "a value is missing behind it"),
-        ('slot:""', "a value is missing behind it"),
-        ("theta:", "a value is missing behind it"),
-        ("theta>=", "'' is no number for theta; write theta>=45 or theta:35-60"),
-        ("theta>=high", "'high' is no number for theta; write theta>=45 or theta:35-60"),
-        ("theta>=-5", "'-5' is no number for theta"),
-        ("theta>=4,5", "'4,5' is no number for theta"),
-        ("theta>=1e3", "'1e3' is no number for theta"),
-        ("theta>=nan", "'nan' is no number for theta"),
-        ("theta>=inf", "'inf' is no number for theta"),
-        ("theta>=10M", "'10M' is no number for theta"),
-        ("theta>=٤٥", "'٤٥' is no number for theta"),
-        ("theta=>45", "is no number for theta"),
+        ("type:", "'type:': a value is missing after it"),
+        ("slot:,,", "a value is missing after it"),
+        ('slot:""', "a value is missing after it"),
+        ("theta:", "a value is missing after it"),
+        ("theta>=", "'' is not a number for theta; write theta>=45 or theta:35-60"),
+        ("theta>=high", "'high' is not a number for theta; write theta>=45 or theta:35-60"),
+        ("theta>=-5", "'-5' is not a number for theta"),
+        ("theta>=4,5", "'4,5' is not a number for theta"),
+        ("theta>=1e3", "'1e3' is not a number for theta"),
+        ("theta>=nan", "'nan' is not a number for theta"),
+        ("theta>=inf", "'inf' is not a number for theta"),
+        ("theta>=10M", "'10M' is not a number for theta"),
+        ("theta>=٤٥", "'٤٥' is not a number for theta"),
+        ("theta=>45", "is not a number for theta"),
         ("theta:60-35", "a range goes from the smaller number to the larger: 35-60"),
-        ("theta:1-2-3", "'1-2-3' is no number for theta"),
-        ("-theta>=45", "a comparison cannot be turned round by a minus: use the opposite comparison"),
+        ("theta:1-2-3", "'1-2-3' is not a number for theta"),
+        ("-theta>=45", "a minus cannot negate a comparison: use the opposite comparison"),
         ("block>=2.5", "block is a whole number; write block:5-20 or block>=5"),
-        ("block:a", "'a' is no number for block; write block:5-20 or block>=5"),
-        ("size>=10X", "'10X' is no number for size; write size>=10M"),
-        ("theta >= 45", "'>=': a field stands before it, without spaces: theta>=40, type:organ"),
-        ("theta: 45", "'theta:': a value is missing behind it"),
-        (":x", "a field stands before it, without spaces: theta>=40, type:organ"),
-        ("...", "'...': no letter and no digit is in it"),
-        ("-", "'-': no letter and no digit is in it"),
-        ('license:"open', 'a quotation mark (") is open'),
+        ("block:a", "'a' is not a number for block; write block:5-20 or block>=5"),
+        ("size>=10X", "'10X' is not a number for size; write size>=10M"),
+        ("theta >= 45", "'>=': write a field before it, without spaces: theta>=40, type:organ"),
+        ("theta: 45", "'theta:': a value is missing after it"),
+        (":x", "write a field before it, without spaces: theta>=40, type:organ"),
+        ("...", "'...': it has no letter and no digit"),
+        ("-", "'-': it has no letter and no digit"),
+        ('license:"open', 'a quotation mark (") is not closed'),
         ("sort:", "organs sort by theta, signal, z, spectral, rank, erank, size"),
         ("sort:thета", "organs sort by theta, signal, z, spectral, rank, erank, size"),
         (
@@ -282,7 +282,7 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("like:ghijklmnop", "write an organ's digest, or at least 8 characters of it"),
         ("-like:abcdef12", "write like:VALUE"),
         ("like:abcdef12 sort:theta", "'sort:theta': like: ranks by likeness; leave sort: out"),
-        ("unique:model", "only unique:organ is known: each organ once"),
+        ("unique:model", "the only value is unique:organ, which lists each organ once"),
         ("slot:a\x07b", "a value is printable text of at most 200 characters"),
         ("slot:a\x00", "a value is printable text of at most 200 characters"),
     ],
@@ -303,8 +303,8 @@ def test_what_means_nothing_is_refused_in_one_sentence(text: str, sentence: str)
         ("kindd:model", "did you mean kind:?"),
         ("kind:modle", "did you mean kind:model?"),
         ("sort:rank", "models sort by new, theta, signal, params, tensors, size, downloads, grafts"),
-        ("like:abcdef12", "like: is for organs, these are models"),
-        ("unique:organ", "unique: is for organs, these are models"),
+        ("like:abcdef12", "like: is for organs; this is a search for models"),
+        ("unique:organ", "unique: is for organs; this is a search for models"),
         ("tensors>=2.5", "tensors is a whole number"),
     ],
 )
@@ -327,8 +327,8 @@ def test_the_term_that_is_wrong_is_named_and_cut() -> None:
         ("slot:" + "a," * VALUES_MAX, "slot:" + "a," * (VALUES_MAX + 1), "at most 100 values"),
         ("block:1,2 " * 50, "block:1,2 " * 49 + "block:1,2,3", "a query has at most 100 values"),
         ("slot:" + "a" * VALUE_MAX_LENGTH, "slot:" + "a" * (VALUE_MAX_LENGTH + 1), "at most 200 characters"),
-        ("fits:" + "a," * BASES_MAX, "fits:" + ",".join("abcdefghijk"), "a query has at most 10 models behind fits:"),
-        ("fits:a,b " * 5, "fits:a,b " * 5 + "-fits:a", "a query has at most 10 models behind fits:"),
+        ("fits:" + "a," * BASES_MAX, "fits:" + ",".join("abcdefghijk"), "a query has at most 10 models in fits:"),
+        ("fits:a,b " * 5, "fits:a,b " * 5 + "-fits:a", "a query has at most 10 models in fits:"),
         ("-".join(["ab"] * WORDS_MAX), "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
         ("-" + "-".join(["ab"] * WORDS_MAX), "-" + "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
     ],
@@ -345,8 +345,8 @@ def test_line_64_a_number_beyond_63_bits_is_refused(digits: str) -> None:
 
 
 def test_line_64_a_number_of_any_length_is_refused() -> None:
-    assert "is no number" in refusal("size>=" + "9" * 400)
-    assert "is no number" in refusal("theta>=0." + "1" * 400)
+    assert "is not a number" in refusal("size>=" + "9" * 400)
+    assert "is not a number" in refusal("theta>=0." + "1" * 400)
     assert one_term("size>=9223372036854774784") == Numbers("size", (Interval(low=float(2**63 - 1024)),))
     assert NUMBER_MAX >= 2**63 - 1024
 
@@ -431,7 +431,7 @@ def test_the_nearest_word_is_found_whatever_its_case() -> None:
 
 @pytest.mark.parametrize("token", ["AND", "OR", "NOT", "&&", "(type:organ)", "(coder"])
 def test_logic_is_refused_and_told_how_it_is_written_here(token: str) -> None:
-    assert 'all terms hold at once, without AND; "or" is a comma' in refusal(f"type:organ {token} coder")
+    assert 'all of them must hold; write "or" as a comma' in refusal(f"type:organ {token} coder")
 
 
 @pytest.mark.parametrize(
@@ -456,8 +456,8 @@ def test_a_range_may_be_open(typed: str, interval: Interval) -> None:
 
 @pytest.mark.parametrize("text", ["sort:theta sort:z", "like:abcdef12 like:abcdef12"])
 def test_what_orders_stands_once(text: str) -> None:
-    assert "stands there twice" in refusal(text)
+    assert "is there twice" in refusal(text)
 
 
 def test_quotation_marks_inside_a_value_are_refused() -> None:
-    assert "values stand between commas" in refusal('license:a"b"c')
+    assert "separate values by commas" in refusal('license:a"b"c')

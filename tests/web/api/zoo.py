@@ -101,7 +101,7 @@ def put_submissions(registry: LocalRegistry) -> None:
                 "local",
                 "Tiny",
                 manifest='{"files":[]}',
-                said=json.dumps(texts),
+                description=json.dumps(texts),
                 size_bytes=96,
             )
             row.id = int(number)

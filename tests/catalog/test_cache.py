@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text
 
+from organs.registry.catalog.cache import Cache, cached
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.memory import Memory, remembered
 from organs.registry.catalog.queries import planning
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.search import parse_query
@@ -49,7 +49,7 @@ def names(registry: LocalRegistry) -> list[str]:
     """The contributors' names, remembered."""
     with registry.catalog.reading() as session:
         ordered = select(Contributor.name).order_by(Contributor.id)
-        return remembered(session, "names", lambda: list(session.scalars(ordered)))
+        return cached(session, "names", lambda: list(session.scalars(ordered)))
 
 
 # Versions.
@@ -131,7 +131,7 @@ def test_a_catalog_that_cannot_tell_has_no_version_and_remembers_nothing(registr
     made: list[int] = []
     with catalog.writing() as session:
         for _ in range(2):
-            remembered(session, "key", lambda: made.append(1))
+            cached(session, "key", lambda: made.append(1))
     assert len(made) == 2
 
 
@@ -158,7 +158,7 @@ def test_who_reads_an_older_state_neither_sees_nor_spoils_what_is_remembered_of_
         assert session.scalars(select(Contributor.name)).all() == []
         add_name(registry, "ada")
         assert names(registry) == ["ada"]
-        assert remembered(session, "names", read) == []
+        assert cached(session, "names", read) == []
     assert names(registry) == ["ada"]
 
 
@@ -170,12 +170,12 @@ def test_what_was_read_before_a_commit_is_not_remembered_for_after_it(registry: 
             add_name(registry, "ada")
             return found
 
-        assert remembered(session, "names", read_late) == []
+        assert cached(session, "names", read_late) == []
     assert names(registry) == ["ada"]
 
 
 def test_many_who_ask_at_once_have_it_made_once() -> None:
-    memory, made, start = Memory(), [], threading.Barrier(8)
+    cache, made, start = Cache(), [], threading.Barrier(8)
 
     def make() -> int:
         made.append(threading.get_ident())
@@ -183,7 +183,7 @@ def test_many_who_ask_at_once_have_it_made_once() -> None:
 
     def ask(_: int) -> int:
         start.wait()
-        return memory.recall(1, "key", make)
+        return cache.get(1, "key", make)
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(8))) == [1] * 8
@@ -191,28 +191,28 @@ def test_many_who_ask_at_once_have_it_made_once() -> None:
 
 
 def test_what_raises_is_asked_for_again() -> None:
-    memory = Memory()
+    cache = Cache()
 
     def fail() -> int:
         raise KeyError
 
     with pytest.raises(KeyError):
-        memory.recall(1, "key", fail)
-    assert memory.recall(1, "key", lambda: 5) == 5
+        cache.get(1, "key", fail)
+    assert cache.get(1, "key", lambda: 5) == 5
 
 
 def test_what_is_not_to_be_kept_is_made_again() -> None:
-    memory = Memory()
-    assert memory.recall(1, "key", lambda: 1, keep=lambda made: made > 1) == 1
-    assert memory.recall(1, "key", lambda: 2, keep=lambda made: made > 1) == 2
-    assert memory.recall(1, "key", lambda: 3, keep=lambda made: made > 1) == 2
+    cache = Cache()
+    assert cache.get(1, "key", lambda: 1, keep=lambda made: made > 1) == 1
+    assert cache.get(1, "key", lambda: 2, keep=lambda made: made > 1) == 2
+    assert cache.get(1, "key", lambda: 3, keep=lambda made: made > 1) == 2
 
 
 def test_the_longest_unused_is_dropped() -> None:
-    memory = Memory(entries_max=2)
+    cache = Cache(entries_max=2)
     for key in ("a", "b", "a", "c"):
-        memory.recall(1, key, lambda key=key: f"first {key}")
-    found = {key: memory.recall(1, key, lambda: "again") for key in ("a", "c", "b")}
+        cache.get(1, key, lambda key=key: f"first {key}")
+    found = {key: cache.get(1, key, lambda: "again") for key in ("a", "c", "b")}
     assert found == {"a": "first a", "c": "first c", "b": "again"}
 
 
@@ -248,7 +248,7 @@ def test_more_facets_than_are_held_are_asked_of_the_database_with_the_same_resul
     asked: str, few: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = few.search_page(asked)
-    few.catalog.memory.forget()
+    few.catalog.cache.clear()
     monkeypatch.setattr(planning, "FACETS_MAX", 0)
     assert few.search_page(asked) == held
 
@@ -257,7 +257,7 @@ def test_a_page_that_follows_asks_nothing_again_to_be_counted(few: LocalRegistry
     first, counts = few.search_page("spectral>=0.1", limit=1)
     with few.catalog.reading() as session:
         session.execute(text("SELECT 1"))
-    held = few.catalog.memory
+    held = few.catalog.cache
     before = len(held)
     _, again = few.search_page("spectral>=0.1", limit=1, after=first.next)
     assert again is counts

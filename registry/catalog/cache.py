@@ -1,0 +1,149 @@
+"""The cache of values computed from the catalog, which are valid until the catalog changes.
+
+A version is a number that this process gives to a state of the database. It is read before a transaction sees its
+snapshot, so a value that is cached under a version is never older than the version.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+CACHE_KEY = "cache"
+"""The key of the `Cache` in `Session.info`."""
+VERSION_KEY = "version"
+"""The key, in the `info` of a connection, of the version that was current just before its transaction began."""
+ENTRIES_MAX = 1000
+"""Values: one roll-up of facets, and counts of some kilobytes each."""
+_BUSY_TIMEOUT_MS = 30_000
+_DATA_VERSION = "PRAGMA data_version"
+
+T = TypeVar("T")
+_abandoned: list[Any] = []
+"""Connections that a forked process inherited. SQLite forbids it to use or close them."""
+
+
+class Versions:
+    """Gives numbers to the states of an SQLite database, through a connection of its own that never writes.
+
+    `PRAGMA data_version` changes between two reads of one connection if another connection has committed in between, in
+    this process or another. It costs some microseconds. Safe for threads, and after a fork.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = Lock()
+        self._connection: Any = None
+        self._owner = 0
+        self._last: int | None = None
+        self._number = 0
+
+    def current(self) -> int:
+        """Return a number that increases with every commit of others. Raises SQLAlchemy's OperationalError."""
+        with self._lock:
+            try:
+                if self._connection is None or self._owner != os.getpid():
+                    self._connect()
+                (data_version,) = self._connection.execute(_DATA_VERSION).fetchone()
+            except sqlite3.DatabaseError as error:
+                raise OperationalError(_DATA_VERSION, None, error) from error
+            if data_version != self._last:
+                self._last = data_version
+                self._number += 1
+            return self._number
+
+    def close(self) -> None:
+        """Close the connection; it is opened again when it is needed."""
+        with self._lock:
+            if self._connection is not None and self._owner == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> None:
+        if self._connection is not None:
+            _abandoned.append(self._connection)
+        arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
+        self._connection = self._engine.dialect.connect(*arguments, **options)
+        self._connection.isolation_level = None
+        self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        self._connection.execute("PRAGMA query_only = ON")
+        self._owner = os.getpid()
+        self._last = None  # another connection has other numbers: assume a change
+
+
+class Cache:
+    """Values by key, computed once for each version. A new version drops all; a full cache, the least recently used."""
+
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self._entries_max = entries_max
+        self._lock = Lock()
+        self._version = -1
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+
+    def get(self, version: int, key: Hashable, compute: Callable[[], T], keep: Callable[[T], bool] | None = None) -> T:
+        """Return the value of `key` at `version`; compute it if it is missing, and store it if `keep` accepts it.
+
+        Without `keep`, the first thread computes the value while the others wait for it. A reader of an older version
+        than the newest known computes the value for itself. If `compute` raises, nothing is stored.
+        """
+        entry = self._entry(version, key)
+        if entry is None:
+            return compute()
+        value: T
+        if keep is not None:
+            value = entry.value if entry.is_computed else compute()
+            if not entry.is_computed and keep(value):
+                entry.value, entry.is_computed = value, True
+            return value
+        with entry.lock:
+            if not entry.is_computed:
+                entry.value, entry.is_computed = compute(), True
+            value = entry.value
+            return value
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def clear(self) -> None:
+        """Drop all values."""
+        with self._lock:
+            self._entries.clear()
+
+    def _entry(self, version: int, key: Hashable) -> _Entry | None:
+        with self._lock:
+            if version < self._version:
+                return None
+            if version > self._version:
+                self._entries.clear()
+                self._version = version
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._entries_max:
+                self._entries.popitem(last=False)
+            return entry
+
+
+class _Entry:
+    """A value that another thread may be computing."""
+
+    __slots__ = ("is_computed", "lock", "value")
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.is_computed = False
+        self.value: Any = None
+
+
+def cached(session: Session, key: Hashable, compute: Callable[[], T], keep: Callable[[T], bool] | None = None) -> T:
+    """Return the value of `key` for the state that `session` sees; sessions that write always compute it."""
+    cache: Cache | None = session.info.get(CACHE_KEY)
+    version: int | None = session.connection().info.get(VERSION_KEY)
+    return compute() if cache is None or version is None else cache.get(version, key, compute, keep)
