@@ -15,16 +15,16 @@ class ByteSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What a person calls it, for error texts."""
+        """The name of the file, for messages."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """The whole size, fixed for the life of the source."""
+        """The size of the file, constant for the life of the source."""
         ...
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes from `offset`; raises BadInput when they are not there."""
+        """Return exactly `size` bytes from `offset`; raises BadInput if the file does not have them."""
         ...
 
 
@@ -42,13 +42,13 @@ class MemorySource:
     def read_at(self, offset: int, size: int) -> bytes:
         chunk = self.data[offset : offset + size]
         if len(chunk) != size:
-            raise BadGguf(self.name, "data", offset, f"{size} bytes wanted, {len(chunk)} there")
+            raise BadGguf(self.name, "data", offset, f"{size} bytes requested, but only {len(chunk)} exist")
         return chunk
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderSource:
-    """A header in memory that stands for a file of `size_bytes`, of which nothing but the header may be read."""
+    """A header in memory, for a file of `size_bytes` of which only the header may be read."""
 
     header: bytes
     size_bytes: int
@@ -86,7 +86,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor to be written: its name, its shape (row length first, as GGUF stores it) and its dtype."""
+    """A tensor to write: name, shape (row length first, as in GGUF) and dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -103,7 +103,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo(TensorSpec):
-    """A tensor that stands in a file. `offset` counts from the beginning of the data section."""
+    """A tensor in a file. `offset` counts from the beginning of the data section."""
 
     offset: int
 
@@ -117,25 +117,25 @@ class Header:
     fields: tuple[Field, ...]
     tensors: tuple[TensorInfo, ...]
     end: int
-    """Offset just behind the last tensor info."""
+    """The offset after the last tensor info."""
     data_offset: int
-    """Where the data section begins: `end`, rounded up to the alignment."""
+    """The beginning of the data section: `end`, rounded up to the alignment."""
     file_size_bytes: int
 
     def field(self, key: str) -> Field | None:
-        """The entry named `key`, or None."""
+        """Return the entry `key`, or None."""
         for field in self.fields:
             if field.key == key:
                 return field
         return None
 
     def text(self, key: str) -> str | None:
-        """The string stored under `key`, or None when it is absent, no string, or not UTF-8."""
+        """Return the string of `key`, or None if it is absent, not a string, or not UTF-8."""
         field = self.field(key)
         return field.value if field is not None and isinstance(field.value, str) else None
 
     def integer(self, key: str) -> int | None:
-        """The whole number stored under `key`, or None."""
+        """Return the whole number of `key`, or None."""
         field = self.field(key)
         if field is None or isinstance(field.value, bool) or not isinstance(field.value, int):
             return None
@@ -147,12 +147,12 @@ class Header:
 
     @property
     def tail_size_bytes(self) -> int:
-        """Bytes behind the last tensor (or behind the header of a file without tensors): its padding, if any."""
+        """Bytes after the last tensor (or after the header of a file without tensors): its padding, if any."""
         return self.file_size_bytes - self.last_byte
 
     @property
     def last_byte(self) -> int:
-        """Offset just behind the last tensor's own bytes."""
+        """The offset after the bytes of the last tensor."""
         if not self.tensors:
             return self.end
         last = self.tensors[-1]
@@ -160,5 +160,5 @@ class Header:
 
 
 def padded(size: int, alignment: int) -> int:
-    """`size` rounded up to a multiple of `alignment`."""
+    """Return `size` rounded up to a multiple of `alignment`."""
     return -(-size // alignment) * alignment

@@ -53,7 +53,7 @@ class Cursor:
 
     @property
     def offset(self) -> int:
-        """Where the next byte will be read."""
+        """The offset of the next byte."""
         return self._start + self._position
 
     @property
@@ -119,7 +119,7 @@ class Cursor:
         """Make sure that `size` bytes from here lie in the window; the position of the first."""
         if self._position + size > len(self._window):
             if size > self.remaining:
-                self.refuse(field, f"the file ends here: {size} bytes wanted, {self.remaining} left")
+                self.refuse(field, f"the file ends here: {size} bytes are needed, {self.remaining} left")
             self._start, self._position = self.offset, 0
             want = min(max(size, WINDOW_BYTES), self._size - self._start)
             self._window = self._source.read_at(self._start, want)
@@ -205,7 +205,7 @@ def _read_fields(cursor: Cursor, count: int) -> tuple[Field, ...]:
             cursor.refuse(f"key {index}", f"a key is printable ASCII, this one is {raw[:80]!r}", begin)
         key = raw.decode("ascii")
         if key in fields:
-            cursor.refuse(key, "the key stands twice", begin)
+            cursor.refuse(key, "the key occurs twice", begin)
         room = min(EAGER_STRING_MAX_BYTES, EAGER_TOTAL_MAX_BYTES - eager_bytes)
         fields[key] = _read_value(cursor, key, room)
         eager_bytes += size + (fields[key].size_bytes if fields[key].value is not None else 0)
@@ -256,7 +256,7 @@ def _read_array_span(cursor: Cursor, key: str) -> Field:
     element = _value_type(cursor, key)
     begin = cursor.offset
     if element is ValueType.ARRAY:
-        cursor.refuse(key, "arrays of arrays are not read by any loader", begin)
+        cursor.refuse(key, "arrays of arrays are not supported by any loader", begin)
     count = cursor.u64(key)
     if count > VALUE_MAX:
         cursor.refuse(key, f"an array of {count} elements is over the limit of {VALUE_MAX}", begin)
@@ -272,14 +272,14 @@ def _read_array_span(cursor: Cursor, key: str) -> Field:
 
 
 def _alignment(cursor: Cursor, fields: tuple[Field, ...]) -> int:
-    found = next((field for field in fields if field.key == ALIGNMENT_KEY), None)
-    if found is None:
+    field = next((field for field in fields if field.key == ALIGNMENT_KEY), None)
+    if field is None:
         return ALIGNMENT_DEFAULT
-    value = found.value
-    if found.type is not ValueType.UINT32 or not isinstance(value, int):
-        cursor.refuse(ALIGNMENT_KEY, "the alignment must be an unsigned 32-bit number", found.offset)
+    value = field.value
+    if field.type is not ValueType.UINT32 or not isinstance(value, int):
+        cursor.refuse(ALIGNMENT_KEY, "the alignment must be an unsigned 32-bit number", field.offset)
     if not 1 <= value <= ALIGNMENT_MAX or value & (value - 1):
-        cursor.refuse(ALIGNMENT_KEY, f"{value} is not a power of two up to {ALIGNMENT_MAX}", found.offset)
+        cursor.refuse(ALIGNMENT_KEY, f"{value} is not a power of two up to {ALIGNMENT_MAX}", field.offset)
     return value
 
 
@@ -305,8 +305,8 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInf
 def _misplaced(offset: int, expected: int, alignment: int) -> str:
     if offset % alignment:
         return f"its offset {offset} is not a multiple of the alignment {alignment}"
-    what = "overlaps the tensor before it" if offset < expected else "leaves a hole before it"
-    return f"its offset {offset} {what}: {expected} is due"
+    problem = "overlaps the tensor before it" if offset < expected else "leaves a hole before it"
+    return f"its offset {offset} {problem}: it must be {expected}"
 
 
 def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
@@ -364,12 +364,12 @@ TAGS_KEY = "general.tags"
 TAGS_MAX_BYTES = 16 * 1024
 STRING_BLOB_MIN_BYTES = 64 * 1024
 ARRAY_BLOB_MIN_BYTES = 4096
-"""Metadata arrays above this (vocabularies, merges) are blobs of their own, shared by every relative of the model."""
+"""Larger metadata arrays (vocabularies, merges) become separate blobs, which related models share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a file."""
+    """A range of bytes in a file."""
 
     offset: int
     size_bytes: int
@@ -380,7 +380,7 @@ class Span:
 
 
 def large_values(header: Header) -> tuple[Span, ...]:
-    """The arrays, and the rare long strings, that become blobs of their own, in file order."""
+    """Return the arrays, and the rare long strings, that become separate blobs, in file order."""
     return tuple(
         Span(field.offset, field.size_bytes)
         for field in header.fields
@@ -389,7 +389,7 @@ def large_values(header: Header) -> tuple[Span, ...]:
 
 
 def around(spans: Sequence[Span], end: int) -> Iterator[Span]:
-    """What lies between `spans`, in file order, from the beginning of the file to `end`."""
+    """Yield the ranges between `spans`, in file order, from the beginning of the file to `end`."""
     position = 0
     for span in spans:
         yield Span(position, span.offset - position)
@@ -419,7 +419,7 @@ def shown_type(field: Field) -> str:
 
 
 def tags_of(source: ByteSource, header: Header) -> Iterator[str]:
-    """What `general.tags` holds, as far as it is text of a bearable length."""
+    """Yield the tags of `general.tags`, if it is text of at most TAGS_MAX_BYTES."""
     field = header.field(TAGS_KEY)
     if field is None or field.element_type is not ValueType.STRING or field.size_bytes > TAGS_MAX_BYTES:
         return

@@ -17,7 +17,7 @@ SPLIT_COUNT_KEY = "split.count"
 SPLIT_TENSORS_KEY = "split.tensors.count"
 SPLIT_KEYS = (SPLIT_NUMBER_KEY, SPLIT_COUNT_KEY, SPLIT_TENSORS_KEY)
 REASONS_MAX = 12
-"""How many reasons are spelled out; a set that lies has no limit of its own."""
+"""Reasons in a message; a hostile set may have any number of faults."""
 
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.ASCII)
 
@@ -41,14 +41,14 @@ def parse_shard_name(name: str) -> ShardName | None:
 
 
 def is_shard(header: Header) -> bool:
-    """Whether the header announces that it is one of several."""
+    """Whether the header says that the file is one of several shards."""
     return (header.integer(SPLIT_COUNT_KEY) or 0) > 1
 
 
 def check_split(name: str, shards: Sequence[tuple[str, Header]]) -> tuple[int, ...]:
-    """The order in which `shards` (file name and header) form one model: indices into `shards`.
+    """Return the order in which `shards` (file name and header) form one model, as indices into `shards`.
 
-    Raises BadSplit with everything that is wrong: missing, repeated or foreign shards, counts that lie.
+    Raises BadSplit with all faults: missing, repeated or foreign shards, and wrong counts.
     """
     if not shards:
         raise BadSplit(name, ["there are no shards"])
@@ -65,8 +65,8 @@ def check_split(name: str, shards: Sequence[tuple[str, Header]]) -> tuple[int, .
         reasons.append(f"{missing} of {count} shards missing: {_numbers(places, count)}")
     reasons.extend(_check_tensors([header for _, header in shards], announced=_announced(shards, places)))
     if reasons:
-        more = len(reasons) - REASONS_MAX
-        raise BadSplit(name, [*reasons[:REASONS_MAX], f"and {more} more"] if more > 0 else reasons)
+        left_out = len(reasons) - REASONS_MAX
+        raise BadSplit(name, [*reasons[:REASONS_MAX], f"and {left_out} more"] if left_out > 0 else reasons)
     return tuple(places[number] for number in range(count))
 
 
@@ -74,7 +74,7 @@ def _place(index: int, file: str, header: Header, count: int, places: dict[int, 
     number = header.integer(SPLIT_NUMBER_KEY)
     own_count = header.integer(SPLIT_COUNT_KEY)
     if number is None or own_count is None:
-        return f"{file} is no shard: it has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
+        return f"{file} is not a shard: it has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
     if own_count != count:
         return f"{file} is of a set of {own_count}, the others of {count}"
     if not 0 <= number < count:
@@ -101,11 +101,11 @@ def _check_tensors(headers: Sequence[Header], announced: int | None) -> list[str
     if len(own) > 1:
         reasons.append(f"the shards disagree on {SPLIT_TENSORS_KEY}: a shard of another model is among them")
     names = Counter(tensor.name for header in headers for tensor in header.tensors)
-    twice = [name for name, times in names.items() if times > 1]
-    if twice:
-        reasons.append(f"{len(twice)} tensors stand in more than one shard, {twice[0]} for one")
+    repeated = [name for name, count in names.items() if count > 1]
+    if repeated:
+        reasons.append(f"{len(repeated)} tensors are in more than one shard, for example {repeated[0]}")
     if announced is not None and announced != names.total():
-        reasons.append(f"{announced} tensors are announced, {names.total()} are there")
+        reasons.append(f"the header announces {announced} tensors, but there are {names.total()}")
     architectures = {header.architecture for header in headers if header.architecture is not None}
     if len(architectures) > 1:
         reasons.append("the shards are of different architectures: " + ", ".join(sorted(architectures)))
@@ -118,7 +118,7 @@ SHARDS_MAX = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard to be written: its header, padding included, then the bytes of `tensors`, each padded."""
+    """A shard to write: its header with padding, then the bytes of `tensors`, each padded."""
 
     name: str
     header: bytes
@@ -129,10 +129,10 @@ class Shard:
 def cut(
     source: ByteSource, header: Header, tensors: Sequence[TensorSpec], stem: str, shard_bytes: int
 ) -> list[Shard] | None:
-    """Shards `stem-00001-of-0000N.gguf` whose tensors add up to at most `shard_bytes` each, or to one tensor.
+    """Return shards `stem-00001-of-0000N.gguf` of at most `shard_bytes` of tensors each, or of one larger tensor.
 
-    `header`, read from `source`, has all metadata, and `tensors` are all tensors in order. None where all fit into one
-    file, which is then no shard. Raises NotAssemblable when there would be too many.
+    `header`, read from `source`, has all metadata, and `tensors` are all tensors in order. None if all fit into one
+    file, which is not a shard then. Raises NotAssemblable if there would be too many.
     """
     groups = _groups(tensors, shard_bytes, header.alignment)
     if len(groups) == 1:
@@ -149,13 +149,13 @@ def cut(
         if number == 0:
             metadata = [*whole_metadata(source, header), *metadata]
         encoded = encode_header(metadata, group, header.alignment)
-        size_bytes = len(encoded) + sum(padded(one.size_bytes, header.alignment) for one in group)
+        size_bytes = len(encoded) + sum(padded(tensor.size_bytes, header.alignment) for tensor in group)
         shards.append(Shard(str(ShardName(stem, number + 1, len(groups))), encoded, tuple(group), size_bytes))
     return shards
 
 
 def whole_metadata(source: ByteSource, header: Header) -> list[Metadata]:
-    """The metadata of a file, byte for byte, without the keys of a split set."""
+    """Return the metadata of a file, byte for byte, without the keys of a split set."""
     return [carry_over(source, field) for field in header.fields if field.key not in SPLIT_KEYS]
 
 

@@ -1,6 +1,6 @@
-"""Vocabularies that crash loaders: found when a file comes in, so that it is never handed out again as a model.
+"""Vocabularies that crash loaders. Ingest finds them, and such a file is never served as a model.
 
-Loaders index the token types as 32-bit numbers and turn byte tokens such as `<0x0A>` into bytes without looking twice.
+Loaders read the token types as 32-bit numbers, and turn byte tokens such as `<0x0A>` into bytes, without checks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BYTE_TOKEN_TYPE = 6
 VOCABULARY_MAX_BYTES = 1 << 26
 """All tokens together; the largest vocabularies in use, a quarter of a million tokens, take 5 MB."""
 
-_WANTED = {
+_EXPECTED_TYPES = {
     TOKENS_KEY: (ValueType.STRING,),
     TYPES_KEY: (ValueType.INT32, ValueType.UINT32),
     SCORES_KEY: (ValueType.FLOAT32,),
@@ -30,13 +30,13 @@ _BYTE_TOKEN = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 
 
 def tokenizer_reasons(source: ByteSource, header: Header) -> list[str]:
-    """Why a loader must not be given this vocabulary: one sentence each, empty when all is well."""
+    """Return the reasons why no loader must get this vocabulary, one sentence each; empty for a sound one."""
     reasons = []
-    for key, wanted in _WANTED.items():
+    for key, expected in _EXPECTED_TYPES.items():
         field = header.field(key)
-        if field is not None and field.element_type not in wanted:
-            found = f"holds {field.element_type.name}" if field.element_type is not None else "is no array"
-            reasons.append(f"{key} {found} where {wanted[0].name} is due: loaders read past its end")
+        if field is not None and field.element_type not in expected:
+            actual = f"has {field.element_type.name}" if field.element_type is not None else "is not an array"
+            reasons.append(f"{key} {actual} instead of {expected[0].name}: loaders read past its end")
     tokens, types = header.field(TOKENS_KEY), header.field(TYPES_KEY)
     if reasons or tokens is None:
         return reasons
@@ -59,7 +59,7 @@ def _byte_token_reasons(source: ByteSource, tokens: Field, types: Field | None) 
     bad = [strings[index] for index in byte_tokens if not _is_byte(strings[index])]
     if not bad:
         return []
-    return [f"{len(bad)} byte tokens are no bytes, {bad[0][:40]!r} for one: loaders take them for an index"]
+    return [f"{len(bad)} byte tokens are not bytes, for example {bad[0][:40]!r}: loaders use them as an index"]
 
 
 def _is_byte(token: bytes) -> bool:

@@ -23,7 +23,7 @@ KEY_MAX_BYTES = 65_535
 VALUE_MAX = 1 << 30
 """The longest string in bytes and the longest array in elements."""
 EAGER_STRING_MAX_BYTES = 64 * 1024
-"""Longer strings stay in the file until somebody asks for them."""
+"""Longer strings stay in the file until they are needed."""
 SIZE_MAX = (1 << 63) - 1
 """Offsets and sizes are signed 64-bit numbers in every loader and database."""
 

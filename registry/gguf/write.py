@@ -34,7 +34,7 @@ class KeyValue:
     element_type: ValueType | None = None
 
     def encode(self) -> bytes:
-        """Key, type and value as they stand in the file; raises struct.error for a number out of range."""
+        """Return key, type and value as bytes of the file; raises struct.error for a number out of range."""
         key = self.key.encode("ascii")
         head = struct.pack("<Q", len(key)) + key + struct.pack("<I", self.type)
         if self.type is not ValueType.ARRAY:
@@ -80,8 +80,8 @@ def encode_header(
     entries = list(metadata)
     if alignment != ALIGNMENT_DEFAULT and all(entry.key != ALIGNMENT_KEY for entry in entries):
         entries.insert(0, KeyValue(ALIGNMENT_KEY, ValueType.UINT32, alignment))
-    said = [entry.encode()[-4:] for entry in entries if entry.key == ALIGNMENT_KEY]
-    assert all(value == struct.pack("<I", alignment) for value in said), "the metadata announces another alignment"
+    announced = [entry.encode()[-4:] for entry in entries if entry.key == ALIGNMENT_KEY]
+    assert all(value == struct.pack("<I", alignment) for value in announced), "the metadata announces another alignment"
     pieces = [MAGIC, struct.pack("<IQQ", VERSION_WRITTEN, len(tensors), len(entries))]
     pieces.extend(entry.encode() for entry in entries)
     offset = 0
@@ -98,10 +98,10 @@ def write_file(
     tensors: Sequence[tuple[TensorSpec, bytes | memoryview]],
     alignment: int = ALIGNMENT_DEFAULT,
 ) -> int:
-    """Write a whole GGUF to `stream`, every tensor padded; the number of bytes written."""
+    """Write a whole GGUF to `stream`, every tensor padded; return the number of bytes."""
     size = stream.write(encode_header(metadata, [spec for spec, _ in tensors], alignment))
     for spec, data in tensors:
-        assert len(data) == spec.size_bytes, f"{spec.name}: {len(data)} bytes given, {spec.size_bytes} due"
+        assert len(data) == spec.size_bytes, f"{spec.name}: {len(data)} bytes instead of {spec.size_bytes}"
         size += stream.write(data)
         size += stream.write(b"\0" * (padded(len(data), alignment) - len(data)))
     return size

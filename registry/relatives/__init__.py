@@ -1,8 +1,8 @@
-"""Who is related to whom: what models declare, resolved to registered models, and what their weights show.
+"""Relations between models: declared parents, resolved to registered models, and similarity of weights.
 
 resolve     find the relatives of a model
-comparison  compare two models: how alike they are by type, by block and by organ
-families    families of models: who descends from whom, who is alike
+comparison  compare two models by type, by block and by organ
+families    families of models: descent and similarity
 lineage     the lineage of a model
 """
 

@@ -1,4 +1,4 @@
-"""Compare two models: how alike they are by type, by block and by organ, and what else differs."""
+"""Compare two models: their likeness by type, by block and by organ, and other differences."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ComparedModel:
 
     name: str
     digest: str
-    """Of the model's bytes: two sides with one digest are one model."""
+    """The digest of the model's bytes: two sides with equal digests are one model."""
     organs: Sequence[ComparablePlacement]
     kind: str = "model"
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Short texts by what they are about (`catalog.queries.models.facts_of`)."""
+    """Short texts by name (`catalog.queries.models.facts_of`)."""
     digests: Mapping[int, Digest] = field(default_factory=dict)
     """Digests of its organs, by their identities; empty if the organs are not registered."""
 
@@ -90,9 +90,9 @@ def compare_models(first: ComparedModel, second: ComparedModel) -> Comparison:
             if slot in seconds and placed.organ.shape != seconds[slot].organ.shape
         ),
         differs=tuple(
-            FactDifference(what=what, first=first.facts.get(what), second=second.facts.get(what))
-            for what in {**first.facts, **second.facts}
-            if first.facts.get(what) != second.facts.get(what)
+            FactDifference(what=name, first=first.facts.get(name), second=second.facts.get(name))
+            for name in {**first.facts, **second.facts}
+            if first.facts.get(name) != second.facts.get(name)
         ),
     )
 
@@ -121,7 +121,7 @@ def _by_slot(model: ComparedModel) -> dict[Slot, ComparablePlacement]:
 
 
 def _organs(placed: Mapping[Slot, ComparablePlacement]) -> dict[Slot, ComparableOrgan]:
-    return {slot: one.organ for slot, one in placed.items()}
+    return {slot: placement.organ for slot, placement in placed.items()}
 
 
 def _digest(model: ComparedModel, placed: ComparablePlacement) -> Digest | None:

@@ -1,4 +1,4 @@
-"""Families of models: who descends from whom, who is alike, and which parents are not registered."""
+"""Families of models: descent, similarity, and parents that are not registered."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, F
 from organs.registry.lineage import Groups
 
 FAMILIES_DEFAULT = 6
-"""Families of a page, unless another number is requested."""
+"""Families on a page by default."""
 FAMILIES_MAX = 50
 FAMILY_MIN = 2
-"""Members of the smallest family that is listed."""
+"""Members of the smallest family in lists."""
 MEMBERS_MAX = 60
-"""Members that a family is returned with; the others are counted."""
+"""Members in the description of a family; the others are counted."""
 MISSING_MAX = 20
-"""Unregistered parents that a family is returned with."""
+"""Unregistered parents in the description of a family."""
 TEXT_MAX_LENGTH = 200
-"""Characters of the name of an unregistered parent. Names that are equal so far count as one."""
+"""Characters of the name of an unregistered parent. Names with an equal beginning of this length count as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kin:
-    """All families of models that may be shown, largest first, then by their oldest model: ids in rising order.
+    """All families of public models, largest first, then by their oldest model; ids are in rising order.
 
     `edges` counts the edges of each model.
     """
@@ -70,32 +70,32 @@ def _kin(session: Session) -> Kin:
 
 def _grouped(session: Session) -> Kin:
     """Group models by all edges, and by unregistered parents that two models name in the same words."""
-    shown, groups, edges = public_model_ids(session), Groups(), Counter[int]()
+    public, groups, edges = public_model_ids(session), Groups(), Counter[int]()
     for child, parents in connected_models(session):
-        known = [parent for parent in parents if parent in shown] if child in shown else []
-        edges[child] += len(known)
-        edges.update(known)
-        for parent in set(known):
+        ends = [parent for parent in parents if parent in public] if child in public else []
+        edges[child] += len(ends)
+        edges.update(ends)
+        for parent in set(ends):
             groups.join(child, parent)
     for child, text in unregistered_parents(session, TEXT_MAX_LENGTH):
-        if child in shown:
+        if child in public:
             groups.join(child, text)
             edges[child] += 1
-    found: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for model_id in sorted(one for one, count in edges.items() if count):
-        found[groups.leader(model_id)].append(model_id)
-    ordered = sorted(map(tuple, found.values()), key=lambda family: (-len(family), family[0]))
+    members: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for model_id in sorted(model_id for model_id, count in edges.items() if count):
+        members[groups.leader(model_id)].append(model_id)
+    ordered = sorted(map(tuple, members.values()), key=lambda family: (-len(family), family[0]))
     return Kin(ordered, edges)
 
 
 def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], keep: int = 0) -> Family:
     """Return a family with the members that have the most edges, the model `keep` among them."""
-    central = sorted(family, key=lambda one: (one != keep, -edges.get(one, 0), one))[:MEMBERS_MAX]
+    central = sorted(family, key=lambda model_id: (model_id != keep, -edges.get(model_id, 0), model_id))[:MEMBERS_MAX]
     models = models_by_id(session, central)
     rows = edges_from(session, models)
     between = [row for row in rows if row.child_id in models and row.parent_id in models]
     missing = _missing([row for row in rows if row.parent_id is None and row.parent_text is not None], models)
-    generations = _generations(models, between, {name for one in missing for name in one.children})
+    generations = _generations(models, between, {name for parent in missing for name in parent.children})
     ordered = sorted(models.values(), key=lambda model: (generations[model.id], model.id))
     return Family(
         name=models[min(models)].full_name if models else "",
@@ -150,21 +150,21 @@ def _generations(models: Mapping[int, Model], edges: Sequence[Edge], with_missin
     for edge in edges:
         if edge.evidence != "measured" and edge.child_id != edge.parent_id:
             parents[edge.child_id].add(edge.parent_id or 0)
-    found: dict[int, int] = {}
+    generations: dict[int, int] = {}
     waiting = sorted(models)
     while waiting:
-        ready = [one for one in waiting if parents[one] <= found.keys()] or waiting[:1]
-        for one in ready:
-            above = [found[parent] for parent in parents[one] if parent in found]
-            found[one] = max(above, default=0 if models[one].full_name in with_missing else -1) + 1
-        waiting = [one for one in waiting if one not in found]
-    placed = {one for one in models if parents[one] or any(one in above for above in parents.values())}
-    placed |= {one for one in models if models[one].full_name in with_missing}
-    _stand_by_nearest(found, placed, edges)
-    return found
+        ready = [child for child in waiting if parents[child] <= generations.keys()] or waiting[:1]
+        for child in ready:
+            above = [generations[parent] for parent in parents[child] if parent in generations]
+            generations[child] = max(above, default=0 if models[child].full_name in with_missing else -1) + 1
+        waiting = [child for child in waiting if child not in generations]
+    placed = {child for child in models if parents[child] or any(child in others for others in parents.values())}
+    placed |= {child for child in models if models[child].full_name in with_missing}
+    _place_by_nearest(generations, placed, edges)
+    return generations
 
 
-def _stand_by_nearest(generations: dict[int, int], placed: set[int], edges: Sequence[Edge]) -> None:
+def _place_by_nearest(generations: dict[int, int], placed: set[int], edges: Sequence[Edge]) -> None:
     """Give each model with measured edges only the generation of its most similar relative that has one."""
     measured = sorted((edge for edge in edges if edge.evidence == "measured"), key=lambda edge: -(edge.score or 0.0))
     pairs = [(edge.child_id, edge.parent_id or 0) for edge in measured]

@@ -17,21 +17,21 @@ from organs.registry.entities.lineage import LineageEdge, ModelLineage
 from organs.registry.lineage import CLOSE, Groups, Kinship, is_another_encoding, similarity
 from organs.registry.relatives.resolve import folded
 
-NAMES_SHOWN = 3
+NAMES_MAX = 3
 SELF_RELATIONS = ("quantized", "relative")
-"""What an edge is called that a model declares by its own name: another encoding, or the same weights unquantised."""
+"""Relations of an edge from a model to its own name: another encoding, or the same weights unquantised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A parent that a model declares, and what a comparison with it gave."""
+    """A parent that a model declares, and the result of the comparison with it."""
 
     text: str
     relation: str
     model: str | None
-    """The registered model that is meant."""
+    """The registered model that the text means."""
     kinship: Kinship | None = None
-    """None where the two were not compared."""
+    """None if the two were not compared."""
     likeness: float | None = None
     organ_count: int = 0
     matrix_count: int = 0
@@ -41,7 +41,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredEdge:
-    """What some model declares."""
+    """A declaration of any model."""
 
     child_id: int
     text: str
@@ -54,15 +54,15 @@ def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, f
     `undeclared` has the close relatives that no declaration explains, by name with their likeness; `relatives` counts
     the measured relatives.
     """
-    found = [finding for one in declared for finding in _of_declared(kind, one)]
+    results = [finding for parent in declared for finding in _of_declared(kind, parent)]
     if undeclared:
-        found.append(_close_and_undeclared(undeclared))
+        results.append(_close_and_undeclared(undeclared))
     if kind == "adapter" and not declared:
-        found.append(Finding(Severity.WARN, "no-base-named", "This adapter does not say which model it belongs to."))
+        results.append(Finding(Severity.WARN, "no-base-named", "This adapter does not say which model it belongs to."))
     if kind == "model" and not declared and not relatives:
         sentence = "It declares no parent, and no registered model has similar weights at the same places."
-        found.append(Finding(Severity.INFO, "no-known-relatives", sentence))
-    return found
+        results.append(Finding(Severity.INFO, "no-known-relatives", sentence))
+    return results
 
 
 def withdrawal_sentence(name: str, state: str, day: str | None, reason: str | None) -> tuple[str, str]:
@@ -90,42 +90,44 @@ def unexplained(
             groups.join(edge.child_id, ("text", folded(edge.text)))
         if edge.parent_id is not None:
             groups.join(edge.child_id, edge.parent_id)
-    for one, title in titles.items():
+    for titled_id, title in titles.items():
         if folded(title or ""):
-            groups.join(one, ("title", folded(title or "")))
+            groups.join(titled_id, ("title", folded(title or "")))
     return {other for other in close if groups.leader(other) != groups.leader(model_id)}
 
 
-def _of_declared(kind: str, one: Declared) -> list[Finding]:
-    if one.model is None:
-        sentence = f"It names {one.text!r} as its parent, which is not registered here: that cannot be checked."
-        if one.relation in SELF_RELATIONS:
-            sentence = f"It names itself, {one.text!r}, as quantisations often do; the original is not registered here."
+def _of_declared(kind: str, parent: Declared) -> list[Finding]:
+    if parent.model is None:
+        sentence = f"It names {parent.text!r} as its parent, which is not registered here: that cannot be checked."
+        if parent.relation in SELF_RELATIONS:
+            sentence = (
+                f"It names itself, {parent.text!r}, as quantisations often do; the original is not registered here."
+            )
         return [Finding(Severity.INFO, "parent-not-registered", sentence)]
-    if kind != "model" or one.kinship is None or one.is_encoding or one.kinship is Kinship.CLOSE:
+    if kind != "model" or parent.kinship is None or parent.is_encoding or parent.kinship is Kinship.CLOSE:
         return []
-    if one.kinship is Kinship.INCOMPARABLE:
-        sentence = f"It names {one.model} as its parent, but no two matrices of the two have one shape at one place."
-        return [Finding(Severity.INFO, "parent-not-comparable", sentence, models=(one.model,))]
-    alike = f"{one.likeness:.2f} over {one.organ_count} of {one.matrix_count} matrices"
-    if one.kinship is Kinship.UNRELATED:
+    if parent.kinship is Kinship.INCOMPARABLE:
+        sentence = f"It names {parent.model} as its parent, but no two matrices of the two have one shape at one place."
+        return [Finding(Severity.INFO, "parent-not-comparable", sentence, models=(parent.model,))]
+    alike = f"{parent.likeness:.2f} over {parent.organ_count} of {parent.matrix_count} matrices"
+    if parent.kinship is Kinship.UNRELATED:
         sentence = (
-            f"It names {one.model} as its parent, but their weights at the same places are not related: "
+            f"It names {parent.model} as its parent, but their weights at the same places are not related: "
             f"the mean correlation is {alike}."
         )
-        return [Finding(Severity.WARN, "parent-unrelated", sentence, models=(one.model,), score=one.likeness)]
+        return [Finding(Severity.WARN, "parent-unrelated", sentence, models=(parent.model,), score=parent.likeness)]
     sentence = (
-        f"It names {one.model} as its parent; their weights at the same places are only loosely alike: the mean "
+        f"It names {parent.model} as its parent; their weights at the same places are only loosely alike: the mean "
         f"correlation is {alike}, where quantisations down to 4 bits and light fine-tunes have {CLOSE} and more."
     )
-    severity = Severity.WARN if one.relation == "quantized" else Severity.INFO
-    return [Finding(severity, "parent-loosely-related", sentence, models=(one.model,), score=one.likeness)]
+    severity = Severity.WARN if parent.relation == "quantized" else Severity.INFO
+    return [Finding(severity, "parent-loosely-related", sentence, models=(parent.model,), score=parent.likeness)]
 
 
 def _close_and_undeclared(undeclared: Mapping[str, float]) -> Finding:
     names = sorted(undeclared, key=lambda name: (-undeclared[name], name))
-    listed = ", ".join(f"{name} ({undeclared[name]:.3f})" for name in names[:NAMES_SHOWN])
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    listed = ", ".join(f"{name} ({undeclared[name]:.3f})" for name in names[:NAMES_MAX])
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
     sentence = (
         f"Almost identical to {listed}{more}, but neither model names the other, or a common parent, as its base."
     )
@@ -134,7 +136,8 @@ def _close_and_undeclared(undeclared: Mapping[str, float]) -> Finding:
     )
 
 
-EDGES_SHOWN = 200
+EDGES_MAX = 200
+"""Edges in the lineage of a model."""
 EDGES_READ_MAX = 1000
 """Edges to parents, to children and to relatives (each up to this many) by which declared and measured are compared."""
 PARENTS_COMPARED = 8
@@ -158,8 +161,8 @@ def lineage_of(session: Session, model: Model) -> ModelLineage:
     undeclared = _undeclared(session, model, measured, others)
     return ModelLineage(
         model=model.full_name,
-        edges=tuple(_edge(edge, model, others, declared) for edge in ordered[:EDGES_SHOWN]),
-        left_out=max(0, count - EDGES_SHOWN),
+        edges=tuple(_edge(edge, model, others, declared) for edge in ordered[:EDGES_MAX]),
+        left_out=max(0, count - EDGES_MAX),
         findings=(
             *withdrawn_findings(session, _parent_names(session, model, rows, others)),
             *findings(model.kind, list(declared.values()), undeclared, len(measured)),
@@ -189,7 +192,7 @@ def _parent_names(
     chimera = chimera_of(session, model.id)
     composed = [] if chimera is None else json.loads(chimera.origins)["parents"]
     parents = [edge.parent_model_id or 0 for edge in edges if _direction(edge, model) == "parent"]
-    return dict.fromkeys([*composed, *(others[one].full_name for one in parents if one in others)])
+    return dict.fromkeys([*composed, *(others[parent].full_name for parent in parents if parent in others)])
 
 
 def _other(edge: Lineage, model: Model) -> int | None:
@@ -227,16 +230,16 @@ def _declared(
     """Return the parents that `model` declares, by edge, each compared with it."""
     result: dict[int, Declared] = {}
     declared = [edge for edge in edges if edge.evidence == "declared" and edge.child_model_id == model.id]
-    left = TENSORS_COMPARED - model.tensors
+    budget = TENSORS_COMPARED - model.tensors
     has_parent = any(edge.parent_model_id in others for edge in declared)
-    own = organs_by_slot(session, model.id) if model.kind == "model" and has_parent and left > 0 else {}
+    own = organs_by_slot(session, model.id) if model.kind == "model" and has_parent and budget > 0 else {}
     for edge in declared:
         parent = others.get(edge.parent_model_id or 0)
         text = edge.parent_text or ""
-        if parent is None or not own or len(result) >= PARENTS_COMPARED or parent.tensors > left:
+        if parent is None or not own or len(result) >= PARENTS_COMPARED or parent.tensors > budget:
             result[edge.id] = Declared(text, edge.relation, None if parent is None else parent.full_name)
             continue
-        left -= parent.tensors
+        budget -= parent.tensors
         organs = organs_by_slot(session, parent.id)
         alike = similarity(own, organs)
         result[edge.id] = Declared(
@@ -261,11 +264,11 @@ def _undeclared(
         for other, edge in measured.items()
         if (edge.score or 0.0) >= CLOSE or edge.relation == "quantized"
     }
-    known = {model.id, *others}
+    family = {model.id, *others}
     declared = [
         DeclaredEdge(edge.child_model_id, edge.parent_text or "", edge.parent_model_id)
-        for edge in parents_of(session, known, ("declared", "recorded"))
+        for edge in parents_of(session, family, ("declared", "recorded"))
         if edge.child_model_id is not None
     ]
-    titles = {one.id: one.title for one in (model, *others.values())}
+    titles = {member.id: member.title for member in (model, *others.values())}
     return {others[other].full_name: close[other] for other in unexplained(model.id, close, declared, titles)}

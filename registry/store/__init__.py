@@ -1,11 +1,11 @@
 """The blob store: immutable bytes named by the SHA-256 of their plain form.
 
-    codec  how plain bytes become stored bytes and come back, pure: bytes in, bytes out
-    files  the system calls of the store, which tests can record and fail
+    codec  encode plain bytes to stored bytes, and decode them; pure
+    files  the system calls of the store, which tests can record and make fail
     local  blobs as files in a local folder
-    blobs  blobs: put in chunk by chunk, read back whole or in part, every chunk checked
+    blobs  blobs: written chunk by chunk, read completely or in part, every chunk checked
 
-Rows about blobs are the catalog's. A row is written only after `finish` has returned.
+The catalog has the rows of blobs. A row is written only after `finish` has returned.
 """
 
 from organs.registry.store.blobs import (

@@ -1,10 +1,9 @@
-"""Blobs: put in chunk by chunk, read back whole or in part, every chunk checked.
+"""Blobs: written chunk by chunk, read completely or in part, every chunk checked.
 
-Small blobs come back from `finish` as bytes to be kept in the catalog's row: a thousand norms must not be a thousand
-files.
+`finish` returns small blobs as bytes for the row in the catalog: a thousand norms must not become a thousand files.
 
-A blob that gave wrong bytes once is set aside by the catalog. Opening it reads all of it again: if its bytes are right,
-it is opened and the catalog is notified; if not, it is refused.
+The catalog sets a blob aside that gave wrong bytes once. Opening it reads all bytes again: if they are right, it is
+opened and the catalog is notified; if not, it is refused.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from organs.registry.store.files import Files
 from organs.registry.store.local import LocalStore, StoredFile
 
 INLINE_MAX_BYTES = 64 * 1024
-"""Plain size up to which a blob lives in the database. A file of its own costs a rename and two syncs, about 1 ms."""
+"""The largest plain size of a blob in the database. A separate file costs a rename and two syncs, about 1 ms."""
 
 LOOK_AGAIN_SECONDS = 60.0
-"""A blob that is set aside is read whole at most once in this time, unless somebody has written to its file."""
+"""A blob that is set aside is read completely at most once in this time, unless its file was written."""
 LOOK_WAIT_SECONDS = 30.0
 """How long a reader waits while another thread reads a blob that is set aside."""
-LOOKS_KEPT_MAX = 4096
-"""Results of second looks that one process remembers."""
+LOOKS_MAX = 4096
+"""Results of second looks that one process stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """A blob whose stored bytes are durable: in the file `file`, or `inline` to go into the row."""
+    """A blob whose stored bytes are durable: in the file `file`, or `inline` for the row."""
 
     digest: Digest
     size_bytes: int
@@ -64,12 +63,12 @@ class StoredBlob:
 
     @property
     def is_set_aside(self) -> bool:
-        """Never: it has just been stored."""
+        """False: it was just stored."""
         return False
 
 
 class BlobAddress(Protocol):
-    """What must be known of a blob to read it: the catalog's row has it."""
+    """The data that reading a blob needs; the row of the catalog has them."""
 
     @property
     def digest(self) -> Digest: ...
@@ -83,7 +82,7 @@ class BlobAddress(Protocol):
     def inline(self) -> bytes | None: ...
     @property
     def is_set_aside(self) -> bool:
-        """Whether its bytes were found wrong or missing when they were last read."""
+        """Whether its bytes were wrong or missing when they were last read."""
         ...
 
 
@@ -105,7 +104,7 @@ class BlobStore:
         self._second_looks = second_looks or SecondLooks()
 
     def put(self, data: bytes) -> StoredBlob:
-        """Store `data`, bytes that are no tensor, in one go."""
+        """Store `data`, which are not the bytes of a tensor, at once."""
         writer = BlobWriter(self, digest_of(data), len(data), BYTES_CODEC)
         try:
             for begin in range(0, len(data), BYTES_CODEC.chunk_bytes):
@@ -119,7 +118,7 @@ class BlobStore:
     def put_organ(self, digest: Digest, size_bytes: int, codec: Codec, read: Callable[[int], bytes]) -> StoredBlob:
         """Store an organ whose digest is known; `read(size)` gives its next plain bytes.
 
-        Raises EncodingFault when they are not what the digest names.
+        Raises EncodingFault if the bytes do not have this digest.
         """
         hashed = hashlib.sha256()
         writer: BlobWriter | None = None
@@ -141,10 +140,10 @@ class BlobStore:
             raise
 
     def open(self, address: BlobAddress) -> BlobReader:
-        """Open a blob to read it. One that is set aside is read whole and compared with its digest first.
+        """Open a blob to read it. A blob that is set aside is first read completely and compared.
 
-        Raises MissingBlob; CorruptBlob when its head is not what the row says, or when it is set aside and its bytes
-        are still wrong.
+        Raises MissingBlob; CorruptBlob if its head does not agree with the row, or if it is set aside and its bytes are
+        still wrong.
         """
         reader = BlobReader(self, address)
         if not address.is_set_aside:
@@ -160,18 +159,18 @@ class BlobStore:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """When a blob was read again, in seconds of the monotonic clock, and what was wrong with it then."""
+    """When a blob was read again, in seconds of the monotonic clock, and its fault, if any."""
 
     ended_at: float
     error: StoreError | None
 
 
 class SecondLooks:
-    """Reads blobs that are set aside once more; safe for any thread.
+    """Reads blobs again that are set aside; safe for threads.
 
     One blob is read at a time, and the same file at most once in LOOK_AGAIN_SECONDS: repeated requests for a faulty
-    blob do not keep the disk busy. Meanwhile the result holds. After a good look that lets wrong bytes through to
-    nobody: every chunk is checked whenever it is read.
+    blob do not keep the disk busy. Meanwhile the result is valid. A good result cannot let wrong bytes through: every
+    chunk is checked at every read.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -180,9 +179,9 @@ class SecondLooks:
         self._looks: OrderedDict[tuple[str, int, int], _Look] = OrderedDict()
 
     def check(self, reader: BlobReader) -> bool:
-        """Return if the plain bytes of `reader` have its digest; True when they were read for that just now.
+        """Compare the plain bytes of `reader` with its digest; return whether they were read for this call.
 
-        Raises CorruptBlob.
+        Raises CorruptBlob if they differ.
         """
         version = reader.version
         if version is None:  # inline: at most 64 KiB, in memory already
@@ -207,10 +206,10 @@ class SecondLooks:
         try:
             reader.verify()
         except StoreError as raised:
-            error = raised.with_traceback(None)  # it is kept, and must not keep the frames of this read
+            error = raised.with_traceback(None)  # the stored error must not keep the frames of this read
         look = self._looks[version] = _Look(self._clock(), error)
         self._looks.move_to_end(version)
-        if len(self._looks) > LOOKS_KEPT_MAX:
+        if len(self._looks) > LOOKS_MAX:
             self._looks.popitem(last=False)
         return look
 
@@ -250,13 +249,13 @@ class BlobWriter:
         return StoredBlob(self._digest, self._size, self._offset, codec.name, codec.version, file, inline)
 
     def discard(self) -> None:
-        """Leave nothing behind; safe to call twice, and after a failed `finish`."""
+        """Remove all that was written; safe to call twice, and after a failed `finish`."""
         if self._pending is not None:
             self._pending.discard()
 
 
 class BlobReader:
-    """Reads one blob, from several threads if need be. A context manager."""
+    """Reads one blob; safe for threads. A context manager."""
 
     def __init__(self, store: BlobStore, address: BlobAddress) -> None:
         self.digest = address.digest
@@ -286,7 +285,7 @@ class BlobReader:
 
     @property
     def version(self) -> tuple[str, int, int] | None:
-        """The name of its file and the times of the file's last change; None for an inline blob."""
+        """The name of its file and the times of its last change; None for an inline blob."""
         return self._stored.version if isinstance(self._stored, StoredFile) else None
 
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
@@ -295,7 +294,7 @@ class BlobReader:
         decode_chunk(self.head.codec, chunk, stored, out)
 
     def stream(self) -> Iterator[memoryview]:
-        """The plain bytes, a chunk at a time; each is valid until the next is asked for."""
+        """Yield the plain bytes chunk by chunk; each chunk is valid until the next one is read."""
         buffer = memoryview(bytearray(min(self.head.codec.chunk_bytes, self.size_bytes)))
         for chunk in self.chunks:
             out = buffer[: chunk.plain_size_bytes]
@@ -303,7 +302,7 @@ class BlobReader:
             yield out
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
-        """`size` plain bytes from `offset`, by default all; only the chunks that they lie in are decoded."""
+        """Return `size` plain bytes from `offset`, by default all; only the chunks with these bytes are decoded."""
         end = self.size_bytes if size is None else offset + size
         assert 0 <= offset <= end <= self.size_bytes
         pieces = []
@@ -317,15 +316,15 @@ class BlobReader:
         return b"".join(pieces)
 
     def verify(self) -> None:
-        """Read everything and compare its SHA-256 with the digest; raises CorruptBlob."""
-        found = hashlib.sha256()
+        """Read all bytes and compare their SHA-256 with the digest; raises CorruptBlob."""
+        hashed = hashlib.sha256()
         for piece in self.stream():
-            found.update(piece)
-        if found.hexdigest() != self.digest:
-            raise CorruptBlob(self.digest, f"its plain bytes have the digest {found.hexdigest()}")
+            hashed.update(piece)
+        if hashed.hexdigest() != self.digest:
+            raise CorruptBlob(self.digest, f"its plain bytes have the digest {hashed.hexdigest()}")
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._stored.close()
 
     def _read_head(self, stored_bytes: int) -> StoredHead:
@@ -356,40 +355,40 @@ class _InlineBytes:
         return data
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:
-    """`codec`, or the raw one when the first chunk shows that encoding gains next to nothing."""
+    """Return `codec`, or the raw codec if the first chunk shows that encoding saves almost nothing."""
     return codec if worth_encoding(first) else codec.kept_raw()
 
 
 class RangeReader:
-    """Reads ranges of a blob that mostly go forward: the chunk that was decoded last is kept."""
+    """Reads ranges of a blob, mostly in forward order: it stores the last decoded chunk."""
 
     def __init__(self, reader: BlobReader) -> None:
         self._reader = reader
         self._buffer = memoryview(bytearray(min(reader.head.codec.chunk_bytes, reader.size_bytes)))
-        self._held: StoredChunk | None = None
+        self._decoded: StoredChunk | None = None
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` plain bytes from `offset`; raises CorruptBlob."""
         pieces = []
         for chunk in self._overlapping(offset, size):
-            if chunk is not self._held:
-                self._held = None
+            if chunk is not self._decoded:
+                self._decoded = None
                 self._reader.read_chunk(chunk, self._buffer[: chunk.plain_size_bytes])
-                self._held = chunk
+                self._decoded = chunk
             begin = max(0, offset - chunk.plain_offset_bytes)
             pieces.append(bytes(self._buffer[begin : min(offset + size - chunk.plain_offset_bytes, self._end)]))
         return b"".join(pieces)
 
     @property
     def _end(self) -> int:
-        return 0 if self._held is None else self._held.plain_size_bytes
+        return 0 if self._decoded is None else self._decoded.plain_size_bytes
 
     def _overlapping(self, offset: int, size: int) -> Sequence[StoredChunk]:
-        """The chunks that these bytes lie in; all but the last are of one size."""
+        """Return the chunks with these bytes; all chunks but the last have the same size."""
         chunks = self._reader.chunks
         if not size:
             return ()

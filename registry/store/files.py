@@ -1,4 +1,4 @@
-"""The system calls of the store, which tests can record and fail; and files that appear whole or not at all."""
+"""The system calls of the store, which tests can record and make fail; and files that are written atomically."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ _UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 Buffer = bytes | bytearray | memoryview
 
 PRIVATE_FOLDER, PRIVATE_FILE, PRIVATE_BLOB = 0o700, 0o600, 0o400
-"""Modes of what belongs to a registry: other users of the machine must not read what is in quarantine."""
+"""Modes of files of a registry: other users of the machine must not read models in quarantine."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o644
-"""Modes, less the umask, of what is written to a place that a person names."""
+"""Modes, minus the umask, of files that are written to a path of the user."""
 
 
 class Files:
-    """Thin over `os`. Every method may raise OSError; `translated` turns that into our own errors."""
+    """Thin wrappers of `os`. Every method may raise OSError, which `translated` turns into errors of this project."""
 
     def make_folder(self, path: Path, mode: int = PRIVATE_FOLDER) -> None:
-        """Make `path`, and its parents where they are missing, which get the default mode."""
+        """Create `path`, and missing parents with the default mode."""
         path.mkdir(mode, parents=True, exist_ok=True)
 
     def create(self, path: Path, mode: int = PRIVATE_FILE) -> int:
-        """A new file, open for writing and reading; it must not exist."""
+        """Create a file and open it for writing and reading; it must not exist."""
         return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def create_direct(self, path: Path) -> int:
-        """The same for writes past the page cache, where the file system offers them; a plain new file elsewhere."""
+        """Create a file for writes that bypass the page cache, if the file system supports it; else a plain file."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             return os.open(path, flags | getattr(os, "O_DIRECT", 0), PRIVATE_FILE)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        # The file may have been made before the flag was refused.
+        # The file may have been created before the flag was refused.
         with suppress(FileNotFoundError):
             os.unlink(path)
         return os.open(path, flags, PRIVATE_FILE)
 
     def write_direct(self, descriptor: int, block: Buffer, offset: int) -> None:
-        """Write an aligned block to a file of `create_direct`; without O_DIRECT where the file system takes it back."""
+        """Write an aligned block to a file of `create_direct`; without O_DIRECT if the file system then refuses it."""
         try:
             self.write_at(descriptor, [block], offset)
         except OSError as error:
@@ -64,11 +64,11 @@ class Files:
             self.write_at(descriptor, [block], offset)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut off, or fill with zeros, to `size` bytes."""
+        """Cut the file, or fill it with zeros, to `size` bytes."""
         os.ftruncate(descriptor, size)
 
     def write_at(self, descriptor: int, pieces: Sequence[Buffer], offset: int) -> int:
-        """Write all `pieces` from `offset` on; the number of bytes written."""
+        """Write all `pieces` from `offset` on; return the number of bytes."""
         total = sum(len(piece) for piece in pieces)
         done = os.pwritev(descriptor, pieces, offset)
         while done < total:  # a signal or a nearly full disk cuts a write short
@@ -77,11 +77,11 @@ class Files:
         return total
 
     def make_read_only(self, descriptor: int) -> None:
-        """Mode 0400: a blob never changes."""
+        """Set the mode 0400: a blob never changes."""
         os.fchmod(descriptor, PRIVATE_BLOB)
 
     def sync(self, descriptor: int) -> None:
-        """On disk when this returns."""
+        """Wait until the bytes are on disk."""
         os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
@@ -91,7 +91,7 @@ class Files:
         os.rename(source, target)
 
     def sync_folder(self, path: Path) -> None:
-        """The names in `path` are on disk when this returns."""
+        """Wait until the names in `path` are on disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -102,19 +102,19 @@ class Files:
         os.unlink(path)
 
     def open_to_read(self, path: Path) -> int:
-        """A blob's file, which must be a plain file of its own: no link, no device, no second name."""
+        """Open the file of a blob, which must be a regular file with one name: no link and no device."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(descriptor)
-            raise CorruptBlob(path.name, "its place is taken by something that is no file of the store's own")
+            raise CorruptBlob(path.name, "its path is not a regular file of the store")
         return descriptor
 
     def size(self, descriptor: int) -> int:
         return os.fstat(descriptor).st_size
 
     def changed_at(self, descriptor: int) -> tuple[int, int]:
-        """When the file's bytes and its status last changed, in nanoseconds since the epoch."""
+        """Return when bytes and status of the file last changed, in nanoseconds since the epoch."""
         status = os.fstat(descriptor)
         return status.st_mtime_ns, status.st_ctime_ns
 
@@ -122,27 +122,27 @@ class Files:
         return os.pread(descriptor, size, offset)
 
     def free_bytes(self, path: Path) -> int:
-        """Room that is left for this user."""
+        """Return the free bytes for this user."""
         return shutil.disk_usage(path).free
 
 
 def make_durable_folder(files: Files, path: Path) -> None:
-    """Make `path` and its parents, each on disk before the next is made; raises OSError.
+    """Create `path` and its parents, each on disk before the next one; raises OSError.
 
-    So of what somebody left who died on the way, only the last folder can be one that a power cut takes away: its name
-    is brought to the disk too, unless it lies where we may not look, and so was not made by us.
+    If an earlier process died meanwhile, only its last folder can be lost in a power cut. Therefore the name of the
+    last existing folder is synced too, unless its parent is not readable, which means that another user created it.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
-    found = missing[-1].parent if missing else path
+    existing = missing[-1].parent if missing else path
     with suppress(PermissionError):
-        files.sync_folder(found.parent)
+        files.sync_folder(existing.parent)
     for folder in reversed(missing):
         files.make_folder(folder)
         files.sync_folder(folder.parent)
 
 
 def translated(error: OSError, path: Path) -> OrganError:
-    """Our error for what the operating system said about `path`."""
+    """Return the error of this project for an error of the operating system about `path`."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return DiskFull(f"the disk of {path.parent} is full: {reason}")
@@ -151,7 +151,7 @@ def translated(error: OSError, path: Path) -> OrganError:
     if error.errno == errno.ENOENT:
         return MissingBlob(f"{path.name} is missing from the store")
     if error.errno == errno.ELOOP:
-        return CorruptBlob(path.name, "its place is taken by a symbolic link")
+        return CorruptBlob(path.name, "its path is a symbolic link")
     return StoreError(f"{path}: {reason}")
 
 
@@ -159,14 +159,14 @@ _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 class UnplacedFile:
-    """The file while it is written, under a name of its own beside its place."""
+    """A file while it is written, under a temporary name in the folder of its path."""
 
     def __init__(self, descriptor: int, files: Files) -> None:
         self._descriptor = descriptor
         self._files = files
 
     def truncate(self, size_bytes: int) -> None:
-        """Zeros up to `size_bytes`, wherever nothing else is written."""
+        """Extend the file to `size_bytes`, with zeros where nothing is written."""
         self._files.truncate(self._descriptor, size_bytes)
 
     def write_at(self, data: Buffer, offset_bytes: int) -> None:
@@ -176,10 +176,10 @@ class UnplacedFile:
 
 @contextmanager
 def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[UnplacedFile]:
-    """A file for the block to write, which then replaces what is at `path`: written, synced, renamed, its name synced.
+    """Give the block a file to write, which then replaces `path`: written, synced, renamed, its name synced.
 
-    A block that raises leaves `path` as it was and nothing beside it. Raises DiskFull, at once when `size_bytes` do
-    not fit, StoreUnwritable, StoreError. After an error of the very last sync the file may be there already, whole.
+    If the block raises, `path` is unchanged and no other file remains. Raises DiskFull, immediately if `size_bytes` do
+    not fit; StoreUnwritable; StoreError. After an error of the last sync the new file may be complete at `path`.
     """
     files = files or Files()
     temporary = temporary_beside(path)
@@ -194,19 +194,19 @@ def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[
         files.rename(temporary, path)
         files.sync_folder(path.parent)
     except OSError as error:
-        _forget(files, temporary)
+        _remove(files, temporary)
         raise placing_error(error, path) from error
     except BaseException:
-        _forget(files, temporary)
+        _remove(files, temporary)
         raise
 
 
 @contextmanager
 def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[None]:
-    """The folder `path` for the block to place files in: made, durable, if it is not there; its parent must be.
+    """Create the folder `path`, durably, if it is missing, for files that the block places; its parent must exist.
 
-    One that was made here is gone again when the block raises and has placed nothing. Raises DiskFull,
-    StoreUnwritable, StoreError.
+    A new folder is removed again if the block raises and has placed nothing. Raises DiskFull, StoreUnwritable,
+    StoreError.
     """
     files = files or Files()
     fresh = not path.is_dir()
@@ -219,7 +219,7 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[None]
         yield
     except BaseException as error:
         if fresh:
-            with suppress(OSError):  # files are in it, or it was never made
+            with suppress(OSError):  # it has files, or was never created
                 path.rmdir()
         if isinstance(error, OSError):
             raise placing_error(error, path) from error
@@ -227,26 +227,26 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[None]
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name for what will be at `path`; the name there may itself be as long as any can be."""
+    """Return a temporary name in the folder of `path`; the name of `path` itself may have the maximal length."""
     return path.parent / f".organ-{secrets.token_hex(8)}.part"
 
 
 def check_room(folder: Path, size_bytes: int, files: Files) -> None:
-    """Raise DiskFull when `size_bytes` do not fit on the disk of `folder`; OSError when it cannot be looked at."""
+    """Raise DiskFull if `size_bytes` do not fit on the disk of `folder`; OSError if it cannot be read."""
     free = files.free_bytes(folder)
     if free < size_bytes:
-        raise DiskFull(f"the disk of {folder} is full: {size_bytes} bytes wanted, {free} free")
+        raise DiskFull(f"the disk of {folder} is full: {size_bytes} bytes are needed, {free} are free")
 
 
 def placing_error(error: OSError, path: Path) -> OrganError:
-    """Our error for what the operating system said while something was brought to `path`."""
+    """Return the error of this project for an error of the operating system while a file was placed at `path`."""
     if error.errno in _NO_FOLDER:
-        return StoreUnwritable(f"{path.parent} is no folder that can be written to: {error.strerror}")
+        return StoreUnwritable(f"{path.parent} is not a folder that can be written to: {error.strerror}")
     return translated(error, path)
 
 
-def _forget(files: Files, temporary: Path) -> None:
-    with suppress(OSError):  # never made, placed already, or gone with the disk; the first error tells what happened
+def _remove(files: Files, temporary: Path) -> None:
+    with suppress(OSError):  # never created, placed already, or lost with the disk; the first error says what happened
         files.unlink(temporary)
 
 

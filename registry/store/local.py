@@ -1,4 +1,4 @@
-"""Blobs as files in a local folder: `ab/<sha256>.<nonce>`, written so that a crash leaves each whole or absent."""
+"""Blobs as files in a local folder: `ab/<sha256>.<nonce>`, written so that each is complete or absent after a crash."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from organs.registry.errors import Busy, CorruptBlob, DiskFull
 from organs.registry.store.files import PRIVATE_FILE, Buffer, Files, make_durable_folder, translated
 
 ALIGNMENT = 4096
-"""What every file system's direct writes are content with."""
+"""An alignment that direct writes of every file system accept."""
 BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class AlignedBuffers:
-    """Page-aligned buffers that go round: fresh memory is slow at its first touch. Safe from several threads."""
+    """A pool of page-aligned buffers: new memory is slow at its first use. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._free: list[mmap.mmap] = []
 
     def get(self) -> mmap.mmap:
-        """A buffer of `BUFFER_BYTES`."""
+        """Return a buffer of `BUFFER_BYTES`."""
         with self._lock:
             return self._free.pop() if self._free else mmap.mmap(-1, BUFFER_BYTES)
 
     def give_back(self, buffer: mmap.mmap) -> None:
-        """It may be used again."""
+        """Return `buffer` to the pool."""
         with self._lock:
             self._free.append(buffer)
 
 
 class DirectWriter:
-    """Appends behind a front of `front_bytes` that is written last. Raises OSError as `files` does."""
+    """Appends after a front of `front_bytes`, which is written last. Raises OSError as `files` does."""
 
     def __init__(self, files: Files, descriptor: int, buffers: AlignedBuffers, front_bytes: int) -> None:
         self._files = files
@@ -52,7 +52,7 @@ class DirectWriter:
         self._buffer: mmap.mmap | None = buffers.get()
         self._filled = 0
         self._offset = -(-front_bytes // ALIGNMENT) * ALIGNMENT
-        """Where the buffer will be written."""
+        """The offset at which the buffer will be written."""
         self._front = bytearray(self._offset)
         self._front_filled = front_bytes
 
@@ -65,7 +65,7 @@ class DirectWriter:
                 view = self._into_buffer(view)
 
     def finish(self, front: Buffer) -> None:
-        """Write what is left, then `front`, which has the announced size. The caller syncs."""
+        """Write the rest, then `front`, which has the announced size. The caller syncs."""
         self._front[: len(front)] = front
         size = self._front_filled if self._front_filled < len(self._front) else self._offset + self._filled
         if self._filled:
@@ -80,7 +80,7 @@ class DirectWriter:
         self.close()
 
     def close(self) -> None:
-        """Give the buffer back; safe to call twice."""
+        """Return the buffer to the pool; safe to call twice."""
         if self._buffer is not None:
             self._buffers.give_back(self._buffer)
             self._buffer = None
@@ -104,25 +104,25 @@ class DirectWriter:
     def _flush(self) -> None:
         assert self._buffer is not None
         padded = -(-self._filled // ALIGNMENT) * ALIGNMENT
-        with memoryview(self._buffer) as whole, whole[:padded] as block:
+        with memoryview(self._buffer) as view, view[:padded] as block:
             self._files.write_direct(self._descriptor, block, self._offset)
         self._offset += self._filled
         self._filled = 0
 
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
-"""Left on the disk for the database and everybody else."""
+"""Bytes left on the disk for the database and other programs."""
 
 _PHYSICAL = re.compile(r"(?P<folder>[0-9a-f]{2})/(?P=folder)[0-9a-f]{62}\.[0-9a-f]{16}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class StrayFile:
-    """A file in the store's folder, for the sweep: where it is and when it was last written."""
+    """A file in the folder of the store, for the sweep: its path and when it was last written."""
 
     path: Path
     file: str | None
-    """Its physical name, None for a temporary."""
+    """Its physical name; None for a temporary file."""
     modified_at: float
     size_bytes: int
 
@@ -140,22 +140,22 @@ class LocalStore:
         self._making_folder = threading.Lock()
 
     def prepare(self) -> None:
-        """Make the folders, durably; raises StoreUnwritable."""
+        """Create the folders, durably; raises StoreUnwritable."""
         try:
             with self._making_folder:
                 if not self._temporary.is_dir():
                     make_durable_folder(self.files, self.root)
-                    # Last: whoever finds it there finds the root durable, also after a kill in between.
+                    # Last: if it exists, the root is durable, also after a kill in between.
                     self.files.make_folder(self._temporary)
         except OSError as error:
             raise translated(error, self.root) from error
 
     def is_prepared(self) -> bool:
-        """Whether the folder is one that blobs were put into: not a disk that is not mounted just now."""
+        """Whether the folder was prepared for blobs. An unmounted disk is not."""
         return self._temporary.is_dir()
 
     def begin(self, digest: Digest, expected_bytes: int, front_bytes: int = 0) -> PendingFile:
-        """A temporary file that will become the blob `digest`; raises DiskFull when there is no room for it.
+        """Create a temporary file that will become the blob `digest`; raises DiskFull if it does not fit.
 
         Its first `front_bytes` are written last.
         """
@@ -170,7 +170,7 @@ class LocalStore:
         return PendingFile(self, digest, front_bytes)
 
     def open(self, file: str) -> StoredFile:
-        """The stored file of the physical name `file`; raises MissingBlob, CorruptBlob."""
+        """Open the file with the physical name `file`; raises MissingBlob, CorruptBlob."""
         path = self.path(file)
         try:
             return StoredFile(self.files, path, self.files.open_to_read(path))
@@ -178,7 +178,7 @@ class LocalStore:
             raise translated(error, path) from error
 
     def remove(self, path: Path) -> None:
-        """Remove a file that no row points at; it may be gone already. A folder in its place is not ours and stays."""
+        """Remove a file that no row points at, if it still exists. A folder of this name stays: the store made none."""
         try:
             self.files.unlink(path)
         except FileNotFoundError:
@@ -189,13 +189,13 @@ class LocalStore:
             raise translated(error, path) from error
 
     def path(self, file: str) -> Path:
-        """Where the physical name `file` lies; a name that is not one of ours never becomes a path."""
+        """Return the path of the physical name `file`; another name never becomes a path."""
         if not _PHYSICAL.fullmatch(file):
-            raise CorruptBlob(file[:100], "not a name of the store's")
+            raise CorruptBlob(file[:100], "not a name of a file of the store")
         return self.root / file
 
     def walk(self) -> Iterator[StrayFile]:
-        """Every file of the store's, temporaries included. Files may come and go meanwhile."""
+        """Yield every file of the store, including temporary files. Files may appear and disappear meanwhile."""
         try:
             for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
                 if folder.is_dir() and not folder.is_symlink():
@@ -205,7 +205,7 @@ class LocalStore:
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:
-        """Held by one sweep at a time, and let go by the system when it dies; raises Busy, StoreUnwritable."""
+        """Lock the store for one sweep; the lock ends with the process. Raises Busy, StoreUnwritable."""
         self.prepare()
         path = self.root / "sweep.lock"
         try:
@@ -219,11 +219,11 @@ class LocalStore:
             os.close(lock)
 
     def make_folder_of(self, path: Path) -> None:
-        """Make the folder that `path` will lie in. Whoever finds it there, finds it durable."""
+        """Create the folder of `path`, durably."""
         with self._making_folder:
             if path.parent in self._durable:
                 return
-            # Also when it is there: whoever made it may have died before it was durable.
+            # Also if it exists: the process that created it may have died before it was durable.
             self.files.make_folder(path.parent)
             self.files.sync_folder(self.root)
             self._durable.add(path.parent)
@@ -243,7 +243,7 @@ class LocalStore:
 
 
 class PendingFile:
-    """A blob file being written from front to back. `place` makes it durable; until then nobody can see it."""
+    """A blob file that is being written in order. `place` makes it durable and visible."""
 
     def __init__(self, store: LocalStore, digest: Digest, front_bytes: int) -> None:
         self._store = store
@@ -258,14 +258,14 @@ class PendingFile:
         self._writer = DirectWriter(self._files, self._descriptor, store.buffers, front_bytes)
 
     def append(self, pieces: Sequence[Buffer]) -> None:
-        """Write `pieces` one after another behind what is there."""
+        """Append `pieces`."""
         try:
             self._writer.append(pieces)
         except OSError as error:
             raise translated(error, self._path) from error
 
     def place(self, front: bytes = b"") -> str:
-        """Write the front, sync, rename, sync the folder: now a power cut loses nothing. Its physical name."""
+        """Write the front, sync, rename, sync the folder; return the physical name. Then a power cut loses nothing."""
         target = self._store.root / self.file
         try:
             self._writer.finish(front)
@@ -283,7 +283,7 @@ class PendingFile:
     def discard(self) -> None:
         """Remove what was written; called on any error and safe to call twice."""
         self._writer.close()
-        # The sweep will find what cannot be removed; the error that brought us here matters more.
+        # A sweep will remove what stays here; the first error is more important.
         with suppress(OSError):
             self._close()
         with suppress(OSError):
@@ -296,7 +296,7 @@ class PendingFile:
 
 
 class StoredFile:
-    """A blob's file, open for reads at an offset from several threads."""
+    """The open file of a blob, for reads from several threads."""
 
     def __init__(self, files: Files, path: Path, descriptor: int) -> None:
         self._files = files
@@ -309,7 +309,7 @@ class StoredFile:
             raise
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes; raises CorruptBlob when the file ends before."""
+        """Return exactly `size` bytes from `offset`; raises CorruptBlob if the file ends before."""
         try:
             data = self._files.read_at(self._descriptor, offset, size)
         except OSError as error:
@@ -320,14 +320,14 @@ class StoredFile:
 
     @property
     def version(self) -> tuple[str, int, int]:
-        """The file's name and the times of its last change: another value when somebody has written to it."""
+        """The name of the file and the times of its last change: it changes with every write."""
         try:
             return self._path.name, *self._files.changed_at(self._descriptor)
         except OSError as error:
             raise translated(error, self._path) from error
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -344,12 +344,12 @@ def _lock(descriptor: int, path: Path) -> None:
 
 STEP_BYTES = 64 * 1024 * 1024
 PLAIN_STEP_BYTES = 1024 * 1024
-_NOT_HERE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
-"""What systems say that cannot copy from file to file by themselves."""
+_UNSUPPORTED = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
+"""Errors of systems that cannot copy from file to file by themselves."""
 
 
 def has_copy(target: LocalStore, file: str, size_bytes: int) -> bool:
-    """Whether `target` has that file, and it is a file of that size."""
+    """Whether `target` has that file with that size."""
     try:
         descriptor = target.files.open_to_read(target.path(file))
     except (OSError, CorruptBlob):
@@ -361,9 +361,9 @@ def has_copy(target: LocalStore, file: str, size_bytes: int) -> bool:
 
 
 def copy_blob(source: LocalStore, target: LocalStore, file: str, size_bytes: int) -> None:
-    """Copy that file, replacing what `target` has of that name.
+    """Copy that file to `target`, and replace a file of that name.
 
-    Raises MissingBlob, CorruptBlob where it has another size, DiskFull, StoreUnwritable, StoreError.
+    Raises MissingBlob, CorruptBlob if it has another size, DiskFull, StoreUnwritable, StoreError.
     """
     path = source.path(file)
     try:
@@ -371,9 +371,9 @@ def copy_blob(source: LocalStore, target: LocalStore, file: str, size_bytes: int
     except OSError as error:
         raise translated(error, path) from error
     try:
-        found = source.files.size(descriptor)
-        if found != size_bytes:
-            raise CorruptBlob(path.name, f"{found} bytes are stored, the catalog says {size_bytes}")
+        actual_bytes = source.files.size(descriptor)
+        if actual_bytes != size_bytes:
+            raise CorruptBlob(path.name, f"{actual_bytes} bytes are stored, the catalog says {size_bytes}")
         _place(descriptor, target, file, size_bytes)
     finally:
         source.files.close(descriptor)
@@ -409,7 +409,7 @@ def _copy_bytes(source: int, target: int, size_bytes: int, place: Path) -> None:
             try:
                 copied = os.copy_file_range(source, target, min(STEP_BYTES, size_bytes - done), done, done)
             except OSError as error:
-                if error.errno not in _NOT_HERE:
+                if error.errno not in _UNSUPPORTED:
                     raise
                 by_system = False
                 continue

@@ -148,7 +148,7 @@ def test_a_disk_without_room_is_seen_before_anything_is_written(
             return plan.size_bytes - 1
 
     files = Crowded()
-    with pytest.raises(DiskFull, match=f"{plan.size_bytes} bytes wanted, {plan.size_bytes - 1} free"):
+    with pytest.raises(DiskFull, match=f"{plan.size_bytes} bytes are needed, {plan.size_bytes - 1} are free"):
         place_file(registry.blobs, plan, out / "b.gguf", files=files)
     assert files.calls == []
 

@@ -280,7 +280,7 @@ def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
     before = set(states(pair))
     monkeypatch.setattr(build, "SPOOLED_MAX_BYTES", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(StoreUnwritable, match="nowhere is no folder that can be written to"):
+    with pytest.raises(StoreUnwritable, match="nowhere is not a folder that can be written to"):
         plan_of(pair).assemble(out)
     monkeypatch.undo()
     assert_nothing_is_left(pair, out, before)
@@ -299,7 +299,7 @@ def test_a_target_that_cannot_be_written_is_told_before_anything_is_computed(
         with pytest.raises(StoreError):
             plan.assemble(target, note)
     monkeypatch.setattr(Files, "free_bytes", lambda _self, _folder: plan.size_bytes - 1)
-    with pytest.raises(DiskFull, match=f"{plan.size_bytes} bytes wanted"):
+    with pytest.raises(DiskFull, match=f"{plan.size_bytes} bytes are needed"):
         plan.assemble(out, note)
     monkeypatch.undo()
     assert told == []

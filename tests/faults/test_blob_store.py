@@ -241,7 +241,7 @@ def test_line_48_a_physical_name_in_a_row_never_leads_out_of_the_store(registry:
     for name in (str(outside), f"../../{outside.name}", f"{row.digest[:2]}/../../../outside"):
         with registry.catalog.writing() as session:
             session.execute(update(Blob).where(Blob.id == row.id).values(file=name))
-        assert_found(registry, row, tmp_path, "not a name of the store's")
+        assert_found(registry, row, tmp_path, "not a name of a file of the store")
     assert outside.exists()
 
 
@@ -380,7 +380,7 @@ def test_line_53_a_blob_whose_place_is_taken_is_refused_and_healed(
     row = in_file(registry)
     path = registry.settings.blobs / (row.file or "")
     replaced(path)
-    assert_found(registry, row, tmp_path, "its place is taken")
+    assert_found(registry, row, tmp_path, "its path is")
     assert take_in(registry, model).new_blobs == 1
     assert read_all(registry).faults == []
     (back,) = assembled(registry, "local/little", tmp_path / "healed")

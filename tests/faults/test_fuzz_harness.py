@@ -89,11 +89,11 @@ def test_the_command_brings_one_case_back_and_writes_its_bytes(
 
 
 def test_a_long_run_complains_about_refusals_that_it_never_heard() -> None:
-    tally = Tally(unheard={"the key stands twice"})
+    tally = Tally(unheard={"the key occurs twice"})
     tally.outcomes.update({ACCEPTED: 20, "another text": 80})
     assert complaints(tally) == []
     tally.outcomes.update({ACCEPTED: LONG_CASES // 5, "another text": LONG_CASES})
-    assert complaints(tally) == ["never refused with: the key stands twice"]
+    assert complaints(tally) == ["never refused with: the key occurs twice"]
     tally.outcomes[ACCEPTED] = 0
     tally.failures.append(Failure(7, "hang", "too long"))
     assert [complaint.split(":")[0] for complaint in islice(complaints(tally), 2)] == [
@@ -103,9 +103,9 @@ def test_a_long_run_complains_about_refusals_that_it_never_heard() -> None:
 
 
 def test_sentences_are_read_out_of_the_source_and_heard_with_whatever_fills_their_holes() -> None:
-    sentences = Sentences([reading], ["the key stands twice"])
+    sentences = Sentences([reading], ["the key occurs twice"])
     assert "the file is empty" in sentences.unheard
-    assert "the key stands twice" not in sentences.unheard
+    assert "the key occurs twice" not in sentences.unheard
     assert sentences.hear("value type 77 is unknown") == "value type … is unknown"
     told = sentences.hear("its offset 32 overlaps the tensor before it: 64 is due")
     assert told == "overlaps the tensor before it"

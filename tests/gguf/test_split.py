@@ -88,7 +88,7 @@ def test_a_repeated_and_a_missing_shard_are_both_reported() -> None:
 
 def test_a_file_that_is_no_shard_is_named() -> None:
     plain = ("plain.gguf", read_header(MemorySource(file_bytes([unsigned("n", 1)], [tensor("z")]))))
-    assert any("plain.gguf is no shard" in reason for reason in reasons([*whole_set(), plain]))
+    assert any("plain.gguf is not a shard" in reason for reason in reasons([*whole_set(), plain]))
 
 
 def test_a_shard_of_a_set_of_another_size_is_named() -> None:
@@ -109,14 +109,14 @@ def test_a_shard_of_another_model_is_seen_by_its_architecture() -> None:
 
 def test_tensors_that_stand_in_two_shards_are_reported() -> None:
     found = reasons([*whole_set()[:3], shard(3, 4, ("a", "e"), 5)])
-    assert any("1 tensors stand in more than one shard, a for one" in reason for reason in found)
+    assert any("1 tensors are in more than one shard, for example a" in reason for reason in found)
 
 
 @pytest.mark.parametrize("announced", [-1, 0, 4, 6, 2**31 - 1])
 def test_a_count_of_tensors_that_lies_is_reported(announced: int) -> None:
     names = [("a", "b"), ("c",), (), ("d", "e")]
     found = reasons([shard(index, 4, owned, announced) for index, owned in enumerate(names)])
-    assert found == (f"{announced} tensors are announced, 5 are there",)
+    assert found == (f"the header announces {announced} tensors, but there are 5",)
 
 
 @pytest.mark.parametrize("number", [4, 5, 65_535])

@@ -72,16 +72,16 @@ def test_a_harmless_vocabulary_has_no_reasons(entries: tuple[KeyValue, ...]) -> 
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ((text("tokenizer.ggml.tokens", "a"),), "is no array where STRING is due"),
-        ((tokens(b"a"), unsigned("tokenizer.ggml.token_type", 1)), "is no array where INT32 is due"),
-        ((array("tokenizer.ggml.tokens", ValueType.UINT8, b"ab"),), "holds UINT8 where STRING is due"),
+        ((text("tokenizer.ggml.tokens", "a"),), "is not an array instead of STRING"),
+        ((tokens(b"a"), unsigned("tokenizer.ggml.token_type", 1)), "is not an array instead of INT32"),
+        ((array("tokenizer.ggml.tokens", ValueType.UINT8, b"ab"),), "has UINT8 instead of STRING"),
         ((tokens(b"a", b"b"), types(1)), "1 elements for 2 tokens"),
         ((tokens(b"a", b"b"), scores(1)), "1 elements for 2 tokens"),
         ((tokens(b"a", b"b"), types()), "0 elements for 2 tokens"),
-        ((tokens(b"<0x41>", b"<0x-1>"), types(BYTE, BYTE)), "1 byte tokens are no bytes"),
-        ((tokens(b"<0x41>", b"", b"<0x5"), types(BYTE, BYTE, BYTE)), "2 byte tokens are no bytes"),
-        ((tokens(b"<0x41>\n"), types(BYTE)), "1 byte tokens are no bytes"),
-        ((tokens(b"a", b"b"), types(BYTE, NORMAL)), "1 byte tokens are no bytes"),
+        ((tokens(b"<0x41>", b"<0x-1>"), types(BYTE, BYTE)), "1 byte tokens are not bytes"),
+        ((tokens(b"<0x41>", b"", b"<0x5"), types(BYTE, BYTE, BYTE)), "2 byte tokens are not bytes"),
+        ((tokens(b"<0x41>\n"), types(BYTE)), "1 byte tokens are not bytes"),
+        ((tokens(b"a", b"b"), types(BYTE, NORMAL)), "1 byte tokens are not bytes"),
     ],
 )
 def test_a_harmful_vocabulary_is_told_why(entries: tuple[KeyValue, ...], said: str) -> None:

@@ -22,11 +22,11 @@ def types(*numbers: int) -> KeyValue:
 REFUSED = {
     "line 34, INT8 token types": (
         [TOKENS, array("tokenizer.ggml.token_type", ValueType.INT8, [1, 1, 6])],
-        "tokenizer.ggml.token_type holds INT8 where INT32 is due",
+        "tokenizer.ggml.token_type has INT8 instead of INT32",
     ),
     "line 34, INT8 scores": (
         [TOKENS, types(1, 1, 6), array("tokenizer.ggml.scores", ValueType.INT8, [0, 0, 0])],
-        "tokenizer.ggml.scores holds INT8 where FLOAT32 is due",
+        "tokenizer.ggml.scores has INT8 instead of FLOAT32",
     ),
     "line 34, fewer types than tokens": (
         [TOKENS, types(1, 1)],
@@ -34,11 +34,11 @@ REFUSED = {
     ),
     "line 35, a negative byte": (
         [token_array([b"a", b"<0x-1>"]), types(1, 6)],
-        "1 byte tokens are no bytes, b'<0x-1>' for one",
+        "1 byte tokens are not bytes, for example b'<0x-1>'",
     ),
     "line 35, a byte of three digits": (
         [token_array([b"<0x100>", b"<0x41>"]), types(6, 6)],
-        "1 byte tokens are no bytes, b'<0x100>' for one",
+        "1 byte tokens are not bytes, for example b'<0x100>'",
     ),
 }
 

@@ -107,7 +107,7 @@ def test_more_edges_than_are_shown_are_counted(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest_bytes(registry, tmp_path, "merged", kin_file("Merged", kin_tensors(), parent_entries("X", "Y", "Z")))
-    monkeypatch.setattr(relatives_lineage, "EDGES_SHOWN", 2)
+    monkeypatch.setattr(relatives_lineage, "EDGES_MAX", 2)
     found = lineage(registry, "merged")
     assert [edge.text for edge in found.edges] == ["X", "Y"]
     assert found.left_out == 1

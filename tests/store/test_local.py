@@ -143,7 +143,7 @@ def test_a_file_is_refused_when_the_disk_has_no_room_for_it(tmp_path: Path) -> N
     ],
 )
 def test_line_48_a_name_that_is_not_the_stores_never_becomes_a_path(name: str, store: LocalStore) -> None:
-    with pytest.raises(CorruptBlob, match="not a name of the store's"):
+    with pytest.raises(CorruptBlob, match="not a name of a file of the store"):
         store.path(name)
     with pytest.raises(CorruptBlob):
         store.open(name)
