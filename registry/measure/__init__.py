@@ -1,13 +1,13 @@
-"""Measuring, pure: an organ's bytes in, numbers out, by a bounded number of reads; only `nonfinite` reads all of them.
+"""Measures of organs, pure: bytes in, numbers out, with a bounded number of reads; only `nonfinite` reads all bytes.
 
-    measurement  one organ, measured: the entry point, the record
-    sample       which values of a tensor are looked at
+    measurement  the measures of one organ: the entry point and the record
+    sample       the choice of values of a tensor
     zmeasure     the Z-measure, method "z1"
     spectral     the spectral reading, method "mp1"
-    nonfinite    how many values of a tensor are NaN or infinite
+    nonfinite    the number of NaN and infinite values of a tensor
 
-A *sample* is the values that stand for an organ; a *run* is some consecutive ones; a *patch* is the submatrix that the
-spectral reading looks at. *Signal* without a word before it is sin θ.
+A *sample* is the values that represent an organ; a *run* is a part of them that is consecutive; a *patch* is the
+submatrix of the spectral reading. *Signal* without a word before it is sin θ.
 """
 
 from organs.registry.measure.measurement import (

@@ -1,4 +1,4 @@
-"""One organ, measured: the entry point, the record, and the fingerprint by which relatives find each other."""
+"""The measures of one organ: the entry point, the record, and the fingerprint for the search of relatives."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ LIMIT = 127
 def fingerprint(sample: Floats) -> bytes | None:
     """256 signed bytes: values spread evenly through the sample, standardised, 32 steps a deviation, within ±127.
 
-    `sample` is flat, in the tensor's order, NaN and infinities included: they stand at 0, the mean. The fingerprint of
+    `sample` is flat, in the tensor's order, including NaN and infinities, which become 0, the mean. The fingerprint of
     equal values is all zero. None under 256 values. Sums are exact (`fsum`), so the bytes are equal on every machine.
     """
     if sample.size < FINGERPRINT_BYTES:
         return None
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        chosen = sample[list(spread(sample.size, FINGERPRINT_BYTES))].astype(np.float64)
-    finite = np.isfinite(chosen)
-    known = np.where(finite, chosen, 0.0)
+        values = sample[list(spread(sample.size, FINGERPRINT_BYTES))].astype(np.float64)
+    finite = np.isfinite(values)
+    known = np.where(finite, values, 0.0)
     known, _ = scaled(known, float(np.abs(known).max()))
     count = max(int(finite.sum()), 1)
     offsets = np.where(finite, known - math.fsum(known.tolist()) / count, 0.0)
@@ -47,15 +47,15 @@ def fingerprint(sample: Floats) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured of one organ, and by which methods. What was not measured is None; `reason` says why.
+    """The measures of one organ, with their methods. A measure without a value is None; `reason` says why.
 
     Equal on every machine to about 1e-6, not to the bit: compare with a tolerance. Only the fingerprint is exact.
     """
 
     method: str = zmeasure.METHOD
-    """The Z-measure's method."""
+    """The method of the Z-measure."""
     sample_size: int = 0
-    """How many values were looked at, NaN and infinities among them."""
+    """The number of values in the sample, including NaN and infinities."""
     theta: float | None = None
     """Degrees, 0 (noise) to 90 (signal)."""
     magnitude: float | None = None
@@ -69,42 +69,42 @@ class Measurement:
     nan_count: int = 0
     infinite_count: int = 0
     constant: bool = False
-    """Whether all finite values of the sample are one."""
+    """Whether all finite values of the sample are equal."""
     mean: float | None = None
     standard_deviation: float | None = None
     minimum: float | None = None
     maximum: float | None = None
     spectral_method: str | None = None
-    """The spectral method; None for vectors and unreadable dtypes, as are the next five."""
+    """The spectral method; None for vectors and unreadable dtypes, like the next five."""
     spectral_signal: float | None = None
-    """The share of the energy above the edge of chance, 0 to 1; of a stack of experts the mean, as are the next two."""
+    """The share of the energy above the level of chance, 0 to 1; for a stack of experts the mean, like the next two."""
     stable_rank: float | None = None
     effective_rank: float | None = None
     spectral_rows: int | None = None
     spectral_columns: int | None = None
     fingerprint: bytes | None = None
-    """256 signed bytes; None under 256 values."""
+    """256 signed bytes; None for fewer than 256 values."""
     nonfinite: int | None = None
-    """How many of all values are NaN or infinite; None where only the sample was read, as `measure` does."""
+    """The number of all NaN and infinite values; None if only the sample was read, as by `measure`."""
 
 
 def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
     """Measure a tensor of `shape` (GGUF order: row length first) and `dtype`, whose bytes `read` gives.
 
-    Makes at most 384 reads, and 256 more for each of up to 8 matrices. Never raises for what the bytes say; a dtype
-    without a kernel gives a measurement that says so. BLAS threads are the caller's to limit.
+    Makes at most 384 reads, and 256 more for each of up to 8 matrices. Never raises for any content; for a dtype
+    without a kernel, `reason` says so. The caller limits the threads of BLAS.
     """
     if not can_dequantize(dtype):
         return Measurement(reason=f"no kernel reads the values of tensor type {dtype.name}")
     patches = spectral_patches(shape)
     runs = sample_runs(math.prod(shape))
     whole = read_values(read, runs, dtype) if len(runs) == 1 else None
-    # The spectrum first: its scratch space is then free for the sample, and fewer fresh pages are touched.
+    # The spectrum first: then its scratch space is free for the sample, and fewer new pages are used.
     spectrum = _spectrum(read, patches, dtype, whole) if patches else None
     sample = read_values(read, runs, dtype) if whole is None else whole
     summary = summarise(sample)
     if not summary.ascending.size:
-        spectrum = None  # it takes NaN and infinities for 0, which would be a reading of nothing
+        spectrum = None  # it replaces NaN and infinities by 0: a result would have no meaning
     reading = zmeasure.zmeasure(summary)
     return Measurement(
         method=zmeasure.METHOD,
@@ -136,7 +136,8 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
 def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int], ...]:
     """Return the offset and the size in bytes of every read that `measure` makes of such a tensor, in order.
 
-    It depends on shape and dtype alone: whoever has the bytes can hand over exactly these to who measures them.
+    They depend on shape and dtype only, so a process that has the bytes can pass exactly these to another that
+    measures.
     """
     if not can_dequantize(dtype):
         return ()

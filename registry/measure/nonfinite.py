@@ -1,4 +1,4 @@
-"""How many values of a tensor are NaN or infinite: all of them are looked at, not a sample.
+"""The number of NaN and infinite values of a tensor, from all values, not from a sample.
 
 Plain floats are tested as integers: a value is NaN or infinite exactly when all bits of its exponent are set. A
 quantised block holds no such values itself; they come from its scales. The layouts are those of ggml's `ggml-common.h`.
@@ -17,7 +17,7 @@ from organs.registry.gguf.types import DType
 Data = bytes | bytearray | memoryview
 
 STEP_BYTES = 1 << 20
-"""Bytes that are tested at once, so that they stay in the processor's cache."""
+"""Bytes that are tested together, so that they stay in the cache of the processor."""
 
 _EXPONENTS = {"F16": (2, 0x7C00), "BF16": (2, 0x7F80), "F32": (4, 0x7F80_0000), "F64": (8, 0x7FF0_0000_0000_0000)}
 """Bytes of a value, and the bits of its exponent."""
@@ -31,9 +31,9 @@ _HALF_SCALES = {
     "TQ1_0": (52,),
     "TQ2_0": (64,),
 }
-"""Where in a block its F16 scales are. Each value of the block is a multiple of the scale, or has one added to it."""
+"""The offsets of the F16 scales in a block. Each value of the block is a multiple of the scale, or a sum with one."""
 _SINGLE_SCALES = {"Q8_K": (0,), "Q8_1": (0, 4)}
-"""Where in a block its F32 scales are."""
+"""The offsets of the F32 scales in a block."""
 _SINGLE_SCALE_MAX = float(np.finfo(np.float32).max) / 128
 """A larger scale overflows F32 with the largest of its 8-bit values."""
 _MXFP4_SCALE_MAX = 252
@@ -60,21 +60,21 @@ def count_nonfinite_in(pieces: Iterable[Data], dtype: DType) -> int:
     Pieces may have any length: a block that lies in several is put together. Each piece is used before the next is
     taken, so all of them may be in one buffer. Together they must be whole blocks of `dtype`.
     """
-    found, begun = 0, b""
+    count, partial = 0, b""
     for piece in pieces:
         view = memoryview(piece)
-        if begun:
-            missing = dtype.block_bytes - len(begun)
-            begun += bytes(view[:missing])
+        if partial:
+            missing = dtype.block_bytes - len(partial)
+            partial += bytes(view[:missing])
             view = view[missing:]
-            if len(begun) < dtype.block_bytes:
+            if len(partial) < dtype.block_bytes:
                 continue
-            found += count_nonfinite(begun, dtype)
+            count += count_nonfinite(partial, dtype)
         whole = len(view) // dtype.block_bytes * dtype.block_bytes
-        found += count_nonfinite(view[:whole], dtype)
-        begun = bytes(view[whole:])
-    assert not begun
-    return found
+        count += count_nonfinite(view[:whole], dtype)
+        partial = bytes(view[whole:])
+    assert not partial
+    return count
 
 
 def _count(data: memoryview, dtype: DType) -> int:

@@ -1,7 +1,7 @@
-"""Which values of a tensor are looked at: a pure function of its shape, never of chance, content or dtype.
+"""The choice of values of a tensor: a pure function of its shape, independent of chance, content and dtype.
 
-So equal tensors measure equal on every machine, a model and its quantisation are sampled at the same places, and the
-fingerprints of two organs of one shape can be compared. Reading costs a bounded number of bytes whatever the size.
+So equal tensors have equal measures on every machine, a model and its quantisation are sampled at the same places, and
+the fingerprints of two organs of one shape can be compared. The number of bytes read is bounded for any size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from organs.registry.gguf.quants import Floats, decode
 from organs.registry.gguf.types import DType
 
 Read: TypeAlias = Callable[[int, int], bytes | bytearray | memoryview]
-"""`read(offset_bytes, size_bytes)`: exactly that many bytes of one tensor's data, the offset relative to its start."""
+"""`read(offset_bytes, size_bytes)` returns exactly these bytes of a tensor; the offset is relative to its start."""
 Run: TypeAlias = tuple[int, int]
 """Start and count of consecutive values, both whole blocks of every dtype (except for the end of a small tensor)."""
 
@@ -36,7 +36,7 @@ GOLDEN = 0x9E3779B9
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """The submatrices that the spectral reading looks at: the same rows and columns of each chosen expert."""
+    """The submatrices of the spectral reading: the same rows and columns of each chosen expert."""
 
     experts: tuple[int, ...]
     rows: tuple[int, ...]
@@ -45,7 +45,7 @@ class Patches:
     matrix_columns: int
 
     def runs(self, expert: int) -> tuple[Run, ...]:
-        """What to read of one expert, row after row."""
+        """Return the runs to read of one expert, row by row."""
         start = expert * self.matrix_rows * self.matrix_columns
         if len(self.rows) == self.matrix_rows and self.columns == self.matrix_columns:
             return ((start, self.matrix_rows * self.matrix_columns),)
@@ -53,9 +53,9 @@ class Patches:
 
 
 def sample_runs(element_count: int) -> tuple[Run, ...]:
-    """The runs of the sample: the whole tensor up to 98,304 values, else 384 runs of 256, spread evenly.
+    """Return the runs of the sample: the whole tensor up to 98,304 values, else 384 runs of 256, spread evenly.
 
-    Each run starts at a multiple of 256. A last stretch of fewer than 256 values is not sampled.
+    Each run starts at a multiple of 256. A last part of fewer than 256 values is not sampled.
     """
     assert element_count >= 0
     if element_count <= SAMPLE_MAX_ELEMENTS:
@@ -64,7 +64,7 @@ def sample_runs(element_count: int) -> tuple[Run, ...]:
 
 
 def spectral_patches(shape: Sequence[int]) -> Patches | None:
-    """The patches of a tensor of `shape` (GGUF order: row length first); None for a vector, which has no spectrum.
+    """Return the patches of a tensor of `shape` (GGUF order: row length first); None for a vector.
 
     Up to 256 rows, spread evenly, by the first 2,048 columns; of the matrices stacked in further dimensions (experts)
     up to 8, spread evenly.
@@ -84,10 +84,10 @@ def spectral_patches(shape: Sequence[int]) -> Patches | None:
 
 @lru_cache(maxsize=256)
 def spread(total: int, limit: int) -> tuple[int, ...]:
-    """Up to `limit` of the numbers below `total`, rising: one from each of `limit` equal stretches.
+    """Return up to `limit` of the numbers below `total`, rising: one from each of `limit` equal intervals.
 
-    Where in its stretch moves on by the golden ratio. At equal steps the numbers would keep time with the length of a
-    row: half of the columns of a 1,024 × 192 matrix would never be looked at.
+    The position in the interval moves by the golden ratio. Equal steps could be in phase with the length of a row: half
+    of the columns of a 1,024 × 192 matrix would never be sampled.
     """
     if total <= limit:
         return tuple(range(total))
@@ -104,7 +104,7 @@ def run_span(run: Run, dtype: DType) -> tuple[int, int]:
 
 
 def read_values(read: Read, runs: Sequence[Run], dtype: DType) -> Floats:
-    """The values of `runs`, one after the other, decoded at once. Raises UnsupportedDType."""
+    """Return the values of `runs` in order, decoded together. Raises UnsupportedDType."""
     parts = [read(*run_span(run, dtype)) for run in runs]
     # A bytearray, so that the values of F32 and F64 are a writeable view of it.
     return decode(parts[0] if len(parts) == 1 else bytearray().join(parts), dtype)

@@ -4,8 +4,8 @@
     protections  what this kernel can enforce on a confined process, and what follows where it cannot
     landlock     Landlock: the access control of Linux that a process sets on itself
     seccomp      the system calls that a confined process may make
-    confine      a program of its own: confines itself, then becomes the program that it is given
+    confine      a program that confines itself, then executes the program of its command line
 
-`docs/design/sandbox.md` says what holds and what does not. `landlock`, `seccomp` and `confine` import the standard
-library alone, and little of it: they are loaded anew for every confined process.
+`docs/design/sandbox.md` says what is protected and what is not. `landlock`, `seccomp` and `confine` only import a small
+part of the standard library, because every confined process loads them.
 """

@@ -1,17 +1,16 @@
-"""A program of its own: confines itself, then becomes the program that it is given.
+"""A program that confines itself, then executes the program of its command line.
 
     python -I -S confine.py '{"limits": {...}, "sandbox": {...}, "parent": 1234}' PROGRAM ARGUMENT ...
     python -I -S confine.py '{"probe": true}'       prints what this system allows
 
-`process` starts it and writes its orders. What is set in between fork and exec by Python is not safe where there are
-threads, so a program does it; it imports little, so that it starts in a few milliseconds. What it sets outlives the
-exec: limits, an alarm, death with its parent, Landlock, the loss of capabilities, and the filter of system calls. An
-order that is absent or null is not carried out. It ends with 126 when something cannot be set, and 127 when the program
-cannot be started.
+`process` starts it and writes its orders. Python code between fork and exec is not safe with threads, so a separate
+program does this work; it imports little, so that it starts in a few milliseconds. Its settings stay after the exec:
+limits, an alarm, death with its parent, Landlock, the loss of capabilities, and the filter of system calls. An order
+that is absent or null is ignored. It exits with 126 if something cannot be set, and 127 if the program cannot start.
 
-Where new processes are possible (they are allowed, or there is no filter), it stays as a supervisor: it adopts every
-descendant, also one that began a session of its own, and kills them all when the program ends, when it is told to end
-itself (SIGTERM), and when its own parent dies.
+If new processes are possible (they are allowed, or there is no filter), it stays as a supervisor: it adopts every
+descendant, including those in other sessions, and kills them all when the program ends, when it gets SIGTERM, and when
+its parent dies.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import sys
 import time
 from contextlib import suppress
 
-TYPE_CHECKING = False  # as type checkers know it; importing `typing` takes as long as all of the above
+TYPE_CHECKING = False  # known to type checkers; the import of `typing` takes as long as all of the above
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
@@ -38,7 +37,7 @@ CANNOT_CONFINE = 126
 CANNOT_START = 127
 HARD_GRACE_SECONDS = 5
 KILL_SECONDS = 0.01
-"""Between two rounds of killing what descends from the program."""
+"""Seconds between two rounds of killing descendants of the program."""
 
 _LIMITS = {
     "address_space_bytes": resource.RLIMIT_AS,
@@ -56,32 +55,32 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Carry out the orders of the command line; does not return."""
+    """Execute the orders of the command line; does not return."""
     orders = json.loads(sys.argv[1])
     if orders.get("probe"):
         _probe()
     program, *arguments = sys.argv[2:]
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold the model, and take minutes to write
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain the model, and take minutes to write
     if orders.get("supervise"):
         _supervise(orders)
     try:
         if orders.get("own_network") and not _take_own_network():
-            _end("the process cannot have a network of its own", CANNOT_CONFINE)
+            _end("the process cannot have a separate network", CANNOT_CONFINE)
         secret = _confine(orders)
     except (OSError, ValueError) as error:
         _end(f"the process cannot be confined: {error}", CANNOT_CONFINE)
     try:
         if secret is None:
-            os.execv(program, [program, *arguments])  # noqa: S606 - no shell is what we want
+            os.execv(program, [program, *arguments])  # noqa: S606 - no shell on purpose
         seccomp.execute(program, [program, *arguments], os.environb, secret)
     except OSError as error:
         _end(f"{program}: {error.strerror}", CANNOT_START)
 
 
 def _probe() -> NoReturn:
-    """Print what can be used here, a line of JSON each, as it is found: what surrounds us may kill for asking."""
-    for name, find in (("has_seccomp", seccomp.is_available), ("landlock_abi", landlock.abi)):
-        os.write(1, json.dumps({name: find()}).encode() + b"\n")
+    """Print each feature of this system at once, as a line of JSON: a filter may kill the process for the next test."""
+    for name, test in (("has_seccomp", seccomp.is_available), ("landlock_abi", landlock.abi)):
+        os.write(1, json.dumps({name: test()}).encode() + b"\n")
     try:
         has_own_network = _take_own_network()
     except OSError:
@@ -91,7 +90,7 @@ def _probe() -> NoReturn:
 
 
 def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:
-    """Set everything on this process; return what `execve` must be called with, if anything."""
+    """Confine this process; return the secret that `execve` needs, if any."""
     _limit(orders.get("limits") or {})
     _die_with(orders.get("parent"))
     sandbox = orders.get("sandbox")
@@ -120,45 +119,44 @@ def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _take_own_network() -> bool:
-    """Move to a network that has a loopback address and nothing else; return whether that is possible here.
+    """Move to a network with only a loopback address; return whether that is possible.
 
-    Root may do so, and others where they may make user namespaces. It is done before anything else, because it changes
-    the process's credentials, which ends `PR_SET_PDEATHSIG`. Raises OSError where the loopback address cannot be
-    switched on.
+    Root may do this, and users who may create user namespaces. It comes first, because it changes the credentials of
+    the process, which cancels `PR_SET_PDEATHSIG`. Raises OSError if the loopback address cannot be enabled.
     """
     if all(_libc.unshare(ctypes.c_int(flags)) for flags in (_CLONE_NEWNET, _CLONE_NEWUSER | _CLONE_NEWNET)):
         return False
     request = struct.pack("=16sH14x", b"lo", _IFF_UP)
     descriptor = _libc.socket(_AF_INET, _SOCK_DGRAM, 0)
     if descriptor < 0 or _libc.ioctl(descriptor, ctypes.c_ulong(_SIOCSIFFLAGS), request):
-        raise OSError(ctypes.get_errno(), "the loopback address cannot be switched on")
+        raise OSError(ctypes.get_errno(), "the loopback address cannot be enabled")
     os.close(descriptor)
     return True
 
 
 def _limit(limits: dict[str, int | None]) -> None:
     for name, limit in _LIMITS.items():
-        wanted = limits.get(name)
-        if wanted is not None:
-            _lower(limit, wanted)
-    with suppress(OSError):  # some containers forbid it, and it is a courtesy only
+        value = limits.get(name)
+        if value is not None:
+            _lower(limit, value)
+    with suppress(OSError):  # some containers forbid it, and nothing depends on it
         os.nice(limits.get("niceness") or 0)
     alarm_seconds = limits.get("alarm_seconds")
     if alarm_seconds is not None:
         signal.alarm(alarm_seconds)
 
 
-def _lower(limit: int, wanted: int) -> None:
-    """Set a limit to `wanted`, or leave it where it is lower already."""
+def _lower(limit: int, value: int) -> None:
+    """Set a limit to `value`, unless it is lower already."""
     _, hard = resource.getrlimit(limit)
     # Processor time at the hard limit ends with SIGKILL, which does not say why; a little below it, with SIGXCPU.
-    most = wanted + (HARD_GRACE_SECONDS if limit == resource.RLIMIT_CPU else 0)
-    lowered = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(limit, (min(wanted, lowered), lowered))
+    highest = value + (HARD_GRACE_SECONDS if limit == resource.RLIMIT_CPU else 0)
+    lowered = highest if hard == resource.RLIM_INFINITY else min(highest, hard)
+    resource.setrlimit(limit, (min(value, lowered), lowered))
 
 
 def _die_with(parent: int | None, number: int = signal.SIGKILL) -> None:
-    """Be sent the signal `number` when the parent dies, or end now where it has died already. Linux only."""
+    """Request the signal `number` for the death of the parent; exit now if it has died already. Linux only."""
     if parent is None or not sys.platform.startswith("linux"):
         return
     _prctl(_PR_SET_PDEATHSIG, number)
@@ -166,25 +164,25 @@ def _die_with(parent: int | None, number: int = signal.SIGKILL) -> None:
         os._exit(CANNOT_CONFINE)
 
 
-def _drop_capabilities(kept: tuple[int, ...]) -> None:
-    """Lose root's powers, but for reading (and writing) files of other users, which Landlock limits to what is granted.
+def _drop_capabilities(allowed: tuple[int, ...]) -> None:
+    """Drop the capabilities of root but those `allowed`: to read (and write) files of other users, within Landlock.
 
-    Root works on registries that belong to other users, with interpreters that lie in their folders.
+    Root works on registries of other users, with interpreters in their folders.
     """
     header, data = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
     if _libc.capget(header, data):
         raise OSError(ctypes.get_errno(), "capabilities cannot be read")
     _, permitted, *_ = struct.unpack("=6I", data.raw)
     for capability in range(_CAPABILITIES):
-        if capability not in kept:
+        if capability not in allowed:
             _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3)  # only root may
-    permitted &= sum(1 << capability for capability in kept)
+    permitted &= sum(1 << capability for capability in allowed)
     if _libc.capset(header, struct.pack("=6I", permitted, permitted, 0, 0, 0, 0)):
         raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
 
 
 def _supervise(orders: dict[str, Any]) -> None:
-    """Return in a new process, which is to become the program; stay in this one until all descendants are dead."""
+    """Return in a new process, which executes the program; wait in this one until all descendants are dead."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _stop)
@@ -198,7 +196,7 @@ def _supervise(orders: dict[str, Any]) -> None:
     try:
         signal.alarm((orders.get("limits") or {}).get("alarm_seconds") or 0)
         null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):  # the program's alone, so that its caller sees them end with it
+        for descriptor in (0, 1, 2):  # only the program has them, so that its caller sees their end
             os.dup2(null, descriptor)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         _, status = os.waitpid(child, 0)
@@ -214,7 +212,7 @@ def _stop(*_: object) -> None:
 
 
 def _die_of(number: int) -> None:
-    """End as the program did, so that the caller sees the signal."""
+    """End by the signal of the program, so that the caller sees it."""
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -238,15 +236,15 @@ def _kill_descendants() -> None:
 
 
 def _descendants() -> list[int]:
-    """The processes that descend from this one."""
+    """Return the descendants of this process."""
     parents: dict[int, int] = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError), open(f"/proc/{name}/stat", "rb") as status:
             parents[int(name)] = int(status.read().rpartition(b")")[2].split()[1])
-    found = [os.getpid()]
-    for ancestor in found:  # grows while it is gone through
-        found += [pid for pid, parent in parents.items() if parent == ancestor]
-    return found[1:]
+    family = [os.getpid()]
+    for ancestor in family:  # grows during the loop
+        family += [pid for pid, parent in parents.items() if parent == ancestor]
+    return family[1:]
 
 
 def _prctl(option: int, value: int) -> None:

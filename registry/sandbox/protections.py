@@ -1,4 +1,4 @@
-"""What this kernel can enforce on a confined process, and what follows where it cannot."""
+"""The protections that this kernel offers for a confined process, and the consequences of missing ones."""
 
 from __future__ import annotations
 
@@ -29,57 +29,57 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What can be used here."""
+    """The features of this system."""
 
     landlock_abi: int
-    """0 where there is no Landlock."""
+    """The version of Landlock; 0 without Landlock."""
     has_seccomp: bool
     has_own_network: bool
-    """Whether a process may have a network of its own: as root, or by a user namespace."""
+    """Whether a process may have a separate network: as root, or by a user namespace."""
     is_linux: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """One protection of a confined process, whether it is in force here, and a sentence that says what follows."""
+    """A protection of a confined process, whether this system has it, and its consequence in a sentence."""
 
     name: str
     is_there: bool
     sentence: str
 
 
-@cache  # an error is not kept: the next call tries again
+@cache  # an error is not cached: the next call tries again
 def kernel() -> Kernel:
-    """Return what this kernel, and what surrounds this process (a container, systemd's own filter), allow.
+    """Return the features that the kernel and the environment of this process (a container, systemd's filter) allow.
 
-    A process of its own finds out, because systemd's filter kills for a system call that is not in its list: what was
-    found until then holds. Raises OrganError when that process fails for another reason, such as a lack of memory.
-    Then nothing is known, and a process that must be confined is not started.
+    A separate process tests them, because systemd's filter kills a process for a system call that is not in its list:
+    the results until then are valid. Raises OrganError if that process fails for another reason, such as a lack of
+    memory. Then nothing is known, and no process that must be confined is started.
     """
-    found: dict[str, Any] = {"landlock_abi": 0, "has_seccomp": False, "has_own_network": False}
+    features: dict[str, Any] = {"landlock_abi": 0, "has_seccomp": False, "has_own_network": False}
     if not sys.platform.startswith("linux"):
-        return Kernel(**found, is_linux=False)
+        return Kernel(**features, is_linux=False)
     command = [sys.executable, "-I", "-S", "-B", str(CONFINE), json.dumps({"probe": True})]
     try:
-        answer = subprocess.run(command, check=False, capture_output=True)  # noqa: S603 - our own program
+        answer = subprocess.run(command, check=False, capture_output=True)  # noqa: S603 - a program of this project
     except OSError as error:
         raise OrganError(PROBE_FAILED.format(error.strerror)) from error
     if answer.returncode not in (0, -signal.SIGSYS):
         raise OrganError(PROBE_FAILED.format(f"it ended with {answer.returncode}"))
     for line in answer.stdout.splitlines():
-        found |= json.loads(line)
-    return Kernel(**found, is_linux=True)
+        features |= json.loads(line)
+    return Kernel(**features, is_linux=True)
 
 
-def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> tuple[Protection, ...]:
-    """Return what holds a process that may use one TCP port, write files, or start processes, as the flags say."""
-    abi, filtered = here.landlock_abi, here.has_seccomp
-    found = [
+def protections(system: Kernel, *, port: bool, writing: bool, processes: bool) -> tuple[Protection, ...]:
+    """Return the protections for a process that may use one TCP port, write files or start processes, by the flags."""
+    abi, filtered = system.landlock_abi, system.has_seccomp
+    protections = [
         _protection(
             "files",
             abi >= 1,
             "It reads and writes only the files that it is granted.",
-            f"It can read and write every file that its user can. {_why_no_landlock(here)}",
+            f"It can read and write every file that its user can. {_why_no_landlock(system)}",
         ),
         _protection(
             "network",
@@ -100,12 +100,12 @@ def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> 
         _protection(
             "signals",
             abi >= landlock.ABI_SCOPES or (filtered and not processes),
-            "It sends signals to nobody but itself.",
+            "It sends signals only to itself.",
             "It can send signals to other processes of its user: that came with Linux 6.12 (Landlock ABI 6).",
         ),
         _protection(
             "end",
-            here.is_linux,
+            system.is_linux,
             "It is killed with everything that it started, also when the program that started it dies.",
             "It is killed with its process group; a process that left the group stays. Linux has a way to find it.",
         ),
@@ -115,36 +115,36 @@ def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> 
             "Its port is on a network of its own, which nothing else reaches.",
             NETWORK_IS_SHARED,
         )
-        found.insert(2, _protection("own network", here.has_own_network and not processes, *sentences))
+        protections.insert(2, _protection("own network", system.has_own_network and not processes, *sentences))
     if writing or not filtered:
         sentences = (
             "Outside of its folders no file is cut short.",
             "It can cut files short, also outside of its folders: Linux 6.2 has a protection (Landlock ABI 3).",
         )
-        found.insert(1, _protection("truncation", abi >= landlock.ABI_TRUNCATE, *sentences))
-    return tuple(found)
+        protections.insert(1, _protection("truncation", abi >= landlock.ABI_TRUNCATE, *sentences))
+    return tuple(protections)
 
 
-def check_protections(found: tuple[Protection, ...], *, required: bool) -> None:
-    """Log what is missing, once in this process. Raises NoSandbox where all of it is `required`."""
-    missing = [one for one in found if not one.is_there]
+def check_protections(protections: tuple[Protection, ...], *, required: bool) -> None:
+    """Log missing protections, once in this process. Raises NoSandbox if all are `required`."""
+    missing = [protection for protection in protections if not protection.is_there]
     if required and missing:
-        raise NoSandbox([f"{one.name}: {one.sentence}" for one in missing])
-    for one in missing:
-        _log_once(one.sentence)
+        raise NoSandbox([f"{protection.name}: {protection.sentence}" for protection in missing])
+    for protection in missing:
+        _log_once(protection.sentence)
 
 
 @cache
 def _log_once(sentence: str) -> None:
-    _log.warning("a confined process is not held by everything on this system: %s", sentence)
+    _log.warning("a confined process lacks a protection on this system: %s", sentence)
 
 
-def _protection(name: str, is_there: bool, holds: str, lacks: str) -> Protection:
-    return Protection(name, is_there, holds if is_there else lacks)
+def _protection(name: str, is_there: bool, present: str, missing: str) -> Protection:
+    return Protection(name, is_there, present if is_there else missing)
 
 
-def _why_no_landlock(here: Kernel) -> str:
-    if not here.is_linux:
+def _why_no_landlock(system: Kernel) -> str:
+    if not system.is_linux:
         return "Landlock is a part of Linux."
     return (
         "Landlock is not in this kernel (it came with Linux 5.13), not switched on (lsm=landlock), or not allowed here."
@@ -157,4 +157,4 @@ def _why_no_seccomp() -> str:
         return (
             f"The filter of system calls is not written for {machine}, only for {' and '.join(seccomp.ARCHITECTURES)}."
         )
-    return "This kernel takes no filter of system calls."
+    return "This kernel does not support filters of system calls."

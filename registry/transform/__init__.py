@@ -1,11 +1,11 @@
-"""Transforming, pure: organs' bytes in, a new organ's bytes out, in order and in bounded memory.
+"""Computed organs, pure: bytes of organs in, bytes of a new organ out, in order and in bounded memory.
 
     compute  compute an organ as bytes in order: adapters (LoRA) added, then purified, then encoded
-    purify   purification: weak frequencies or details without a parent are removed; mean and
+    purify   purification: weak frequencies or details without a parent are removed; mean and deviation stay
     values   the values of an organ, window by window, and writing computed values as a tensor type
 
 A *window* is up to 2^20 consecutive values of an organ, the unit of all work here. Every result is equal to the last
-byte on every x86 processor with one numpy; `docs/design/purification.md` tells how.
+byte on every x86 processor with one numpy; see `docs/design/purification.md`.
 """
 
 from organs.registry.transform.compute import (
@@ -18,7 +18,7 @@ from organs.registry.transform.purify import Purification, PurifyMethod, purifie
 from organs.registry.transform.values import Plain, encoded_dtype
 
 METHOD = "t1"
-"""The name of all that is computed here. A change that gives other bytes is a new method."""
+"""The name of the computations of this package. A change that gives other bytes is a new method."""
 
 __all__ = [
     "METHOD",

@@ -129,8 +129,8 @@ def _narrow(factor: Plain, start: int, count: int) -> Floats:
     parts = [
         factor.values(start + begin, min(WINDOW_ELEMENTS, count - begin)) for begin in range(0, count, WINDOW_ELEMENTS)
     ]
-    kept = np.float64 if factor.dtype.name in ("F64", "I32", "I64") else np.float32
-    values: Floats = np.concatenate([part.astype(kept) for part in parts])
+    dtype = np.float64 if factor.dtype.name in ("F64", "I32", "I64") else np.float32
+    values: Floats = np.concatenate([part.astype(dtype) for part in parts])
     return values
 
 
@@ -160,11 +160,11 @@ def _shape(shape: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """What is to be done to one organ."""
+    """The computation of one organ."""
 
     source: Plain
     dtype: DType
-    """What the result is written as: `encoded_dtype` of the source's."""
+    """The dtype of the result: `encoded_dtype` of the source's dtype."""
     adapters: tuple[Adapter, ...] = ()
     """Added in this order, all in float64 before one encoding."""
     is_token_embedding: bool = False
@@ -173,7 +173,7 @@ class Computation:
 
     @property
     def size_bytes(self) -> int:
-        """Of the result."""
+        """The size of the result."""
         return self.dtype.size_bytes(self.source.elements)
 
 

@@ -107,8 +107,8 @@ def purified(values: ArrayLike, method: PurifyMethod | str, keep: float = KEEP_D
     it is. Raises BadOrgan for NaN, infinities, and an unknown method or a `keep` that is not above 0 and up to 1.
     """
     purification = Purification(_method(method), keep)
-    given = np.asarray(values, np.float64)
-    flat = given.ravel()
+    array = np.asarray(values, np.float64)
+    flat = array.ravel()
     if not np.isfinite(flat).all():
         raise BadOrgan("an organ with NaN or infinite values cannot be purified")
     before = after = Moments()
@@ -117,9 +117,9 @@ def purified(values: ArrayLike, method: PurifyMethod | str, keep: float = KEEP_D
         window = flat[start : start + WINDOW_ELEMENTS]
         windows.append(cleaned(window, purification))
         before, after = before.with_more(moments(window)), after.with_more(moments(windows[-1]))
-    if stays_as_it_is(before):
-        return given.copy()
-    return np.concatenate([restored(window, before, after) for window in windows]).reshape(given.shape)
+    if is_unchanged(before):
+        return array.copy()
+    return np.concatenate([restored(window, before, after) for window in windows]).reshape(array.shape)
 
 
 def cleaned(window: Window, purification: Purification) -> Window:
@@ -140,7 +140,7 @@ def cleaned(window: Window, purification: Purification) -> Window:
     return clean
 
 
-def stays_as_it_is(organ: Moments) -> bool:
+def is_unchanged(organ: Moments) -> bool:
     """Whether an organ with these moments is too small to be purified, or constant."""
     return organ.count < PURIFIED_MIN_VALUES or organ.standard_deviation == 0.0
 
@@ -148,7 +148,7 @@ def stays_as_it_is(organ: Moments) -> bool:
 def restored(window: Window, before: Moments, after: Moments) -> Window:
     """A purified window, moved and stretched so that the organ has the moments `before` instead of `after`."""
     if after.standard_deviation == 0.0:
-        raise BadOrgan("nothing of this organ is left when it is purified")
+        raise BadOrgan("purification would remove all of this organ")
     moved = window - after.mean
     moved *= before.standard_deviation / after.standard_deviation
     moved += before.mean
@@ -159,7 +159,7 @@ def _method(name: str) -> PurifyMethod:
     try:
         return PurifyMethod(name)
     except ValueError:
-        raise BadOrgan(f"{name[:80]!r} is no method of purification; there are spectral and fractal") from None
+        raise BadOrgan(f"{name[:80]!r} is not a method of purification: use spectral or fractal") from None
 
 
 def _mirrored(values: Window) -> Window:
@@ -258,7 +258,7 @@ def purified_and_encoded(
     before, after = _both_moments(windows(), purification)
     assert before.count == elements
     seen = Moments()
-    leave = stays_as_it_is(before)
+    leave = is_unchanged(before)
     for window in windows():
         if leave:
             yield encoded(window, dtype)[0]
@@ -283,7 +283,7 @@ def _both_moments(windows: Iterator[Window], purification: Purification) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A window encoded, and what a reader finds."""
+    """An encoded window, and the values that a reader gets."""
 
     data: bytes
     back: Window
@@ -342,12 +342,12 @@ def _tuned(meant: Window, dtype: DType, allowed: float) -> _Trial:
         if trial is None:
             break
         candidates = (best, trial, aim.spliced(last, trial), aim.spliced(trial, last))
-        best, last = min(candidates, key=lambda one: one.miss), trial
+        best, last = min(candidates, key=lambda candidate: candidate.miss), trial
     return best
 
 
 def _trials(aim: _Aim) -> Iterator[_Trial]:
-    """As it is; then corrected, again and again; then, for few values, scattered about the best of these."""
+    """Yield a trial without correction, then corrected ones, then, for few values, some scattered around the best."""
     best = last = aim.trial(0.0, 1.0)
     yield last
     if aim.moments.squares == 0.0:

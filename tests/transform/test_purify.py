@@ -124,7 +124,7 @@ def test_values_that_are_no_numbers_are_refused(method: PurifyMethod, value: flo
 
 
 def test_an_unknown_method_is_refused_by_name() -> None:
-    with pytest.raises(BadOrgan, match="'holy' is no method of purification; there are spectral and fractal"):
+    with pytest.raises(BadOrgan, match="'holy' is not a method of purification: use spectral or fractal"):
         purified(weights(100), "holy")
 
 
