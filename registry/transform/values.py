@@ -57,7 +57,9 @@ class Plain:
         # Nothing is written wider than F32, so a larger value could not be kept.
         with np.errstate(invalid="ignore"):  # a NaN, which fails the comparison
             if values.size and not (values.max() <= FLOAT32_MAX and values.min() >= -FLOAT32_MAX):
-                raise BadOrgan(f"of the {count:,} values from the {start:,}th on, one is no number that F32 holds")
+                raise BadOrgan(
+                    f"of the {count:,} values from the {start:,}th on, one is not a number that F32 can store"
+                )
         return values
 
     def windows(self) -> Iterator[Window]:
@@ -131,4 +133,4 @@ def encoded(values: Window, dtype: DType) -> tuple[bytes, Window]:
 def _refuse_beyond(largest: float, values: Window, dtype: DType) -> None:
     with np.errstate(invalid="ignore"):  # a NaN, which fails the comparison
         if values.size and not (values.max() <= largest and values.min() >= -largest):
-            raise BadOrgan(f"a computed value is no number that {dtype.name} holds")
+            raise BadOrgan(f"a computed value is not a number that {dtype.name} can store")

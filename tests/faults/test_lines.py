@@ -26,7 +26,7 @@ LINES = {
     13: "a type of value that there is not",
     14: "a key that stands twice",
     15: "a key without a letter",
-    16: "a key that is not valid UTF-8; tokens that are none",
+    16: "a key that is no UTF-8; tokens that are none",
     17: "an alignment that makes no sense",
     18: "a number of dimensions that makes no sense",
     19: "a dimension of zero",

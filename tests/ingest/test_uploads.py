@@ -379,10 +379,10 @@ def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
         set_quota(session, "ada", 3 * len(DATA))
     begun(registry, ada, name="a")
     begun(registry, ada, name="b")
-    with pytest.raises(OverQuota, match="10,240 are left"):
+    with pytest.raises(OverQuota, match="10,240 of the quota of 30,720 bytes are left"):
         begun(registry, ada, DATA + b"x")
     small = LocalRegistry(replace(registry.settings, upload_max_bytes=1000), registry.catalog)
-    with pytest.raises(OverQuota, match="1,000 are the most"):
+    with pytest.raises(OverQuota, match="at most 1,000 are accepted"):
         begun(small, ada, b"x" * 1001)
     for number in range(2):
         begun(registry, ada, b"x", name=f"{number}")
@@ -401,7 +401,7 @@ def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
     monkeypatch.setattr("organs.registry.catalog.register.submissions.UPLOADS_MAX", 2)
     sent(registry, ada, b"a")
     sent(registry, ada, b"b")
-    with pytest.raises(OverQuota, match="2 uploads are kept"):
+    with pytest.raises(OverQuota, match="2 uploads are stored"):
         begun(registry, ada, b"c")
 
 

@@ -77,7 +77,7 @@ def test_a_block_that_raises_leaves_the_old_file_and_nothing_beside_it(tmp_path:
 
 
 def test_a_disk_without_room_is_noticed_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(DiskFull, match="wanted"), placed(tmp_path / "a", 2**62):
+    with pytest.raises(DiskFull, match="are needed"), placed(tmp_path / "a", 2**62):
         raise AssertionError
     assert list(tmp_path.iterdir()) == []
 
@@ -86,7 +86,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_made(tmp_path: Path) 
 def test_a_folder_that_is_none_is_said_to_be_none(folder: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(StoreUnwritable, match="no folder that can be written to"):
+    with pytest.raises(StoreUnwritable, match="not a folder that can be written to"):
         place(tmp_path / folder / "a")
 
 

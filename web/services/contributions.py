@@ -192,7 +192,7 @@ def plain_name(name: str) -> str:
 def parsed_submission(text: str) -> int:
     """Return the number of a submission in an address. Raises NotFound for an invalid one."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= ID_MAX):
-        raise NotFound(f"there is no submission {text[:20]} of yours")
+        raise NotFound(f"you have no submission {text[:20]}")
     return int(text)
 
 

@@ -206,7 +206,7 @@ def locked_submission(session: Session, submission_id: int, contributor_id: int 
     """Return the locked row of a submission; with `contributor_id`, only one of that contributor. Raises NotFound."""
     row = session.get(Submission, submission_id, with_for_update=True)
     if row is None or contributor_id not in (None, row.contributor_id):
-        raise NotFound(f"there is no submission {submission_id} of yours")
+        raise NotFound(f"you have no submission {submission_id}")
     return row
 
 
