@@ -361,14 +361,14 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool)
 
 def _types(model: MeasuredModel) -> list[dict[str, Any]]:
     """Return one row for each type, in the order of their names."""
-    from organs.registry.reports.statistics import mean_of, spread_of
+    from organs.registry.reports.statistics import distribution_of, mean_of
 
     groups: dict[str, list[MeasuredTensor]] = {}
     for one in model.tensors:
         groups.setdefault(one.place.type.value, []).append(one)
     found: list[dict[str, Any]] = []
     for kind, group in sorted(groups.items()):
-        spread = spread_of(one.measurement.theta for one in group if one.measurement.theta is not None)
+        spread = distribution_of(one.measurement.theta for one in group if one.measurement.theta is not None)
         found.append(
             {
                 "type": kind,

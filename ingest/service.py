@@ -27,7 +27,7 @@ from organs.registry.catalog.queries.models import (
     next_version,
 )
 from organs.registry.catalog.records import ModelRecord
-from organs.registry.catalog.register.models import Registered, register_model, registered_already, show_model
+from organs.registry.catalog.register.models import Registered, existing_model, register_model, show_model
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     end_ingest,
@@ -283,12 +283,12 @@ class _NameCheck:
     def check_digest(self, record: ModelRecord) -> None:
         """Ask before the model is registered, unless it already is."""
         with self._registry.catalog.reading() as session:
-            taken = None if registered_already(session, record, self._intake.keep_name) else self._taken(session)
+            taken = None if existing_model(session, record, self._intake.keep_name) else self._taken(session)
         self._ask(taken)
 
     def check_again(self, session: Session, record: ModelRecord) -> None:
         """Refuse a model whose name was taken meanwhile: the transaction that registers it cannot ask."""
-        if registered_already(session, record, self._intake.keep_name) is None and (taken := self._taken(session)):
+        if existing_model(session, record, self._intake.keep_name) is None and (taken := self._taken(session)):
             newest, error = taken
             if newest != self._allowed_over and self._intake.new_version is not always:
                 raise error
