@@ -238,7 +238,9 @@ def test_line_87_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 3)
     ada = Sender(create_app(registry).test_client(), token_of(registry, "ada", quota=10_000))
     large = {"kind": "file", "size_bytes": 10_001}
-    assert "10,000 of the quota of 10,000 bytes are left" in assert_refused(document, ada.ask("POST", body=large), 413, None)
+    assert "10,000 of the quota of 10,000 bytes are left" in assert_refused(
+        document, ada.ask("POST", body=large), 413, None
+    )
     assert "are accepted" in assert_refused(document, ada.ask("POST", body=large | {"size_bytes": 1 << 61}), 413, None)
     for number in range(3):
         ada.begun(b"x", kind="file", digest=None, name=str(number))

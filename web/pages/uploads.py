@@ -20,7 +20,7 @@ from organs.ingest.contributions.submissions import manifest_of
 from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,
-    FoundSubmission,
+    SubmissionRow,
     finished_files,
     open_submissions,
     open_uploads,
@@ -147,7 +147,7 @@ def _again(number: int, problems: Sequence[str]) -> Page:
     )
 
 
-def _about(found: FoundSubmission) -> Context:
+def _about(found: SubmissionRow) -> Context:
     """Return the sender, if it is somebody else, and the current metadata of the submission's model."""
     sender, row = None if found.contributor == identity().name else found.contributor, found.row
     about: Context = {"sender": sender, "created": None, "is_kept": False}

@@ -19,7 +19,7 @@ from organs.ingest.contributions.manifest import (
 )
 from organs.ingest.contributions.uploads import Chunk
 from organs.registry.catalog.queries.submissions import (
-    FoundSubmission,
+    SubmissionRow,
     is_any_abandoned,
     known_contributor_id,
     submission_by_id,
@@ -129,7 +129,7 @@ NOBODY = 0
 """No contributor's id: `local` in a registry that has nothing yet."""
 
 
-def submit(namespace: str, name: str, manifest: Manifest) -> FoundSubmission:
+def submit(namespace: str, name: str, manifest: Manifest) -> SubmissionRow:
     """Submit a model of the user. Raises NotAllowed for a foreign namespace, BadName, and as `submissions.submit`."""
     who = need(UPLOAD).name or ""
     return own_submission(submissions.submit(registry(), who, own_name(namespace, name), manifest))
@@ -137,7 +137,7 @@ def submit(namespace: str, name: str, manifest: Manifest) -> FoundSubmission:
 
 def publish(
     submission_id: int, given: StatedMetadata, name: str | None = None, acknowledged: tuple[str, ...] = ()
-) -> FoundSubmission:
+) -> SubmissionRow:
     """Publish a checked submission of the user, under another `name` in their namespace if one is given."""
     if name is not None:
         plain_name(name)
@@ -145,20 +145,20 @@ def publish(
     return own_submission(submission_id)
 
 
-def withdraw(submission_id: int) -> FoundSubmission:
+def withdraw(submission_id: int) -> SubmissionRow:
     """Withdraw a submission of the user."""
     submissions.withdraw(registry(), need(UPLOAD).name or "", submission_id)
     return own_submission(submission_id)
 
 
-def own_submission(submission_id: int) -> FoundSubmission:
+def own_submission(submission_id: int) -> SubmissionRow:
     """Return a submission of the user. Raises NotFound, also for submissions of others."""
     owner_id = _owner_id()
     with reading(settings().search_seconds) as session:
         return submission_by_id(session, submission_id, owner_id)
 
 
-def shown_submission(submission_id: int) -> FoundSubmission:
+def shown_submission(submission_id: int) -> SubmissionRow:
     """Return a submission that the user may see: administrators see all. Raises NotFound."""
     if not identity().may(ADMIN) or settings().read_only:
         return own_submission(submission_id)
