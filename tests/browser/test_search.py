@@ -51,12 +51,12 @@ def test_a_facet_narrows_and_frees_again(options: dict[str, bool], zoo: Site, op
     page = open_page(zoo, "/organs", **options)
     everything = places(page)
     facets = page.get_by_role("complementary", name="Filters")
-    follow(page, facets.get_by_role("link", name="skeleton", exact=True))
+    follow(page, facets.get_by_role("link", name="attention", exact=True))
     assert query(page) == "type:skeleton"
     assert 0 < places(page) < everything
     types = page.locator("td .type").all_inner_texts()
     assert types
-    assert [one for one in types if not one.endswith("skeleton")] == []
+    assert [one for one in types if not one.endswith("attention")] == []
     follow(page, facets.locator("a[aria-current]"))
     assert places(page) == everything
 
@@ -65,7 +65,7 @@ def test_a_facet_narrows_and_frees_again(options: dict[str, bool], zoo: Site, op
 def test_a_bar_of_the_histogram_filters_and_frees_again(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/organs", **options)
     everything = places(page)
-    bars = page.get_by_role("list", name="How many organs by θ").get_by_role("link")
+    bars = page.get_by_role("list", name="Number of organs by θ").get_by_role("link")
     tallest = bars.nth(7)
     told = tallest.get_attribute("aria-label")
     assert told is not None
