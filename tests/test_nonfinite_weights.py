@@ -122,7 +122,7 @@ def test_pages_sheets_and_the_api_mark_them(both: LocalRegistry) -> None:
         assert {one["name"]: one["nonfinite"] for one in items if one["nonfinite"]} == ODD
         digest = next(one["digest"] for one in items if one["name"] == UP)
         assert client.get(f"/api/v1/organs/{digest}").get_json()["nonfinite"] == 3
-        assert "3 of its weights are NaN or infinite" in client.get(f"/organs/{digest}").text
+        assert "3 weights are NaN or infinite" in client.get(f"/organs/{digest}").text
 
 
 def findings(composition: Composition) -> dict[str, tuple[str, ...]]:

@@ -357,7 +357,7 @@ def test_a_comparison_that_was_cut_off_says_so_and_began_with_the_same_block(
 def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
     registry, placed = many
     bare = next(row.organ for row, _ in placed.visible.values() if row.organ not in placed.prints)
-    with pytest.raises(BadQuery, match="this organ has no fingerprint: it has fewer than 256 values, or no kernel"):
+    with pytest.raises(BadQuery, match="this organ has no fingerprint: it has fewer than 256 values, or a dtype"):
         registry.search(f"like:{digest(bare)}")
     with pytest.raises(NotFound, match="no organ's digest begins with 12345678"):
         registry.search("like:12345678")

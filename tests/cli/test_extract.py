@@ -78,7 +78,7 @@ def test_the_folder_that_we_are_in_can_be_meant(
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("gone.gguf", "nothing there"),
+        ("gone.gguf", "nothing to extract: no such file"),
         ("nobody/nothing", "no model is registered"),
         ("a b", "is not a name"),
         ("bad.gguf", "magic at byte 0"),

@@ -346,9 +346,9 @@ class Full(Files):
 def test_a_disk_without_room_is_noticed_before_anything_is_written(folder: Path) -> None:
     source = folder.parent / "a.gguf"
     source.write_bytes(little_model())
-    with pytest.raises(DiskFull, match="10000 free"):
+    with pytest.raises(DiskFull, match="10000 are free"):
         extracted(source, folder.parent / "out", files=Full())
-    with Folder(folder) as opened, pytest.raises(DiskFull, match="10000 free"):
+    with Folder(folder) as opened, pytest.raises(DiskFull, match="10000 are free"):
         place_virtual(virtual(opened), folder.parent / "out.gguf", files=Full())
     assert sorted(path.name for path in folder.parent.iterdir()) == ["a.gguf", "little"]
 

@@ -198,7 +198,7 @@ def test_line_36_a_repeated_shard_a_lying_count_and_a_stranger_are_all_named(
     with pytest.raises(BadSplit) as caught:
         ingest_model(registry, source)
     said = "\n".join(caught.value.reasons)
-    for expected in ("repeats shard 2", "1 of 3 shards missing: 00003", "m-00004-of-00003.gguf is no shard"):
+    for expected in ("repeats shard 2", "1 of 3 shards missing: 00003", "m-00004-of-00003.gguf is not a shard"):
         assert expected in said
     assert "blk.2.attn_q.weight" in said, "the tensor that stands in two shards"
 

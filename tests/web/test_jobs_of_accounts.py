@@ -315,7 +315,7 @@ def test_what_went_into_quarantine_while_a_job_waited_is_not_used(shelf: Shelf) 
     Runner(shelf.registry, Event()).run(once=True)
     ended = [shelf.job(one) for one in range(1, 7)]
     assert {job.state for job in ended} == {"failed"}, [(job.state, job.note) for job in ended]
-    assert ended[5].note.startswith("the base of local/child@1 is not here any more")
+    assert ended[5].note.startswith("the base of local/child@1 was removed")
 
 
 def test_a_yanked_model_may_still_be_named_by_its_version(shelf: Shelf) -> None:

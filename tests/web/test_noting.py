@@ -76,7 +76,7 @@ def test_whoever_asks_for_too_many_connections_is_told_that_it_is_busy(
     with ExitStack() as opened:
         for _ in range(engine.POOL_SIZE + engine.POOL_OVERFLOW):
             opened.enter_context(patient.catalog.reading()).connection()
-        with pytest.raises(Busy, match="too much at once"), patient.catalog.reading() as session:
+        with pytest.raises(Busy, match="too many queries at once"), patient.catalog.reading() as session:
             session.scalars(select(Token)).all()
     assert uses(patient) == []
     assert engine.POOL_SIZE + engine.POOL_OVERFLOW >= 2 * THREADS, "and the threads beside them"
