@@ -15,12 +15,8 @@ from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf, TooManyTensors
 from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
-from organs.registry.gguf.read import (
-    Span,
-    around,
-    large_values,
-    tags_of,
-)
+from organs.registry.gguf.header import Span, around, large_values
+from organs.registry.gguf.read import tags_of
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import UNQUANTISED
 

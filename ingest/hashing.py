@@ -21,7 +21,7 @@ from organs.ingest.files import (
 )
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import ByteSource, MemorySource, TensorInfo
-from organs.registry.gguf.read import Span
+from organs.registry.gguf.header import Span
 from organs.registry.measure import count_nonfinite
 from organs.registry.store.codec import BYTES_CODEC, Codec
 

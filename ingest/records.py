@@ -15,10 +15,7 @@ from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecor
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import Header
-from organs.registry.gguf.read import (
-    shown_type,
-    shown_value,
-)
+from organs.registry.gguf.header import field_type_text, field_value_text
 from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.names import ModelName
 from organs.registry.relatives.resolve import (
@@ -47,7 +44,7 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
         description=header.text("general.description"),
         license=header.text("general.license"),
         size_label=header.text("general.size_label"),
-        metadata=tuple((field.key, shown_type(field), shown_value(field)) for field in header.fields),
+        metadata=tuple((field.key, field_type_text(field), field_value_text(field)) for field in header.fields),
         files=records,
         tags=files[0].tags,
         parents=tuple(_parents(header, kind, origin)),

@@ -159,7 +159,7 @@ class Inspection:
         """Kill the inspector, and make every thread that waits for a measurement give up."""
         self._is_over = True
         self._kill()
-        self._fail(Stopped("The inspection was given up.", is_limit=False))
+        self._fail(Stopped("The inspection was stopped.", is_limit=False))
 
     def end(self) -> None:
         """Tell the inspector to end: nothing follows."""

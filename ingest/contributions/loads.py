@@ -26,7 +26,7 @@ from organs.registry.entities.submission import (
 )
 from organs.registry.errors import BadDigest
 from organs.registry.gguf import ByteSource, MemorySource
-from organs.registry.gguf.read import Span
+from organs.registry.gguf.header import Span
 from organs.registry.store.codec import BYTES_CODEC
 
 BUFFERS = 12

@@ -81,16 +81,16 @@ def _tags(value: object) -> tuple[str, ...]:
     if value == "":
         return ()
     if not isinstance(value, list):
-        raise BadValue("the tags are to be a list of texts")
+        raise BadValue("the tags must be a list of texts")
     if len(value) > TAGS_MAX:
-        raise BadValue(f"{len(value)} tags were given; {TAGS_MAX} are allowed")
+        raise BadValue(f"{len(value)} tags; at most {TAGS_MAX} are allowed")
     tags = [_line("a tag", TAG_MAX)(tag) for tag in value]
     return tuple(dict.fromkeys(tag for tag in tags if tag))
 
 
 def _text(value: object, name: str, limit: int) -> str:
     if not isinstance(value, str):
-        raise BadValue(f"{name} is to be a text")
+        raise BadValue(f"{name} must be a text")
     text = value.replace("\r\n", "\n").replace("\r", "\n").strip()
     return checked_text(text, name, limit)
 

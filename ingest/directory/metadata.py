@@ -14,8 +14,8 @@ import struct
 from typing import Any, NoReturn
 
 from organs.registry.gguf import ByteSource, Field, Header, KeyValue, ValueType, read_array
+from organs.registry.gguf.header import field_type_text
 from organs.registry.gguf.quants import FLOAT32_MAX
-from organs.registry.gguf.read import shown_type
 from organs.registry.gguf.types import KEY_MAX_BYTES, SCALAR_FORMATS, VALUE_MAX
 
 Entry = dict[str, object]
@@ -36,7 +36,7 @@ def readable_metadata(source: ByteSource, header: Header) -> list[Entry]:
     entries: list[Entry] = []
     room_bytes, room_values = READABLE_MAX_BYTES, READABLE_MAX_VALUES
     for field in header.fields:
-        entry: Entry = {"key": field.key, "type": shown_type(field)}
+        entry: Entry = {"key": field.key, "type": field_type_text(field)}
         if field.size_bytes <= room_bytes and field.count <= room_values:
             entry["value"] = _readable(source, field)
             room_bytes -= field.size_bytes

@@ -110,7 +110,7 @@ def _check_compose(arguments: Inputs) -> RecipeArguments:
         raise BadInput("one of recipe and recipe_text is wanted: a recipe as an object, or as YAML")
     if text is None:
         if not isinstance(recipe, dict):
-            raise BadInput("recipe is to be an object, as recipes are written in JSON")
+            raise BadInput("recipe must be an object: a recipe in JSON")
         text = json.dumps(recipe, ensure_ascii=False)
     return replace(waiting(read_recipe(text)), plan=digest)
 

@@ -20,7 +20,7 @@ Inputs = Mapping[str, object]
 """Arguments from outside: JSON that is not checked yet."""
 A = TypeVar("A")
 Tell = Callable[[float, str], None]
-"""Told of the progress, from 0 to 1, and of what is being done. Raises Cancelled when the job is to be left."""
+"""Called with the progress, from 0 to 1, and the current step. Raises Cancelled when the job was cancelled."""
 
 
 class Cancelled(Exception):
@@ -68,7 +68,7 @@ def text_or_none(arguments: Inputs, name: str, most: int) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= most:
-        raise BadInput(f"{name} is to be a text of 1 to {most:,} characters")
+        raise BadInput(f"{name} must be a text of 1 to {most:,} characters")
     return value
 
 
@@ -78,5 +78,5 @@ def whole_number(arguments: Inputs, name: str, default: int, least: int, most: i
     if value is None:
         return default
     if type(value) is not int or not least <= value <= most:
-        raise BadInput(f"{name} is to be a whole number from {least:,} to {most:,}")
+        raise BadInput(f"{name} must be a whole number from {least:,} to {most:,}")
     return value

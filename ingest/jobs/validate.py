@@ -58,7 +58,7 @@ def _texts(requested: object) -> tuple[str, ...]:
         or not requested
         or any(name not in BUILT_IN_NAMES for name in requested)
     ):
-        raise BadInput(f"texts is to be a list of one or more of {', '.join(BUILT_IN_NAMES)}")
+        raise BadInput(f"texts must be a list of one or more of {', '.join(BUILT_IN_NAMES)}")
     return tuple(name for name in BUILT_IN_NAMES if name in requested)
 
 

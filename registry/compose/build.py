@@ -75,13 +75,8 @@ from organs.registry.errors import (
     StoreUnwritable,
 )
 from organs.registry.gguf import Header, HeaderSource, read_header
-from organs.registry.gguf.read import (
-    around,
-    large_values,
-    shown_type,
-    shown_value,
-    tags_of,
-)
+from organs.registry.gguf.header import around, field_type_text, field_value_text, large_values
+from organs.registry.gguf.read import tags_of
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
 from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives
@@ -250,7 +245,7 @@ def record_chimera(
         description=header.text("general.description"),
         license=header.text("general.license"),
         size_label=header.text("general.size_label"),
-        metadata=tuple((item.key, shown_type(item), shown_value(item)) for item in header.fields),
+        metadata=tuple((item.key, field_type_text(item), field_value_text(item)) for item in header.fields),
         files=(_file_record(file, sha256, measured),),
         tags=tuple(tags_of(HeaderSource(file.header_bytes, header.file_size_bytes), header)),
         complete=plan.base.complete,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
 from organs.registry.errors import BadGguf
-from organs.registry.gguf.types import DType, ValueType
+from organs.registry.gguf.types import (
+    DType,
+    ValueType,
+)
+
+STRING_BLOB_MIN_BYTES = 64 * 1024
+ARRAY_BLOB_MIN_BYTES = 4096
+"""Larger metadata arrays (vocabularies, merges) become separate blobs, which related models share."""
 
 
 class ByteSource(Protocol):
@@ -26,6 +34,18 @@ class ByteSource(Protocol):
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises BadInput if the file does not have them."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of bytes in a file."""
+
+    offset: int
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +182,42 @@ class Header:
 def padded(size: int, alignment: int) -> int:
     """Return `size` rounded up to a multiple of `alignment`."""
     return -(-size // alignment) * alignment
+
+
+def large_values(header: Header) -> tuple[Span, ...]:
+    """Return the arrays, and the rare long strings, that become separate blobs, in file order."""
+    return tuple(
+        Span(field.offset, field.size_bytes)
+        for field in header.fields
+        if field.size_bytes > (ARRAY_BLOB_MIN_BYTES if field.is_array else STRING_BLOB_MIN_BYTES)
+    )
+
+
+def around(spans: Sequence[Span], end: int) -> Iterator[Span]:
+    """Yield the ranges between `spans`, in file order, from the beginning of the file to `end`."""
+    position = 0
+    for span in spans:
+        yield Span(position, span.offset - position)
+        position = span.end
+    yield Span(position, end - position)
+
+
+def field_value_text(field: Field) -> str:
+    """Return a metadata value as text for reading: arrays and long strings by their size."""
+    if field.is_array:
+        assert field.element_type is not None
+        return f"[{field.count} × {field.element_type.name.lower()}]"
+    if field.value is None:
+        return f"[string of {field.size_bytes} bytes]"
+    if isinstance(field.value, bytes):
+        return field.value.decode("utf-8", errors="backslashreplace")
+    if isinstance(field.value, bool):
+        return "true" if field.value else "false"
+    return str(field.value)
+
+
+def field_type_text(field: Field) -> str:
+    """Return a metadata type as text: `string`, `array of int32`."""
+    if field.element_type is not None:
+        return f"array of {field.element_type.name.lower()}"
+    return field.type.name.lower()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NoReturn
 
 import numpy as np
@@ -362,60 +361,6 @@ def _check_extent(cursor: Cursor, header: Header) -> None:
 
 TAGS_KEY = "general.tags"
 TAGS_MAX_BYTES = 16 * 1024
-STRING_BLOB_MIN_BYTES = 64 * 1024
-ARRAY_BLOB_MIN_BYTES = 4096
-"""Larger metadata arrays (vocabularies, merges) become separate blobs, which related models share."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A range of bytes in a file."""
-
-    offset: int
-    size_bytes: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size_bytes
-
-
-def large_values(header: Header) -> tuple[Span, ...]:
-    """Return the arrays, and the rare long strings, that become separate blobs, in file order."""
-    return tuple(
-        Span(field.offset, field.size_bytes)
-        for field in header.fields
-        if field.size_bytes > (ARRAY_BLOB_MIN_BYTES if field.is_array else STRING_BLOB_MIN_BYTES)
-    )
-
-
-def around(spans: Sequence[Span], end: int) -> Iterator[Span]:
-    """Yield the ranges between `spans`, in file order, from the beginning of the file to `end`."""
-    position = 0
-    for span in spans:
-        yield Span(position, span.offset - position)
-        position = span.end
-    yield Span(position, end - position)
-
-
-def shown_value(field: Field) -> str:
-    """A metadata value as text for reading: arrays and long strings by their size."""
-    if field.is_array:
-        assert field.element_type is not None
-        return f"[{field.count} × {field.element_type.name.lower()}]"
-    if field.value is None:
-        return f"[string of {field.size_bytes} bytes]"
-    if isinstance(field.value, bytes):
-        return field.value.decode("utf-8", errors="backslashreplace")
-    if isinstance(field.value, bool):
-        return "true" if field.value else "false"
-    return str(field.value)
-
-
-def shown_type(field: Field) -> str:
-    """A metadata type as text: `string`, `array of int32`."""
-    if field.element_type is not None:
-        return f"array of {field.element_type.name.lower()}"
-    return field.type.name.lower()
 
 
 def tags_of(source: ByteSource, header: Header) -> Iterator[str]:

@@ -164,7 +164,10 @@ def test_a_registry_that_lies_is_refused_and_leaves_nothing(tmp_path: Path, lie:
 def test_a_redirect_to_elsewhere_is_refused_and_nothing_is_asked_there(tmp_path: Path) -> None:
     with serving(part) as (other, _):
         away = Answer(302, b"", {"Location": f"{other.url}/x.gguf"})
-        with serving(lambda _: away) as (_, connection), pytest.raises(Unreachable, match="another registry: nothing is sent there"):
+        with (
+            serving(lambda _: away) as (_, connection),
+            pytest.raises(Unreachable, match="another registry: nothing is sent there"),
+        ):
             fetch(connection, FILE, tmp_path / "x.gguf", sleep=no_nap)
         assert other.asked == []
     assert left(tmp_path) == []

@@ -13,11 +13,7 @@ from organs.ingest.dissect import DissectedFile, dissect
 from organs.ingest.files import FileSource
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, padded
-from organs.registry.gguf.read import (
-    ARRAY_BLOB_MIN_BYTES,
-    shown_type,
-    shown_value,
-)
+from organs.registry.gguf.header import ARRAY_BLOB_MIN_BYTES, field_type_text, field_value_text
 from tests.builders import array, every_value_type, file_bytes, raw_field, raw_file, tensor, text, unsigned, vocabulary
 from tests.strategies import PATIENT, files
 from tests.trips import little_model
@@ -168,7 +164,7 @@ def test_a_refused_file_is_named(tmp_path: Path) -> None:
 def test_every_kind_of_metadata_has_a_type_and_a_value_to_read(tmp_path: Path) -> None:
     long = text("long", "x" * 100_000)
     file = taken_apart(tmp_path, file_bytes([*every_value_type(), long, text("raw", b"\xff")]))
-    shown = {field.key: (shown_type(field), shown_value(field)) for field in file.header.fields}
+    shown = {field.key: (field_type_text(field), field_value_text(field)) for field in file.header.fields}
     expected: Sequence[tuple[str, str, str]] = (
         ("scalar.uint64", "uint64", "18446744073709551615"),
         ("scalar.int8", "int8", "127"),
@@ -190,7 +186,7 @@ def test_line_40_numbers_that_are_no_numbers_are_shown_as_text(tmp_path: Path) -
         KeyValue("inf", ValueType.FLOAT64, float("-inf")),
     ]
     file = taken_apart(tmp_path, file_bytes(odd))
-    assert [shown_value(field) for field in file.header.fields] == ["nan", "-inf"]
+    assert [field_value_text(field) for field in file.header.fields] == ["nan", "-inf"]
 
 
 def test_tensors_are_where_their_offsets_say(tmp_path: Path) -> None:

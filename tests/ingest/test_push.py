@@ -20,7 +20,7 @@ from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
-from organs.registry.gguf.read import Span
+from organs.registry.gguf.header import Span
 from organs.registry.local import LocalRegistry
 from tests.builders import file_bytes, text, unsigned
 from tests.client.scripted import as_problem

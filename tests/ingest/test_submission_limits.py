@@ -61,7 +61,7 @@ def test_bytes_that_a_file_has_often_count_each_time(registry: LocalRegistry) ->
     spans = [(0, header.data_offset), *((header.data_offset + one.offset, one.size_bytes) for one in header.tensors)]
     ann(registry, len(file) + 2 * PIECE_ROW_BYTES - 1)
     put_upload(registry, "ann", [file[: header.data_offset], data])
-    with pytest.raises(OverQuota, match="exceeds the quota of .* by 1$"):
+    with pytest.raises(OverQuota, match=r"exceeds the quota of .* by 1$"):
         asked_for(registry, "ann/often", [of_pieces(file, spans)])
 
 

@@ -13,11 +13,7 @@ from organs.registry.gguf import read as reading
 from organs.registry.gguf import split as splitting
 from organs.registry.gguf import tokenizer as vocabularies
 from organs.registry.gguf import types as vocabulary
-from organs.registry.gguf.header import ByteSource
-from organs.registry.gguf.read import (
-    shown_type,
-    shown_value,
-)
+from organs.registry.gguf.header import ByteSource, field_type_text, field_value_text
 from organs.registry.gguf.split import REASONS_MAX, check_split, is_shard
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from tests.builders import assert_invariants
@@ -115,8 +111,8 @@ class HeaderTarget:
             assert reason.isprintable()
             self.sentences.hear(reason)
         for field in header.fields:
-            shown_type(field)
-            shown_value(field)
+            field_type_text(field)
+            field_value_text(field)
             if field.is_array:
                 assert len(read_array(source, field)) == field.count
 
