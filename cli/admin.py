@@ -218,28 +218,29 @@ def doctor(as_json: bool) -> int:
     The exit status is 1 if ORGAN_SANDBOX=require refuses one of these processes, or if other users can read the folder.
     """
     settings = Settings.from_environment(os.environ)
-    here = kernel()
+    current_kernel = kernel()
     confined = {
-        "uploads": protections(here, port=False, writing=False, processes=False),
-        "llama.cpp": protections(here, port=True, writing=False, processes=False),
+        "uploads": protections(current_kernel, port=False, writing=False, processes=False),
+        "llama.cpp": protections(current_kernel, port=True, writing=False, processes=False),
     }
     folder = _folder_protection(settings.home)
     if as_json:
-        values = {who: [asdict(one) for one in found] for who, found in confined.items()}
+        values = {program: [asdict(one) for one in found] for program, found in confined.items()}
         print_json(
             {
-                "kernel": asdict(here),
+                "kernel": asdict(current_kernel),
                 "sandbox": settings.sandbox,
                 "processes": values,
                 "folder": asdict(folder),
             }
         )
     else:
-        abi = f"Landlock ABI {here.landlock_abi}" if here.landlock_abi else "no Landlock"
-        click.echo(f"{abi}, {'with' if here.has_seccomp else 'without'} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
-        rows = [(who, one) for who, found in confined.items() for one in found]
+        abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
+        seccomp = "with" if current_kernel.has_seccomp else "without"
+        click.echo(f"{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
+        rows = [(program, one) for program, found in confined.items() for one in found]
         rows.append(("the registry", folder))
-        cells = [(who, one.name, "yes" if one.is_there else "no", one.sentence) for who, one in rows]
+        cells = [(program, one.name, "yes" if one.is_there else "no", one.sentence) for program, one in rows]
         print_table(("process", "protection", "here", "what follows"), cells)
     missing = [one for found in confined.values() for one in found if not one.is_there]
     return EXIT_FAILED if (settings.requires_sandbox and missing) or not folder.is_there else 0

@@ -101,8 +101,8 @@ def push(
     sources = find_sources(paths, "push")
     if name is not None and len(sources) > 1:
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")
-    said = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
-    metadata = {key: value for key, value in said.items() if value}
+    stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
+    metadata = {key: value for key, value in stated.items() if value}
     options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, acknowledged=acknowledged)
     memory = user_memory()
     connection, failures, unpublished = remote_registry().connection, list[OrganError](), 0
@@ -172,9 +172,9 @@ def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, qui
     for finding in report.findings:
         click.echo(f"  {plain(finding.severity)}: {plain(finding.sentence)} ({plain(finding.code)})", err=True)
     failed, dry = report.state in NOT_PUBLISHED, report.state == DRY_RUN
-    said = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
+    message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN):
-        click.echo(said, err=quiet or failed)
+        click.echo(message, err=quiet or failed)
     if quiet and dry:
         click.echo(plain(report.name))
     if report.address and not failed:

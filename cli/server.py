@@ -45,23 +45,23 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
 
     `organ serve` runs jobs too. Ctrl-C and SIGTERM put running jobs back into the queue.
     """
-    from organs.ingest.jobs.runner import Runner, Told  # loads all that jobs do, which `organ jobs` does not need
+    from organs.ingest.jobs.runner import JobEvent, Runner  # loads all that jobs do, which `organ jobs` does not need
 
     done: set[int] = set()
 
-    def print_event(event: Told) -> None:
+    def print_event(event: JobEvent) -> None:
         done.add(event.id)
         if not quiet:
-            seconds = f" after {event.seconds:.1f} s" if event.became != "running" else ""
+            seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
             because = f": {plain(event.sentence)}" if event.sentence else ""
-            click.echo(f"job {event.id} {plain(event.kind)}: {event.became}{seconds}{because}", err=True)
+            click.echo(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}", err=True)
 
     logging.basicConfig(format="organ work: %(message)s", level=logging.WARNING)
     stop = threading.Event()
     if with_parent is not None:
         threading.Thread(target=_watch_parent, args=(with_parent,), daemon=True).start()
     with local_registry() as registry, _ended_by_signals(stop):
-        all_left = Runner(registry, stop, tell=print_event).run(once=once)
+        all_left = Runner(registry, stop, on_event=print_event).run(once=once)
     if once and not done and not quiet:
         click.echo("The queue is empty.", err=True)
     if not all_left:

@@ -84,15 +84,15 @@ def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: P
     with ExitStack() as opened:
         files = open_files(opened, source)
         chosen = [(file, tensor) for file in files for tensor in file.header.tensors if _is_wanted(tensor, wanted)]
-        told_bytes = 0
+        reported_bytes = 0
         measured: list[MeasuredTensor] = []
         for result in _in_threads(chosen):
             measured.append(result)
-            told_bytes += result.size_bytes
+            reported_bytes += result.size_bytes
             tell(result.size_bytes)
         for file in files:
             file.source.check_unchanged()
-    tell(max(source_size_bytes(source) - told_bytes, 0))
+    tell(max(source_size_bytes(source) - reported_bytes, 0))
     tensors = [tensor for file in files for tensor in file.header.tensors]
     return MeasuredModel(
         architecture=files[0].header.architecture,

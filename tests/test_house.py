@@ -61,6 +61,10 @@ FRAGMENTS: dict[str, str] = {
     "web/server/worker.py": "The worker process, apart from the parent that starts it.",
 }
 """Modules that one other module beside them imports and no other: path to the reason why they are not part of it."""
+OLD_NAMES: dict[str, str] = {
+    "metadata_given": "A column of the database, which migrations named.",
+}
+"""Names that the words of today would not choose: name to the reason why they stay."""
 MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
@@ -290,6 +294,28 @@ def test_no_public_signature_has_a_dictionary_of_any_values() -> None:
                 found.add(str(path))
     assert found - OPEN_VALUES.keys() == set(), "return an entity; take Mapping[str, object] for JSON to check"
     assert OPEN_VALUES.keys() - found == set(), "exceptions that are needed no more"
+
+
+def test_names_are_the_standard_nouns_and_verbs() -> None:
+    riddles = {"told", "asked", "said", "given", "whoever", "elsewhere", "owning", "trying", "looking", "tallies"}
+    found = [
+        f"{at(path, node)} {name}"
+        for path in modules(*PRODUCT)
+        for node in nodes(path)
+        for name in _bound(node)
+        if riddles & set(re.findall("[a-z]+", re.sub("([A-Z])", r"_\1", name).lower())) and name not in OLD_NAMES
+    ]
+    assert found == [], "write settings, requested, message, inputs, remote, permissions ..."
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The name that a node binds: of a variable, a parameter, a function or a class."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
 
 
 def test_every_exception_has_a_reason() -> None:

@@ -72,13 +72,13 @@ def page_head() -> Head:
 
 
 def _head() -> Head:
-    who = _user()
+    user = _user()
     may_write = not settings().read_only
-    links = ((endpoint, label) for scope, endpoint, label in SCOPED_LINKS if who.may(scope))
+    links = ((endpoint, label) for scope, endpoint, label in SCOPED_LINKS if user.may(scope))
     return Head(
-        name=who.name,
-        may_log_in=may_write and who.name is None,
-        may_log_out=may_write and who.account is not None,
+        name=user.name,
+        may_log_in=may_write and user.name is None,
+        may_log_out=may_write and user.account is not None,
         links=tuple(links) if may_write else (),
     )
 

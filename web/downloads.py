@@ -75,8 +75,8 @@ class ChosenOrgan:
     dtype: DType
     shape: tuple[int, ...]
     is_full_digest: bool
-    is_told_apart: bool
-    """By dtype and shape, from what else the bytes may stand for."""
+    is_unambiguous: bool
+    """Whether the request names the dtype and the shape: the same bytes may be registered with others."""
 
     @property
     def digest(self) -> Digest:
@@ -99,7 +99,7 @@ def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | No
         dtype_by_name(organ.dtype),
         tuple(int(length) for length in organ.shape.split("x")),
         is_full_digest=len(parse_prefix(text)) == FULL_DIGEST_LENGTH,
-        is_told_apart=dtype is not None and shape is not None,
+        is_unambiguous=dtype is not None and shape is not None,
     )
 
 
@@ -118,7 +118,7 @@ def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Conten
         raise NotFound("no model has this organ under that name")
     head = encode_head(TensorSpec(found, organ.shape, organ.dtype))
     plan = _organ_plan(organ, head)
-    immutable = organ.is_full_digest and organ.is_told_apart and name is not None
+    immutable = organ.is_full_digest and organ.is_unambiguous and name is not None
     return _of_plan(plan, plan_digest(plan), immutable=immutable)
 
 
@@ -131,7 +131,7 @@ def organ_values(organ: ChosenOrgan) -> Content:
         return NpyStream(registry().blobs, plan, begin, end, streams().pool)
 
     tag = digest_of(plan.head + f"{organ.dtype.name} {organ.digest}".encode("ascii"))
-    immutable = organ.is_full_digest and organ.is_told_apart
+    immutable = organ.is_full_digest and organ.is_unambiguous
     return Content(f"{organ.digest[:16]}.npy", plan.size_bytes, tag, open_values, immutable=immutable)
 
 
@@ -261,24 +261,24 @@ def organ(digest: str, form: str) -> Response:
 @downloads.get("/models/<namespace>/<name>.gguf")
 def model(namespace: str, name: str) -> Response:
     """Send a model as one file: the original, or its shards merged."""
-    asked = parse_model_name(f"{namespace}/{name}")
-    with explaining_faults(str(asked)):
+    requested = parse_model_name(f"{namespace}/{name}")
+    with explaining_faults(str(requested)):
         with reading() as session:
-            content = whole_model(session, model_by_name(session, asked), immutable=asked.version is not None)
+            content = whole_model(session, model_by_name(session, requested), immutable=requested.version is not None)
         return hand_out(content)
 
 
 @downloads.get("/models/<namespace>/<name>/files/<file>")
 def file_of_model(namespace: str, name: str, file: str) -> Response:
     """Send an original file of a model."""
-    asked = parse_model_name(f"{namespace}/{name}")
+    requested = parse_model_name(f"{namespace}/{name}")
     with reading() as session:
-        row = model_by_name(session, asked)
+        row = model_by_name(session, requested)
         files = files_of(session, row.id)
         found = dict(zip(public_names([one.name for one in files]), files, strict=True)).get(file)
         if found is None:
             raise NotFound(f"{row.full_name} has no file of that name")
-        content = model_file(row, found, file, immutable=asked.version is not None)
+        content = model_file(row, found, file, immutable=requested.version is not None)
     with explaining_faults(content.name):
         return hand_out(content)
 
@@ -299,14 +299,14 @@ def chimera_text(lock: str, text: str) -> Response:
         if text == LOCK_FILE:
             read = first_header(session, registry().blobs, model)
             found = lock_of(read.header, read.source)
-            said = None if found is None else found.canonical()
+            content = None if found is None else found.canonical()
         else:
             chimera = chimera_of_model(session, model)
-            said = None if chimera is None else str(getattr(chimera, TEXTS[text]))
-    if said is None:
+            content = None if chimera is None else str(getattr(chimera, TEXTS[text]))
+    if content is None:
         raise NotFound(f"{model.full_name} has no {text}")
     whole = text == LOCK_FILE and len(parse_prefix(lock)) == FULL_DIGEST_LENGTH
-    return hand_out(literal_file(text, said.encode("utf-8"), immutable=whole))
+    return hand_out(literal_file(text, content.encode("utf-8"), immutable=whole))
 
 
 @artifacts.get("/jobs/<job>/files/<file>")

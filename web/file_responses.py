@@ -247,15 +247,17 @@ def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int 
     headers = {**_headers(content), **(more or {})}
     if_match, if_none_match = request.headers.get("If-Match"), request.headers.get("If-None-Match")
     if if_match is not None and not has_strong(if_match, content.tag):
-        return _told(412, "This file is not the one that If-Match names.", headers)
+        return _error_response(412, "This file is not the one that If-Match names.", headers)
     if if_none_match is not None and has_weak(if_none_match, content.tag):
         kept = ("ETag", "Cache-Control", "Accept-Ranges")
         return Response(status=304, headers={name: headers[name] for name in kept})
     try:
         span = _span(content)
     except Unsatisfiable:
-        told = {**headers, "Content-Range": f"bytes */{content.size_bytes}"}
-        return _told(416, f"This file has {content.size_bytes} bytes; none of them is in that range.", told)
+        range_headers = {**headers, "Content-Range": f"bytes */{content.size_bytes}"}
+        return _error_response(
+            416, f"This file has {content.size_bytes} bytes; none of them is in that range.", range_headers
+        )
     wanted = span or Span(0, content.size_bytes)
     if span is not None:
         headers["Content-Range"] = f"bytes {span.begin}-{span.end - 1}/{content.size_bytes}"
@@ -283,7 +285,7 @@ def _headers(content: Content) -> dict[str, str]:
     return headers
 
 
-def _told(status: int, sentence: str, headers: Mapping[str, str]) -> Response:
+def _error_response(status: int, sentence: str, headers: Mapping[str, str]) -> Response:
     """Return a refusal as one line of text, for programs."""
     kept = {name: value for name, value in headers.items() if name in ("ETag", "Accept-Ranges", "Content-Range")}
     return Response(f"{sentence}\n", status=status, headers={**kept, "Content-Type": "text/plain; charset=utf-8"})

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from flask import abort, request
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.runner import ask_for
+from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog.queries.events import yanked_by
 from organs.registry.catalog.queries.models import model_by_name, own_model
 from organs.registry.catalog.register.accounts import LOCAL
@@ -157,10 +157,10 @@ def _why(namespace: str) -> str:
 
 
 def queue_job(kind: str, arguments: Mapping[str, object]) -> int:
-    """Put a job of the user, who may write, at the end of the queue, and return its id. Raises as `ask_for`."""
+    """Put a job of the user, who may write, at the end of the queue, and return its id. Raises as `add_job`."""
     asker = identity().name
     assert asker is not None, "nobody in particular was let in"
-    return ask_for(registry(), kind, arguments, asker)
+    return add_job(registry(), kind, arguments, asker)
 
 
 def planner() -> str:

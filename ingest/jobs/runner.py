@@ -46,33 +46,33 @@ KINDS: Mapping[str, JobKind[Any]] = {
 }
 
 
-def ask_for(
+def add_job(
     registry: LocalRegistry,
     kind: str,
     arguments: Inputs,
     contributor: str = LOCAL,
     kinds: Mapping[str, JobKind[Any]] = KINDS,
 ) -> int:
-    """Put a job of that kind at the end of the queue, with arguments from outside; its id.
+    """Append a job to the queue, with arguments from outside, and return its id.
 
-    Raises BadInput for a kind that there is not and for arguments that it does not take, QueueFull when too many wait,
-    TooMany when too many of the contributor's do, and what the kind finds that speaks against it.
+    Raises BadInput for an unknown kind or wrong arguments, QueueFull when too many jobs wait, TooMany when too many of
+    this contributor wait, and the errors of the kind's own checks.
     """
     if kind not in kinds:
-        raise BadInput(f"there is no job of the kind {kind[:80]!r}: there is {', '.join(kinds)}")
+        raise BadInput(f"unknown kind of job {kind[:80]!r}; use one of {', '.join(kinds)}")
     checked = kinds[kind].settle(registry, kinds[kind].check(arguments), contributor)
     with registry.catalog.writing() as session:
         return enqueue_job(session, kind, checked, contributor)
 
 
 RENEWED_SECONDS = 15.0
-"""A quarter of the lease: three may fail before the job counts as left."""
-TOLD_SECONDS = 1.0
-"""Every write makes all that is kept in readers' memories old, so they are few."""
+"""A quarter of the lease: three renewals may fail before the job counts as abandoned."""
+NOTIFY_SECONDS = 1.0
+"""The shortest time between two writes of progress: each write empties the caches of all readers."""
 
 
 class Held:
-    """A claimed job; a context manager, within which it is kept. `tell` is for any thread."""
+    """A claimed job: a context manager that renews its lease. Any thread may call `report`."""
 
     def __init__(
         self,
@@ -80,18 +80,18 @@ class Held:
         claim: Claim,
         stop: threading.Event,
         renewed_seconds: float = RENEWED_SECONDS,
-        told_seconds: float = TOLD_SECONDS,
+        notify_seconds: float = NOTIFY_SECONDS,
     ) -> None:
         self.claim = claim
         self._registry = registry
         self._stop = stop
         self._renewed_seconds = renewed_seconds
-        self._told_seconds = told_seconds
+        self._notify_seconds = notify_seconds
         self._over = threading.Event()
         self._lost = threading.Event()
         self._lock = threading.Lock()
-        self._told_at = -told_seconds
-        self._told: tuple[float, str] | None = None
+        self._reported_at = -notify_seconds
+        self._reported: tuple[float, str] | None = None
         self._keeper = threading.Thread(target=self._keep, name=f"job {claim.id} keeper", daemon=True)
 
     def __enter__(self) -> Held:
@@ -104,37 +104,36 @@ class Held:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was cancelled, or somebody else has it."""
+        """Whether the job was cancelled, or another runner claimed it."""
         return self._lost.is_set()
 
-    def tell(self, progress: float, note: str = "") -> None:
-        """How far it is, from 0 to 1, and what is being done.
+    def report(self, progress: float, note: str = "") -> None:
+        """Report the progress, from 0 to 1, and the current step. At most one report per second is written.
 
-        Raises Cancelled when it is cancelled, when somebody else has it, or when the runner ends. It may be called as
-        often as one likes: what comes within a second of the last word is not written.
+        Raises Cancelled when the job was cancelled, another runner claimed it, or this runner ends.
         """
         if self._stop.is_set() or self.is_lost:
             raise Cancelled
         with self._lock:
-            if time.monotonic() - self._told_at < self._told_seconds:
+            if time.monotonic() - self._reported_at < self._notify_seconds:
                 return
-            # A database that is held by others just now is no reason to give the job up.
+            # A database that is busy now is no reason to stop the job.
             with suppress(OrganError):
                 self._write(min(max(progress, 0.0), 1.0), note)
-            self._told_at = time.monotonic()
+            self._reported_at = time.monotonic()
         if self.is_lost:
             raise Cancelled
 
     def _write(self, progress: float, note: str) -> None:
-        said = (round(progress, 3), note)
-        if said == self._told:  # nothing new to write, but somebody may have cancelled it
+        reported = (round(progress, 3), note)
+        if reported == self._reported:  # nothing new to write, but it may have been cancelled
             with self._registry.catalog.reading() as session:
-                mine = is_to_be_done(session, self.claim.id, self.claim.attempt)
+                is_ours = is_to_be_done(session, self.claim.id, self.claim.attempt)
         else:
             with self._registry.catalog.writing() as session:
-                mine = report_progress(session, self.claim, progress, note)
-        self._told = said
-        if not mine:
+                is_ours = report_progress(session, self.claim, progress, note)
+        self._reported = reported
+        if not is_ours:
             self._lost.set()
 
     def _keep(self) -> None:
@@ -146,31 +145,31 @@ class Held:
 
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 5.0
-"""After the database has failed."""
+"""The pause after an error of the database."""
 NOTE_TRIES = 4
-"""To write how a job ended; else it is done again when its lease has run out."""
+"""Attempts to write how a job ended; if all fail, it runs again when its lease has expired."""
 WATCH_SECONDS = 0.1
 TIDY_SECONDS = 3600.0
-"""Between two removals of what ended long ago."""
+"""The time between two removals of old jobs, packs and uploads."""
 STOP_SECONDS = 20.0
-"""What jobs have to hear that the runner ends."""
+"""The time that jobs have to stop when the runner ends."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What became of a job."""
+class JobEvent:
+    """A change of the state of a job."""
 
     id: int
     kind: str
-    became: str
+    state: str
     """`running`, `finished`, `failed`, `cancelled`, or `put back` when the runner ends before the job."""
     sentence: str = ""
     seconds: float = 0.0
 
 
-def _tell_nobody(_told: Told) -> None:
+def _ignore_event(_event: JobEvent) -> None:
     return
 
 
@@ -178,11 +177,11 @@ def _arguments(kind: JobKind[A], claim: Claim) -> A:
     try:
         return msgspec.convert(claim.arguments, kind.arguments)
     except msgspec.ValidationError as error:
-        raise BadInput(f"a former version added this job with other arguments: {error}") from error
+        raise BadInput(f"an earlier version added this job with other arguments: {error}") from error
 
 
 class Runner:
-    """Takes jobs of `lanes` up until `stop` is set."""
+    """Runs the jobs of `lanes` until `stop` is set."""
 
     def __init__(
         self,
@@ -190,24 +189,24 @@ class Runner:
         stop: threading.Event,
         lanes: Sequence[str] = LANES,
         kinds: Mapping[str, JobKind[Any]] = KINDS,
-        tell: Callable[[Told], None] = _tell_nobody,
+        on_event: Callable[[JobEvent], None] = _ignore_event,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self._registry = registry
         self._stop = stop
         self._lanes = tuple(lanes)
         self._kinds = kinds
-        self._tell = tell
+        self._on_event = on_event
         self._stop_seconds = stop_seconds
         self._held: dict[str, Held] = {}
         self._fault: BaseException | None = None
 
     def run(self, *, once: bool = False) -> bool:
-        """Work until `stop` is set; with `once`, until nothing waits. Whether all jobs that were begun have been left.
+        """Run jobs until `stop` is set; with `once`, until the queue is empty. Return whether all threads have ended.
 
-        When the runner ends, jobs are told by their next word of progress, and wait in the queue again. One that says
-        none for `stop_seconds` is put back too, though its thread still runs: then the process must end at once.
-        Raises what broke the runner itself, which no job can.
+        When the runner ends, each job stops at its next report of progress and returns to the queue. A job that reports
+        nothing for `stop_seconds` returns to the queue too, while its thread still runs: then the process must exit at
+        once. Raises the error that broke the runner itself; errors of jobs do not.
         """
         threads = [threading.Thread(target=self._guarded, args=(lane, once), daemon=True) for lane in self._lanes]
         for thread in threads:
@@ -225,24 +224,24 @@ class Runner:
         return not left_running
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
-        """Tidy up, and again now and then, until the runner is to end or all lanes have."""
-        self._tidy()
-        tidied = time.monotonic()
+        """Remove old jobs, packs and uploads at intervals, until `stop` is set or all lanes have ended."""
+        self._clean_up()
+        cleaned = time.monotonic()
         while any(thread.is_alive() for thread in threads):
-            if time.monotonic() - tidied > TIDY_SECONDS:
-                self._tidy()
-                tidied = time.monotonic()
+            if time.monotonic() - cleaned > TIDY_SECONDS:
+                self._clean_up()
+                cleaned = time.monotonic()
             if self._stop.wait(WATCH_SECONDS):
                 return
 
     def _guarded(self, lane: str, once: bool) -> None:
         try:
-            self._work_off(lane, once)
-        except BaseException as error:  # noqa: BLE001  # carried over to `run`, which raises it
+            self._run_lane(lane, once)
+        except BaseException as error:  # noqa: BLE001  # `run` raises it
             self._fault = error
             self._stop.set()
 
-    def _work_off(self, lane: str, once: bool) -> None:
+    def _run_lane(self, lane: str, once: bool) -> None:
         names = tuple(kind.name for kind in self._kinds.values() if kind.lane == lane)
         while names and not self._stop.is_set():
             try:
@@ -250,11 +249,11 @@ class Runner:
             except OrganError as error:
                 if once:
                     raise
-                _log.error("no job can be taken up: %s", error)
+                _log.error("no job can be claimed: %s", error)
                 self._stop.wait(RETRY_SECONDS)
                 continue
             if claim is not None:
-                self._do(lane, claim)
+                self._run_job(lane, claim)
             elif once:
                 return
             else:
@@ -267,58 +266,60 @@ class Runner:
         with self._registry.catalog.writing() as session:
             return claim_job(session, names, alone=alone)
 
-    def _do(self, lane: str, claim: Claim) -> None:
+    def _run_job(self, lane: str, claim: Claim) -> None:
         begun = time.monotonic()
-        self._tell(Told(claim.id, claim.kind, "running"))
+        self._on_event(JobEvent(claim.id, claim.kind, "running"))
         with Held(self._registry, claim, self._stop) as held:
             self._held[lane] = held
-            became, sentence = self._become(held)
+            state, sentence = self._finish(held)
         self._held.pop(lane)
-        self._tell(Told(claim.id, claim.kind, became, sentence, time.monotonic() - begun))
+        self._on_event(JobEvent(claim.id, claim.kind, state, sentence, time.monotonic() - begun))
 
-    def _become(self, held: Held) -> tuple[str, str]:
-        """Do the job and note how it ended: what it became, and why."""
+    def _finish(self, held: Held) -> tuple[str, str]:
+        """Run the job and record how it ended; return its state and, for a failed job, the reason."""
         claim = held.claim
         try:
             kind = self._kinds[claim.kind]
             arguments = _arguments(kind, claim)
-            result = kind.run(self._registry, arguments, held.tell, claim.contributor)
+            result = kind.run(self._registry, arguments, held.report, claim.contributor)
             text = job_json(result, "result")
         except Cancelled:
-            return self._left(held)
+            return self._put_back(held)
         except OrganError as error:
-            return self._noted(held, "failed", str(error))
-        except BaseException as error:  # noqa: BLE001  # whatever a job does, the next one is to have its turn
+            return self._record_end(held, "failed", str(error))
+        except BaseException as error:  # noqa: BLE001  # the next job must run whatever this one does
             _log.error("job %d (%s) broke", claim.id, claim.kind, exc_info=error)
-            return self._noted(held, "failed", f"an error of ours ({type(error).__name__})")
-        return self._noted(held, "finished", text)
+            return self._record_end(
+                held, "failed", f"an internal error ({type(error).__name__}); the log has the details"
+            )
+        return self._record_end(held, "finished", text)
 
-    def _left(self, held: Held) -> tuple[str, str]:
-        is_waiting_again = self._written(lambda session: put_back_job(session, held.claim))
+    def _put_back(self, held: Held) -> tuple[str, str]:
+        is_waiting_again = self._write_end(lambda session: put_back_job(session, held.claim))
         return ("put back", "the runner ends") if is_waiting_again else ("cancelled", "")
 
-    def _noted(self, held: Held, state: str, text: str) -> tuple[str, str]:
+    def _record_end(self, held: Held, state: str, text: str) -> tuple[str, str]:
         note = finish_job if state == "finished" else fail_job
-        if not self._written(lambda session: note(session, held.claim, text)):
+        if not self._write_end(lambda session: note(session, held.claim, text)):
             return "cancelled", ""
         return state, text if state == "failed" else ""
 
-    def _written(self, write: Callable[[Session], bool]) -> bool:
-        """What `write` says, tried again where the database fails; False when it goes on failing."""
+    def _write_end(self, write: Callable[[Session], bool]) -> bool:
+        """Return the result of `write`, tried again after errors of the database; False if all attempts fail."""
         for _ in range(NOTE_TRIES):
             try:
                 with self._registry.catalog.writing() as session:
                     return write(session)
             except OrganError as error:
-                _log.error("the end of a job cannot be noted: %s", error)
+                _log.error("the end of a job cannot be recorded: %s", error)
                 self._stop.wait(RETRY_SECONDS)
         return False
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         try:
             remove_old_packs(self._registry.settings.home)
             tidy_uploads(self._registry)
             with self._registry.catalog.writing() as session:
                 remove_old_jobs(session)
         except OrganError as error:
-            _log.error("what ended long ago cannot be removed: %s", error)
+            _log.error("old jobs, packs or uploads cannot be removed: %s", error)

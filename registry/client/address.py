@@ -38,9 +38,9 @@ class Address:
         assert path.startswith("/"), path
         return f"{self}{path}"
 
-    def redirected(self, here: str, location: str) -> str | None:
+    def redirected(self, url: str, location: str) -> str | None:
         """Where `location` leads from the address `here`; None when that is another origin."""
-        there = urljoin(here, location[:ADDRESS_MAX_LENGTH])
+        there = urljoin(url, location[:ADDRESS_MAX_LENGTH])
         return there if _origin(there) == (self.scheme, self.host, self.port) else None
 
 

@@ -194,7 +194,7 @@ class Connection:
         Raises the error that the registry answers with (`registry.entities.problem.error_of`), Unreachable, and
         BadReply for an answer that is no such entity.
         """
-        with self._asked("GET", path + _query(query), None, {"Accept": "application/json"}) as response:
+        with self._request("GET", path + _query(query), None, {"Accept": "application/json"}) as response:
             return self._entity(response, kind)
 
     def post(self, kind: type[E], path: str, body: object, **query: Any) -> E:
@@ -212,7 +212,7 @@ class Connection:
     def _write(self, method: str, kind: type[E], path: str, body: object) -> E:
         data = None if body is None else encode(body)
         headers = {"Accept": "application/json"} | ({} if data is None else {"Content-Type": "application/json"})
-        with self._asked(method, path, data, headers) as response:
+        with self._request(method, path, data, headers) as response:
             return self._entity(response, kind)
 
     def _entity(self, response: BaseHTTPResponse, kind: type[E]) -> E:
@@ -228,24 +228,24 @@ class Connection:
 
         After Unreachable the caller asks how much has arrived, and continues from there.
         """
-        with self._asked(method, path, data, {"Content-Type": "application/octet-stream", **headers}) as response:
+        with self._request(method, path, data, {"Content-Type": "application/octet-stream", **headers}) as response:
             return self._entity(response, kind)
 
     @contextmanager
     def download(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:
         """The answer at `path`, whose bytes are streamed inside the block; 304 and 416 are answers too."""
-        with self._asked("GET", path, None, headers or {}, as_data=True) as response:
+        with self._request("GET", path, None, headers or {}, as_data=True) as response:
             yield Reply(response.status, _headers(response), response, self._read_seconds)
 
     @contextmanager
-    def _asked(
+    def _request(
         self, method: str, path: str, data: bytes | memoryview | None, headers: Mapping[str, str], as_data: bool = False
     ) -> Iterator[BaseHTTPResponse]:
         """The answer that is no refusal, with its body still to be read; its connection goes back after the block."""
         response = self._tried(method, self.address.of(path), data, headers)
         try:
-            bytes_asked = as_data or data is not None
-            if response.status >= 300 and not (response.status in _AS_DATA and bytes_asked):
+            wants_bytes = as_data or data is not None
+            if response.status >= 300 and not (response.status in _AS_DATA and wants_bytes):
                 body = self._body(response, PROBLEM_MAX_BYTES)
                 raise error_of(response.status, body or b"", str(self.address), _wait_seconds(response) or 0)
             yield response
@@ -292,10 +292,10 @@ class Connection:
             method, url, body=body, headers=sent, redirect=False, preload_content=False, decode_content=False
         )
 
-    def _redirected(self, method: str, here: str, response: BaseHTTPResponse, redirects: int) -> str:
+    def _redirected(self, method: str, current_url: str, response: BaseHTTPResponse, redirects: int) -> str:
         location = response.headers.get("Location", "")
         response.close()
-        there = self.address.redirected(here, location)
+        there = self.address.redirected(current_url, location)
         if there is None:
             raise BadReply(
                 f"{self.address} sends on to {location[:200]!r}, which is another registry: nothing is sent there; "

@@ -579,12 +579,12 @@ def _fit(base: Parent, donor: Parent, kind: OrganType, ours: Facts, theirs: Fact
     against = [*as_wholes, *findings]
     refused = {item.code for item in against if item.severity is Severity.REFUSE} - _ONE_BY_ONE
     fitting = 0 if refused else sum(item.fits and not is_dtype_refused(item) for item in taken)
-    refused_here = any(finding.severity is Severity.REFUSE for finding in findings)
+    is_refused = any(finding.severity is Severity.REFUSE for finding in findings)
     return TypeCompatibility(
         type=kind.value,
         fitting=fitting,
         total=len(places),
-        refused=refused_here or not fitting,
+        refused=is_refused or not fitting,
         findings=in_order(_each_once(findings)),
     )
 

@@ -134,14 +134,16 @@ def run_confined(
     ones. It is killed when another thread sets `is_over`, on an exception from `on_line`, and on an interrupt. Raises
     NoSandbox, and OrganError when no process can be started at all.
     """
-    here = kernel()
+    current_kernel = kernel()
     check_protections(
-        protections(here, port=sandbox.port is not None, writing=bool(sandbox.write), processes=sandbox.processes),
+        protections(
+            current_kernel, port=sandbox.port is not None, writing=bool(sandbox.write), processes=sandbox.processes
+        ),
         required=sandbox.required,
     )
     program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
-    supervised = here.is_linux and (sandbox.processes or not here.has_seccomp)
-    orders = _orders(here, limits, sandbox, program, supervised=supervised)
+    supervised = current_kernel.is_linux and (sandbox.processes or not current_kernel.has_seccomp)
+    orders = _orders(current_kernel, limits, sandbox, program, supervised=supervised)
     began = time.monotonic()
     try:
         process = subprocess.Popen(  # noqa: S603 - no shell; the command is the caller's business
@@ -207,13 +209,15 @@ def _python_places() -> tuple[tuple[str, ...], tuple[Path, ...]]:
     return (str(source), *installed), tuple(readable)
 
 
-def _orders(here: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, supervised: bool) -> dict[str, Any]:
+def _orders(
+    current_kernel: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, supervised: bool
+) -> dict[str, Any]:
     """What `confine` is to set."""
     devices = [path for path in sandbox.write if _is_device(path)]
     return {
         "parent": os.getpid(),
         "supervise": supervised,
-        "own_network": here.has_own_network and sandbox.port is not None and not sandbox.processes,
+        "own_network": current_kernel.has_own_network and sandbox.port is not None and not sandbox.processes,
         "limits": {
             "address_space_bytes": limits.address_space_bytes,
             "cpu_seconds": limits.cpu_seconds,
@@ -222,8 +226,8 @@ def _orders(here: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, sup
             "alarm_seconds": int(limits.wall_seconds) + ALARM_GRACE_SECONDS,
         },
         "sandbox": {
-            "landlock": here.landlock_abi,
-            "seccomp": here.has_seccomp,
+            "landlock": current_kernel.landlock_abi,
+            "seccomp": current_kernel.has_seccomp,
             "read": _texts([*_FACTS, *sandbox.read]),
             "write": _texts(path for path in sandbox.write if path not in devices),
             "devices": _texts([_NULL, *devices]),
@@ -232,7 +236,7 @@ def _orders(here: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, sup
             "port": sandbox.port,
             "processes": sandbox.processes,
         }
-        if here.is_linux
+        if current_kernel.is_linux
         else None,
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.jobs.runner import ask_for
+from organs.ingest.jobs.runner import add_job
 from organs.registry.local import LocalRegistry
 from tests.cli.running import Organ
 
@@ -23,8 +23,8 @@ def organ(registry: LocalRegistry) -> Organ:
 
 
 def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: Organ, registry: LocalRegistry) -> None:
-    ask_for(registry, "report", {})
-    ask_for(registry, "report", {"model": "local/nothing"})
+    add_job(registry, "report", {})
+    add_job(registry, "report", {"model": "local/nothing"})
     ended = organ.done("work", "--once")
     assert ended.out == ""
     lines = ended.err.splitlines()
@@ -38,7 +38,7 @@ def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: Organ, registry: 
 def test_jobs_are_listed_newest_first(organ: Organ, registry: LocalRegistry) -> None:
     assert organ.done("jobs").err == "No jobs.\n"
     for _ in range(3):
-        ask_for(registry, "report", {})
+        add_job(registry, "report", {})
     assert organ.done("jobs", "-q").lines == ["3", "2", "1"]
     table = organ.done("jobs").lines
     assert table[0].split()[:4] == ["job", "kind", "state", "progress"]
@@ -50,7 +50,7 @@ def test_jobs_are_listed_newest_first(organ: Organ, registry: LocalRegistry) -> 
 
 
 def test_a_job_is_cancelled_and_shown(organ: Organ, registry: LocalRegistry) -> None:
-    ask_for(registry, "report", {"limit": 7})
+    add_job(registry, "report", {"limit": 7})
     assert organ.done("jobs", "--cancel", 1).err == "job 1 is cancelled\n"
     shown = organ.done("jobs", "--show", 1).values
     assert (shown["state"], shown["arguments"], shown["result"]) == ("cancelled", {"limit": 7}, None)
@@ -69,7 +69,7 @@ def test_what_is_no_job_is_wrong_usage(arguments: tuple[object, ...], organ: Org
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry: LocalRegistry) -> None:
-    job_id = ask_for(registry, "report", {})
+    job_id = add_job(registry, "report", {})
     command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

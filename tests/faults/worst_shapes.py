@@ -37,7 +37,7 @@ from sqlalchemy import event, insert, select, text
 from sqlalchemy.orm import Session
 
 from organs.ingest import dissect
-from organs.ingest.jobs.runner import Runner, ask_for
+from organs.ingest.jobs.runner import Runner, add_job
 from organs.ingest.service import Intake, ingest_files, publish_model
 from organs.ingest.sources import find_sources, open_files
 from organs.registry.catalog.queries.administration import removal_of
@@ -319,7 +319,7 @@ def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[st
     chimera = registry.compose("plain/base").graft("plain/donor", type="organ")
     chimera = chimera.accept(*{found.code for found in chimera.plan().findings if found.severity == "warn"})
     made = chimera.plan().register()
-    ask_for(registry, "report", {"model": "plain/base"})
+    add_job(registry, "report", {"model": "plain/base"})
     Runner(registry, Event()).run(once=True)
     header = client.get(f"/chimeras/{made.lock_id}/lock.json").get_json(force=True)["header"]
     for name in MODELS:
@@ -446,7 +446,7 @@ def _blob_of(session: Session, model: Model) -> int:
 
 
 def _run_job(registry: LocalRegistry, kind: str, model: str) -> int:
-    job = ask_for(registry, kind, {"model": model})
+    job = add_job(registry, kind, {"model": model})
     Runner(registry, Event()).run(once=True)
     with registry.catalog.reading() as session:
         assert session.get_one(Job, job).state == "finished", session.get_one(Job, job).note

@@ -31,7 +31,7 @@ from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.runner import (
     KINDS,
     Runner,
-    ask_for,
+    add_job,
 )
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
@@ -66,7 +66,7 @@ Values = dict[str, Any]
 
 def done(registry: LocalRegistry, kind: str, arguments: Values) -> Job:
     """What became of a job of that kind."""
-    job_id = ask_for(registry, kind, arguments)
+    job_id = add_job(registry, kind, arguments)
     Runner(registry, Event()).run(once=True)
     with registry.catalog.reading() as session:
         return job_by_id(session, job_id)
@@ -167,7 +167,7 @@ def test_what_cannot_be_done_is_refused_before_it_waits(
     kind: str, arguments: Values, error: type[OrganError], says: str, kin: LocalRegistry
 ) -> None:
     with pytest.raises(error, match=says):
-        ask_for(kin, kind, arguments)
+        add_job(kin, kind, arguments)
     with kin.catalog.reading() as session:
         assert not active_jobs(session, kind)
 

@@ -22,9 +22,9 @@ from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, T
 from organs.ingest.jobs.runner import (
     KINDS,
     Held,
+    JobEvent,
     Runner,
-    Told,
-    ask_for,
+    add_job,
 )
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.jobs import job_by_id
@@ -67,7 +67,7 @@ def until(condition: Callable[[], bool]) -> None:
 def run_once(registry: LocalRegistry, run: Run, arguments: Values | None = None) -> Values:
     """What became of the one job of a kind that does `run`."""
     kinds = kind_of(run)
-    job_id = ask_for(registry, "odd", arguments or {}, kinds=kinds)
+    job_id = add_job(registry, "odd", arguments or {}, kinds=kinds)
     assert Runner(registry, threading.Event(), kinds=kinds).run(once=True)
     return job_of(registry, job_id)
 
@@ -99,16 +99,16 @@ def test_a_job_is_done_and_its_result_is_kept(registry: LocalRegistry) -> None:
 def test_a_report_is_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(little_model())
     ingest_file(registry, tmp_path / "little.gguf")
-    whole = ask_for(registry, "report", {"limit": 3})
-    one = ask_for(registry, "report", {"model": "little"})
-    gone = ask_for(registry, "report", {"model": "local/nothing"})
-    told: list[Told] = []
-    Runner(registry, threading.Event(), tell=told.append).run(once=True)
+    whole = add_job(registry, "report", {"limit": 3})
+    one = add_job(registry, "report", {"model": "little"})
+    gone = add_job(registry, "report", {"model": "local/nothing"})
+    told: list[JobEvent] = []
+    Runner(registry, threading.Event(), on_event=told.append).run(once=True)
     assert job_of(registry, whole).result["report"]["title"] == "Report on the registry"
     assert job_of(registry, one).result["model"] == "local/little@1"
     failed = job_of(registry, gone)
     assert (failed.state, failed.note[:31]) == ("failed", "no model is registered as local")
-    assert [(one.id, one.became) for one in told if one.became != "running"] == [
+    assert [(one.id, one.state) for one in told if one.state != "running"] == [
         (whole, "finished"),
         (one, "finished"),
         (gone, "failed"),
@@ -118,7 +118,7 @@ def test_a_report_is_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "arguments", "error", "says"),
     [
-        ("nothing", {}, BadInput, "no job of the kind 'nothing'"),
+        ("nothing", {}, BadInput, "unknown kind of job 'nothing'"),
         ("report", {"modle": "x"}, BadInput, "no argument 'modle'"),
         ("report", {"limit": 0}, BadInput, "from 1 to 1,000"),
         ("report", {"limit": True}, BadInput, "whole number"),
@@ -133,7 +133,7 @@ def test_what_a_kind_does_not_take_is_refused_before_it_is_queued(
     kind: str, arguments: Values, error: type[BadInput], says: str, registry: LocalRegistry
 ) -> None:
     with pytest.raises(error, match=says):
-        ask_for(registry, kind, arguments)
+        add_job(registry, kind, arguments)
     with registry.catalog.reading() as session, pytest.raises(NotFound):
         job_by_id(session, 1)
 
@@ -160,12 +160,15 @@ def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
         return {}
 
     kinds = kind_of(run)
-    bad = ask_for(registry, "odd", {"bad": True}, kinds=kinds)
-    good = ask_for(registry, "odd", {"bad": False}, kinds=kinds)
+    bad = add_job(registry, "odd", {"bad": True}, kinds=kinds)
+    good = add_job(registry, "odd", {"bad": False}, kinds=kinds)
     with caplog.at_level(logging.ERROR):
         Runner(registry, threading.Event(), kinds=kinds).run(once=True)
     broken = job_of(registry, bad)
-    assert (broken.state, broken.note) == ("failed", f"an error of ours ({type(error).__name__})")
+    assert (broken.state, broken.note) == (
+        "failed",
+        f"an internal error ({type(error).__name__}); the log has the details",
+    )
     assert job_of(registry, good).state == "finished"
     assert f"job {bad} (odd) broke" in caplog.text
     assert "Traceback" in caplog.text
@@ -188,7 +191,7 @@ def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: LocalRegistry) -
             time.sleep(0.01)
 
     kinds = kind_of(run)
-    job_id = ask_for(registry, "odd", {}, kinds=kinds)
+    job_id = add_job(registry, "odd", {}, kinds=kinds)
     with running(registry, kinds):
         assert begun.wait(PATIENCE_SECONDS)
         assert job_of(registry, job_id).note == "round and round"
@@ -213,7 +216,7 @@ def test_a_runner_that_ends_puts_its_job_back(registry: LocalRegistry) -> None:
             time.sleep(0.01)
 
     kinds = kind_of(run)
-    job_id = ask_for(registry, "odd", {}, kinds=kinds)
+    job_id = add_job(registry, "odd", {}, kinds=kinds)
     with running(registry, kinds):
         assert begun.wait(PATIENCE_SECONDS)
     job = job_of(registry, job_id)
@@ -231,9 +234,9 @@ def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_n
         return {"late": True}
 
     kinds = kind_of(run)
-    stop, told = threading.Event(), list[Told]()
-    job_id = ask_for(registry, "odd", {}, kinds=kinds)
-    runner = Runner(registry, stop, kinds=kinds, tell=told.append, stop_seconds=0.1)
+    stop, told = threading.Event(), list[JobEvent]()
+    job_id = add_job(registry, "odd", {}, kinds=kinds)
+    runner = Runner(registry, stop, kinds=kinds, on_event=told.append, stop_seconds=0.1)
     ended: list[bool] = []
     thread = threading.Thread(target=lambda: ended.append(runner.run()))
     thread.start()
@@ -267,7 +270,7 @@ def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: Local
         return run
 
     kinds = kind_of(runs("slow"), WORK, "slow") | kind_of(runs("check"), VALIDATE, "check")
-    ids = [ask_for(registry, name, {"meets": number == 0}, kinds=kinds) for number in range(4) for name in kinds]
+    ids = [add_job(registry, name, {"meets": number == 0}, kinds=kinds) for number in range(4) for name in kinds]
     with running(registry, kinds), running(registry, kinds):
         until(lambda: all(job_of(registry, one).state == "finished" for one in ids))
     assert most["check"] == 1
@@ -278,21 +281,21 @@ def test_progress_is_written_once_a_second_at_most_and_cancelling_is_still_heard
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
     assert claim is not None
-    with Held(registry, claim, threading.Event(), told_seconds=3600) as held:
-        held.tell(0.1, "first")
+    with Held(registry, claim, threading.Event(), notify_seconds=3600) as held:
+        held.report(0.1, "first")
         for _ in range(1000):
-            held.tell(0.9, "too soon")
+            held.report(0.9, "too soon")
         assert (job_of(registry, job_id).progress, job_of(registry, job_id).note) == (0.1, "first")
-    with Held(registry, claim, threading.Event(), told_seconds=0) as held:
-        held.tell(7.0, "beyond the end")
+    with Held(registry, claim, threading.Event(), notify_seconds=0) as held:
+        held.report(7.0, "beyond the end")
         assert job_of(registry, job_id).progress == 1.0
         version = registry.catalog.version()
-        held.tell(7.0, "beyond the end")
+        held.report(7.0, "beyond the end")
         assert registry.catalog.version() == version, "nothing new was written"
         with registry.catalog.writing() as session:
             cancel_job(session, job_id)
         with pytest.raises(Cancelled):
-            held.tell(7.0, "beyond the end")
+            held.report(7.0, "beyond the end")
 
 
 def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(registry: LocalRegistry) -> None:
@@ -308,7 +311,7 @@ def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(regi
             cancel_job(session, job_id)
         until(lambda: held.is_lost)
         with pytest.raises(Cancelled):
-            held.tell(0.5)
+            held.report(0.5)
 
 
 def test_two_runners_at_once_never_do_a_job_twice(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -317,7 +320,7 @@ def test_two_runners_at_once_never_do_a_job_twice(registry: LocalRegistry, tmp_p
             return {"thread": threading.get_ident()}
 
     kinds = kind_of(run)
-    ids = [ask_for(registry, "odd", {"number": number}, kinds=kinds) for number in range(60)]
+    ids = [add_job(registry, "odd", {"number": number}, kinds=kinds) for number in range(60)]
     runners = [
         threading.Thread(target=Runner(registry, threading.Event(), kinds=kinds).run, kwargs={"once": True})
         for _ in range(4)
@@ -348,7 +351,7 @@ def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_afte
     registry: LocalRegistry,
 ) -> None:
     kinds = kind_of(lambda *_: {"done": True})
-    first, second = (ask_for(registry, "odd", {}, kinds=kinds) for _ in range(2))
+    first, second = (add_job(registry, "odd", {}, kinds=kinds) for _ in range(2))
     settings = registry.settings
     environment = os.environ | {HOME_VARIABLE: str(settings.home), DATABASE_VARIABLE: settings.database_url}
     for kill in range(2):
@@ -371,7 +374,7 @@ def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_afte
 
 def test_a_job_that_was_left_once_is_finished_by_the_next_runner(registry: LocalRegistry) -> None:
     kinds = kind_of(lambda *_: {"by": os.getpid()})
-    job_id = ask_for(registry, "odd", {}, kinds=kinds)
+    job_id = add_job(registry, "odd", {}, kinds=kinds)
     with registry.catalog.writing() as session:
         assert claim_job(session, ["odd"]) is not None
         session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=1)))

@@ -14,7 +14,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from jinja2.bccache import Bucket, BytecodeCache
 
-from organs.ingest.jobs.runner import Runner, ask_for
+from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.catalog.register.jobs import claim_job, enqueue_job, fail_job, finish_job, job_json
@@ -83,7 +83,7 @@ def put_hostile_chimera(registry: LocalRegistry) -> str:
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name(made.model))
         add_verdict(session, model.id, HOSTILE, "broken", HOSTILE, json.dumps(hostile_report()))
-    ask_for(registry, "extract", {"model": made.model})
+    add_job(registry, "extract", {"model": made.model})
     Runner(registry, Event()).run(once=True)
     return made.lock_id
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from organs.ingest.jobs.runner import Runner, ask_for
+from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict
@@ -363,8 +363,8 @@ def test_the_button_queues_one_validation_and_the_page_shows_it(
 def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
     writer: FlaskClient, registry: LocalRegistry
 ) -> None:
-    ask_for(registry, "extract", {"model": "local/mixed"})
-    made = ask_for(registry, "graft", {"base": "local/base", "donor": "local/tuned", "type": "organ"})
+    add_job(registry, "extract", {"model": "local/mixed"})
+    made = add_job(registry, "graft", {"base": "local/base", "donor": "local/tuned", "type": "organ"})
     Runner(registry, Event()).run(once=True)
     lock = writer.get(f"/jobs/{made}.json").get_json()["result"]["lock_id"]
     assert f"/chimeras/{lock}" in parsed(writer.get(f"/jobs/{made}").text).links()

@@ -214,7 +214,7 @@ def model_families() -> FamilyPage:
     """Models that descend from each other or are alike, the largest family first; with `model` the family of that
     model, even if it is alone. A family comes with at most 60 members: those with the most edges."""
     limit, first = requested_limit(FAMILIES_DEFAULT, FAMILIES_MAX), requested_place()
-    name = _asked_model("model") if request.args.get("model") else None
+    name = _requested_model("model") if request.args.get("model") else None
     with reading(settings().search_seconds) as session:
         if name is None:
             return families(session, first, limit)
@@ -266,7 +266,7 @@ def extract() -> Job:
 )
 def compare() -> Comparison:
     """How alike their weights are at equal places: by type, by block, by organ; and what else differs."""
-    first, second = _asked_model("first"), _asked_model("second")
+    first, second = _requested_model("first"), _requested_model("second")
     with reading(settings().search_seconds) as session:
         sides = [registered_model(session, model_by_name(session, name), PAGE_TENSORS_MAX) for name in (first, second)]
     return compare_models(*sides)
@@ -284,7 +284,7 @@ def _checked_digest(text: str) -> str:
         raise BadRequest("digest", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
 
 
-def _asked_model(parameter: str) -> ModelName:
+def _requested_model(parameter: str) -> ModelName:
     """Return the name in that parameter; raises BadRequest."""
     text = request.args.get(parameter)
     if not text:
@@ -347,11 +347,11 @@ def model_descendants(namespace: str, name: str) -> DescendantPage:
 def edit(namespace: str, name: str) -> PublishedModel:
     """Title, description, licence, tags and base of one of your own models; its bytes never change. What is wrong is
     told by field. A base replaces what the file declares."""
-    asked = json_body(ModelEditRequest)
-    edits, wrong = read_edits(asked)
+    edit_request = json_body(ModelEditRequest)
+    edits, wrong = read_edits(edit_request)
     if wrong:
         raise BadRequest(*wrong[0], more=wrong[1:])
-    wanted = _name(namespace, name, asked.get("version"))
+    wanted = _name(namespace, name, edit_request.get("version"))
     with registry().catalog.writing() as session:
         model = model_to_edit(session, wanted)
         edit_model(session, model, edits, _user_name())

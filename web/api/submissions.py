@@ -125,11 +125,11 @@ def publish_submission(submission: str) -> Submission:
     a finding that must be acknowledged (`non-finite-weights`) is missing from `acknowledge`.
     """
     body = json_body(PublicationRequest)
-    given = parse_stated_metadata(body.get("metadata"))
+    stated = parse_stated_metadata(body.get("metadata"))
     acknowledged = parse_acknowledged(body.get("acknowledge"))
     submission_id = submitting.parsed_submission(submission)
     name = submitting.checked_name(body.get("name"))
-    return submitting.publish(submission_id, given, name, acknowledged).entity()
+    return submitting.publish(submission_id, stated, name, acknowledged).entity()
 
 
 @writing_operation(

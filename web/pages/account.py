@@ -84,9 +84,9 @@ def checked_next(text: str | None) -> str | None:
 
 def requested_next() -> str | None:
     """Return the address after the log-in: `next`, or the page of this site that led here."""
-    given = request.args.get("next")
-    if given is not None:
-        return checked_next(given)
+    target = request.args.get("next")
+    if target is not None:
+        return checked_next(target)
     reveal_headers()
     try:
         came = urlsplit(request.headers.get("Referer", ""))

@@ -201,8 +201,8 @@ class _Painter:
     def cell(self, one: PlacedOrgan) -> Context:
         """Return the cell of a placement: its colour, its number, and its label."""
         number, tone = self._reading(one)
-        said = f"{one.name}: {READINGS[self.by]} {number}"
-        said = said if self.by == "theta" else f"{said}, θ {theta_text(one.theta)}"
+        label = f"{one.name}: {READINGS[self.by]} {number}"
+        label = label if self.by == "theta" else f"{label}, θ {theta_text(one.theta)}"
         warning = caution_of(one) if one.theta is not None else ""
         return {
             "digest": one.digest,
@@ -212,7 +212,7 @@ class _Painter:
             "tone": tone,
             "thin": one.type == "norm",
             "rough": bool(warning) and self.by in ("theta", "change"),
-            "label": f"{said}{warning and f' ({warning})'}",
+            "label": f"{label}{warning and f' ({warning})'}",
         }
 
     def legend(self) -> Context:
@@ -295,16 +295,16 @@ def _painted(one: CellTotals, marks: Mapping[str, str], chosen: str, address: Ca
     tower = "" if one.tower == "text" else f"{one.tower} "
     number = theta_text(one.theta_taken)
     theta = f"θ {number}{' before computing' if one.to_compute else ''}"
-    said = f"{tower}{where}, {kind_name(one.type)}: {theta}, {one.organs} organ{'s' if one.organs != 1 else ''}"
+    label = f"{tower}{where}, {kind_name(one.type)}: {theta}, {one.organs} organ{'s' if one.organs != 1 else ''}"
     if one.models:
-        said += f", from {' and '.join(one.models)}"
+        label += f", from {' and '.join(one.models)}"
     return {
         "key": one.cell,
         "type": one.type,
         "tone": theta_class(one.theta_taken),
         "number": f"({number})" if one.to_compute else number,
         "sign": "".join(signs),
-        "label": said + (", purified" if one.purified else ""),
+        "label": label + (", purified" if one.purified else ""),
         "chosen": one.cell == chosen,
         "address": address(one.cell),
     }

@@ -57,7 +57,7 @@ def weights_chart(digest: str) -> Response:
         found = _weights_of(session, chosen)
     if isinstance(found, str):
         raise NotFound(found)
-    return svg_answer(plots.weights_chart(found), immutable=chosen.is_full_digest and chosen.is_told_apart)
+    return svg_answer(plots.weights_chart(found), immutable=chosen.is_full_digest and chosen.is_unambiguous)
 
 
 @pages.get("/models/<namespace>/<name>/depth.svg")

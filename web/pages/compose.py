@@ -101,14 +101,14 @@ class RequestedSteps:
         return list(step_paths(self.steps))
 
 
-def requested_steps(given: MultiDict[str, str]) -> RequestedSteps:
+def requested_steps(form: MultiDict[str, str]) -> RequestedSteps:
     """Return the steps in the parameters of an address or in the fields of a form. Raises BadQuery for an unknown
     order.
 
     Empty ones and those of other names say nothing.
     """
-    steps = [(name, text.strip()) for name in PARAMETERS for text in given.getlist(name) if text.strip()]
-    return RequestedSteps(tuple(steps), given.get("cell", ""), checked_order(given.get("order", "")))
+    steps = [(name, text.strip()) for name in PARAMETERS for text in form.getlist(name) if text.strip()]
+    return RequestedSteps(tuple(steps), form.get("cell", ""), checked_order(form.get("order", "")))
 
 
 def compose_address(steps: Sequence[Step], endpoint: str = "pages.compose") -> str:
@@ -122,15 +122,15 @@ def twin(endpoint: str = "pages.compose_json") -> str:
     return compose_address(list(request.args.items(multi=True)), endpoint)
 
 
-def filled_step(given: MultiDict[str, str]) -> Step:
+def filled_step(form: MultiDict[str, str]) -> Step:
     """Return the step that a form adds. Raises BadQuery for an unknown form."""
-    kind = given.get("add", "")
+    kind = form.get("add", "")
     if kind in STEP_FIELDS:
-        return kind, step_text({name: given[name].strip() for name in STEP_FIELDS[kind] if given.get(name, "").strip()})
+        return kind, step_text({name: form[name].strip() for name in STEP_FIELDS[kind] if form.get(name, "").strip()})
     if kind == "encode":
-        return kind, given.get("dtype", "")
+        return kind, form.get("dtype", "")
     if kind == "meta":
-        return kind, f"{given.get('key', '').strip()}={given.get('value', '').strip()}"
+        return kind, f"{form.get('key', '').strip()}={form.get('value', '').strip()}"
     raise BadQuery("add", f"one of {', '.join((*STEP_FIELDS, 'encode', 'meta'))}")
 
 

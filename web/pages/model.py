@@ -224,10 +224,10 @@ def _whole(name: str) -> str:
 
 def pull_lines(name: str, file: str) -> list[str]:
     """Return the model `name` by commands that people have: saved as `file`, and the same for clients of the hub."""
-    here, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
+    host, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
     return [
-        f"curl -fL -C - -o {shlex.quote(file)} '{here}{_whole(name)}'",
-        f"HF_ENDPOINT={here} hf download {repository} --revision v{version}",
+        f"curl -fL -C - -o {shlex.quote(file)} '{host}{_whole(name)}'",
+        f"HF_ENDPOINT={host} hf download {repository} --revision v{version}",
     ]
 
 
@@ -352,7 +352,9 @@ def model_edit(namespace: str, name: str) -> Page:
     need(ANY)
     with reading(settings().search_seconds) as session:
         found = published_model(session, model_to_edit(session, _name(namespace, name)))
-    return Page("edit.html", {"model": found}, extra=lambda: {"stated": _said(found), "wrong": {}}, entity=found)
+    return Page(
+        "edit.html", {"model": found}, extra=lambda: {"stated": _description_context(found), "wrong": {}}, entity=found
+    )
 
 
 @writing_form(pages, "/models/<namespace>/<name>/edit")
@@ -371,7 +373,7 @@ def save_model(namespace: str, name: str) -> str | Page:
             except Conflict as error:  # the one thing that only the registry knows: it would be its own base
                 wrong.append(("base", f"{str(error)[:1].upper()}{str(error)[1:]}."))
     if wrong:
-        again = {"stated": _said(before) | typed, "wrong": dict(wrong)}
+        again = {"stated": _description_context(before) | typed, "wrong": dict(wrong)}
         return Page("edit.html", {"model": before}, extra=lambda: again, status=400)
     return model_address(before.name)
 
@@ -394,7 +396,7 @@ def restore_model(namespace: str, name: str) -> str:
         return model_address(model.full_name)
 
 
-def _said(model: PublishedModel) -> Context:
+def _description_context(model: PublishedModel) -> Context:
     """Return the values of the fields of the form."""
     texts = {field: getattr(model, field) or "" for field in FIELDS if field != "tags"}
     return texts | {"tags": f"{TAGS_SEPARATOR} ".join(model.tags)}

@@ -82,8 +82,8 @@ def _request(path: str, spec: Operation | None) -> str | None:
     if spec.bytes_example is not None:
         needed = (one for one in spec.parameters if one.where == "header" and one.required)
         headers = [f"-H '{one.name}: {one.example}'" for one in needed]
-        given = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
-        return f"curl {method}{given} '{ADDRESS}{spec.example}'"
+        arguments = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
+        return f"curl {method}{arguments} '{ADDRESS}{spec.example}'"
     if spec.body is None:
         return f"curl {method or '-X POST '}'{ADDRESS}{spec.example}'"
     return f"curl {method}-H 'Content-Type: application/json' -d '{spec.example}' {ADDRESS}{path}"

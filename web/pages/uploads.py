@@ -51,14 +51,14 @@ def upload() -> Page:
     """Show the upload form, with the user's unfinished uploads and submissions."""
     if not may_write(UPLOAD):
         return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _context)
-    who, owner_id = need(UPLOAD), current_contributor_id()
+    user, owner_id = need(UPLOAD), current_contributor_id()
     with reading() as session:
         under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
         uploads, finished = ([upload_entity(row) for row in some] for some in (under_way, _unused(session, owner_id)))
     waiting = contributions.own_submissions(SHOWN, None).items
-    values = {"namespace": who.name, "uploads": uploads, "finished": finished, "waiting": waiting}
-    quota = None if who.is_local else own_account().quota  # no quota holds for work on this machine
-    return Page("upload.html", values, lambda: _context() | {"quota": quota, "is_local": who.is_local})
+    values = {"namespace": user.name, "uploads": uploads, "finished": finished, "waiting": waiting}
+    quota = None if user.is_local else own_account().quota  # no quota holds for work on this machine
+    return Page("upload.html", values, lambda: _context() | {"quota": quota, "is_local": user.is_local})
 
 
 @paged(pages, "/submissions/<submission>")
@@ -81,7 +81,7 @@ def publish_submission(submission: str) -> str | Page:
     try:
         name = request.form.get("name", "").strip()
         acknowledged = parse_acknowledged(request.form.getlist("acknowledge"))
-        contributions.publish(number, _given(number), name or None, acknowledged)
+        contributions.publish(number, _stated_metadata(number), name or None, acknowledged)
     except BadManifest as error:
         return _again(number, [sentence for _, sentence in error.reasons])
     except (BadInput, BadName, NotComposable) as error:
@@ -122,7 +122,7 @@ def _context() -> Context:
     }
 
 
-def _given(number: int) -> StatedMetadata:
+def _stated_metadata(number: int) -> StatedMetadata:
     """What the form says of the model. An empty field says nothing, nor does a licence that stands as it was proposed,
     for a file's header may say what it likes. Raises BadManifest."""
     values: Context = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
@@ -138,11 +138,11 @@ def _given(number: int) -> StatedMetadata:
 
 def _again(number: int, problems: Sequence[str]) -> Page:
     found = contributions.own_submission(number)
-    said = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
+    stated = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
     return Page(
         "submission.html",
         {"submission": found.entity()},
-        lambda: _about(found) | {"stated": said, "problems": problems},
+        lambda: _about(found) | {"stated": stated, "problems": problems},
         status=400,
     )
 
@@ -164,5 +164,5 @@ def _about(found: SubmissionRow) -> Context:
 def _proposed(submission: Submission) -> Context:
     """Return the values of the form at first: those of the header, or those that the contributor gave before."""
     proposed = submission.proposed
-    said = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}
-    return said | {"name": submission.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}
+    stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}
+    return stated | {"name": submission.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}

@@ -43,34 +43,34 @@ from organs.web.responses import (
 
 def own_account() -> Account:
     """Return the account of the token with its quota. Raises BadToken (401)."""
-    who = need(ANY)
+    identity = need(ANY)
     with reading(settings().search_seconds) as session:
-        return _account(session, who, _contributor(session, who))
+        return _account(session, identity, _contributor(session, identity))
 
 
 def own_overview() -> AccountOverview:
     """Return the account with its models, uploads, submissions and visible tokens. Raises BadToken (401)."""
-    who = need(ANY)
+    identity = need(ANY)
     with reading(settings().search_seconds) as session:
-        contributor = _contributor(session, who)
-        account = _account(session, who, contributor)
-        return account_overview(session, account, contributor, visible_tokens(session, who))
+        contributor = _contributor(session, identity)
+        account = _account(session, identity, contributor)
+        return account_overview(session, account, contributor, visible_tokens(session, identity))
 
 
 def own_tokens() -> AccountTokenPage:
     """Return the tokens of the account. Raises BadToken (401), NotAllowed (403) without the scope `tokens`."""
-    who = need(TOKENS)
+    identity = need(TOKENS)
     with reading(settings().search_seconds) as session:
-        return AccountTokenPage(items=visible_tokens(session, who), next=None)
+        return AccountTokenPage(items=visible_tokens(session, identity), next=None)
 
 
-def visible_tokens(session: Session, who: Identity) -> tuple[AccountToken, ...]:
+def visible_tokens(session: Session, identity: Identity) -> tuple[AccountToken, ...]:
     """Return the tokens that `who` may list, newest first: with the scope `tokens` all, else the one that is sent."""
-    if who.account is None:
+    if identity.account is None:
         return ()
-    if who.may(TOKENS):
-        return tokens_of(session, who.account.contributor_id)
-    return (account_token(session, session.get_one(Token, who.account.token_id)),)
+    if identity.may(TOKENS):
+        return tokens_of(session, identity.account.contributor_id)
+    return (account_token(session, session.get_one(Token, identity.account.token_id)),)
 
 
 def create_own_token(request: TokenRequest) -> CreatedToken:
@@ -79,11 +79,11 @@ def create_own_token(request: TokenRequest) -> CreatedToken:
     Raises BadToken (401); NotAllowed (403) without the scope `tokens`, and for scopes that the sent token does not
     have; BadInput; TooMany.
     """
-    who = need(TOKENS)
-    account = who.account
-    if account is None or who.is_of_page:
+    identity = need(TOKENS)
+    account = identity.account
+    if account is None or identity.is_of_page:
         raise NotAllowed("only a contributor's own token can create tokens")
-    rates().hit(NEW_TOKENS, who.name or "")
+    rates().hit(NEW_TOKENS, identity.name or "")
     with registry().catalog.writing() as session:
         made = create_child_token(session, account.token_id, request.scopes, request.label, request.days)
         return CreatedToken(
@@ -96,30 +96,30 @@ def revoke_own_token(public_id: str) -> AccountToken:
 
     Raises BadToken (401); NotAllowed (403) for a token that it did not create, and for the token of a page; NotFound.
     """
-    who = need(ANY)
-    if who.account is None:
+    identity = need(ANY)
+    if identity.account is None:
         raise NoSuchToken(f"there is no token {public_id[:20]!r}")
-    if who.is_of_page:
+    if identity.is_of_page:
         raise NotAllowed("the token of a page cannot revoke tokens: use a contributor's own token")
     with registry().catalog.writing() as session:
-        return account_token(session, revoke_by_token(session, who.account.token_id, public_id))
+        return account_token(session, revoke_by_token(session, identity.account.token_id, public_id))
 
 
-def _account(session: Session, who: Identity, contributor: Contributor | None) -> Account:
+def _account(session: Session, identity: Identity, contributor: Contributor | None) -> Account:
     limits = registry().settings
     return account_of(
         session,
-        who.name or "",
-        who.scopes,
-        None if who.account is None else who.account.token_id,
+        identity.name or "",
+        identity.scopes,
+        None if identity.account is None else identity.account.token_id,
         contributor,
         default_bytes=limits.quota_bytes,
         model_max_bytes=limits.upload_max_bytes,
     )
 
 
-def _contributor(session: Session, who: Identity) -> Contributor | None:
+def _contributor(session: Session, identity: Identity) -> Contributor | None:
     try:
-        return contributor_by_name(session, who.name or "")
+        return contributor_by_name(session, identity.name or "")
     except NotFound:
         return None

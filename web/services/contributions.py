@@ -131,17 +131,17 @@ NOBODY = 0
 
 def submit(namespace: str, name: str, manifest: Manifest) -> SubmissionRow:
     """Submit a model of the user. Raises NotAllowed for a foreign namespace, BadName, and as `submissions.submit`."""
-    who = need(UPLOAD).name or ""
-    return own_submission(submissions.submit(registry(), who, own_name(namespace, name), manifest))
+    account = need(UPLOAD).name or ""
+    return own_submission(submissions.submit(registry(), account, own_name(namespace, name), manifest))
 
 
 def publish(
-    submission_id: int, given: StatedMetadata, name: str | None = None, acknowledged: tuple[str, ...] = ()
+    submission_id: int, metadata: StatedMetadata, name: str | None = None, acknowledged: tuple[str, ...] = ()
 ) -> SubmissionRow:
     """Publish a checked submission of the user, under another `name` in their namespace if one is given."""
     if name is not None:
         plain_name(name)
-    submissions.publish(registry(), need(UPLOAD).name or "", submission_id, given, name, acknowledged)
+    submissions.publish(registry(), need(UPLOAD).name or "", submission_id, metadata, name, acknowledged)
     return own_submission(submission_id)
 
 
@@ -175,11 +175,11 @@ def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:
 
 def own_name(namespace: str, name: str) -> ModelName:
     """Return the name of a model in the user's namespace; `local` may use all. Raises NotAllowed, BadName."""
-    who = need(UPLOAD)
-    if not who.owns(namespace):
-        raise NotAllowed(f"{namespace[:96]} is not your namespace: use {who.name}/{name[:96]}")
+    account = need(UPLOAD)
+    if not account.owns(namespace):
+        raise NotAllowed(f"{namespace[:96]} is not your namespace: use {account.name}/{name[:96]}")
     plain_name(name)
-    return parse_model_name(f"{namespace if who.is_local else who.name}/{name}")
+    return parse_model_name(f"{namespace if account.is_local else account.name}/{name}")
 
 
 def plain_name(name: str) -> str:
@@ -207,12 +207,12 @@ def checked_name(value: Any) -> str | None:
 
 def _owner_id() -> int:
     """Return the id of the user, after settling submissions whose job was interrupted."""
-    who = need(UPLOAD)
+    account = need(UPLOAD)
     with reading() as session:
         is_due = is_any_abandoned(session)
     if is_due and not settings().read_only:
         settle_abandoned(registry())
-    if who.account is not None:
-        return who.account.contributor_id
+    if account.account is not None:
+        return account.account.contributor_id
     with reading() as session:
-        return known_contributor_id(session, who.name or "") or NOBODY
+        return known_contributor_id(session, account.name or "") or NOBODY

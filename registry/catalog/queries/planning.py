@@ -236,7 +236,7 @@ class Narrowed:
     facets: list[FacetFilter] = field(default_factory=list)
     models: Select[int] | None = None
     """SELECT of the ids of the models to look in; None for all."""
-    models_asked: Hashable = None
+    models_key: Hashable = None
     """What the query says of models: the same SELECT wherever it is the same."""
     fitting: list[Fitting] = field(default_factory=list)
     numbers: list[Numbers] = field(default_factory=list)
@@ -272,7 +272,7 @@ def narrow(session: Session, query: Query) -> Narrowed:
     if conditions:
         narrowed.models = select(Model.id).where(Model.state == "visible", *conditions)
         named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
-        narrowed.models_asked = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
+        narrowed.models_key = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
     for choice in query.choices("fits"):
         narrowed.fitting.append(fitting(session, choice, _bases(session, choice, narrowed.notes)))
     return narrowed
@@ -640,7 +640,7 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], own: 
         drivers["facet_id"] = sum(count_by_type(session, Narrowed(facets=filters)).values())
     of_models = [sum(models.values()) for one in narrowed.fitting if (models := one.models(types)) is not None]
     if narrowed.models is not None:
-        of_models.append(_count_of_models(session, narrowed.models, narrowed.models_asked))
+        of_models.append(_count_of_models(session, narrowed.models, narrowed.models_key))
     if of_models:
         drivers["model"] = min(of_models)
     for column in (*RANKED_COLUMNS, "block"):
@@ -693,10 +693,10 @@ def _extremes(session: Session, kind: str, column: str) -> tuple[float | None, f
     return cached(session, ("extremes", kind, column), find)
 
 
-def _count_of_models(session: Session, models: Select[int], asked: Hashable) -> int:
+def _count_of_models(session: Session, models: Select[int], key: Hashable) -> int:
     """How many placements the models have that are asked for."""
     tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(models))
-    return cached(session, ("models", asked), lambda: int(session.scalar(tensors) or 0))
+    return cached(session, ("models", key), lambda: int(session.scalar(tensors) or 0))
 
 
 def _narrowing(narrowed: Narrowed, column: str) -> list[ColumnElement[bool]]:

@@ -513,7 +513,7 @@ def search_and_count(
 
 def _cached_counts(session: Session, query: Query, narrowed: Narrowed, seconds: float | None) -> FacetCounts:
     """Return the counts, which are cached for the next pages unless they were hurried."""
-    key = ("counts", frozenset(query.terms), narrowed.models_asked)
+    key = ("counts", frozenset(query.terms), narrowed.models_key)
     return cached(session, key, lambda: facet_counts(session, narrowed, seconds), lambda counts: not counts.hurried)
 
 

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
-from organs.ingest.jobs.runner import Runner, ask_for
+from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.accounts import token_by_public_id
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor
 from organs.registry.catalog.register.events import contributor_id
@@ -49,9 +49,9 @@ def compose_chimeras(registry: LocalRegistry) -> None:
 
 def put_jobs(registry: LocalRegistry) -> None:
     """Two jobs, of which the first has finished and the second waits."""
-    ask_for(registry, "report", {"limit": 2})
+    add_job(registry, "report", {"limit": 2})
     Runner(registry, Event()).run(once=True)
-    ask_for(registry, "report", {"model": "local/Zoo-A-2M-v1.0-Q8_0"})
+    add_job(registry, "report", {"model": "local/Zoo-A-2M-v1.0-Q8_0"})
 
 
 MANAGING = ("tokens", "make_token", "revoke_token")
