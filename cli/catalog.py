@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from organs.cli.arguments import (
     print_more,
     selected_registry,
 )
-from organs.cli.composing import print_changes, print_findings
 from organs.cli.console import (
     NONFINITE_MARK,
     in_lines,
@@ -32,18 +31,18 @@ from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import MODELS, ORGANS, PARTIAL, Query, parse_query
 from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.digest import looks_like_prefix
-from organs.registry.entities.chimera import Chimera
-from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.lineage import LineageEdge
 from organs.registry.entities.model import Model, ModelSummary
 from organs.registry.entities.organ import FacetCounts, MadeOrgan, Measurement, Organ, PlacedOrgan
-from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report, ReportSection
-from organs.registry.errors import BadName, BadSource, NotFound
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.errors import BadName, BadSource, NotFound, OrganError
 from organs.registry.measures import BY_FIELD, MEASURES
-from organs.registry.reports.formats import grid, markdown, section_sheet, sheet
 
 if TYPE_CHECKING:
     from organs.registry.entities.about import Figures
+    from organs.registry.entities.chimera import Chimera
+    from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.report import Report, ReportSection
     from organs.registry.interface import Registry
     from organs.registry.models import ModelDetails
 
@@ -169,6 +168,8 @@ COMPUTED_SHOWN = 12
 
 def print_chimera(chimera: Chimera) -> None:
     """Print the parents, the changes, the recipe, the prediction and the verdicts of a chimera."""
+    from organs.cli.composing import print_changes, print_findings  # with the planner, which searches do not need
+
     click.echo(f"\nA chimera, lock sha256:{chimera.lock_id}")
     for parent in chimera.parents:
         acts = ", ".join(parent.acts) or "its own organs"
@@ -395,10 +396,14 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
     the model is.
     """
     text = " ".join(query)
+    parse_query(text, MODELS)  # a mistake is reported before a registry is opened, which may make its folder
     with selected_registry() as registry:
         list_models = registry.ranked_models if rank else registry.models
         page = list_models(text, limit=limit, after=after)
-        figures = None if text or rank or as_json or quiet else registry.figures()
+        figures = None
+        if not (text or rank or as_json or quiet):
+            with suppress(OrganError):  # the list is useful without the totals below it
+                figures = registry.figures()
     for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
@@ -570,6 +575,8 @@ def _check_target(output: Path, *, force: bool) -> None:
 
 
 def _print(report: Report, form: str) -> None:
+    from organs.registry.reports.formats import markdown, section_sheet, sheet
+
     if form == "json":
         print_json(report)
     elif form == "csv":
@@ -599,6 +606,8 @@ def _print_heading(title: str, line: str) -> None:
 
 
 def _print_section(section: ReportSection) -> None:
+    from organs.registry.reports.formats import grid
+
     _print_paragraphs(section.before)
     shown = grid(section)
     if shown.rows:

@@ -470,7 +470,10 @@ def validate(
         elif base or donors:
             raise click.UsageError("--base and --donor are for a FILE.gguf; the registry knows those of a chimera")
         else:
+            if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
+                raise click.UsageError("--text and --runtime are for a local registry: a remote one uses its own")
             with selected_registry() as registry:
+                runtime = None if registry_address() is not None else runtime
                 report = registry.validate(chimera, tokens=tokens, texts=texts, runtime=runtime, progress=progress)
     _print_verdict(report, as_json=as_json, quiet=quiet)
 

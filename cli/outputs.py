@@ -131,8 +131,8 @@ def write_files(
 
 
 def _is_complete(target: Path, file: NamedFile) -> bool:
-    """Return whether exactly the bytes of `file` are at `target`."""
-    if file.sha256 is None or not target.is_file() or target.is_symlink():
+    """Return whether exactly the bytes of `file` are at `target`, and their digest proves them."""
+    if not file.is_proven or file.sha256 is None or not target.is_file() or target.is_symlink():
         return False
     with target.open("rb") as data:
         return (

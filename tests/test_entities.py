@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
+from organs.registry import entities
 from organs.registry.entities.base import Count, Digest, Entity, Page, Time, Word, decode, encode, schemas
+from organs.registry.entities.plan import RecipeFile
 
 DIGEST = "ab" * 32
 
@@ -74,3 +80,44 @@ def test_a_schema_names_all_members_and_allows_no_others() -> None:
     assert described["Thing"]["description"] == "A thing."
     assert described["Thing"]["required"] == ["digest", "kind", "count", "at", "share"]
     assert all(schema["additionalProperties"] is False for schema in described.values())
+
+
+def test_every_whole_number_of_an_entity_has_both_bounds() -> None:
+    unbounded = {
+        f"{kind.__name__}.{field.name}"
+        for kind in _entities(Entity)
+        for field in msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]
+        for inner in _types(field.type)
+        if isinstance(inner, msgspec.inspect.IntType)
+        and None in (inner.ge, inner.le)
+        and field.name not in OF_RECIPES
+        and kind.__module__.startswith(entities.__name__)
+    }
+    assert unbounded == set(), "use Count or Bytes: integers in Python have no limit"
+
+
+OF_RECIPES = {"blocks", "metadata"}
+"""Members of recipes, which the reader of recipes checks."""
+
+
+def test_an_unknown_member_of_a_recipe_is_refused_because_the_recipe_would_make_another_chimera() -> None:
+    with pytest.raises(ValueError, match="strength"):
+        decode(b'{"base":"a/b","grafts":[{"from":"c/d","strength":0.5}]}', RecipeFile)
+
+
+def _entities(kind: type[Entity]) -> Iterator[type[Entity]]:
+    for module in pkgutil.iter_modules(entities.__path__):
+        importlib.import_module(f"{entities.__name__}.{module.name}")
+    for child in kind.__subclasses__():
+        if not getattr(child, "__parameters__", ()):
+            yield child
+        yield from _entities(child)
+
+
+def _types(kind: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
+    """Yield `kind` and the types in it, but for those of other entities."""
+    yield kind
+    inner = [getattr(kind, name) for name in ("type", "item_type", "key_type", "value_type") if hasattr(kind, name)]
+    for one in [*inner, *getattr(kind, "item_types", ()), *getattr(kind, "types", ())]:
+        if isinstance(one, msgspec.inspect.Type):
+            yield from _types(one)

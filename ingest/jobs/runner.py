@@ -177,7 +177,7 @@ def _arguments(kind: JobKind[A], claim: Claim) -> A:
     try:
         return msgspec.convert(claim.arguments, kind.arguments)
     except msgspec.ValidationError as error:
-        raise BadInput(f"an earlier version added this job with other arguments: {error}") from error
+        raise BadInput(f"another version added this job with other arguments: {error}") from error
 
 
 class Runner:

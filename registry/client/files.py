@@ -212,7 +212,9 @@ class FetchedFiles(OutputFiles):
     def __init__(
         self, connection: Connection, files: Sequence[tuple[str, FileToFetch]], model: SourceModel | None = None
     ) -> None:
-        super().__init__((NamedFile(name, file.size_bytes, file.sha256) for name, file in files), model)
+        super().__init__(
+            (NamedFile(name, file.size_bytes, file.sha256, file.check is None) for name, file in files), model
+        )
         self._connection = connection
         self._sources = tuple(file for _, file in files)
 

@@ -155,9 +155,7 @@ class RemoteRegistry:
         from organs.registry.models import with_organs  # with the tables, which searches do not need
 
         page = self.model_page(name)
-        model = with_organs(page, self._organs_of(parse_full_name(page.name)))
-        _ = model.recipe  # one that cannot be read is refused now, not where it is used
-        return model
+        return with_organs(page, self._organs_of(parse_full_name(page.name)))
 
     def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
         """Return all organs of a model, in the order of its files."""

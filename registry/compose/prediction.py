@@ -305,7 +305,7 @@ def _sentence(loss: float | None, recovered: float | None, score: float | None, 
 
 def _basis(compared: int, uncounted: int, *, provisional: bool) -> str:
     matrices = "without compared matrices" if not compared else f"from {_matrices(compared)}"
-    time = " before organs are computed" if provisional else ""
+    time = ", made before organs are computed" if provisional else ""
     omitted = f"; {_organs(uncounted)} could not be compared" if uncounted else ""
     return f"An estimate {matrices}{time}{omitted}; the model was not run."
 

@@ -29,7 +29,7 @@ Scopes = Annotated[tuple[Word, ...], Meta(max_length=16, description="`read`, `u
 TokenId = Annotated[Word, Meta(min_length=1, description="The nine characters after `orgp_`. They are no secret.")]
 Expiry = Annotated[Time, Meta(description="When it expires, in UTC.")] | None
 """None for a token that never expires."""
-QuotaBytes = Annotated[int, Meta(ge=0, le=WHOLE_MAX, description="What may be kept for the contributor, in bytes.")]
+QuotaBytes = Annotated[Count, Meta(description="What may be kept for the contributor, in bytes.")]
 State = Annotated[Word, Meta(description="`active` or `suspended`.")]
 
 

@@ -48,7 +48,7 @@ Digest = Annotated[
     Meta(pattern="^[0-9a-f]{64}$", max_length=64, description="SHA-256 of the plain bytes, in lower-case hexadecimal."),
 ]
 Count = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
-Bytes = Annotated[int, Meta(ge=0, le=WHOLE_MAX, description="Bytes.")]
+Bytes = Annotated[Count, Meta(description="Bytes.")]
 Time = Annotated[datetime, Meta(tz=True)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Theta = Annotated[float, Meta(ge=0, le=90, description="θ in degrees.")]

@@ -10,6 +10,7 @@ from organs.registry import notebook
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.entities.base import (
     ITEMS_MAX,
+    WHOLE_MAX,
     Bytes,
     Count,
     Digest,
@@ -43,9 +44,9 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
         Meta(description="model, adapter or vocabulary; partial where organs are missing, chimera if composed here."),
     ]
     architecture: Text | None
-    parameters: Annotated[int, Meta(ge=0, description="How many numbers its weights are.")]
-    tensors: Annotated[int, Meta(ge=0, description="How many organs it has.")]
-    size_bytes: Annotated[int, Meta(ge=0, description="Bytes of its files.")]
+    parameters: Annotated[Count, Meta(description="How many numbers its weights are.")]
+    tensors: Annotated[Count, Meta(description="How many organs it has.")]
+    size_bytes: Annotated[Count, Meta(description="Bytes of its files.")]
     mean_theta: Annotated[Theta, Meta(description="Mean θ over its tensors, in degrees. It is not a grade.")] | None
     mean_signal: Share | None
     license: Text | None
@@ -53,8 +54,10 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     digest: Annotated[Digest, Meta(description="SHA-256 of its one file, or of the digests of its files in order.")]
     created_at: Annotated[Time, Meta(description="When it was registered, in UTC.")]
     state: Annotated[Word, Meta(description="visible, or yanked: shown only to those who name it.")]
-    downloads: Annotated[int, Meta(ge=0, description="How often it was fetched, whole or an organ of it.")]
-    grafts: Annotated[int, Meta(ge=0, description="Visible chimeras that have organs of it.")]
+    downloads: Annotated[
+        int, Meta(ge=0, le=WHOLE_MAX, description="How often it was fetched, whole or an organ of it.")
+    ]
+    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of it.")]
     nonfinite_tensors: (
         Annotated[Count, Meta(description="Tensors with NaN or infinite values; null if some were not counted.")] | None
     ) = None

@@ -58,14 +58,14 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
     name: Annotated[str, Meta(max_length=ITEMS_MAX, description="The tensor's name in its file, as text from outside.")]
     type: Word
     tower: Word
-    block: Annotated[int, Meta(ge=0, description="The layer's number; null outside of blocks.")] | None
+    block: Annotated[Count, Meta(description="The layer's number; null outside of blocks.")] | None
     slot: Annotated[str, Meta(max_length=ITEMS_MAX, description="The place in the block: what it does there.")]
     dtype: Annotated[str, Meta(max_length=64, description="How its numbers are encoded, such as `Q8_0`.")]
     shape: Shape
     size_bytes: Bytes
     architecture: Text | None
     license: Text | None
-    nonfinite: Annotated[int, Meta(ge=0, description="Values that are NaN or infinite; null if not counted.")] | None
+    nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     likeness: Likeness | None = None
     """For `like:` the correlation of the fingerprints."""
     model_state: Word = "visible"
@@ -89,7 +89,7 @@ class ThetaBin(Entity, frozen=True, kw_only=True):
 class FacetCounts(Entity, frozen=True, kw_only=True):
     """How the organs that a query finds are distributed. Each field's counts leave out that field's own filter."""
 
-    total: Annotated[int, Meta(ge=0, description="Null when there are too many to count one by one.")] | None
+    total: Annotated[Count, Meta(description="Null when there are too many to count one by one.")] | None
     exact: Annotated[bool, Meta(description="False where a share was estimated, or a filter was not counted.")]
     fields: Annotated[
         dict[Word, Counts],
@@ -149,7 +149,7 @@ class Measurement(Measures, frozen=True, kw_only=True, omit_defaults=True):
     """What one method measured. What it does not give is left out; oddities are stated only where there are any."""
 
     method: Annotated[str, Meta(max_length=64, description="`z1` gives θ and its ingredients, `mp1` the spectrum.")]
-    sample_size: Annotated[int, Meta(ge=0, description="Values that were read.")]
+    sample_size: Annotated[Count, Meta(description="Values that were read.")]
     entropy: float | None = None
     kurtosis: float | None = None
     coherence: float | None = None
@@ -226,9 +226,9 @@ class Organ(Entity, frozen=True, kw_only=True):
     dtype: Word
     shape: Shape
     elements: Count
-    nonfinite: Annotated[int, Meta(ge=0, description="Values that are NaN or infinite; null if not counted.")] | None
+    nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     size_bytes: Bytes
-    stored_bytes: Annotated[int, Meta(ge=0, description="Bytes that it takes, compressed.")]
+    stored_bytes: Annotated[Count, Meta(description="Bytes that it takes, compressed.")]
     codec: Annotated[str, Meta(max_length=64, description="The compression and its version.")]
     state: Annotated[str, Meta(max_length=64, description="`corrupt` when the stored bytes failed a check.")]
     measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]

@@ -31,7 +31,7 @@ Blocks = int | Text | Annotated[tuple[int | Text, ...], Meta(max_length=ITEMS_MA
 """A block, a range such as `2-5`, or a list of both."""
 
 
-class _Selection(Entity, frozen=True, kw_only=True, omit_defaults=True):
+class _Selection(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     type: Annotated[Words, Meta(description="One type of organ, or a list.")] | None = None
     slot: Annotated[Words, Meta(description="One slot, or a list; `*` stands for any text.")] | None = None
     blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")] | None = None
@@ -45,7 +45,9 @@ class GraftStep(_Selection, frozen=True, kw_only=True, omit_defaults=True, renam
     sort: Annotated[Text, Meta(description="The order of what the query finds.")] | None = None
 
 
-class AdapterStep(Entity, frozen=True, kw_only=True, omit_defaults=True, rename={"adapter": "from"}):
+class AdapterStep(
+    Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename={"adapter": "from"}
+):
     """A low-rank adapter that is merged."""
 
     adapter: Text
@@ -60,7 +62,7 @@ class PurifyStep(_Selection, frozen=True, kw_only=True, omit_defaults=True):
     keep: Annotated[float, Meta(description="The share of the energy that `spectral` keeps.")] | None = None
 
 
-class RecipeFile(Entity, frozen=True, kw_only=True, omit_defaults=True):
+class RecipeFile(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A recipe: what is made, in names and words."""
 
     base: Annotated[Text, Meta(description="The model that receives.")]

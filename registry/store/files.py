@@ -11,7 +11,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from organs.registry.digest import Digest
@@ -258,6 +258,8 @@ class NamedFile:
     size_bytes: int
     sha256: Digest | None
     """None if it is known only after the file was written."""
+    is_proven: bool = field(default=True, compare=False)
+    """Whether `sha256` alone proves the content; otherwise more is checked while the file is fetched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -296,3 +297,19 @@ def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
     with pytest.raises(BadSource, match="there already"):
         fetched()
     assert (kept.read_bytes(), lost.exists()) == (data, False), "nothing is replaced without --force"
+
+
+def test_a_file_that_its_digest_does_not_prove_is_never_taken_as_complete(
+    there: RemoteRegistry, tmp_path: Path
+) -> None:
+    """The digest of a chimera's file is only what the registry says; a fetched file is checked against its lock."""
+    files = [there.own_files(name).files[0] for name in ("base", "tuned")]
+
+    def fetched(check: Callable[[Path], None] | None) -> list[Path]:
+        output = FetchedFiles(there.connection, [(name, replace(file, check=check)) for name, file in files])
+        return [one.path for one in write_files(output, tmp_path, OutputOptions(quiet=True))]
+
+    whole = fetched(None)
+    assert fetched(None) == whole
+    with pytest.raises(BadSource, match="there already"):
+        fetched(lambda _path: None)

@@ -90,7 +90,7 @@ def test_line_120_a_database_that_is_full_at_any_page_loses_nothing(
             try:
                 take_in(small, second, name=ModelName("local", "second"))
             except DiskFull as error:
-                assert "database's disk is full" in str(error)  # noqa: PT017
+                assert "the disk of the database is full" in str(error)  # noqa: PT017
                 full += 1
                 assert_only_first(registry, first, tmp_path)
     assert full >= 2
@@ -136,7 +136,7 @@ def test_line_69_a_database_that_another_process_holds_is_told_and_nothing_is_lo
     assert holder.stdout is not None
     assert holder.stdout.readline() == "1\n"
     with LocalRegistry.open(registry.settings.home) as hasty:
-        with pytest.raises(Busy, match="held by another process"):
+        with pytest.raises(Busy, match="another process has locked the database"):
             take_in(hasty, second)
         assert_only_first(hasty, first, tmp_path)
     holder.communicate("\n")

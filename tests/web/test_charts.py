@@ -312,7 +312,7 @@ def test_an_organ_that_cannot_be_drawn_has_a_sentence_in_place_of_the_picture(
 def test_faulty_bytes_are_not_drawn_and_the_page_says_so(registry: LocalRegistry, filled: FlaskClient) -> None:
     flip_last(largest_file(registry))
     said = [filled.get(f"/organs/{digest_of(filled, f'blk.{block}.attn_q.weight')}").text for block in (0, 1)]
-    assert sum("faulty in the store" in page for page in said) == 1
+    assert sum("The stored bytes are damaged" in page for page in said) == 1
     assert sum("<img" in page for page in said) == 1
 
 

@@ -132,15 +132,15 @@ def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
 def _read(chosen: ChosenOrgan) -> plots.Weights | str:
     dtype = chosen.dtype
     if not can_be_sampled(dtype):
-        return f"Context of the format {dtype.name} cannot be read here, so there is no picture of them."
+        return f"Values of the format {dtype.name} cannot be read here, so there is no chart of them."
     elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
     try:
         with registry().blobs.open(chosen.blob) as reader:
             values = sampled_values(reader, dtype, elements)
     except UnsupportedDType:
-        return f"Context of the format {dtype.name} cannot be read here, so there is no picture of them."
+        return f"Values of the format {dtype.name} cannot be read here, so there is no chart of them."
     except (CorruptBlob, MissingBlob):
-        return "Its bytes are faulty in the store, so they are not drawn. A new ingest of a file that has it heals it."
+        return "The stored bytes are damaged, so there is no chart. To repair them, ingest the file again."
     return plots.weights_of(values)
 
 

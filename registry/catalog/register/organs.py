@@ -288,7 +288,8 @@ def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
 def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
     """Write the measures of organs, by id, that their rows lack, and copy them to the placements of these organs.
 
-    Measures that have a value stay unchanged. Executes one UPDATE per table for each measure that some organ lacks.
+    Measures that have a value stay unchanged. A placement has a measure if its organ has it: both are always written in
+    one transaction. Executes one UPDATE per table for each measure that some organ lacks.
     """
     lacking: dict[str, list[dict[str, object]]] = {}
     for batch in batches(sorted(measured)):
