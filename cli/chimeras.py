@@ -153,7 +153,7 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
         fitting = {kind for model in result.items for kind, fit in model.types.items() if fit.fitting or fit.equal}
         kinds = list(dict.fromkeys(kind for model in result.items for kind in model.types if kind in fitting))
         rows = [
-            (model.model, share_text(model.alike), *(_fit_text(model.types.get(kind)) for kind in kinds))
+            (model.model, share_text(model.likeness), *(_fit_text(model.types.get(kind)) for kind in kinds))
             for model in result.items
         ]
         print_table(("model", "likeness", *kinds), rows, ("likeness", *kinds))

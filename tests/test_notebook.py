@@ -134,8 +134,8 @@ def test_pages_of_organs_and_of_models_are_tables(hostile: LocalRegistry) -> Non
 
 def test_likeness_has_a_column_where_it_was_asked_for(hostile: LocalRegistry) -> None:
     organ = hostile.model("base").organ("blk.0.attn_q.weight")
-    assert "alike" in read(hostile.search(f"like:{organ.digest}")).cells
-    assert "alike" not in read(hostile.search("slot:attn_q")).cells
+    assert "likeness" in read(hostile.search(f"like:{organ.digest}")).cells
+    assert "likeness" not in read(hostile.search("slot:attn_q")).cells
 
 
 def test_a_page_says_what_the_asker_should_know(hostile: LocalRegistry) -> None:

@@ -31,7 +31,7 @@ from organs.registry.measures import MEASURES
 PLACES_MAX = 100
 """Places of one organ that are listed."""
 _COLUMNS = ("organ", "model", "tensor", "type", "dtype", "shape", "θ", "signal", "spectral", "size")
-_NUMBERS = ("θ", "signal", "spectral", "size", "alike")
+_NUMBERS = ("θ", "signal", "spectral", "size", "likeness")
 
 
 def _measure(name: str) -> Meta:
@@ -249,7 +249,7 @@ def organs_html(organs: Sequence[PlacedOrgan]) -> str:
     """Return organs as a table for notebooks, with a column for likeness where they were ranked by it."""
     alike = any(organ.likeness is not None for organ in organs)
     rows = [[*_row(organ), *([share_text(organ.likeness)] if alike else [])] for organ in organs]
-    return notebook.table([*_COLUMNS, *(["alike"] if alike else [])], rows, _NUMBERS)
+    return notebook.table([*_COLUMNS, *(["likeness"] if alike else [])], rows, _NUMBERS)
 
 
 def _row(organ: PlacedOrgan) -> tuple[str, ...]:

@@ -320,7 +320,7 @@ class FittingModel(Entity, frozen=True, kw_only=True):
     """A model with organs that fit a base."""
 
     model: Text
-    alike: (
+    likeness: (
         Annotated[float, Meta(description="Mean correlation of its matrices with the base's; None if not related.")]
         | None
     )

@@ -144,7 +144,7 @@ def test_candidates_stand_by_likeness_unless_another_order_is_asked_for(
 def test_a_whole_type_says_how_alike_its_model_is(little: FlaskClient) -> None:
     (one, *_) = values_of(little)["fitting"]["items"]
     assert one["model"] == TUNED
-    assert f"{one['alike']:.3f}" in page_of(little).text
+    assert f"{one['likeness']:.3f}" in page_of(little).text
 
 
 def test_nothing_is_predicted_of_what_is_refused(little: FlaskClient) -> None:

@@ -319,7 +319,7 @@ def _whole(bench: Workbench) -> list[Context]:
     return [
         {
             "model": one.model,
-            "alike": one.alike,
+            "likeness": one.likeness,
             "types": {
                 kind: asdict(fit)
                 | {"address": _grafted(bench, type_graft(one.model, kind)) if _can_give(kind, fit) else None}

@@ -637,7 +637,7 @@ def _fitting_among(session: Session, base: Base, ids: Sequence[int], alike: Mapp
     return [
         FittingModel(
             model=names[one],
-            alike=alike.get(one),
+            likeness=alike.get(one),
             types={kind: counts[one][kind] for kind in ORGAN_TYPES if kind in counts[one]},
         )
         for one in fits
