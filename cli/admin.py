@@ -415,7 +415,7 @@ def _print_verify(report: VerifyReport, *, repair: bool) -> None:
             click.echo(f"  needed by {plain(name)}")
     read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
     wrong = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
-    looked = f"{report.blobs} blobs looked at{read}: {wrong}"
+    looked = f"{report.blobs} blobs checked{read}: {wrong}"
     click.echo(looked if report.blobs else "the database knows of no blobs")
     if report.quarantined:
         click.echo(f"{report.quarantined} set aside; ingest a file that has them to heal them")

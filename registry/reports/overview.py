@@ -77,7 +77,7 @@ def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int
             "size of the files",
             visible_bytes(session),
             CellKind.SIZE,
-            "The total of all files of these models. `organ storage` shows their size in the store.",
+            "The total of all files of these models. Tensors that they share are stored only once.",
         ),
     }
     empty = () if counts else ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)

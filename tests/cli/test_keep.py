@@ -46,8 +46,8 @@ def forget_models(registry: LocalRegistry) -> None:
 
 
 def test_a_sound_registry_is_sound(large: Organ) -> None:
-    assert large.done("verify").out == "4 blobs looked at: all are sound\n"
-    assert large.done("verify", "--read-data").out.startswith("4 blobs looked at, 307.")
+    assert large.done("verify").out == "4 blobs checked: all are sound\n"
+    assert large.done("verify", "--read-data").out.startswith("4 blobs checked, 307.")
     values = large.done("verify", "--read-data", "--json").values
     assert (values["blobs"], values["faults"], values["orphans"]) == (4, [], 0)
 
