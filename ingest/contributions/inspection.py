@@ -35,27 +35,27 @@ from organs.registry.measure import Measurement, Read, required_reads
 from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
 
 ADDRESS_SPACE_BYTES = 2 * 1024**3
-"""It sets about 0.3 GiB aside; samples of the largest tensors take 0.4 GiB, large headers less."""
+"""The process reserves about 0.3 GiB; samples of the largest tensors take 0.4 GiB, large headers less."""
 CPU_SECONDS_LEAST, CPU_BYTES_A_SECOND = 120, 4_000_000
 """Parsing and measuring take about a tenth of that."""
 WALL_SECONDS_LEAST, WALL_BYTES_A_SECOND = 300, 1_000_000
 """The inspector lives as long as the whole ingest, which waits for the disk and for others."""
 ANSWER_SECONDS = 120.0
-"""How long the inspector may take to read one message, or to send one: all of it, not its first byte. It takes
-milliseconds, or some seconds on a busy machine."""
+"""The limit of the time to send or receive one whole message. It takes milliseconds, or some seconds on a busy
+machine."""
 FRONTS_SECONDS = 600.0
-"""How long we wait for the inspector of one submission, together, while it parses the headers. A header of the largest
-size that is accepted takes less than a minute."""
+"""The limit of the total wait for the inspector of one submission while it parses the headers. The largest accepted
+header takes less than a minute."""
 MEASURED_SECONDS_LEAST, MEASURED_SECONDS_EACH = 300.0, 1.0
-"""How long all threads together wait for measurements: so much, and so much more for each. Matrices of 8192 x 4096
-take 0.05 s each on two busy cores."""
+"""The limit of the total wait of all threads for measurements: a fixed time, and more for each one. A matrix of
+8192 x 4096 takes 0.05 s on two busy cores."""
 NICENESS = 10
 GRACE_SECONDS = 1.0
-"""How long a process may take to end by itself whose pipes are closed."""
+"""The time that a process has to end after its pipes were closed."""
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """The inspector's own threads are the parallelism."""
 PROGRAM = "organs.ingest.contributions.inspector"
-TOO_LARGE = "Its headers have more metadata and tensors than a submission may have."
+TOO_LARGE = "The headers have more metadata and tensors than a submission may have."
 SLOW_FRONTS = "The inspection was stopped: reading the headers took longer than {:g} s."
 SLOW_MEASUREMENTS = "The inspection was stopped: {} measurements took longer than {:g} s."
 
@@ -73,7 +73,7 @@ class Stopped(OrganError, code="inspection-stopped"):
 
 
 class Refused(BadInput, code="inspection-refused"):
-    """The inspection refuses a submission; `finding` is the code of the finding that says why."""
+    """The inspection refuses a submission; `finding` is the code of the finding with the reason."""
 
     finding: Text
 
@@ -85,8 +85,8 @@ class Refused(BadInput, code="inspection-refused"):
 class Inspection:
     """A conversation with an inspector (`ingest.tasks.Measurer`).
 
-    `how_it_ended` is called once the inspector has closed its pipes before it was told to end, and gives the error that
-    says why; `kill` ends it at once.
+    `how_it_ended` is called if the inspector closes its pipes too early, and returns the error with the reason; `kill`
+    ends it immediately.
     """
 
     threads = THREADS
@@ -97,7 +97,7 @@ class Inspection:
         self._kill = kill
         self._is_over = False
         self._sending = threading.Lock()
-        """Held while a request is written. Never taken by the receiver, which must go on reading meanwhile."""
+        """Held while a request is written. The receiver never takes it, because it must continue to read."""
         self._lock = threading.Lock()
         """Guards the attributes below; never held while anything waits for the inspector."""
         self._numbers = 0
@@ -108,7 +108,7 @@ class Inspection:
         self._receiver: threading.Thread | None = None
 
     def front(self, source: OpenFile, advance: Callable[[], None]) -> Front:
-        """Return what the front of one file says; `advance` is called whenever the inspector has asked for bytes.
+        """Return the front of one file; `advance` is called at each request of the inspector for bytes.
 
         Raises Refused, Stopped, and what reading `source` raises. To be called before the first `measure`.
         """
@@ -131,7 +131,7 @@ class Inspection:
                 else:
                     return reader.finish(_only(values, "front"))
         except BadMessage as error:
-            raise _nonsense(error) from error
+            raise _bad_answer(error) from error
         except BrokenPipeError:
             raise self._how_it_ended() from None
         except TimeoutError:
@@ -144,7 +144,7 @@ class Inspection:
         request = {"measure": number, "shape": list(shape), "dtype": dtype.name}
         with self._sending:
             began = time.monotonic()
-            if not answer.done():  # it has failed if the conversation ended while this thread waited for its turn
+            if not answer.done():  # failed if the inspection ended while this thread waited for the lock
                 self._send(request, data)
         del data
         try:
@@ -156,13 +156,13 @@ class Inspection:
         return measurement
 
     def cancel(self) -> None:
-        """Kill the inspector, and make every thread that waits for a measurement give up."""
+        """Kill the inspector, and stop every thread that waits for a measurement."""
         self._is_over = True
         self._kill()
         self._fail(Stopped("The inspection was stopped.", is_limit=False))
 
     def end(self) -> None:
-        """Tell the inspector to end: nothing follows."""
+        """Tell the inspector to end: no request follows."""
         self._is_over = True
         self._channel.end()
 
@@ -182,7 +182,7 @@ class Inspection:
         return values
 
     def _expect_measurement(self) -> tuple[int, Future[Measurement]]:
-        """Return the number of a new request, and where its answer will be. Raises the error that ended everything."""
+        """Return the number and the answer of a new request. Raises the error that ended the inspection."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -194,7 +194,7 @@ class Inspection:
             return self._numbers, answer
 
     def _count_wait(self, seconds: float) -> None:
-        """Note how long a measurement took. Kill the inspector and raise Stopped when all took too long together."""
+        """Add the time of a measurement. Kill the inspector and raise Stopped if the total is too long."""
         with self._lock:
             self._waited_seconds += seconds
             most = MEASURED_SECONDS_LEAST + MEASURED_SECONDS_EACH * self._numbers
@@ -204,11 +204,11 @@ class Inspection:
             raise Stopped(SLOW_MEASUREMENTS.format(number, most), is_limit=True)
 
     def _send(self, request: Values, data: bytes) -> None:
-        """Send a request. When the inspector does not read it, kill it and fail every answer that is awaited."""
+        """Send a request. If the inspector does not read it, kill it and fail all pending answers."""
         try:
             self._channel.send(request, data, timeout_seconds=ANSWER_SECONDS)
         except BrokenPipeError:
-            pass  # the receiver sees the end too, and knows why
+            pass  # the receiver sees the end too, and gets the reason
         except TimeoutError:
             self._kill()
             self._fail(_no_answer())
@@ -222,25 +222,25 @@ class Inspection:
             while True:
                 self._hand_over(self._answer())
         except BadMessage as error:
-            self._fail(_nonsense(error))
+            self._fail(_bad_answer(error))
         except BrokenPipeError:
             if not self._is_over:
                 self._fail(self._how_it_ended())
-        except BaseException as error:  # noqa: BLE001  # carried over to who waits
+        except BaseException as error:  # noqa: BLE001  # for the waiting threads
             self._fail(error)
 
     def _hand_over(self, values: Values) -> None:
         with self._lock:
             waiting = self._waiting.pop(_number(values), None)
         if waiting is None:
-            raise BadMessage("a measurement that nobody asked for")
+            raise BadMessage("a measurement that was not requested")
         try:
             if "refused" in values:
                 waiting.set_exception(Refused(*read_refusal(values["refused"])))
             else:
                 waiting.set_result(read_measurement(values.get("measurement")))
         except BadMessage as error:
-            waiting.set_exception(_nonsense(error))
+            waiting.set_exception(_bad_answer(error))
             raise
 
     def _answer(self, timeout_seconds: float | None = None) -> Values:
@@ -275,17 +275,17 @@ class _Reads:
         offset, size = read_range(request, self._source.size_bytes)
         self._left_bytes -= max(size, READ_COST_BYTES)
         if self._left_bytes < 0:
-            raise BadMessage("the same bytes are wanted again and again")
+            raise BadMessage("too many requests for the same bytes")
         self._channel.send({"bytes": size}, self._source.read_at(offset, size), timeout_seconds=ANSWER_SECONDS)
 
 
 StartInspector = Callable[[int, bool], AbstractContextManager[Inspection]]
-"""Starts an inspector for files of so many bytes, which ends with the block; with True, only where this kernel can
-confine it wholly."""
+"""Starts an inspector for files of so many bytes, which ends with the block; with True, only if this kernel can
+confine it completely."""
 
 
 def limits_for(size_bytes: int) -> Limits:
-    """Return what the inspector of files of that size may use."""
+    """Return the limits of the inspector for files of that size."""
     return Limits(
         wall_seconds=WALL_SECONDS_LEAST + size_bytes / WALL_BYTES_A_SECOND,
         cpu_seconds=CPU_SECONDS_LEAST + size_bytes // CPU_BYTES_A_SECOND,
@@ -333,13 +333,13 @@ class InspectorProcess:
         self._is_over.set()
 
     def wait(self) -> None:
-        """Wait for the end of a process that was told to end; kill it when it does not."""
+        """Wait for the process to end after `end`; kill it if it does not."""
         self._keeper.join(GRACE_SECONDS)
         self._is_over.set()
         self._keeper.join()
 
     def how_it_ended(self) -> OrganError:
-        """Return the error that says why a process that has closed its pipes did so."""
+        """Return the error with the reason why the process closed its pipes."""
         self.wait()
         if self._result is None:
             return self._error if isinstance(self._error, OrganError) else OrganError(f"no inspector: {self._error}")
@@ -357,39 +357,39 @@ class InspectorProcess:
                 descriptors=self._descriptors,
                 is_over=self._is_over,
             )
-        except BaseException as error:  # noqa: BLE001  # carried over to who waits for an answer
+        except BaseException as error:  # noqa: BLE001  # passed to the threads that wait for an answer
             self._error = error
         finally:
-            for descriptor in self._descriptors:  # only now: this end is how the other threads learn of it
+            for descriptor in self._descriptors:  # last: this wakes the other threads
                 os.close(descriptor)
 
 
 def _how(result: Result) -> str:
     if result.stopped is not None:
-        return f"It was stopped while it was inspected: {result.stopped}."
+        return f"The inspection was stopped: {result.stopped}."
     how = "ended without an answer" if result.signal_name is None else f"ended by {result.signal_name}"
     return f"The inspection crashed ({how}). The files are probably damaged."
 
 
-def _nonsense(error: BadMessage) -> Stopped:
-    _log.error("an inspector answered nonsense: %s", error)
-    sentence = f"The program that inspects the files gave a wrong answer ({error}): nothing was registered."
+def _bad_answer(error: BadMessage) -> Stopped:
+    _log.error("an inspector gave an invalid answer: %s", error)
+    sentence = f"The inspector gave an invalid answer ({error}). Nothing was registered."
     return Stopped(sentence, is_limit=False)
 
 
 def _no_answer() -> Stopped:
-    sentence = f"It was stopped while it was inspected: no answer came for {ANSWER_SECONDS:g} s."
+    sentence = f"The inspection was stopped: no answer for {ANSWER_SECONDS:g} s."
     return Stopped(sentence, is_limit=True)
 
 
 def _only(values: Values, member: str) -> object:
     if len(values) != 1 or member not in values:
-        raise BadMessage("a message has other members than it must have")
+        raise BadMessage("a message has the wrong members")
     return values[member]
 
 
 def _number(values: Values) -> int:
     number = values.get("measured")
     if type(number) is not int or set(values) not in ({"measured", "measurement"}, {"measured", "refused"}):
-        raise BadMessage("a message has other members than it must have")
+        raise BadMessage("a message has the wrong members")
     return number

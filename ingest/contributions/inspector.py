@@ -1,9 +1,9 @@
-"""A program of its own that parses and measures what contributors send. It runs confined, and is not trusted.
+"""A separate program that parses and measures submitted files. It runs confined, and is not trusted.
 
     python -m organs.ingest.contributions.inspector READS WRITES     two descriptors of pipes
 
-It reads bytes that anybody may have made, so it gets nothing that would be worth attacking it for: no file, no
-database, no blob store, no network, no setting. The bytes come through one pipe, the answers go through the other
+It reads untrusted bytes, so it gets nothing that is worth an attack: no file, no database, no blob store, no
+network, no setting. The bytes come through one pipe, the answers go through the other
 (`ingest.contributions.messages`). It ends when the registry closes its end.
 """
 
@@ -33,7 +33,7 @@ from organs.registry.measure import measure, required_reads
 
 THREADS = min(4, max(2, os.cpu_count() or 2))
 """Tensors that are measured at once. The sample of one has at most 33 MiB, and is decoded and copied."""
-NO_MEMORY = "Inspecting it takes more memory than any submission is given: it was stopped."
+NO_MEMORY = "The inspection was stopped: it takes more memory than a submission may use."
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
     with suppress(BrokenPipeError):  # the registry has ended, or needs no more
         serve(channel)
-    os._exit(0)  # nothing is left to be tidied up
+    os._exit(0)  # nothing needs cleanup
 
 
 def serve(channel: Channel) -> None:
@@ -96,7 +96,7 @@ def _measure(channel: Channel, sending: threading.Lock, values: Values, data: by
         held[offset, size] = view[position : position + size]
         position += size
     if position != len(data):
-        raise BadMessage(f"{len(data)} bytes came with a tensor; {position} are due")
+        raise BadMessage(f"{len(data)} bytes came with a tensor; expected {position}")
     answer = {"measured": values["measure"]}
     try:
         measured = measure(lambda offset, size: held[offset, size], shape, dtype)
@@ -108,7 +108,7 @@ def _measure(channel: Channel, sending: threading.Lock, values: Values, data: by
 
 
 def _end_if_broken(done: Future[None]) -> None:
-    """End the process when an answer cannot be given: nobody would ever send it."""
+    """End the process after an error: the registry would wait for the answer for ever."""
     error = done.exception()
     if error is not None and not isinstance(error, BrokenPipeError):
         traceback.print_exception(error)

@@ -56,7 +56,7 @@ def _line(name: str, limit: int) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = _text(value, name, limit)
         if has_controls(text):
-            raise BadValue(f"{name} is one line of plain text, without control characters")
+            raise BadValue(f"{name} must be one line of plain text, without control characters")
         return text
 
     return read
@@ -65,7 +65,7 @@ def _line(name: str, limit: int) -> Callable[[object], str]:
 def _description(value: object) -> str:
     text = _text(value, "the description", DESCRIPTION_MAX)
     if has_controls(text, BREAKS):
-        raise BadValue("the description has control characters; line breaks and tabs are the ones that may be there")
+        raise BadValue("the description has control characters; only line breaks and tabs are allowed")
     return text
 
 
@@ -194,7 +194,7 @@ class Manifest:
         return {piece.digest for file in self.files for piece in file.pieces}
 
     def uploads(self) -> set[str]:
-        """The uploads that are files as they are."""
+        """Return the ids of the uploads that are whole files."""
         return {file.upload for file in self.files if file.upload is not None}
 
     def files_json(self) -> str:
@@ -221,7 +221,7 @@ def parse_manifest(values: Mapping[str, object]) -> Manifest:
     stated = _stated(values.get("metadata"), reasons)
     publish = values.get("publish", True)
     if not isinstance(publish, bool):
-        reasons.add("publish", "publish is true or false")
+        reasons.add("publish", "publish must be true or false")
     acknowledged = _acknowledged(values.get("acknowledge"), reasons)
     reasons.settle()
     return Manifest(files, stated, bool(publish), acknowledged)
@@ -257,7 +257,7 @@ class _Reasons:
     def check_members(self, values: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
         for name in values:
             if name not in known:
-                self.add(f"{where}{name[:80]}", f"there is no member {name[:80]!r} here; there is {', '.join(known)}")
+                self.add(f"{where}{name[:80]}", f"unknown member {name[:80]!r}; use {', '.join(known)}")
 
     def settle(self) -> None:
         if self.found:
@@ -271,49 +271,49 @@ def _acknowledged(values: Any, reasons: _Reasons) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(
         isinstance(value, str) and value in MUST_ACKNOWLEDGE for value in values
     ):
-        reasons.add("acknowledge", f"acknowledge is a list of codes of findings: {', '.join(known)}")
+        reasons.add("acknowledge", f"acknowledge must be a list of codes of findings: {', '.join(known)}")
         return ()
     return tuple(sorted(set(values)))
 
 
 def _files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= FILES_MAX:
-        reasons.add("files", f"files is a list of 1 to {FILES_MAX:,} files")
+        reasons.add("files", f"files must be a list of 1 to {FILES_MAX:,} files")
         return ()
     counts = [
         len(value["pieces"]) for value in values if isinstance(value, dict) and isinstance(value.get("pieces"), list)
     ]
     if sum(counts) > PIECES_MAX:
-        reasons.add("files", f"the files have {sum(counts):,} pieces together; {PIECES_MAX:,} are the most")
+        reasons.add("files", f"the files have {sum(counts):,} pieces together; at most {PIECES_MAX:,} are allowed")
         return ()
     files_or_none = [_file(value, f"files[{number}]", reasons) for number, value in enumerate(values)]
     files = tuple(file for file in files_or_none if file is not None)
     names = [file.name.lower() for file in files]
     if len(set(names)) != len(names):
-        reasons.add("files", "two files have one name")
+        reasons.add("files", "two files have the same name")
     uploads = [file.upload for file in files if file.upload is not None]
     if len(set(uploads)) != len(uploads):
-        reasons.add("files", "one upload is named for two files")
+        reasons.add("files", "two files name the same upload")
     return files
 
 
 def _file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
     if not isinstance(value, dict) or set(value) not in (_OF_PIECES, _OF_UPLOAD):
-        reasons.add(where, "a file has name, size_bytes, sha256 and pieces, or name and upload")
+        reasons.add(where, "a file must have name, size_bytes, sha256 and pieces, or name and upload")
         return None
     name = value["name"]
     sound = _check_name(name, where, reasons)
     if "upload" in value:
         if not isinstance(value["upload"], str) or not _UPLOAD.fullmatch(value["upload"]):
-            reasons.add(f"{where}.upload", "upload is the id of an upload")
+            reasons.add(f"{where}.upload", "upload must be the id of an upload")
             return None
         return WantedFile(name, 0, None, upload=value["upload"]) if sound else None
     size, sha256 = value["size_bytes"], value["sha256"]
     if type(size) is not int or not 0 < size <= SIZE_MAX:
-        reasons.add(f"{where}.size_bytes", "size_bytes is a whole number from 1, the size of the file")
+        reasons.add(f"{where}.size_bytes", "size_bytes must be the size of the file, a whole number from 1")
         return None
     if not _is_digest(sha256):
-        reasons.add(f"{where}.sha256", "sha256 is the file's SHA-256, 64 lower-case hexadecimal characters")
+        reasons.add(f"{where}.sha256", "sha256 must be the file's SHA-256: 64 lower-case hexadecimal characters")
         return None
     pieces = _pieces(value["pieces"], size, f"{where}.pieces", reasons)
     return WantedFile(name, size, Digest(sha256), pieces) if sound else None
@@ -325,7 +325,7 @@ def _check_name(name: Any, where: str, reasons: _Reasons) -> bool:
         isinstance(name, str) and name.isprintable() and 0 < len(name.encode("utf-8", "replace")) <= FILE_NAME_MAX_BYTES
     )
     if not fits or _FORBIDDEN.search(name) or not name.lower().endswith(".gguf") or name[0] in ".- ":
-        sentence = "name is that of a file, without a path, at most 255 bytes, and ends in .gguf"
+        sentence = "name must be a file name without a path, at most 255 bytes, that ends in .gguf"
         reasons.add(f"{where}.name", sentence)
         return False
     return True
@@ -333,20 +333,22 @@ def _check_name(name: Any, where: str, reasons: _Reasons) -> bool:
 
 def _pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tuple[WantedPiece, ...]:
     if not isinstance(values, list):
-        reasons.add(where, "pieces is a list of [offset_bytes, size_bytes, digest]")
+        reasons.add(where, "pieces must be a list of [offset_bytes, size_bytes, digest]")
         return ()
     pieces, position = [], 0
     for number, value in enumerate(values):
         if not (isinstance(value, list) and len(value) == 3 and type(value[0]) is type(value[1]) is int):
-            reasons.add(f"{where}[{number}]", "a piece is [offset_bytes, size_bytes, digest]")
+            reasons.add(f"{where}[{number}]", "a piece must be [offset_bytes, size_bytes, digest]")
             continue
         offset, size, digest = value
         if not _is_digest(digest):
-            reasons.add(f"{where}[{number}]", "the digest is 64 lower-case hexadecimal characters")
+            reasons.add(f"{where}[{number}]", "the digest must be 64 lower-case hexadecimal characters")
         elif offset < position:
-            reasons.add(f"{where}[{number}]", f"it begins at {_shown(offset)}, before the end of the piece before it")
+            reasons.add(
+                f"{where}[{number}]", f"it begins at {_format_number(offset)}, before the end of the previous piece"
+            )
         elif size <= 0 or offset + size > size_bytes:
-            reasons.add(f"{where}[{number}]", f"it has {_shown(size)} bytes, and must lie within the file")
+            reasons.add(f"{where}[{number}]", f"it has {_format_number(size)} bytes; it must lie within the file")
         else:
             pieces.append(WantedPiece(offset, size, Digest(digest)))
             position = offset + size
@@ -357,7 +359,7 @@ def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
     if values is None:
         return StatedMetadata()
     if not isinstance(values, dict):
-        reasons.add("metadata", "metadata is an object")
+        reasons.add("metadata", "metadata must be an object")
         return StatedMetadata()
     reasons.check_members(values, METADATA_MEMBERS, "metadata.")
     limits = {"title": TITLE_MAX, "description": DESCRIPTION_MAX, "license": LICENSE_MAX, "base": BASE_MAX}
@@ -379,7 +381,7 @@ def _manifest_text(value: Any, limit: int, where: str, reasons: _Reasons, breaks
     if value is None:
         return None
     if not isinstance(value, str):
-        reasons.add(where, "this is a text")
+        reasons.add(where, "must be a text")
         return None
     try:
         text = checked_text(value.replace("\r\n", "\n").strip(), "it", limit)
@@ -396,11 +398,11 @@ def _manifest_tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > TAGS_MAX:
-        reasons.add("metadata.tags", f"tags is a list of at most {TAGS_MAX} words")
+        reasons.add("metadata.tags", f"tags must be a list of at most {TAGS_MAX} words")
         return None
     for number, entry in enumerate(value):
-        if entry is None:  # which elsewhere means that nothing is said
-            reasons.add(f"metadata.tags[{number}]", "this is a text")
+        if entry is None:  # null means "not stated" for a field, but not for a tag
+            reasons.add(f"metadata.tags[{number}]", "must be a text")
     tags = [_manifest_text(item, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, item in enumerate(value)]
     return tuple(dict.fromkeys(item for item in tags if item))
 
@@ -409,6 +411,6 @@ def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
-def _shown(number: int) -> str:
+def _format_number(number: int) -> str:
     """Return a shortened number: one from outside can have thousands of digits."""
     return f"{number:,}" if abs(number) <= SIZE_MAX else "far too many"

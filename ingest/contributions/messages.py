@@ -2,14 +2,14 @@
 
 A message has two lengths, a JSON object, and bytes. The registry requests:
 
-    {"inspect": NAME, "size_bytes": N}                  what does the front of this file say?
+    {"inspect": NAME, "size_bytes": N}                  describe the front of this file
     {"measure": NUMBER, "shape": [...], "dtype": NAME}  with the bytes that `registry.measure.required_reads` names
 
-The inspector has no file. While it inspects one it asks for bytes, {"read": [OFFSET, SIZE]}, and gets {"bytes": SIZE}
+The inspector has no file. While it inspects one it requests bytes, {"read": [OFFSET, SIZE]}, and gets {"bytes": SIZE}
 with them. It answers with any number of {"fields": [...]} and {"tensors": [...]}, then {"front": {...}}; or else with
 {"refused": {...}}. To the other request it answers {"measured": NUMBER, "measurement": {...}}.
 
-The inspector parses untrusted files, so it may be under the control of whoever made them. `FrontReader` and
+The inspector parses untrusted files, so their author may control it. `FrontReader` and
 `read_measurement` take every value from it as hostile: types, counts, lengths, ranges and offsets are checked before
 they are used. No digest of stored bytes is taken from it, and no value of a metadata entry: the registry computes
 digests, and decodes numbers and texts from the file itself, at offsets that were checked.
@@ -58,17 +58,17 @@ from organs.registry.measures import MEASURES, SPECTRAL_METHOD
 Values = dict[str, Any]
 
 JSON_MAX_BYTES = 1024 * 1024
-"""Of one message."""
+"""Limit of the JSON of one message."""
 BYTES_MAX = 64 * 1024 * 1024
-"""Behind one message. The largest sample of a tensor has 33 MiB."""
+"""Bytes that follow one message. The largest sample of a tensor has 33 MiB."""
 FRONTS_MAX_BYTES = 64 * 1024 * 1024
-"""Of all answers about the fronts of one submission's files: names, shapes and offsets of some 600,000 tensors."""
+"""Limit of all answers about the fronts of one submission: names, shapes and offsets of some 600,000 tensors."""
 READ_MAX_BYTES = 1024 * 1024
-"""Of one answer to `read`."""
+"""Limit of one answer to `read`."""
 READ_COST_BYTES = 4096
-"""What a request for fewer bytes counts as in the budget of reads."""
+"""A smaller request counts as this many bytes in the budget of reads."""
 READS_BASE_BYTES = 64 * 1024 * 1024
-"""A file's header may be read twice (its tokens are looked at again), and so much more."""
+"""A file's header may be read twice (its tokens are checked again), and this many bytes more."""
 BATCH_ENTRIES = 500
 """Fields or tensors in one message; at most, a key has 64 KiB."""
 BATCH_TEXT_BYTES = 256 * 1024
@@ -94,7 +94,7 @@ class Channel:
         self._reads, self._writes = reads, writes
         self.received_bytes = 0
         self.waited_seconds = 0.0
-        """How long `send` and `receive` have waited for the other side."""
+        """The time that `send` and `receive` have waited for the other side."""
         for descriptor in (reads, writes):
             if descriptor >= 0:
                 os.set_blocking(descriptor, False)
@@ -120,13 +120,13 @@ class Channel:
         if not head:
             return None
         if len(head) < _LENGTHS.size:
-            raise BadMessage("a message is cut off")
+            raise BadMessage("a message is incomplete")
         text_bytes, data_bytes = _LENGTHS.unpack(head)
         if text_bytes > JSON_MAX_BYTES or data_bytes > bytes_max:
             raise BadMessage(f"a message announces {text_bytes:,} and {data_bytes:,} bytes")
         text, data = self._read(text_bytes, deadline), self._read(data_bytes, deadline)
         if len(text) < text_bytes or len(data) < data_bytes:
-            raise BadMessage("a message is cut off")
+            raise BadMessage("a message is incomplete")
         try:
             values = json.loads(text, parse_constant=_no_constant)
         except (ValueError, RecursionError):
@@ -137,11 +137,11 @@ class Channel:
         return values, data
 
     def end(self) -> None:
-        """Close the pipe for sending: the other side sees that nothing follows."""
+        """Close the pipe for sending: the other side sees the end."""
         self._writes = _closed(self._writes)
 
     def close(self) -> None:
-        """Close both pipes; safe to call twice. Nobody may be receiving."""
+        """Close both pipes; safe to call twice. No thread may be receiving."""
         self._reads, self._writes = _closed(self._reads), _closed(self._writes)
 
     def _write(self, views: list[memoryview], deadline: float | None) -> None:
@@ -227,14 +227,14 @@ def measurement_values(measured: Measurement) -> Values:
 class FrontReader:
     """Collects the messages about the front of one file, and checks them against the file's size.
 
-    What it gives fulfils everything that `registry.gguf.read_header` promises of a header, whoever sent the messages.
+    Its result fulfils all guarantees of `registry.gguf.read_header`, also for hostile messages.
     """
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._fields: dict[str, MetadataField] = {}
         self._position = _LENGTHS.size * 3
-        """Where the next value may begin: behind magic, version and counts at first."""
+        """The first possible offset of the next value; at first, the end of magic, version and counts."""
         self._eager_bytes = 0
         self._tensors: dict[str, tuple[str, tuple[int, ...], DType, int]] = {}
 
@@ -245,7 +245,7 @@ class FrontReader:
                 raise BadMessage(f"more than {FIELDS_MAX:,} metadata entries")
             field = self._field(*entry)
             if field.key in self._fields:
-                raise BadMessage("a metadata key stands twice")
+                raise BadMessage("a metadata key appears twice")
             self._fields[field.key] = field
             self._position = field.offset + field.size_bytes
 
@@ -256,7 +256,7 @@ class FrontReader:
                 raise BadMessage("more tensors than the file has room for")
             _text(name, "the name of a tensor", NAME_MAX_BYTES, _KEY)
             if name in self._tensors:
-                raise BadMessage("two tensors have one name")
+                raise BadMessage("two tensors have the same name")
             self._tensors[name] = (name, _shape(shape), _dtype(dtype_id), _whole(offset, "the offset of a tensor"))
 
     def finish(self, values: Any) -> Front:
@@ -265,7 +265,7 @@ class FrontReader:
         if _whole(values["version"], "the version of the format") not in VERSIONS_READ:
             raise BadMessage("the version of the format is unknown")
         if values["fields"] != len(self._fields) or values["tensors"] != len(self._tensors):
-            raise BadMessage("metadata entries or tensors were announced that did not come")
+            raise BadMessage("announced metadata entries or tensors are missing")
         header = self._header(values["version"], _whole(values["end"], "the end of the header"))
         lock = values["lock"]
         return Front(
@@ -293,7 +293,7 @@ class FrontReader:
             raise BadMessage("a metadata value has a size that its type cannot have")
         has_value = value_type is not ValueType.ARRAY and (is_eager is True or value_type is not ValueType.STRING)
         if not isinstance(is_eager, bool) or is_eager != has_value:
-            raise BadMessage("a metadata value is wanted that stays in the file, or the other way round")
+            raise BadMessage("a metadata value is eager that must stay in the file, or the other way round")
         value = self._value(value_type, offset, size) if has_value else None
         return MetadataField(key, value_type, element_type, count, offset, size, value)
 
@@ -301,7 +301,7 @@ class FrontReader:
         if kind is ValueType.STRING:
             self._eager_bytes += size
             if size > EAGER_STRING_MAX_BYTES or self._eager_bytes > EAGER_TOTAL_MAX_BYTES:
-                raise BadMessage("the texts of the metadata are longer than is read")
+                raise BadMessage("the texts of the metadata exceed the limit")
         raw = self._source.read_at(offset, size)
         if kind is ValueType.STRING:
             try:
@@ -335,7 +335,7 @@ class FrontReader:
             return ALIGNMENT_DEFAULT
         value = field.value
         if field.type is not ValueType.UINT32 or not isinstance(value, int) or not 1 <= value <= ALIGNMENT_MAX:
-            raise BadMessage("the alignment is not a number that it can be")
+            raise BadMessage("the alignment is not a valid number")
         if value & (value - 1):
             raise BadMessage("the alignment is not a power of two")
         return value
@@ -346,11 +346,11 @@ def read_measurement(values: Any) -> Measurement:
     _check_members(values, [field.name for field in fields(Measurement)])
     for name, check in _MEASUREMENT.items():
         if not check(values[name]):
-            raise BadMessage(f"the {name} of a tensor is not what it can be")
+            raise BadMessage(f"the {name} of a tensor is not valid")
     if values["nan_count"] + values["infinite_count"] > values["sample_size"]:
-        raise BadMessage("more values are no numbers than were looked at")
-    print_ = values["fingerprint"]
-    return Measurement(**values | {"fingerprint": None if print_ is None else bytes.fromhex(print_)})
+        raise BadMessage("more values are not numbers than were sampled")
+    fingerprint = values["fingerprint"]
+    return Measurement(**values | {"fingerprint": None if fingerprint is None else bytes.fromhex(fingerprint)})
 
 
 def read_refusal(values: Any) -> tuple[str, str]:
@@ -363,10 +363,10 @@ def read_refusal(values: Any) -> tuple[str, str]:
 def read_range(values: Any, size_bytes: int) -> tuple[int, int]:
     """Return the offset and the size that a request for bytes of a file of `size_bytes` names. Raises BadMessage."""
     if not (isinstance(values, list) and len(values) == 2):
-        raise BadMessage("a request for bytes is no pair of numbers")
+        raise BadMessage("a request for bytes must be a pair of numbers")
     offset, size = _whole(values[0], "an offset"), _whole(values[1], "a size", READ_MAX_BYTES)
     if offset + size > size_bytes:
-        raise BadMessage("bytes are wanted from outside the file")
+        raise BadMessage("a request for bytes outside the file")
     return offset, size
 
 
@@ -388,13 +388,13 @@ def _entries(values: Any, members: int) -> list[list[Any]]:
     if not isinstance(values, list) or not 1 <= len(values) <= BATCH_ENTRIES:
         raise BadMessage("a list has too many entries, or none")
     if not all(isinstance(entry, list) and len(entry) == members for entry in values):
-        raise BadMessage("an entry of a list has other members than it must have")
+        raise BadMessage("an entry of a list has the wrong number of members")
     return values
 
 
 def _check_members(values: Any, names: Sequence[str]) -> None:
     if not isinstance(values, dict) or set(values) != set(names):
-        raise BadMessage("an object has other members than it must have")
+        raise BadMessage("an object has the wrong members")
 
 
 def _whole(value: Any, name: str, most: int = SIZE_MAX) -> int:
@@ -414,7 +414,7 @@ def _text(value: Any, name: str, longest: int, pattern: re.Pattern[str] | None =
 
 
 def _texts(values: Any, name: str, most: int, longest: int) -> Iterator[str]:
-    """Return texts that have at most `longest` characters each, and `most` times so many are not there."""
+    """Return at most `most` texts, each of at most `longest` characters."""
     if not isinstance(values, list) or len(values) > most:
         raise BadMessage(f"the {name} are not a list of at most {most:,}")
     for value in values:
@@ -424,7 +424,7 @@ def _texts(values: Any, name: str, most: int, longest: int) -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-    """Return `text` with blanks for characters that a terminal would obey."""
+    """Return `text` with spaces for characters that are not printable, which could control a terminal."""
     return "".join(item if item.isprintable() else " " for item in text)
 
 
@@ -460,7 +460,7 @@ def _shape(values: Any) -> tuple[int, ...]:
 
 
 def _fits(kind: ValueType, element: ValueType | None, count: int, size: int) -> bool:
-    """Return whether a value of that type may have so many elements and bytes."""
+    """Return whether a value of that type can have that number of elements and bytes."""
     if element is ValueType.STRING:
         return size >= 8 * count
     if element is not None:
@@ -511,11 +511,11 @@ _MEASUREMENT: dict[str, Callable[[Any], bool]] = {
     "nonfinite": lambda value: value is None,
     "fingerprint": lambda value: value is None or (isinstance(value, str) and _PRINT.fullmatch(value) is not None),
 }
-"""What each value of a measurement may be."""
+"""The check of each value of a measurement."""
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _deadline(timeout_seconds: float | None) -> float | None:

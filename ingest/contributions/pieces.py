@@ -67,7 +67,7 @@ class InStore:
 
 @dataclass(frozen=True, slots=True)
 class LocatedPiece:
-    """`size_bytes` bytes at an offset of the file, and where they are."""
+    """`size_bytes` bytes at an offset of the file, and their place."""
 
     offset_bytes: int
     size_bytes: int
@@ -76,12 +76,12 @@ class LocatedPiece:
 
 @dataclass(frozen=True, slots=True)
 class LocatedFile:
-    """A file whose pieces are all there, in rising order, with zeros between them."""
+    """A file whose pieces are all present, in rising order, with zeros between them."""
 
     name: str
     size_bytes: int
     sha256: Digest | None
-    """The digest that its sender announced, if any."""
+    """The digest that its sender declared, if any."""
     pieces: tuple[LocatedPiece, ...]
 
 
@@ -143,7 +143,7 @@ class Sources:
             try:
                 source = FileSource(path)
             except BadSource as error:
-                raise BadSource("an upload of this submission was removed meanwhile: send it again") from error
+                raise BadSource("an upload of this submission was removed; send it again") from error
             self._keep(path, source)
         assert isinstance(source, FileSource)
         self._open.move_to_end(path)
@@ -155,11 +155,11 @@ class Sources:
             with self._registry.catalog.reading() as session:
                 row = blobs_by_digest(session, (digest,)).get(digest)
             if row is None:
-                raise MissingBlob(f"{digest[:12]} is not in the store any more: send it again")
+                raise MissingBlob(f"{digest[:12]} is no longer in the store; send it again")
             try:
                 reader = self._registry.blobs.open(row)
             except CorruptBlob as error:
-                raise MissingBlob(f"{digest[:12]} is damaged in the store: send it again") from error
+                raise MissingBlob(f"{digest[:12]} is damaged in the store; send it again") from error
             self._keep(digest, reader)
         assert isinstance(reader, BlobReader)
         self._open.move_to_end(digest)
@@ -225,7 +225,7 @@ class _Located:
         self.sources.read_into(buffer, self.at, offset)
 
     def check_unchanged(self) -> None:
-        """Do nothing: a finished upload is not written to any more, and a blob never is."""
+        """Do nothing: finished uploads and blobs do not change."""
 
 
 def _whole_upload(
@@ -247,7 +247,12 @@ def _composed(known: _Known, file: WantedFile, where: str, missing: list[Reason]
     for number, piece in enumerate(file.pieces):
         at = known.at(piece.digest, piece.size_bytes)
         if at is None:
-            missing.append((f"{where}.pieces[{number}]", f"these bytes are not here, send them first: {piece.digest}"))
+            missing.append(
+                (
+                    f"{where}.pieces[{number}]",
+                    f"the registry does not have these bytes; send them first: {piece.digest}",
+                )
+            )
         else:
             pieces.append(LocatedPiece(piece.offset_bytes, piece.size_bytes, at))
     is_whole = len(pieces) == len(file.pieces)

@@ -130,17 +130,17 @@ def patiently(stop: threading.Event, ask: Callable[[], Answer]) -> Answer:
 LEAVE_SECONDS = 3.0
 """Seconds for a lane to end after the others: a chunk in progress is not awaited."""
 
-Thing = TypeVar("Thing")
+T = TypeVar("T")
 
 
-def in_lanes(things: Iterable[Thing], do: Callable[[Thing], None], count: int, stop: threading.Event) -> None:
-    """Call `do` for each of `things`, `count` at a time. The first error or an interrupt sets `stop` and is raised.
+def in_lanes(items: Iterable[T], do: Callable[[T], None], count: int, stop: threading.Event) -> None:
+    """Call `do` for each of `items`, `count` at a time. The first error or an interrupt sets `stop` and is raised.
 
     `do` must check `stop` and raise if it is set.
     """
-    waiting: queue.SimpleQueue[Thing] = queue.SimpleQueue()
-    for thing in things:
-        waiting.put(thing)
+    waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
+    for item in items:
+        waiting.put(item)
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     size = min(count, waiting.qsize())
     lanes = [threading.Thread(target=_lane, args=(waiting, do, ended), daemon=True, name="push") for _ in range(size)]
@@ -160,14 +160,14 @@ def in_lanes(things: Iterable[Thing], do: Callable[[Thing], None], count: int, s
 
 
 def _lane(
-    waiting: queue.SimpleQueue[Thing], do: Callable[[Thing], None], ended: queue.SimpleQueue[BaseException | None]
+    waiting: queue.SimpleQueue[T], do: Callable[[T], None], ended: queue.SimpleQueue[BaseException | None]
 ) -> None:
     try:
         while True:
             do(waiting.get_nowait())
     except queue.Empty:
         ended.put(None)
-    except BaseException as error:  # noqa: BLE001  # carried over to whoever waits, who raises it
+    except BaseException as error:  # noqa: BLE001  # passed to the waiting thread, which raises it
         ended.put(error)
 
 
@@ -190,11 +190,9 @@ def check_room(
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > account.quota.model_max_bytes:
         most = size_text(account.quota.model_max_bytes)
-        raise OverQuota(
-            f"{name} has {size_text(size_bytes)}; {most} are the most that {connection.url} takes: {UNSENT}"
-        )
+        raise OverQuota(f"{name} has {size_text(size_bytes)}; {connection.url} takes at most {most}: {UNSENT}")
     if account.namespace == LOCAL:
-        return  # who works at the machine has its disk
+        return  # the local account has no quota
     uploads = patiently(stop, partial(connection.read, UploadPage, f"{API}/uploads"))
     _check_quota(name, account.quota, size_bytes, missing, known_bytes, uploads.items)
 
@@ -221,7 +219,7 @@ def _check_quota(
     more_bytes = then.more_bytes(size_bytes, sent_bytes)
     if more_bytes > 0:
         others = size_text(quota.limit_bytes + more_bytes - size_bytes)
-        besides = f"with the {others} that you keep there besides, " if quota.used_bytes + quota.submitted_bytes else ""
+        besides = f"together with your other {others}, " if quota.used_bytes + quota.submitted_bytes else ""
         raise OverQuota(
             f"{name} has {size_text(size_bytes)}; {besides}that is {size_text(more_bytes)} more than your quota of "
             f"{size_text(quota.limit_bytes)}: {UNSENT}"
@@ -329,7 +327,7 @@ class Sender:
             self._check_not_stopped()
             try:
                 session = self._next(opened, session)
-            except (*PASSING, Conflict) as error:  # a chunk that was cut may be held on to for a while
+            except (*PASSING, Conflict) as error:  # the server may hold an incomplete chunk for a while
                 patience.wait(error)
                 session = session and self._where(session, opened)
                 continue
@@ -337,7 +335,7 @@ class Sender:
                 refused += 1
                 if session is None or isinstance(error, BadSource | Misfit) or refused > DAMAGED_MAX:
                     raise
-                session = None  # a chunk that was damaged on its way, or a session that is no more
+                session = None  # the chunk was damaged in transit, or the session is gone
                 patience.wait(error)
                 continue
             if session.received_bytes > reported or session.is_complete:
@@ -371,7 +369,7 @@ class Sender:
             self._connection.send_bytes(Upload, "PATCH", f"{UPLOADS}/{session.id}", data, headers), size_bytes
         )
         if after.received_bytes == begin:
-            raise BadReply("the registry takes no more bytes of an upload, and does not say why")
+            raise BadReply("the registry refuses more bytes of an upload without a reason")
         return after
 
     def _finish(self, session: Upload) -> None:
@@ -379,7 +377,7 @@ class Sender:
             self._connection.put(Upload, f"{UPLOADS}/{session.id}")
         except BadInput as error:
             with suppress(OrganError):
-                self._connection.delete(Upload, f"{UPLOADS}/{session.id}")  # else the next run would find it again
+                self._connection.delete(Upload, f"{UPLOADS}/{session.id}")  # otherwise the next run would continue it
             raise Misfit(str(error)) from error
 
     def _where(self, session: Upload, load: OpenLoad) -> Upload | None:
@@ -399,7 +397,7 @@ class Sender:
 def _checked(upload: Upload, size_bytes: int) -> Upload:
     """Return `upload`; raises BadReply if its received bytes exceed `size_bytes`."""
     if upload.received_bytes > size_bytes:
-        raise BadReply(f"the registry says that {upload.received_bytes} bytes of {size_bytes} have arrived")
+        raise BadReply(f"the registry reports {upload.received_bytes} received bytes of {size_bytes}")
     return upload
 
 
@@ -495,7 +493,7 @@ def push(
             return item.run()
         except Misfit:
             for path in source.paths:
-                memory.forget_hashed(path)  # it changed in a way that its date and size do not tell
+                memory.forget_hashed(path)  # it changed, but its date and size did not
             raise
 
 
@@ -517,7 +515,7 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     requested = options.name or source.name.name
     name = parse_model_name(requested if "/" in requested else f"{own}/{requested}")
     if name.version is not None:
-        raise BadName("a name that is pushed has no @version: the next free one is given")
+        raise BadName("leave out @version: the registry assigns the next free version")
     if own != LOCAL and name.namespace.lower() != own.lower():
         raise NotAllowed(f"{name.namespace} is not your namespace: use {own}/{name.name}")
     return name
@@ -682,7 +680,7 @@ def _check_partial(files: Sequence[DissectedFile], options: PushOptions) -> None
     if any(header.text(f"general.base_model.0.{key}") for key in BASE_KEYS):
         return
     raise BadInput(
-        f"{files[0].source.name}: only some organs of a model, and its header names no base: say --base NAMESPACE/NAME"
+        f"{files[0].source.name}: only some organs of a model, and its header names no base; add --base NAMESPACE/NAME"
     )
 
 

@@ -58,7 +58,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 
 STATED, PROPOSED, _PUBLISH, ACKNOWLEDGED = "given", "proposed", "publish", "acknowledged"
-"""Members of the column `metadata_given`: what the contributor states, the proposal that was made of it and of the
+"""Members of the column `metadata_given`: what the contributor states, the proposal made from it and from the
 headers, whether the submission is published as soon as it has been inspected, and the codes of findings that the
 contributor acknowledges."""
 

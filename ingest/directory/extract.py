@@ -197,7 +197,7 @@ def _plan_views(store: BlobStore, plan: FilePlan) -> Iterator[Iterator[memoryvie
 
 def _as_it_came(plan: FilePlan, digest: Digest) -> None:
     if plan.sha256 is not None and digest != plan.sha256:
-        raise CorruptBlob(plan.name, f"its SHA-256 would be {digest}, {plan.sha256} is due; nothing was written")
+        raise CorruptBlob(plan.name, f"its SHA-256 would be {digest} instead of {plan.sha256}; nothing was written")
 
 
 Progress = Callable[[int], None]
@@ -335,7 +335,7 @@ class _Extraction:
                 file.write(data)
                 outline.add(data)
         if refusal := outline.refusal():
-            raise BadSource(f"{self.contents[0].name}: its manifest could not be read again: {refusal}")
+            raise BadSource(f"{self.contents[0].name}: its manifest would not be readable: {refusal}")
 
 
 class _Passage:

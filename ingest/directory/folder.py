@@ -96,7 +96,7 @@ class Folder:
             with self._parent(file) as (parent, name):
                 now = FileIdentity.of(os.stat(name, dir_fd=parent, follow_symlinks=False))
         except OSError as error:
-            raise BadSource(f"{self.path / file}: gone while it was read: {error.strerror}") from error
+            raise BadSource(f"{self.path / file}: removed while it was read: {error.strerror}") from error
         if now != self.identities[file]:
             raise BadSource(f"{self.path / file}: changed while it was read; nothing was registered")
 
@@ -107,7 +107,7 @@ class Folder:
                 with os.scandir(self.path / folder) as entries:
                     names = [entry.name for entry in entries if entry.name.lower().endswith(ORGAN_SUFFIX)]
             except OSError:
-                continue  # not there; what the manifest wants of it is missed by name
+                continue  # absent; files that the manifest names in it are reported as missing
             yield from (f"{folder}/{name}" for name in sorted(names))
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class Folder:
 
     def _refuse_irregular(self, file: str, status: os.stat_result) -> None:
         if stat.S_ISLNK(status.st_mode):
-            raise BadSource(f"{self.path / file}: a symbolic link; links are not followed here")
+            raise BadSource(f"{self.path / file}: a symbolic link; links are not followed")
         if not stat.S_ISREG(status.st_mode):
             raise BadSource(f"{self.path / file}: not a regular file")
 
@@ -284,7 +284,7 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None 
             staging.finish()
         finally:
             staging.close()
-        check_target(target, replace=replace)  # somebody may have put something there meanwhile
+        check_target(target, replace=replace)  # it may exist by now
         _place(temporary, target, files)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -301,10 +301,10 @@ def check_target(target: Path, *, replace: bool) -> None:
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
-        raise BadSource(f"{target}: there already, and no folder")
+        raise BadSource(f"{target}: exists, and is not a folder")
     if any(target.iterdir()):
-        if not says_its_format(target):  # stricter than for reading: what gives way is deleted
-            raise BadSource(f"{target}: a folder with other things in it; choose a new one")
+        if not says_its_format(target):  # stricter than for reading: the old folder is deleted
+            raise BadSource(f"{target}: a folder with other content; choose a new one")
         if not replace:
             raise BadSource(f"{target}: there already; --force replaces it")
 
@@ -318,7 +318,7 @@ def _place(temporary: Path, target: Path, files: Files) -> None:
         files.rename(temporary, target)
     except OSError:
         if old is not None:
-            with suppress(OSError):  # what is in the way now is not ours; the old one is beside it
+            with suppress(OSError):  # another program wrote the target; the old folder is beside it
                 files.rename(old, target)
         raise
     files.sync_folder(target.parent)

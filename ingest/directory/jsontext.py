@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 MANIFEST_MAX_BYTES = 64 * 1024 * 1024
 PARSED_MAX_BYTES = 64 * 1024 * 1024
 PARSED_MAX_RATIO = 4
-"""What a manifest may become in memory: so many bytes, and this many more for each of its own. A line of ours for a
-tensor is 560 bytes and becomes 1,700; three bytes of `{},` become 72."""
+"""The memory that a parsed manifest may take: a fixed number of bytes, and more for each byte of its text. Our line for
+a tensor has 560 bytes and takes 1,700; the three bytes of `{},` take 72."""
 KEYS_MAX = 200_000
 """Different keys. This program's manifest has 40, others have one for each tensor and metadata entry."""
 DEPTH_MAX = 12
@@ -65,11 +65,11 @@ class Outline:
             return f"{self.size_bytes} bytes; at most {MANIFEST_MAX_BYTES} are read"
         most = PARSED_MAX_BYTES + PARSED_MAX_RATIO * self.size_bytes
         if self._parsed_bytes() > most:
-            return f"its values would take about {self._parsed_bytes()} bytes of memory; at most {most} are taken"
+            return f"its values would take about {self._parsed_bytes()} bytes of memory; at most {most} are allowed"
         return None
 
     def _parsed_bytes(self) -> int:
-        texts = max(0, self.strings - self.members)  # a key is kept once, however often it stands there
+        texts = max(0, self.strings - self.members)  # a repeated key is kept once
         containers = self.objects + self.lists
         numbers = max(0, self.commas + 1 - texts - self.empty)
         return (
@@ -104,7 +104,7 @@ def parse_json(data: bytes) -> Any:
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise ValueError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
 
 
 def _chunks(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
@@ -115,7 +115,7 @@ def _chunks(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
     begin, inside = 0, 0
     while begin < len(data):
         end = begin + CHUNK_BYTES
-        if data[end - 1 : end] == b"\\":  # what it escapes belongs to this chunk, how many there may be
+        if data[end - 1 : end] == b"\\":  # the escaped character belongs to this chunk
             run = _BACKSLASHES.match(data, end)
             assert run is not None
             end = run.end() + 1
@@ -148,9 +148,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:80]!r} stands twice in one object")
+        raise ValueError(f"the key {twice[:80]!r} appears twice in one object")
     return values
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -53,7 +53,7 @@ DEVICES = frozenset(
 """Names of devices on Windows, with any suffix."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
-_FORBIDDEN = re.compile(r'["*/:<>?\\|]')  # characters that are not printable are asked for besides
+_FORBIDDEN = re.compile(r'["*/:<>?\\|]')  # characters that are not printable have their own check
 
 
 def organ_files(names: Iterable[str]) -> list[str]:
@@ -77,7 +77,7 @@ def path_segments(text: str) -> tuple[str, ...]:
     Raises ValueError with what is wrong: absolute, upwards, a drive, a backslash, a device, too long or too deep.
     """
     if not 1 <= len(text) <= PATH_MAX_LENGTH:
-        raise ValueError(f"a path has 1 to {PATH_MAX_LENGTH} characters, this one {len(text)}")
+        raise ValueError(f"a path of {len(text)} characters; it must have 1 to {PATH_MAX_LENGTH}")
     if text.startswith("/"):
         raise ValueError("an absolute path")
     segments = tuple(text.split("/"))
@@ -112,7 +112,7 @@ def _check_segment(segment: str) -> None:
     if segment in {"", ".", ".."}:
         raise ValueError("a path with an empty part, . or ..")
     if _FORBIDDEN.search(segment) or not segment.isprintable():
-        raise ValueError("a path with a character that is none of a file's name everywhere")
+        raise ValueError("a path with a character that is not allowed in file names on every system")
     if len(segment.encode("utf-8")) > SEGMENT_MAX_BYTES:
         raise ValueError(f"a path with a part of more than {SEGMENT_MAX_BYTES} bytes")
     if segment.endswith((".", " ")):
@@ -141,16 +141,16 @@ def parse_head(data: bytes, file_size_bytes: int) -> tuple[TensorSpec, int]:
     """
     name_size = _number(data, 0, "name length")
     if not 1 <= name_size <= NAME_MAX_BYTES:
-        raise ValueError(f"a tensor name has 1 to {NAME_MAX_BYTES} bytes, it says {name_size}")
+        raise ValueError(f"a tensor name of {name_size} bytes; it must have 1 to {NAME_MAX_BYTES}")
     raw = data[4 : 4 + name_size]
     if len(raw) != name_size:
         raise ValueError("it ends within its name")
     if not _NAME.fullmatch(raw):
-        raise ValueError(f"a tensor name is printable ASCII, its is {raw!r}")
+        raise ValueError(f"a tensor name must be printable ASCII, not {raw!r}")
     position = 4 + name_size
     count = _number(data, position, "number of dimensions")
     if not 1 <= count <= DIMENSIONS_MAX:
-        raise ValueError(f"it says {count} dimensions; 1 to {DIMENSIONS_MAX} are allowed")
+        raise ValueError(f"{count} dimensions; 1 to {DIMENSIONS_MAX} are allowed")
     position += 4
     if len(data) < position + 8 * count:
         raise ValueError("it ends within its dimensions")
@@ -162,7 +162,7 @@ def parse_head(data: bytes, file_size_bytes: int) -> tuple[TensorSpec, int]:
     position += 4
     if file_size_bytes != position + spec.size_bytes:
         had = file_size_bytes - position
-        raise ValueError(f"{spec.dtype.name} of {list(shape)} takes {spec.size_bytes} bytes, it has {had}")
+        raise ValueError(f"{spec.dtype.name} of {list(shape)} takes {spec.size_bytes} bytes, but the file has {had}")
     return spec, position
 
 

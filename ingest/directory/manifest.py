@@ -332,7 +332,7 @@ def plain_key_value(key: str, value: Any) -> KeyValue:
         try:
             return key_value(key, known, _loosened(known, value))
         except ValueError:
-            pass  # a key may be known and used otherwise: then by what the value is
+            pass  # a known key with another use: the value decides
     return key_value(key, _type_of(value), value)
 
 
@@ -365,7 +365,7 @@ def _type_of(value: Any) -> str:
         return _float_type([value])
     if isinstance(value, list):
         return "array of " + _element_type(value)
-    raise ValueError("neither text, a number, true or false, nor a list of one of these")
+    raise ValueError("not a text, a number, true, false, or a list of one of these")
 
 
 def _element_type(values: list[Any]) -> str:
@@ -379,7 +379,7 @@ def _element_type(values: list[Any]) -> str:
         return _smallest(values, ("int32", "uint32", "int64", "uint64"))
     if all(isinstance(value, int | float) for value in values):
         return _float_type(values)
-    raise ValueError("a list of several kinds, or of what GGUF has no type for")
+    raise ValueError("a list of several kinds, or of a kind that GGUF has no type for")
 
 
 def _smallest(values: list[int], order: tuple[str, ...]) -> str:
@@ -409,7 +409,7 @@ def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
     """
     reasons = Reasons()
     if not isinstance(values, dict):
-        reasons.add(f"{MANIFEST_FILE} is no JSON object")
+        reasons.add(f"{MANIFEST_FILE} is not a JSON object")
         reasons.raise_if_any(path)
     own = values.get("format") == FORMAT
     fields = Fields(values, "", reasons, lenient=not own)
@@ -427,13 +427,13 @@ def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
 def _files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
     entries = fields.objects("files", GGUF_FILES_MAX)
     if not entries:
-        fields.reasons.add("files has 0 entries that can be read; one is needed")
+        fields.reasons.add("files has no readable entry; at least one is required")
     if fields.values.get("header_file") not in (None, HEADER_FILE):
         fields.reasons.add(f"header_file is not {HEADER_FILE}")
     for item in entries:
         name = item.text("name", required=True) or ""
         if name and not _is_file_name(name):
-            item.reasons.add(f"{item.where}name is no plain name of a GGUF file: {name[:80]!r}")
+            item.reasons.add(f"{item.where}name is not a plain name of a GGUF file: {name[:80]!r}")
         item.whole("alignment")
         readable, pairs = _metadata(item, notes)
         header = item.object("header")
@@ -504,7 +504,7 @@ def _metadata(fields: Fields, notes: list[str]) -> tuple[tuple[dict[str, Any], .
         pair = _pair(entry)
         key = pair if isinstance(pair, str) else pair.key
         if key in pairs:
-            fields.reasons.add(f"{entry.where}key stands twice: {key[:80]!r}")
+            fields.reasons.add(f"{entry.where}key appears twice: {key[:80]!r}")
         pairs[key] = pair
     readable = tuple(dict(entry.values) for entry in entries) if isinstance(value, list) else None
     return readable, tuple(pairs.values())
@@ -517,7 +517,7 @@ def _plain_pairs(fields: Fields, values: dict[str, Any], notes: list[str]) -> It
         except ValueError as error:
             sentence = f"metadata {key[:80]!r}: {error}"
             if fields.lenient:
-                notes.append(f"left out: {sentence}")
+                notes.append(f"omitted: {sentence}")
             else:
                 fields.reasons.add(sentence)
 
@@ -547,7 +547,7 @@ def _tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
     for number, item in enumerate(_items(listing)):
         entry = Fields(item, f"tensors[{number}].", fields.reasons, fields.lenient) if isinstance(item, dict) else None
         if entry is None:
-            fields.reasons.add(f"tensors[{number}] is no object")
+            fields.reasons.add(f"tensors[{number}] is not an object")
             continue
         name, file = entry.text("name", required=True), entry.text("file", required=True)
         gguf = entry.whole("gguf") or 0
@@ -600,4 +600,4 @@ def _check_unique(tensors: tuple[TensorEntry, ...], files: tuple[GgufEntry, ...]
     ):
         for value, times in Counter(values).items():
             if times > 1 and value:
-                reasons.add(f"the {name} {value[:80]!r} stands {times} times in the manifest")
+                reasons.add(f"the {name} {value[:80]!r} appears {times} times in the manifest")

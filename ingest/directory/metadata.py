@@ -65,14 +65,14 @@ def key_value(key: str, type_text: str, value: Any) -> KeyValue:
         return KeyValue(key, kind, _from_readable(kind, value))
     kind = _kind(type_text.removeprefix(_ARRAY_OF))
     if not isinstance(value, list):
-        _refuse(f"the value of an {type_text} is a list")
+        _refuse(f"the value of an {type_text} must be a list")
     return KeyValue(key, ValueType.ARRAY, [_from_readable(kind, item) for item in value], kind)
 
 
 def check_key(key: str) -> None:
     """Raise ValueError for an invalid key of GGUF metadata."""
     if len(key) > KEY_MAX_BYTES or not _KEY.fullmatch(key):
-        raise ValueError(f"a key is 1 to {KEY_MAX_BYTES} characters of printable ASCII")
+        raise ValueError(f"a key must be 1 to {KEY_MAX_BYTES} characters of printable ASCII")
 
 
 def _readable(source: ByteSource, field: Field) -> Any:
@@ -112,7 +112,7 @@ def _number(value: float) -> float | str:
 
 def _kind(text: str) -> ValueType:
     if text not in _SCALARS:
-        raise ValueError(f"{text[:40]!r} is no type of a value")
+        raise ValueError(f"{text[:40]!r} is not a type of a value")
     return _SCALARS[text]
 
 
@@ -124,7 +124,7 @@ def _from_readable(kind: ValueType, value: Any) -> Any:
     if kind is ValueType.BOOL and isinstance(value, bool):
         return value
     if isinstance(value, bool) or not isinstance(value, int):
-        _refuse(f"{str(value)[:40]!r} is no {kind.name.lower()}")
+        _refuse(f"{str(value)[:40]!r} is not a valid {kind.name.lower()}")
     try:
         struct.pack(SCALAR_FORMATS[kind], value)
     except struct.error:
@@ -138,9 +138,9 @@ def _string(value: Any) -> bytes:
     elif isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
         raw = base64.b64decode(value["base64"], validate=True)
     else:
-        raise ValueError('a string is text, or {"base64": ...} where it is not UTF-8')
+        raise ValueError('a string must be a text, or {"base64": ...} if it is not UTF-8')
     if len(raw) > VALUE_MAX:
-        raise ValueError(f"a string has at most {VALUE_MAX} bytes")
+        raise ValueError(f"a string may have at most {VALUE_MAX} bytes")
     return raw
 
 
@@ -148,7 +148,7 @@ def _float(kind: ValueType, value: Any) -> float:
     if isinstance(value, str) and value in _WORDS:
         return _WORDS[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(f"{str(value)[:40]!r} is no {kind.name.lower()}")
+        _refuse(f"{str(value)[:40]!r} is not a valid {kind.name.lower()}")
     try:
         number = float(value)
     except OverflowError:

@@ -126,9 +126,9 @@ class VirtualFile(ComposedFile):
             if (actual := organs.get(organ.offset_bytes)) is not None and organ.sha256 not in (None, actual)
         ]
         for item, actual in wrong[:NAMES_SHOWN_MAX]:
-            yield f"{item.file}: its values have the SHA-256 {actual}, the manifest states {item.sha256}"
+            yield f"{item.file}: the SHA-256 of its values is {actual}, but the manifest states {item.sha256}"
         if len(wrong) > NAMES_SHOWN_MAX:
-            yield f"{len(wrong) - NAMES_SHOWN_MAX} more organ files do not have the SHA-256 that the manifest states"
+            yield f"{len(wrong) - NAMES_SHOWN_MAX} more organ files differ from the SHA-256 in the manifest"
 
     def _digest(self, organ: PlacedOrgan) -> Digest:
         digest = hashlib.sha256()
@@ -212,7 +212,7 @@ def _organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]
             reasons.add(f"{entry.file}: {error}")
             continue
         if spec.name != entry.name:
-            reasons.add(f"{entry.file} says that it is {spec.name!r}, the manifest that it is {entry.name!r}")
+            reasons.add(f"{entry.file} has the name {spec.name!r}, but the manifest has {entry.name!r}")
         organs.append(Organ(entry, spec, begin))
     listed = {entry.file for entry in manifest.tensors}
     for file in folder.organ_files():
@@ -239,7 +239,7 @@ def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) 
     try:
         size = folder.size_bytes(HEADER_FILE)
         if any(stretch.offset_bytes + stretch.size_bytes > size for stretch in stretches):
-            raise ValueError(f"it has {size} bytes, the manifest speaks of more")
+            raise ValueError(f"it has {size} bytes, but the manifest needs more")
         if entry.header.size_bytes > entry.size_bytes:
             raise ValueError(f"a header of {entry.header.size_bytes} bytes in a file of {entry.size_bytes}")
         if entry.header.size_bytes > room:
@@ -248,7 +248,7 @@ def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) 
         source = HeaderSource(data, entry.size_bytes, f"{HEADER_FILE} for {entry.name}")
         header = read_header(source)
         if header.end != len(data):
-            raise ValueError(f"the header of {entry.name} ends at {header.end}, the manifest says {len(data)}")
+            raise ValueError(f"the header of {entry.name} ends at {header.end}, but the manifest states {len(data)}")
     except BadSource as error:
         reasons.add(str(error).removeprefix(f"{folder.path}/"))
     except BadGguf as error:
@@ -274,7 +274,7 @@ def _virtual(
         sections.append(_organ_section(folder, organ, offset))
         placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256, organ.entry.file))
         offset += padded(organ.spec.size_bytes, alignment)
-    remarks = [*notes, f"the header of {entry.name} is written anew: {misfit}"]
+    remarks = [*notes, f"the header of {entry.name} is rewritten: {misfit}"]
     return VirtualFile(folder, entry.name, offset, sections, placed, entry.sha256, remarks)
 
 
@@ -311,10 +311,10 @@ def _with_kept_header(folder: Folder, entry: GgufEntry, organs: Sequence[Organ],
     position = 0
     for section in sections:
         if section.offset_bytes < position:
-            raise ValueError(f"padding at {section.offset_bytes} lies over what is there")
+            raise ValueError(f"padding at {section.offset_bytes} overlaps a tensor or other padding")
         position = section.offset_bytes + section.size_bytes
     if position > header.file_size_bytes:
-        raise ValueError(f"padding reaches to {position}, the file ends at {header.file_size_bytes}")
+        raise ValueError(f"padding ends at {position}, but the file ends at {header.file_size_bytes}")
     return VirtualFile(folder, entry.name, header.file_size_bytes, sections, placed, entry.sha256, ())
 
 
@@ -341,7 +341,7 @@ def _metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
     if header is None:
         absent = [pair for pair in entry.pairs if isinstance(pair, str)]
         if absent:
-            raise ValueError(f"metadata without a value, and no header with it: {names_text(absent)}")
+            raise ValueError(f"metadata without a value, and no usable header to take it from: {names_text(absent)}")
         return [pair for pair in entry.pairs if isinstance(pair, KeyValue)]
     raw = {field.key: carry_over(header.source, field) for field in header.header.fields}
     if entry.readable is None:
@@ -353,7 +353,7 @@ def _metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
         if key in of_header and same_metadata([value], [of_header[key]]):
             metadata.append(raw[key])
         elif isinstance(pair, str):
-            raise ValueError(f"metadata without a value, also in the header: {key[:80]!r}")
+            raise ValueError(f"metadata without a value in the manifest or the header: {key[:80]!r}")
         else:
             metadata.append(pair)
     return metadata

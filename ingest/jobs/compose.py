@@ -1,4 +1,4 @@
-"""The kinds `compose`, `graft` and `purify`: a recipe to a registered chimera."""
+"""The kinds `compose`, `graft` and `purify`: a recipe becomes a registered chimera."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from organs.registry.local import LocalRegistry
 RECIPE_TEXT_MAX_LENGTH = 256 * 1024
 DIGEST_LENGTH = 64
 PLAN_SECONDS = 10.0
-"""What the plan of a recipe may take the database before its job is queued."""
+"""The database time limit of a recipe's plan before its job is queued."""
 PLAN_COST_MAX = 10_000_000
-"""What a plan may cost before its job is queued, in microseconds: see `registry.compose.cost`."""
+"""The cost limit of a plan before its job is queued, in microseconds: see `registry.compose.cost`."""
 PREPARED = 0.02
-"""The share of a job that its plan takes, about."""
+"""The approximate share of a job's progress that its plan takes."""
 
 
 def waiting(recipe: Recipe) -> RecipeArguments:
@@ -44,11 +44,11 @@ def waiting(recipe: Recipe) -> RecipeArguments:
     return RecipeArguments(recipe=recipe_file(recipe))
 
 
-def plan_kept(registry: LocalRegistry, arguments: RecipeArguments, contributor: str) -> RecipeArguments:
+def plan_first(registry: LocalRegistry, arguments: RecipeArguments, contributor: str) -> RecipeArguments:
     """Return the arguments with the digest of their recipe's plan.
 
-    Raises NotAllowed for a name in the namespace of somebody else, BadName, NotComposable, OverQuota, TooCostly, and
-    what is wrong with the base.
+    Raises NotAllowed for a name in another contributor's namespace, BadName, NotComposable, OverQuota, TooCostly, and
+    the errors of the base.
     """
     recipe = _recipe(arguments)
     name = chimera_name(recipe, "chimera", contributor)
@@ -62,7 +62,8 @@ def plan_kept(registry: LocalRegistry, arguments: RecipeArguments, contributor: 
 
 
 def planned(registry: LocalRegistry, recipe: Recipe, seconds: float, budget: Budget | None = None) -> Plan:
-    """Return what `recipe` comes to, within `seconds` and `budget`, from which a recipe is refused before it is read.
+    """Return the plan of `recipe`, made within `seconds` and `budget`; a recipe beyond the budget is refused before its
+    models are read.
 
     Raises NotFound, BadName for its base, TooSlow, TooCostly.
     """
@@ -72,28 +73,28 @@ def planned(registry: LocalRegistry, recipe: Recipe, seconds: float, budget: Bud
         return plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
 
 
-def make_kept(registry: LocalRegistry, arguments: RecipeArguments, tell: Tell, contributor: str) -> ChimeraJobResult:
+def make_planned(registry: LocalRegistry, arguments: RecipeArguments, tell: Tell, contributor: str) -> ChimeraJobResult:
     """Make the recipe in `arguments`; return the chimera and the address of its page."""
     tell(0.0, "planning")
     plan = registry.compose(_recipe(arguments)).plan()
     if arguments.plan not in (None, plan.plan.digest):
-        raise BadInput("what is registered has changed, and it would come out otherwise than planned: plan it again")
-    _check_quota(registry, plan.plan, contributor)  # others of theirs may have been made since
+        raise BadInput("the registry has changed, and the result would differ from the plan; plan the recipe again")
+    _check_quota(registry, plan.plan, contributor)  # the contributor may have added other models since
     computed = sum(part.spec.size_bytes for part in plan.plan.parts if part.computation is not None)
     # Computing a byte takes about ten times as long as hashing one.
     total, done = plan.size_bytes + 10 * computed, 0
 
-    def advance(what: str, size_bytes: int) -> None:
+    def advance(step: str, size_bytes: int) -> None:
         nonlocal done
-        done += 10 * size_bytes if what == "compute" else size_bytes
-        tell(PREPARED + (1 - PREPARED) * done / max(total, 1), _NOTES[what])
+        done += 10 * size_bytes if step == "compute" else size_bytes
+        tell(PREPARED + (1 - PREPARED) * done / max(total, 1), _NOTES[step])
 
-    made = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
-    return ChimeraJobResult(**asdict(made), address=f"/chimeras/{made.lock_id}")
+    chimera = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
+    return ChimeraJobResult(**asdict(chimera), address=f"/chimeras/{chimera.lock_id}")
 
 
 def _check_quota(registry: LocalRegistry, plan: Plan, contributor: str) -> None:
-    """Raise OverQuota where the file does not fit; `local` has no quota."""
+    """Raise OverQuota if the file exceeds the quota; `local` has no quota."""
     if contributor == LOCAL:
         return
     with registry.catalog.reading() as session:
@@ -107,7 +108,7 @@ def _check_compose(arguments: Inputs) -> RecipeArguments:
     text = text_or_none(arguments, "recipe_text", RECIPE_TEXT_MAX_LENGTH)
     recipe = arguments.get("recipe")
     if (text is None) == (recipe is None):
-        raise BadInput("one of recipe and recipe_text is wanted: a recipe as an object, or as YAML")
+        raise BadInput("give either recipe, an object, or recipe_text, YAML")
     if text is None:
         if not isinstance(recipe, dict):
             raise BadInput("recipe must be an object: a recipe in JSON")
@@ -121,12 +122,12 @@ def _recipe(arguments: RecipeArguments) -> Recipe:
 
 _NOTES = {"compute": "computing organs", "hash": "hashing the file", "write": "writing the file"}
 
-COMPOSE = JobKind("compose", WORK, RecipeArguments, _check_compose, make_kept, plan_kept)
-"""Takes `recipe`, an object, or `recipe_text`, YAML; gives the members of a MadeChimera, and `address`."""
+COMPOSE = JobKind("compose", WORK, RecipeArguments, _check_compose, make_planned, plan_first)
+"""Takes `recipe`, an object, or `recipe_text`, YAML; returns the members of a MadeChimera, and `address`."""
 
 
 _OF_GRAFT = {"donor": "from", "type": "type", "slot": "slot", "blocks": "blocks"}
-"""Arguments, and what they are called in a graft of a recipe."""
+"""Arguments, and their names in a graft of a recipe."""
 _RECIPE_MEMBERS = ("base", "name", "accept")
 
 
@@ -137,14 +138,14 @@ def _check_graft(arguments: Inputs) -> RecipeArguments:
     return waiting(read_recipe(json.dumps(recipe | {"grafts": [graft]})))
 
 
-GRAFT = JobKind("graft", WORK, RecipeArguments, _check_graft, make_kept, plan_kept)
-"""Takes `base` and `donor`, `type`, `slot` and `blocks` as a recipe does, `name` and `accept`; gives what `compose`
-does."""
+GRAFT = JobKind("graft", WORK, RecipeArguments, _check_graft, make_planned, plan_first)
+"""Takes `base` and `donor`, `type`, `slot` and `blocks` as a recipe does, `name` and `accept`; returns the
+same as `compose`."""
 
 
 _OF_STEP = ("method", "keep", "where", "type", "slot", "blocks")
 _RECIPE_NAMES = {"model": "base", "name": "name", "encode": "encode", "accept": "accept"}
-"""Arguments, and what they are called in a recipe."""
+"""Arguments, and their names in a recipe."""
 
 
 def _check_purify(arguments: Inputs) -> RecipeArguments:
@@ -154,6 +155,6 @@ def _check_purify(arguments: Inputs) -> RecipeArguments:
     return waiting(read_recipe(json.dumps(recipe | {"purify": step})))
 
 
-PURIFY = JobKind("purify", WORK, RecipeArguments, _check_purify, make_kept, plan_kept)
+PURIFY = JobKind("purify", WORK, RecipeArguments, _check_purify, make_planned, plan_first)
 """Takes `model`, `method`, `keep`, `where`, `type`, `slot` and `blocks` as a recipe does, `name`, `encode` and
-`accept`; gives what `compose` does."""
+`accept`; returns the same as `compose`."""

@@ -30,19 +30,19 @@ from organs.registry.store.files import (
 FOLDER = "jobs"
 KEPT_SECONDS = 24 * 3600.0
 TOTAL_MAX_BYTES = 10 * 10**9
-"""Of all packs together; the oldest give way, the newest stays."""
+"""The limit of all packs together; the oldest are removed, the newest stays."""
 WRITING_SECONDS = 3600.0
-"""For so long a pack that is not whole is taken to be in the making."""
+"""An incomplete pack that is younger counts as in progress."""
 _KEY = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 def packs_folder(home: Path) -> Path:
-    """Where the packs of the registry in `home` lie, each in a folder of its own."""
+    """Return the folder of the packs of the registry in `home`; each pack has its own folder inside."""
     return home / FOLDER
 
 
 def new_pack(home: Path) -> Path:
-    """A new, empty folder for one pack; its name is not to be guessed. Raises DiskFull, StoreUnwritable, StoreError."""
+    """Create an empty folder with a secret name for one pack. Raises DiskFull, StoreUnwritable, StoreError."""
     folder = packs_folder(home) / secrets.token_hex(16)
     try:
         folder.mkdir(PRIVATE_FOLDER, parents=True)
@@ -52,7 +52,7 @@ def new_pack(home: Path) -> Path:
 
 
 def pack_file(home: Path, key: object, name: object) -> Path | None:
-    """The file `name` of the pack `key`, as a job's result names them; None where it is not there any more."""
+    """Return the file `name` of the pack `key`, as in a job's result; None if it was removed."""
     if not isinstance(key, str) or not isinstance(name, str) or not _KEY.fullmatch(key) or "/" in name:
         return None
     path = packs_folder(home) / key / name
@@ -75,28 +75,28 @@ def remove_old_packs(home: Path, now: float | None = None) -> None:
 
 
 def _is_being_written(folder: Path, age_seconds: float) -> bool:
-    """Whether somebody is still at it: the folder that a pack is made of goes when the pack is whole."""
+    """Return whether the pack is in progress: its source folder is removed when the pack is complete."""
     entries = list(folder.glob("*"))
     return age_seconds < WRITING_SECONDS and (not entries or any(one.is_dir() for one in entries))
 
 
 def _packs(folder: Path) -> list[tuple[float, int, Path]]:
-    """When each was made, in seconds since the epoch, and its size in bytes."""
+    """Return the time of each pack, in seconds since the epoch, and its size in bytes."""
     found = []
-    with suppress(OSError):  # there is none yet, or none that can be read
+    with suppress(OSError):  # the folder is absent or not readable
         for entry in os.scandir(folder):
             if _KEY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                with suppress(FileNotFoundError):  # another runner was quicker
+                with suppress(FileNotFoundError):  # another runner removed it
                     found.append((entry.stat().st_mtime, _size_bytes(Path(entry.path)), Path(entry.path)))
     return found
 
 
 def _size_bytes(folder: Path) -> int:
-    """Of all that lies in it, also in what a pack is being made of."""
+    """Return the size of all files inside, also of a pack in progress."""
     size_bytes = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            with suppress(FileNotFoundError):  # what was packed goes meanwhile
+            with suppress(FileNotFoundError):  # packed files are removed meanwhile
                 size_bytes += os.lstat(os.path.join(parent, name)).st_size
     return size_bytes
 
@@ -105,11 +105,11 @@ READ_BYTES = 1024 * 1024
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
 
 Advance = Callable[[int], None]
-"""Told how many bytes have been dealt with since it was told last."""
+"""Called with the number of bytes since the last call."""
 
 
 def _run(registry: LocalRegistry, arguments: ModelRequest, tell: Tell, _contributor: str) -> ExtractionJobResult:
-    """Both halves of the work take each byte once: out of the store, and into the pack."""
+    """Report the progress: each byte counts twice, read from the store and written to the pack."""
     tell(0.0, "reading the headers")
     name = parse_model_name(arguments.model)
     contents = registered_contents(registry, name)
@@ -118,7 +118,7 @@ def _run(registry: LocalRegistry, arguments: ModelRequest, tell: Tell, _contribu
     def advance(size_bytes: int) -> None:
         nonlocal done
         done += size_bytes
-        tell(min(done / max(total, 1), 1.0), "taking it apart" if 2 * done <= total else "packing")
+        tell(min(done / max(total, 1), 1.0), "extracting" if 2 * done <= total else "packing")
 
     remove_old_packs(registry.settings.home)
     pack = new_pack(registry.settings.home)
@@ -174,7 +174,7 @@ def _pieces(members: list[tuple[Path, bytes]], end_bytes: int, advance: Advance)
                     yield piece
                     advance(len(piece))
             yield bytes(_padded(size) - size)
-            file.unlink()  # so that the disk never has to hold two of it
+            file.unlink()  # so that the disk never holds it twice
     yield bytes(end_bytes)
 
 
@@ -194,4 +194,4 @@ def _padded(size: int) -> int:
 
 
 EXTRACT = JobKind("extract", WORK, ModelRequest, checked_model, _run, settled_model)
-"""Takes `model`; gives `file` in `pack`, which can be downloaded for a day, its `size_bytes` and `sha256`."""
+"""Takes `model`; returns `file` in `pack`, which can be downloaded for a day, its `size_bytes` and `sha256`."""

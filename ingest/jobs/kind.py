@@ -1,4 +1,4 @@
-"""What a kind of job is, and how its arguments are checked: they come from outside as JSON."""
+"""Kinds of jobs, and the checks of their arguments, which come from outside as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from organs.registry.local import LocalRegistry
 
 WORK, VALIDATE, INTAKE = "work", "validate", "intake"
 LANES = (WORK, VALIDATE, INTAKE)
-"""A runner works at one job of each lane at a time."""
+"""A runner runs one job of each lane at a time."""
 ALONE = (VALIDATE,)
-"""Lanes in which one job at a time is worked at by all runners of a registry together: they fill a machine's memory."""
+"""Lanes in which all runners of a registry together run one job at a time: such jobs fill a machine's memory."""
 
 Inputs = Mapping[str, object]
 """Arguments from outside: JSON that is not checked yet."""
@@ -24,11 +24,11 @@ Tell = Callable[[float, str], None]
 
 
 class Cancelled(Exception):
-    """The job is not to be done any more, or not by this runner: raised by `Tell`, to be let through."""
+    """The job was cancelled, or another runner has it. `Tell` raises it; do not catch it."""
 
 
 def unchanged(_registry: LocalRegistry, arguments: A, _contributor: str) -> A:
-    """Return the arguments: nothing of them depends on the registry."""
+    """Return the arguments unchanged: they do not depend on the registry."""
     return arguments
 
 
@@ -42,12 +42,12 @@ class JobKind(Generic[A]):
     arguments: type[A]
     """The class of the arguments, which wait in the queue as JSON."""
     check: Callable[[Inputs], A]
-    """Check arguments from outside. Raises BadInput, or another OrganError that says what is wrong. It must be quick,
+    """Check arguments from outside. Raises BadInput, or another OrganError with the problem. It must be quick,
     and reads nothing."""
     run: Callable[[LocalRegistry, A, Tell, str], Entity]
     """Do the job for the contributor whose name comes last, and return its result. The name of a model under `model`,
     or names under `models`, and the digest of an organ under `organ`, or digests under `organs`, become links. Raises
-    OrganError if it fails. It calls its third argument about every second: between two calls nobody can cancel it."""
+    OrganError if it fails. It calls its third argument about every second: between two calls it cannot be cancelled."""
     settle: Callable[[LocalRegistry, A, str], A] = unchanged
     """Check the arguments against the registry before the job waits, for the contributor of that name: models that do
     not exist, and what the contributor must not do, are refused at once. Raises OrganError. It must be quick, and read
@@ -59,11 +59,11 @@ def check_members(arguments: Inputs, known: Sequence[str]) -> None:
     strange = sorted(repr(name[:80]) for name in arguments if name not in known)
     if strange:
         takes = ", ".join(known) or "none"
-        raise BadInput(f"there is no argument {', '.join(strange[:10])} here; there is {takes}")
+        raise BadInput(f"unknown argument {', '.join(strange[:10])}; use {takes}")
 
 
 def text_or_none(arguments: Inputs, name: str, most: int) -> str | None:
-    """The text `name`, of at most `most` characters; None where it is left out. Raises BadInput."""
+    """Return the text `name`, of at most `most` characters; None if it is absent. Raises BadInput."""
     value = arguments.get(name)
     if value is None:
         return None
@@ -73,7 +73,7 @@ def text_or_none(arguments: Inputs, name: str, most: int) -> str | None:
 
 
 def whole_number(arguments: Inputs, name: str, default: int, least: int, most: int) -> int:
-    """The whole number `name`, `default` where it is left out. Raises BadInput."""
+    """Return the whole number `name`; `default` if it is absent. Raises BadInput."""
     value = arguments.get(name)
     if value is None:
         return default

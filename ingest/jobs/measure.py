@@ -1,4 +1,4 @@
-"""The kind `measure`: a registered model measured anew from its stored bytes, and held against what is recorded."""
+"""The kind `measure`: measure a registered model again from its stored bytes, and compare with the recorded values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TENSORS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A tensor with what is recorded of it."""
+    """A tensor with its recorded measures."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ def checked_model(arguments: Inputs) -> ModelRequest:
 
 
 def settled_model(registry: LocalRegistry, arguments: ModelRequest, _contributor: str) -> ModelRequest:
-    """Return the arguments with the version that the name means now; raises NotFound."""
+    """Return the arguments with the current version of the name; raises NotFound."""
     with registry.catalog.reading() as session:
         return ModelRequest(model=model_by_name(session, parse_model_name(arguments.model)).full_name)
 
@@ -66,7 +66,7 @@ def _run(registry: LocalRegistry, arguments: ModelRequest, tell: Tell, _contribu
     tell(0.0, "looking the tensors up")
     tensors = _tensors(registry, arguments.model)
     found = []
-    with threadpool_limits(1, "blas"):  # the machine's other processor answers requests
+    with threadpool_limits(1, "blas"):  # leaves the other processor for requests
         for number, tensor in enumerate(tensors):
             tell(number / len(tensors), f"measuring {tensor.name}")
             found.append((tensor, _remeasured(tensor.name, _measured(registry, tensor))))
@@ -94,7 +94,7 @@ def _tensor(placement: Placement, shape: str, digest: str, blobs: dict[Digest, B
 
 def _measured(registry: LocalRegistry, tensor: _Tensor) -> Measurement:
     if tensor.blob is None:
-        raise MissingBlob(f"{tensor.name} is recorded without its bytes")
+        raise MissingBlob(f"{tensor.name} has no stored bytes")
     with naming(tensor.name, tensor.blob.digest), registry.blobs.open(tensor.blob) as reader:
         return measure(RangeReader(reader).read, tensor.shape, dtype_by_name(tensor.dtype))
 
@@ -104,7 +104,7 @@ def _remeasured(name: str, measurement: Measurement) -> RemeasuredTensor:
 
 
 def _largest(found: Iterable[tuple[_Tensor, RemeasuredTensor]], measure: str) -> MeasuredDifference | None:
-    """Return the largest difference of a measure from what is recorded; None if no tensor has both."""
+    """Return the largest difference of a measure from its recorded value; None if no tensor has both."""
     pairs = ((tensor, tensor.recorded[measure], getattr(remeasured, measure)) for tensor, remeasured in found)
     known = [
         (abs(now - before), tensor.name) for tensor, before, now in pairs if now is not None and before is not None
@@ -116,5 +116,5 @@ def _largest(found: Iterable[tuple[_Tensor, RemeasuredTensor]], measure: str) ->
 
 
 MEASURE = JobKind("measure", WORK, ModelRequest, checked_model, _run, settled_model)
-"""Takes `model`; gives `tensors` with their numbers, and `differences`, the largest of each number to what is
-recorded."""
+"""Takes `model`; returns `tensors` with their numbers, and `differences`, the largest of each number from its recorded
+value."""

@@ -1,4 +1,4 @@
-"""The job kinds `inspect` and `publish`: a submission is inspected, or made a model of."""
+"""The job kinds `inspect` and `publish`: a submission is inspected, or published as a model."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def _publish(
 
 
 INSPECT = JobKind(INSPECT_NAME, INTAKE, SubmissionArguments, _checked, _inspect)
-"""Takes `submission`, an id; the result has it with its `state`."""
+"""Takes `submission`, an id; returns it with its `state`."""
 PUBLISH = JobKind(PUBLISH_NAME, INTAKE, SubmissionArguments, _checked, _publish)
-"""The same, and a model comes of it unless it is refused."""
+"""The same, and registers a model unless the submission is refused."""

@@ -35,7 +35,7 @@ from organs.registry.validation.texts import BUILT_IN_NAMES, built_in_texts
 
 TOKENS_LEAST, TOKENS_MOST = TOKENS_MIN, 512
 ROLES_TYPICAL = 4
-"""Base, chimera, control and a donor: for the progress alone."""
+"""Base, chimera, control and a donor: only for the progress."""
 
 _LOCK = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -63,12 +63,14 @@ def _texts(requested: object) -> tuple[str, ...]:
 
 
 def _settled(registry: LocalRegistry, arguments: ValidationRequest, _contributor: str) -> ValidationRequest:
-    """Return the arguments with the chimera's full name, by which its jobs are found."""
+    """Return the arguments with the chimera's full name, under which its jobs are listed."""
     text = arguments.chimera
     with registry.catalog.reading() as session:
         model = model_by_text(session, f"sha256:{text}" if _LOCK.fullmatch(text) else text)
         if chimera_of(session, model.id) is None:
-            raise NotComposedHere(f"{model.full_name} was not composed here, so there is no base to hold it against")
+            raise NotComposedHere(
+                f"{model.full_name} was not composed in this registry, so it has no base for a comparison"
+            )
         return replace(arguments, chimera=model.full_name)
 
 
@@ -89,7 +91,7 @@ def _run(registry: LocalRegistry, arguments: ValidationRequest, tell: Tell, _con
 
 
 class _Watched:
-    """Tells a job's progress by how many of the models have had their turn."""
+    """Reports a job's progress: the share of the models that have run."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -107,5 +109,5 @@ def _share(roles: Sequence[str]) -> float:
 
 
 VALIDATE = JobKind("validate", LANE, ValidationRequest, _checked, _run, _settled)
-"""Takes `chimera`, a name or the digest of a lock, `tokens` a text and `texts`, names of built-in ones; gives the
-verdict with all that it rests on."""
+"""Takes `chimera`, a name or the digest of a lock, `tokens` a text and `texts`, names of built-in ones; returns
+the verdict with its evidence."""

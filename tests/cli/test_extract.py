@@ -58,7 +58,7 @@ def test_a_folder_that_is_there_is_not_replaced_unless_forced(organ: Organ, mode
 def test_a_folder_with_other_things_is_not_even_replaced_by_force(organ: Organ, model: Path, tmp_path: Path) -> None:
     ended = organ("extract", model, "-o", tmp_path, "--force")
     assert (ended.status, ended.out) == (1, "")
-    assert "a folder with other things in it" in ended.err
+    assert "a folder with other content" in ended.err
     assert model.exists()
 
 

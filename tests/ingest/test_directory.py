@@ -171,8 +171,8 @@ def test_a_head_is_refused_wherever_it_is_cut() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "dtype", "said"),
     [
-        (b"", (1,), 0, "1 to 63 bytes"),
-        (b"x" * 64, (1,), 0, "1 to 63 bytes"),
+        (b"", (1,), 0, "it must have 1 to 63"),
+        (b"x" * 64, (1,), 0, "it must have 1 to 63"),
         (b"a\xff", (1,), 0, "printable ASCII"),
         (b"a", (), 0, "dimensions"),
         (b"a", (1,) * 5, 0, "dimensions"),
@@ -181,7 +181,7 @@ def test_a_head_is_refused_wherever_it_is_cut() -> None:
         (b"a", (2**62,), 0, "larger than any file"),
         (b"a", (31,), 2, "not a multiple"),
         (b"a", (1,), 4, "unknown or was removed"),
-        (b"a", (2,), 0, "takes 8 bytes, it has 4"),
+        (b"a", (2,), 0, "takes 8 bytes, but the file has 4"),
     ],
 )
 def test_a_head_that_means_nothing_is_refused(name: bytes, shape: tuple[int, ...], dtype: int, said: str) -> None:
@@ -283,9 +283,9 @@ def test_an_empty_folder_is_filled_and_anything_else_in_the_way_is_left_alone(tm
     link.symlink_to(empty)
     file.write_text("x")
     for target, said in (
-        (mine, "other things in it"),
-        (link, "no folder"),
-        (file, "no folder"),
+        (mine, "other content"),
+        (link, "not a folder"),
+        (file, "not a folder"),
         (mine / "a/b", "no such"),
     ):
         for force in (False, True):
@@ -384,7 +384,7 @@ def test_what_was_put_in_the_way_meanwhile_is_left_alone(tmp_path: Path) -> None
     source.write_bytes(little_model())
     target.mkdir()
     for force in (False, True):
-        with pytest.raises(BadSource, match="other things in it"):
+        with pytest.raises(BadSource, match="other content"):
             extracted(source, target, force=force, progress=lambda _: (target / "letter.txt").write_text("dear"))
         assert [path.name for path in target.iterdir()] == ["letter.txt"]
         (target / "letter.txt").unlink()

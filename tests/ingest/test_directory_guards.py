@@ -35,6 +35,6 @@ def test_a_folder_whose_manifest_is_not_ours_is_never_replaced(tmp_path: Path) -
     (project / "other" / "thesis.txt").write_text("years")
     (project / "manifest.json").write_text('{"name": "a web application"}')
     for force in (False, True):
-        with pytest.raises(BadSource, match="other things in it"):
+        with pytest.raises(BadSource, match="other content"):
             extracted(source, project, force=force)
     assert (project / "other" / "thesis.txt").read_text() == "years"

@@ -366,14 +366,19 @@ def answering(front: list[Values], measured: Callable[[Values], Any]) -> Callabl
 
 MEASURED = json.loads(json.dumps(measurement_values(Measurement(sample_size=64, theta=1.0, fingerprint=bytes(256)))))
 LIES: dict[str, tuple[list[Values], Callable[[Values], Any], str, str]] = {
-    "nothing but requests": ([{"read": [0, 1]}] * 10_000, lambda _: None, "crashed", "again and again"),
+    "nothing but requests": ([{"read": [0, 1]}] * 10_000, lambda _: None, "crashed", "same bytes"),
     "bytes of other files": ([{"read": [len(MODEL), 1]}], lambda _: None, "crashed", "outside the file"),
     "endless fields": ([FIELDS] * 3, lambda _: None, "crashed", "outside its place"),
     "two things at once": ([GOOD[0] | {"read": [0, 1]}], lambda _: None, "crashed", "members"),
     "a measurement instead": ([{"measured": 1, "measurement": MEASURED}], lambda _: None, "crashed", "members"),
     "a refusal of its own": ([{"refused": {"code": "bad-gguf", "sentence": "No."}}], lambda _: None, "bad-gguf", "No."),
     "an offset that is none": (changed(GOOD, ("tensors", 1, 3), 7), lambda _: None, "crashed", "not where it must be"),
-    "a measurement of nothing": (GOOD, lambda _: {"measured": 10**6, "measurement": MEASURED}, "crashed", "nobody"),
+    "a measurement of nothing": (
+        GOOD,
+        lambda _: {"measured": 10**6, "measurement": MEASURED},
+        "crashed",
+        "not requested",
+    ),
     "a digest beside it": (
         *(GOOD, lambda asked: {"measured": asked["measure"], "measurement": MEASURED, "digest": "0" * 64}),
         *("crashed", "members"),
@@ -469,7 +474,7 @@ def test_an_inspector_that_says_nothing_more_holds_nobody_up(
         start = partial(inspector_thread, serve=answering(front, lambda _: None))
         submission_id = asked_for(registry, f"eve{number}/slow", [whole(registry, f"eve{number}", MODEL)])
         after = attended(registry, submission_id, start_inspector=start)
-        assert after.row.reason == "It was stopped while it was inspected: no answer came for 0.05 s."
+        assert after.row.reason == "The inspection was stopped: no answer for 0.05 s."
         assert json.loads(after.row.findings)[0]["code"] == "limit"
         assert_nothing_is_left(registry)
 
@@ -539,7 +544,7 @@ def test_an_inspector_that_stops_in_the_middle_of_an_answer_is_stopped(monkeypat
 
     with (
         inspector_thread(0, False, stopping) as asked,
-        pytest.raises(Stopped, match=r"no answer came for 0.1 s") as stopped,
+        pytest.raises(Stopped, match=r"no answer for 0.1 s") as stopped,
     ):
         asked.front(memory_file(MODEL), lambda: None)
     assert stopped.value.is_limit
@@ -559,7 +564,7 @@ def test_an_inspector_that_does_not_read_is_killed_and_holds_up_no_thread(monkey
     ):
         monkeypatch.setattr(asked, "_kill", killed.set)
         errors = [one.exception(60) for one in [threads.submit(measure_large) for _ in range(3)]]
-        assert all("no answer came for 0.1 s" in str(error) for error in errors)
+        assert all("no answer for 0.1 s" in str(error) for error in errors)
         assert killed.is_set()
         with pytest.raises(Stopped):
             measure_large()

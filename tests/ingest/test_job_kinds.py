@@ -119,15 +119,15 @@ def test_graft_and_purify_are_recipes_of_one_step(kin: LocalRegistry) -> None:
 
 TEXT = "recipe_text"
 REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
-    ("compose", {}, BadInput, "one of recipe and recipe_text"),
-    ("compose", {TEXT: RECIPE_YAML, "recipe": {}}, BadInput, "one of recipe and recipe_text"),
+    ("compose", {}, BadInput, "either recipe, an object, or recipe_text"),
+    ("compose", {TEXT: RECIPE_YAML, "recipe": {}}, BadInput, "either recipe, an object, or recipe_text"),
     ("compose", {"recipe": [1]}, BadInput, "an object"),
     ("compose", {"recipe": "base: a"}, BadInput, "an object"),
     ("compose", {TEXT: ""}, BadInput, "a text of 1 to"),
     ("compose", {TEXT: "a" * 300_000}, BadInput, "a text of 1 to"),
     ("compose", {TEXT: "bse: a"}, BadRecipe, "did you mean base"),
     ("compose", {TEXT: "base: &a x"}, BadRecipe, "anchors"),
-    ("compose", {TEXT: RECIPE_YAML, "command": "rm"}, BadInput, "no argument 'command'"),
+    ("compose", {TEXT: RECIPE_YAML, "command": "rm"}, BadInput, "unknown argument 'command'"),
     ("compose", {TEXT: "base: local/nobody"}, NotFound, "no model is registered"),
     ("compose", {TEXT: "base: ../../etc"}, BadName, "is no"),
     ("compose", {TEXT: "base: local/base"}, NotComposable, "Nothing of local/base@1 is replaced"),
@@ -136,7 +136,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("graft", {"base": "local/base", "donor": None}, BadRecipe, "from"),
     ("graft", {"base": "local/base", "donor": "local/nobody", "type": "organ"}, NotComposable, "local/nobody"),
     ("graft", {"base": "local/base", "donor": "local/stranger", "type": "organ"}, NotComposable, "unrelated-lineage"),
-    ("graft", {"base": "local/base", "donor": "local/tuned", "where": "x"}, BadInput, "no argument 'where'"),
+    ("graft", {"base": "local/base", "donor": "local/tuned", "where": "x"}, BadInput, "unknown argument 'where'"),
     ("purify", {"model": "local/base"}, BadRecipe, "method"),
     ("purify", {"model": "local/base", "method": "spectral", "keep": 2}, BadRecipe, "above 0 and at most 1"),
     (
@@ -149,16 +149,16 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("measure", {"model": 5}, BadInput, "a text"),
     ("measure", {"model": "local/nobody"}, NotFound, "no model is registered"),
     ("extract", {"model": "../base"}, BadName, "is no"),
-    ("extract", {"model": "local/base", "to": "/etc"}, BadInput, "no argument 'to'"),
+    ("extract", {"model": "local/base", "to": "/etc"}, BadInput, "unknown argument 'to'"),
     ("validate", {}, BadInput, "chimera is missing"),
-    ("validate", {"chimera": "local/base"}, NotFound, "was not composed here"),
+    ("validate", {"chimera": "local/base"}, NotFound, "was not composed in this registry"),
     ("validate", {"chimera": "0" * 64}, NotFound, "no model or chimera"),
     ("validate", {"chimera": "local/base", "tokens": 31}, BadInput, "from 32 to 512"),
     ("validate", {"chimera": "local/base", "tokens": 513}, BadInput, "from 32 to 512"),
     ("validate", {"chimera": "local/base", "texts": []}, BadInput, "code, prose"),
     ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "code, prose"),
     ("validate", {"chimera": "local/base", "texts": [["code"]]}, BadInput, "code, prose"),
-    ("validate", {"chimera": "local/base", "runtime": "sh -c {model}"}, BadInput, "no argument 'runtime'"),
+    ("validate", {"chimera": "local/base", "runtime": "sh -c {model}"}, BadInput, "unknown argument 'runtime'"),
 ]
 
 

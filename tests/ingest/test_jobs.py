@@ -119,7 +119,7 @@ def test_a_report_is_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
     ("kind", "arguments", "error", "says"),
     [
         ("nothing", {}, BadInput, "unknown kind of job 'nothing'"),
-        ("report", {"modle": "x"}, BadInput, "no argument 'modle'"),
+        ("report", {"modle": "x"}, BadInput, "unknown argument 'modle'"),
         ("report", {"limit": 0}, BadInput, "from 1 to 1,000"),
         ("report", {"limit": True}, BadInput, "whole number"),
         ("report", {"limit": 2.5}, BadInput, "whole number"),

@@ -110,7 +110,7 @@ def test_a_no_ends_it_at_once(
 def test_a_registry_that_takes_nothing_is_not_asked_for_ever(fake: FakeRegistry, tmp_path: Path) -> None:
     stuck = as_json(UPLOAD, 202)
     fake.fails = lambda asked: stuck if asked.method == "PATCH" else None
-    with pytest.raises(BadReply, match="takes no more bytes"):
+    with pytest.raises(BadReply, match="refuses more bytes"):
         pushed(fake, write(tmp_path, little_model()))
 
 

@@ -178,7 +178,7 @@ def test_an_organ_that_was_trained_makes_another_model_and_it_is_told_which(
     assert ended.out.startswith("local/taken@1: 10 organs, ")
     said = "little.gguf is not the file that the folder was made from: edited organs: blk.0.ffn_up.weight"
     found, stated = digest_of(data), digest_of({one.name: old for one, old in block_tensors()}[UP_NAME])
-    wrong = f"{UP}: its values have the SHA-256 {found}, the manifest states {stated}"
+    wrong = f"{UP}: the SHA-256 of its values is {found}, but the manifest states {stated}"
     assert ended.err == f"  note: {said}\n  note: {wrong}\n"
     after = row_counts(registry)
     assert (after["organs"], after["blobs"]) == (before["organs"] + 1, before["blobs"] + 1), "its header is known"
@@ -201,7 +201,7 @@ def test_a_digest_that_does_not_match_is_reported_where_the_manifest_states_no_d
         del file["sha256"]
     (taken / "manifest.json").write_text(json.dumps(manifest))
     ended = organ.done("ingest", taken)
-    assert f"note: {UP}: its values have the SHA-256 {stated}, the manifest states {'0' * 64}" in ended.err
+    assert f"note: {UP}: the SHA-256 of its values is {stated}, but the manifest states {'0' * 64}" in ended.err
 
 
 def parents(organ: Organ, model: str) -> list[tuple[str, str, str, str]]:
@@ -269,7 +269,7 @@ def test_an_organ_of_another_type_or_shape_gets_a_fresh_header(
     spec, data = weights(UP_NAME, shape, 3, dtype)
     write_organ(taken / UP, spec, data)
     ended = organ.done("ingest", taken)
-    assert "the header of little.gguf is written anew: another type or shape: blk.0.ffn_up.weight" in ended.err
+    assert "the header of little.gguf is rewritten: another type or shape: blk.0.ffn_up.weight" in ended.err
     ended = organ.done("assemble", taken, "-o", tmp_path / "edited.gguf")
     expected = [(spec, data) if one.name == UP_NAME else (one, old) for one, old in block_tensors()]
     assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), expected)
@@ -311,7 +311,7 @@ def test_without_the_kept_header_the_metadata_of_the_manifest_make_one(
     (taken / "header.bin").unlink()
     change_manifest(taken, lambda values: values["files"][0].pop("header"))
     ended = organ.done("assemble", taken, "-o", tmp_path / "fresh.gguf")
-    assert "written anew: none came with the folder" in ended.err
+    assert "rewritten: none came with the folder" in ended.err
     assert (tmp_path / "fresh.gguf").read_bytes() == little_model(), "our own writer made the original"
     assert "the original file" in ended.out
 
@@ -365,8 +365,8 @@ def test_a_manifest_of_other_tools_gets_a_fresh_header(
     folder = foreign(tmp_path / "foreign", manifest, key, form)
     ended = organ.done("assemble", folder, "-o", tmp_path / "made.gguf")
     assert (tmp_path / "made.gguf").read_bytes() == little_model()
-    assert "the header of foreign.gguf is written anew: none came with the folder" in ended.err
-    assert ("left out: metadata 'odd'" in ended.err) == ("odd" in manifest["metadata"])
+    assert "the header of foreign.gguf is rewritten: none came with the folder" in ended.err
+    assert ("omitted: metadata 'odd'" in ended.err) == ("odd" in manifest["metadata"])
     assert organ.done("ingest", folder).out.startswith("local/foreign@1: 10 organs")
     reader = gguf.GGUFReader(tmp_path / "made.gguf")
     assert [str(one.name) for one in reader.tensors] == [spec.name for spec, _ in FOREIGN_TENSORS]
