@@ -145,7 +145,7 @@ def test_what_the_database_would_cut_is_refused(session: Session) -> None:
     ("field", "value", "sentence"),
     [
         ("title", "x" * 201, "The title has 201 characters; 200 are allowed."),
-        ("title", "two\nlines", "The title is one line"),
+        ("title", "two\nlines", "must be one line"),
         ("title", "a\u202eb", "without control characters"),
         ("title", 7, "The title must be a text."),
         ("title", "a\0b", "NUL"),

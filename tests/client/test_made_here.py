@@ -303,7 +303,7 @@ def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in
             assert (out / path.relative_to(tmp_path / "due")).read_bytes() == path.read_bytes()
     for model, place, said in (
         ("tuned", out / "tuned", "there already"),
-        ("tuned", tmp_path, "a folder with other things"),
+        ("tuned", tmp_path, "a folder with other content"),
         ("tuned", out / "no" / "where", "no such folder"),
         ("nobody", out / "x", "no model is registered as local/nobody"),
         (str(out), out / "x", "no model of that name is registered"),
