@@ -309,7 +309,7 @@ def _print_submission(one: SubmissionReview) -> None:
             "organs": f"{model.organs:,}, {model.organs_new:,} of them new here",
             "mean θ": theta_text(model.mean_theta),
             "title": model.title or "–",
-            "licence": model.license or "none is stated",
+            "license": model.license or "none is stated",
             "base": model.base or "none is named",
             "tags": ", ".join(model.tags) or "–",
         }

@@ -173,7 +173,7 @@ def print_chimera(chimera: Chimera) -> None:
     click.echo(f"\nA chimera, lock sha256:{chimera.lock_id}")
     for parent in chimera.parents:
         acts = ", ".join(parent.acts) or "its own organs"
-        print_sentence(f"from {parent.model}, {parent.license or 'licence unknown'}: {acts}")
+        print_sentence(f"from {parent.model}, {parent.license or 'license unknown'}: {acts}")
     click.echo()
     print_changes(chimera.changes)
     if chimera.computed:
@@ -214,7 +214,7 @@ def _how_made(one: MadeOrgan) -> str:
 FILES_SHOWN = 4
 EDGES_SHOWN = 12
 PARTIAL_MODEL = "partial model"
-FACTS_SHOWN = ("licence", "context length", "vocabulary", "tokenizer")
+FACTS_SHOWN = ("license", "context length", "vocabulary", "tokenizer")
 _SHOW_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
 
 _METHODS = {
@@ -305,7 +305,7 @@ def print_organ(organ: Organ) -> None:
 
 
 def _print_facts(model: Model) -> None:
-    """Print the licence, the most important metadata, and the files; all metadata is in the JSON."""
+    """Print the license, the most important metadata, and the files; all metadata is in the JSON."""
     facts = [(name, model.facts[name]) for name in FACTS_SHOWN if name in model.facts]
     facts += [
         ("file", f"{file.name}, {size_text(file.size_bytes)}, sha256:{file.sha256[:12]}")

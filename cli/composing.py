@@ -92,7 +92,7 @@ def print_plan(result: ComposeResult, output: Path | None) -> None:
         print_findings(serious(result.findings))
         return
     parents = ", ".join(one.model for one in plan.parents[1:])
-    print_sentence(f"{plan.base}{f' with {parents}' if parents else ''}; licences: {plan.license}")
+    print_sentence(f"{plan.base}{f' with {parents}' if parents else ''}; licenses: {plan.license}")
     if result.findings:
         click.echo()
         print_findings(result.findings)

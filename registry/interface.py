@@ -69,7 +69,7 @@ class Registry(Protocol):
         """
 
     def count(self, query: str = "") -> FacetCounts:
-        """Return how many organs match, by type, slot, dtype, architecture, licence and θ. Raises BadQuery.
+        """Return how many organs match, by type, slot, dtype, architecture, license and θ. Raises BadQuery.
 
         Organs are counted at all of their places: `like:` and `unique:` change nothing.
         """

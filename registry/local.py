@@ -108,7 +108,7 @@ class LocalRegistry:
             return search_organs(session, parse_query(query), limit, after)
 
     def count(self, query: str = "") -> FacetCounts:
-        """Return how many organs match, by type, slot, dtype, architecture, licence and θ."""
+        """Return how many organs match, by type, slot, dtype, architecture, license and θ."""
         with self.catalog.reading() as session:
             return count_organs(session, parse_query(query))
 

@@ -29,8 +29,8 @@ from organs.registry.catalog.queries.models import (
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.search import nearest
 from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.compose.licences import differing_licence
-from organs.registry.compose.metadata import LICENCE_KEY
+from organs.registry.compose.licenses import differing_license
+from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_yaml
 from organs.registry.digest import Digest
@@ -97,7 +97,7 @@ class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
             ("title", self.title),
             ("kind", self.kind),
             ("architecture", self.architecture),
-            ("licence", self.license),
+            ("license", self.license),
             ("parameters", count_text(self.parameters)),
             ("size", size_text(self.size_bytes)),
             ("mean θ", theta_text(self.mean_theta)),
@@ -150,7 +150,7 @@ def model_page(session: Session, row: tables.Model) -> Model:
         composed=_composed(session, row),
         lineage=lineage.edges,
         lineage_left_out=lineage.left_out,
-        findings=(*_licence_findings(row, metadata), *lineage.findings),
+        findings=(*_license_findings(row, metadata), *lineage.findings),
     )
 
 
@@ -171,10 +171,10 @@ def _ingest(session: Session, row: tables.Model) -> IngestSummary | None:
     return msgspec.json.decode(ingest.report, type=IngestSummary)
 
 
-def _licence_findings(row: tables.Model, metadata: Sequence[tables.ModelMetadata]) -> list[Finding]:
-    """Return a finding if the listed licence is not that of the header: its contributor stated or edited another."""
-    in_header = next((entry.value for entry in metadata if entry.key == LICENCE_KEY), None)
-    sentence = differing_licence(row.license, None if in_header is None else shown_text(in_header, LICENSE_MAX))
+def _license_findings(row: tables.Model, metadata: Sequence[tables.ModelMetadata]) -> list[Finding]:
+    """Return a finding if the listed license is not that of the header: its contributor stated or edited another."""
+    in_header = next((entry.value for entry in metadata if entry.key == LICENSE_KEY), None)
+    sentence = differing_license(row.license, None if in_header is None else shown_text(in_header, LICENSE_MAX))
     return [] if sentence is None else [Finding(Severity.WARN, "license-differs", sentence)]
 
 

@@ -88,7 +88,7 @@ SAMPLES: tuple[OrganError, ...] = (
     NameTaken("ada/tiny", "ada/tiny@1", 2),
     TooSlow(2.5),
     NotAssemblable("ada/tiny@1", ["a shard is missing", "a header is missing"]),
-    NotComposable(["other widths", "other heads"], ["strangers", "licence-differs"]),
+    NotComposable(["other widths", "other heads"], ["strangers", "license-differs"]),
     WrongOffset(Upload(received_bytes=5)),
     BytesLost(),
     NoSandbox(["no namespaces"]),

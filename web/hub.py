@@ -114,7 +114,7 @@ class Repository:
     commits_by_tag: dict[str, str]
     downloads: int
     tags: list[str]
-    """By which the hub's clients filter: the library, the architecture, the licence."""
+    """By which the hub's clients filter: the library, the architecture, the license."""
 
     def entry(self, path: str) -> Entry:
         """Return the file at `path`; raises EntryMissing."""

@@ -10,7 +10,7 @@ TABLE_END = "<!-- end of tables -->"
 
 DATA = {
     "code": "Python's standard library",
-    "prose": "English documentation: docstrings, `pydoc` topics, manual pages, licences, package notes",
+    "prose": "English documentation: docstrings, `pydoc` topics, manual pages, licenses, package notes",
 }
 
 
@@ -74,7 +74,7 @@ def _card(files: list[tuple[plan.Shipped, dict[str, Any]]]) -> str:
         alike = found["correlation"]
         range_text = f"the mean of twelve tensors, from {alike['least']:.3f} to {alike['most']:.3f}"
         facts.append(("Correlation with A", f"{alike['mean']:.3f} over the feed-forward organs ({range_text})"))
-    facts.append(("Licence", "Apache-2.0"))
+    facts.append(("License", "Apache-2.0"))
     table = "\n".join(f"| {key} | {value} |" for key, value in facts)
     written = "\n\n".join(f"```text\n{_sample(found, kind)}\n```" for kind in ("code", "prose"))
     return f"""{heading}

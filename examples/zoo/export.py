@@ -12,7 +12,7 @@ from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name,
 from organs.registry.gguf.quants import quantize
 
 PUBLISHER = "organ registry"
-LICENCE = "apache-2.0"
+LICENSE = "apache-2.0"
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7}
 QUANTIZATION_VERSION = 2
 TOTAL_LIMIT_BYTES = 24_000_000
@@ -56,7 +56,7 @@ def _general(shipped: plan.Shipped, kind: str) -> list[KeyValue]:
         _text("general.basename", shipped.base_name),
         _text("general.description", shipped.description),
         _text("general.size_label", shipped.size_label),
-        _text("general.license", LICENCE),
+        _text("general.license", LICENSE),
         _texts("general.tags", ["zoo", *shipped.tags]),
         _texts("general.languages", ["en"]),
     ]

@@ -1,7 +1,7 @@
 """The texts that the zoo learns from: what a Unix machine with Python has on its disk.
 
 *Code* is Python's standard library. *Prose* is the documentation beside it: docstrings, `pydoc` topics, manual pages,
-licences and package notes. Nothing of it is shipped. A document goes to the held-out split by the digest of its name,
+licenses and package notes. Nothing of it is shipped. A document goes to the held-out split by the digest of its name,
 and the docstrings of a module go where the module goes; a paragraph of prose that was met before is left out.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 MANUAL_FOLDER = Path("/usr/share/man")
 DOC_FOLDER = Path("/usr/share/doc")
-LICENCE_FOLDER = Path("/usr/share/common-licenses")
+LICENSE_FOLDER = Path("/usr/share/common-licenses")
 MANUAL_SECTIONS = ("man1", "man2", "man3", "man4", "man5", "man7", "man8")
 SKIPPED_FOLDERS = frozenset({"site-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "encodings"})
 GENERATED_FILES = frozenset({"pydoc_data/topics.py", "html/entities.py"})
@@ -83,8 +83,8 @@ def _prose_files(sources: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield from _topics(Path(sysconfig.get_paths()["stdlib"]) / "pydoc_data" / "topics.py")
     for name, source in sources.items():
         yield name, _docstrings(source)
-    for path in sorted(LICENCE_FOLDER.glob("*")):
-        yield f"licence/{path.name}", _read(path)
+    for path in sorted(LICENSE_FOLDER.glob("*")):
+        yield f"license/{path.name}", _read(path)
     yield from _spread(list(_manual_pages()))
     for path in sorted(DOC_FOLDER.glob("*/README*")) + sorted(DOC_FOLDER.glob("*/copyright")):
         yield path.as_posix(), _read(path)

@@ -13,7 +13,7 @@ from organs.registry.catalog.records import (
     Edits,
 )
 from organs.registry.catalog.vocabulary import checked_text
-from organs.registry.compose.licences import licence_problem
+from organs.registry.compose.licenses import license_problem
 from organs.registry.digest import Digest
 from organs.registry.entities.published import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from organs.registry.errors import BadInput, BadValue, field_errors
@@ -69,9 +69,9 @@ def _description(value: object) -> str:
     return text
 
 
-def _licence(value: object) -> str:
-    text = " ".join(_text(value, "the licence", TITLE_MAX).split())
-    wrong = licence_problem(text) if text else None
+def _license(value: object) -> str:
+    text = " ".join(_text(value, "the license", TITLE_MAX).split())
+    wrong = license_problem(text) if text else None
     if wrong is not None:
         raise BadValue(wrong)
     return text
@@ -102,7 +102,7 @@ def _sentence(text: str) -> str:
 _READERS: dict[str, Callable[[object], object]] = {
     "title": _line("the title", TITLE_MAX),
     "description": _description,
-    "license": _licence,
+    "license": _license,
     "base": _line("the base", BASE_MAX),
     "tags": _tags,
 }
@@ -370,7 +370,7 @@ def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
         for name, limit in limits.items()
     }
     tags = _manifest_tags(values.get("tags"), reasons)
-    wrong = licence_problem(texts["license"]) if texts["license"] else None
+    wrong = license_problem(texts["license"]) if texts["license"] else None
     if wrong is not None:
         reasons.add("metadata.license", wrong.rstrip("."))
     return StatedMetadata(texts["title"], texts["description"], texts["license"], texts["base"], tags)

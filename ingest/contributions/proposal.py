@@ -30,7 +30,7 @@ from organs.registry.catalog.queries.organs import models_with_most_organs_of
 from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.queries.submissions import refused_with_digest
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.licences import AND, differing_licence, terms_of
+from organs.registry.compose.licenses import AND, differing_license, terms_of
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import misfit_sentence, parts_of
 from organs.registry.digest import Digest
@@ -269,7 +269,7 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
             yield SubmissionFinding(WARN, "unassemblable", sentence)
         for flag in file.flags:
             yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
-    yield from _of_licence(proposed.license, header.text("general.license"))
+    yield from _of_license(proposed.license, header.text("general.license"))
     yield from _of_name(header, name)
     if proposed.kind == "model" and not proposed.complete and proposed.base is None:
         sentence = "It has only some organs of its header, and names no base with the others: state its base."
@@ -286,18 +286,18 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
         yield SubmissionFinding(NOTE, "chat-template", sentence)
 
 
-def _of_licence(licence: str | None, in_header: str | None) -> Iterator[SubmissionFinding]:
-    differing = differing_licence(licence, in_header)
+def _of_license(license: str | None, in_header: str | None) -> Iterator[SubmissionFinding]:
+    differing = differing_license(license, in_header)
     if differing is not None:
         yield SubmissionFinding(WARN, "license-differs", differing)
-    if licence is None:
-        sentence = "No licence is stated, so nobody may use it: state one, such as Apache-2.0 or CC-BY-4.0."
+    if license is None:
+        sentence = "No license is stated, so nobody may use it: state one, such as Apache-2.0 or CC-BY-4.0."
         yield SubmissionFinding(WARN, "no-license", sentence)
         return
-    stated = [part.strip("() ") for item in licence.split(AND) for part in item.split(" OR ")]
+    stated = [part.strip("() ") for item in license.split(AND) for part in item.split(" OR ")]
     unknown = [part for part in stated if part and terms_of(part) is None]
     if unknown:
-        sentence = f"The licence {_shown(unknown[0])} is unknown; use an SPDX identifier such as MIT."
+        sentence = f"The license {_shown(unknown[0])} is unknown; use an SPDX identifier such as MIT."
         yield SubmissionFinding(NOTE, "unknown-license", sentence)
 
 

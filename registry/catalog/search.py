@@ -217,7 +217,7 @@ SYNONYMS = {
 """Common names of the types. They are not accepted; messages suggest the type for them."""
 
 _ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
-_LICENSE = Field("license", Kind.NAME, "the model's licence; none where it states none")
+_LICENSE = Field("license", Kind.NAME, "the model's license; none where it states none")
 _BY = Field("by", Kind.NAME, "who added the model")
 _MODEL = Field("model", Kind.NAME, "the model: namespace/name, or acme/*")
 

@@ -422,7 +422,7 @@ class Placement(MeasureColumns, Base):
 class Facet(Base):
     """A combination of values that searches filter by. Every placement has one; there are some thousands.
 
-    A missing architecture or licence is the empty text.
+    A missing architecture or license is the empty text.
     """
 
     __tablename__ = "facets"

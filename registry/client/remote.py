@@ -140,7 +140,7 @@ class RemoteRegistry:
         return self.connection.read(OrganPage, f"{API}/organs", q=query, limit=limit, after=after)
 
     def count(self, query: str = "") -> FacetCounts:
-        """Return how many organs match, by type, slot, dtype, architecture, licence and θ."""
+        """Return how many organs match, by type, slot, dtype, architecture, license and θ."""
         parse_query(query)
         return self.connection.read(FacetCounts, f"{API}/facets", q=query)
 

@@ -10,7 +10,7 @@
     build          make a plan or a lock
     cost           the cost of planning, estimated in advance
     fitting        whether organs and low-rank adapters (LoRA) fit a base
-    licences       SPDX expressions, and combinations of licences that deserve a warning
+    licenses       SPDX expressions, and combinations of licenses that deserve a warning
     metadata       the header entries of a chimera that differ from its base's
     models         parents: models for composing, from the registry or from files
     planner        plan a recipe

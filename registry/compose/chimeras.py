@@ -29,7 +29,7 @@ from organs.registry.catalog.queries.models import (
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
-from organs.registry.compose.licences import combined_licence
+from organs.registry.compose.licenses import combined_license
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
@@ -96,7 +96,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         recipe=recipe_file(recipe),
         recipe_yaml=recipe_yaml(recipe),
         parents=parents,
-        license=combined_licence({parent.model: parent.license for parent in parents}).text,
+        license=combined_license({parent.model: parent.license for parent in parents}).text,
         findings=in_order(
             [*_withdrawn(session, parents, row), *stored_findings(row.findings)],
             recipe.accept,
@@ -191,19 +191,19 @@ def _withdrawn(session: Session, parents: Sequence[ParentModel], row: ChimeraRow
 
 
 def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentModel, ...]:
-    """Return the parents in the order of the recipe; a licence is known if the model is still registered."""
+    """Return the parents in the order of the recipe; a license is known if the model is still registered."""
     origins = _origins(row)
     acts: dict[str, set[str]] = {label: set() for label in origins.parents}
     for name in origins.parts:
         label, done = origins.of(name) or ("", ())
         acts[label].update(done)
-    licences: dict[str, str | None] = {}
+    licenses: dict[str, str | None] = {}
     for parent, act in recorded_parents(session, model.id):
-        licences[parent.full_name] = parent.license
+        licenses[parent.full_name] = parent.license
         if act == ADAPTER and parent.id != row.base_model_id and parent.full_name in acts:
             acts[parent.full_name].add(act)
     return tuple(
-        ParentModel(model=label, license=licences.get(label), acts=acts_in_order(acts[label]))
+        ParentModel(model=label, license=licenses.get(label), acts=acts_in_order(acts[label]))
         for label in origins.parents
     )
 
@@ -365,7 +365,7 @@ def _facts(model: Model) -> list[tuple[str, str]]:
         ("registered as", model.full_name),
         ("digest", f"sha256:{model.digest}"),
         ("architecture", model.architecture or "not stated"),
-        ("licence", model.license or "not stated"),
+        ("license", model.license or "not stated"),
         ("parameters", count_text(model.parameters)),
         ("tensors", str(model.tensors)),
         ("size", size_text(model.size_bytes)),
@@ -375,14 +375,14 @@ def _facts(model: Model) -> list[tuple[str, str]]:
 
 
 def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
-    """Return the sections on parents with licences, findings, θ, prediction, verdict, recipe and use."""
-    lines = ["## Parents", "", "| model | licence | contribution |", "|---|---|---|"]
+    """Return the sections on parents with licenses, findings, θ, prediction, verdict, recipe and use."""
+    lines = ["## Parents", "", "| model | license | contribution |", "|---|---|---|"]
     lines += [_row(parent.model, parent.license or "not stated", _acts(parent.acts)) for parent in chimera.parents]
-    lines += ["", f"Licences: {_text(chimera.license)}", ""]
+    lines += ["", f"Licenses: {_text(chimera.license)}", ""]
     lines += ["| from | type | blocks | organs | done | θ before | θ after |", "|---|---|---|---|---|---|---|"]
     lines += [_change_row(change) for change in chimera.changes]
     findings = [finding for finding in chimera.findings if finding.severity is not Severity.INFO]
-    findings += [finding for finding in chimera.findings if finding.code.startswith("licence-")]
+    findings += [finding for finding in chimera.findings if finding.code.startswith("license-")]
     lines += ["", "## Findings", ""]
     lines += [f"- {finding.severity.value}, {_text(finding.code)}: {_text(finding.sentence)}" for finding in findings]
     lines += [] if findings else ["No warnings."]

@@ -28,7 +28,7 @@ from organs.registry.compose.fitting import (
     misplaced,
     odd_weights,
 )
-from organs.registry.compose.licences import combined_licence
+from organs.registry.compose.licenses import combined_license
 from organs.registry.compose.models import (
     Facts,
     Library,
@@ -484,13 +484,13 @@ def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
 
 
 def check_pair(base: Parent, donor: Parent) -> list[Finding]:
-    """Return all findings on the two models: as wholes first, then by type, then on licences.
+    """Return all findings on the two models: as wholes first, then by type, then on licenses.
 
     A refusal of one type does not affect the others: `fit_by_type` has the findings of each. An adapter is checked as
     an adapter.
     """
-    licences = combined_licence({base.label: base.license, donor.label: donor.license}).findings
-    of_both = [*check_yanked((base, donor)), *licences]
+    licenses = combined_license({base.label: base.license, donor.label: donor.license}).findings
+    of_both = [*check_yanked((base, donor)), *licenses]
     if donor.header.text("general.type") == "adapter":
         return _each_once([*_of_base(base), *check_adapter(base, donor), *of_both])
     facts = facts_of(base), facts_of(donor)
@@ -527,7 +527,7 @@ def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None =
 def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
     """Return the findings on all replacements together: refusals, warnings and information, a few for each donor.
 
-    Requests that led to no replacement are not checked here, and neither are licences: see `combined_licence`.
+    Requests that led to no replacement are not checked here, and neither are licenses: see `combined_license`.
     """
     ours = facts_of(base)
     replaced = {replacement.before.name for replacement in replacements}

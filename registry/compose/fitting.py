@@ -191,7 +191,7 @@ def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
 
     Refuses `not-an-adapter`, `adapter-not-lora`, `architecture-differs`, `adapter-misfit`, `non-finite-weights` and
     `dtype-refused` (values that cannot be decoded); warns of `adapter-base-differs`; reports `adapter-rank`.
-    Licences are not checked here.
+    Licenses are not checked here.
     """
     pairs = factor_pairs(adapter)
     if not pairs and adapter.header.text("general.type") != "adapter":

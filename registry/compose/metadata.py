@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from organs.registry.compose.licences import licence_expression
+from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import Parent
 from organs.registry.compose.recipe import MetadataChange
@@ -86,7 +86,7 @@ def _clean(text: str) -> str:
 
 
 NAME_KEY = "general.name"
-LICENCE_KEY = "general.license"
+LICENSE_KEY = "general.license"
 NAMED_PARENTS_MAX = 3
 QUANTIZATION_VERSION = 2
 """Version of the layout of quantised blocks; ggml has had no other since 2023."""
@@ -139,7 +139,7 @@ def set_entries(
         KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
         *_parent_entries(parents),
         *_type_entries(base, tensors),
-        *_licence_entries(parents),
+        *_license_entries(parents),
         *(_changed_entry(base.header, change) for change in changes),
     ]
     return tuple({entry.key: entry for entry in entries}.values())
@@ -162,12 +162,12 @@ def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
                 yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, value)
 
 
-def _licence_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
-    """Return all licences if the parents' differ: otherwise a chimera of this one would inherit only the base's."""
+def _license_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
+    """Return all licenses if the parents' differ: otherwise a chimera of this one would inherit only the base's."""
     base = parents[0]
-    expression = licence_expression({parent.label: parent.license for parent in parents}) or base.stated_licence
+    expression = license_expression({parent.label: parent.license for parent in parents}) or base.stated_license
     if expression is not None:
-        yield KeyValue(LICENCE_KEY, ValueType.STRING, expression)
+        yield KeyValue(LICENSE_KEY, ValueType.STRING, expression)
 
 
 def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:

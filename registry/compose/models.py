@@ -94,8 +94,8 @@ class Parent:
     """The id of its row; None for a file."""
     yanked: tuple[str | None, str] | None = None
     """The day on which it was yanked, and the reason; None for other models."""
-    stated_licence: str | None = None
-    """The licence that its contributor stated, if it differs from the header."""
+    stated_license: str | None = None
+    """The license that its contributor stated, if it differs from the header."""
     by_name: Mapping[str, Part] = field(init=False, repr=False, compare=False)
     by_slot: Mapping[Slot, Part] = field(init=False, repr=False, compare=False)
 
@@ -106,8 +106,8 @@ class Parent:
 
     @property
     def license(self) -> str | None:
-        """The licence that the contributor stated, else that of the header."""
-        return self.stated_licence or self.header.text("general.license")
+        """The license that the contributor stated, else that of the header."""
+        return self.stated_license or self.header.text("general.license")
 
 
 CACHED_MAX = 256
@@ -223,7 +223,7 @@ class Facts:
     tokenizer_pre: str | None
     tied_embeddings: bool | None
     """Whether the token embedding is also the output matrix; None without a token embedding."""
-    licence: str | None
+    license: str | None
     size_label: str | None
     """The size in the model's name: `7B`."""
 
@@ -263,7 +263,7 @@ def facts_of(parent: Parent) -> Facts:
         tokenizer_model=_text(parent.header, "tokenizer.ggml.model"),
         tokenizer_pre=_text(parent.header, "tokenizer.ggml.pre"),
         tied_embeddings=_is_tied(parent),
-        licence=_bounded(parent.license),
+        license=_bounded(parent.license),
         size_label=_text(parent.header, "general.size_label"),
     )
 
@@ -490,7 +490,7 @@ class RegisteredLibrary:
             complete=model.complete,
             model_id=model.id,
             yanked=_yanked(model),
-            stated_licence=_stated_licence(model, read.header.text("general.license")),
+            stated_license=_stated_license(model, read.header.text("general.license")),
         )
 
 
@@ -500,8 +500,8 @@ def _yanked(model: Model) -> tuple[str | None, str] | None:
     return None if model.changed_at is None else model.changed_at.date().isoformat(), model.state_reason or ""
 
 
-def _stated_licence(model: Model, in_header: str | None) -> str | None:
-    """Return the licence that was stated for a model, if it differs from the header."""
+def _stated_license(model: Model, in_header: str | None) -> str | None:
+    """Return the license that was stated for a model, if it differs from the header."""
     stored = None if in_header is None else shown_text(in_header, LICENSE_MAX)
     return None if model.license == stored else model.license
 

@@ -145,8 +145,8 @@ class Plan:
     drops: tuple[str, ...]
     findings: tuple[Finding, ...]
     prediction: Prediction
-    licence: str
-    """The licences of all parents together, for people."""
+    license: str
+    """The licenses of all parents together, for people."""
     stem: str
     """The file's name without its ending."""
 
@@ -225,7 +225,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
             base=plan.base.label,
             base_size_bytes=_base_size_bytes(plan.base),
             parents=_parents(plan),
-            license=plan.licence,
+            license=plan.license,
             prediction=plan.prediction,
             lock_id=None if plan.computations or plan.refusals else plan.lock().id,
             to_compute=len(plan.computations),

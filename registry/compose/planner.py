@@ -18,9 +18,9 @@ from organs.registry.compose.fitting import (
     additions_of,
     is_token_embedding,
 )
-from organs.registry.compose.licences import combined_licence, licence_expression
+from organs.registry.compose.licenses import combined_license, license_expression
 from organs.registry.compose.metadata import (
-    LICENCE_KEY,
+    LICENSE_KEY,
     dropped_keys,
     file_stem,
     set_entries,
@@ -541,7 +541,7 @@ def _finished(draft: _Draft) -> Plan:
     parts = tuple(draft.parts[part.name] for part in base.parts)
     parents = _parents(base, draft.chosen.replacements, draft.adapters)
     sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
-    licence = combined_licence({parent.label: parent.license for parent in parents})
+    license = combined_license({parent.label: parent.license for parent in parents})
     prediction = predicted(parts)
     findings = [
         *draft.chosen.findings,
@@ -549,7 +549,7 @@ def _finished(draft: _Draft) -> Plan:
         *_re_encoded(parts),
         *_metadata_findings(base, parents, recipe),
         *check_yanked(parents),
-        *licence.findings,
+        *license.findings,
     ]
     if not any(part.acts for part in parts) and not any(finding.severity is Severity.REFUSE for finding in findings):
         sentence = f"Nothing of {base.label} is replaced, adapted or purified."
@@ -564,7 +564,7 @@ def _finished(draft: _Draft) -> Plan:
         drops=dropped_keys(base.header, sets),
         findings=tuple(dict.fromkeys(findings)),
         prediction=prediction,
-        licence=licence.text,
+        license=license.text,
         stem=file_stem(base, sets, recipe.name),
     )
 
@@ -593,7 +593,7 @@ def _re_encoded(parts: Sequence[PlannedPart]) -> list[Finding]:
 
 
 def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) -> list[Finding]:
-    """Refuse changes of the base's hyperparameters; warn if the stated licence is not that of the parents."""
+    """Refuse changes of the base's hyperparameters; warn if the stated license is not that of the parents."""
     own = f"{base.header.architecture}."
     findings = [
         Finding(
@@ -606,11 +606,11 @@ def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) 
         for change in recipe.metadata
         if base.header.architecture and change.key.startswith(own)
     ]
-    stated = licence_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
+    stated = license_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
     for change in recipe.metadata:
-        if change.key == LICENCE_KEY and change.value != stated:
-            sentence = f"The recipe states the licence {change.value!r}, but its parents give {stated}: read theirs."
+        if change.key == LICENSE_KEY and change.value != stated:
+            sentence = f"The recipe states the license {change.value!r}, but its parents give {stated}: read theirs."
             findings.append(
-                Finding(Severity.WARN, "licences-conflict", sentence, f"metadata.{change.key}", (base.label,))
+                Finding(Severity.WARN, "licenses-conflict", sentence, f"metadata.{change.key}", (base.label,))
             )
     return findings

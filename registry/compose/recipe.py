@@ -33,7 +33,7 @@ WARNINGS = {
     "tokenizer-differs": "the two models number tokens differently",
     "parent-yanked": "a parent was yanked by its publisher or an administrator",
     "non-finite-weights": "some weights are NaN or infinite; they spread to everything that the model computes",
-    "licences-conflict": "the licences conflict, or one allows no derivatives",
+    "licenses-conflict": "the licenses conflict, or one allows no derivatives",
 }
 """The codes of warnings, which a recipe can accept, with their meaning."""
 

@@ -30,7 +30,7 @@ from organs.registry.entities.plan import RecipeFile
 
 TITLE_SHOWN = 40
 """Characters of a title in tables."""
-_COLUMNS = ("model", "title", "architecture", "licence", "parameters", "tensors", "mean θ", "size")
+_COLUMNS = ("model", "title", "architecture", "license", "parameters", "tensors", "mean θ", "size")
 _NUMBERS = ("parameters", "tensors", "mean θ", "size")
 
 
@@ -122,7 +122,7 @@ class Model(ModelSummary, frozen=True, kw_only=True):
     description: Annotated[Text, Meta(description="Markdown, from its owner or its file.")] | None
     tags: Texts
     state_reason: Annotated[Text, Meta(description="Why it was yanked.")] | None
-    changed_at: Annotated[Time, Meta(description="When its state, title, licence or the like last changed.")] | None
+    changed_at: Annotated[Time, Meta(description="When its state, title, license or the like last changed.")] | None
     flags: Annotated[Texts, Meta(description="What is unusual about its files.")]
     unassemblable: Annotated[Texts, Meta(description="Why its file is never written again; empty for nearly all.")]
     types: Annotated[tuple[TypeSummary, ...], Meta(max_length=ITEMS_MAX)]

@@ -37,7 +37,7 @@ Version = Annotated[int, Meta(ge=1, le=VERSION_MAX, description="The version; by
 Reason = Annotated[str, Meta(min_length=1, max_length=REASON_MAX, pattern=r"\S", description="Why, for people.")]
 Title = Annotated[str, Meta(max_length=TITLE_MAX, description="One line.")]
 Description = Annotated[str, Meta(max_length=DESCRIPTION_MAX, description="Markdown, shown without HTML and images.")]
-Licence = Annotated[
+License = Annotated[
     str, Meta(max_length=LICENSE_MAX, description="An SPDX expression, `LicenseRef-` and a name, or `other`.")
 ]
 Tags = Annotated[
@@ -58,7 +58,7 @@ class ModelStatements(Request, frozen=True, kw_only=True):
 
     title: Title | None = None
     description: Description | None = None
-    license: Licence | None = None
+    license: License | None = None
     tags: Tags | None = None
     base: Base | None = None
 

@@ -154,7 +154,7 @@ def publish(page: Page) -> None:
     page.get_by_label("Description, in Markdown").fill(
         "**Bold**, [out](https://example.org), [in](javascript:alert(1))"
     )
-    page.get_by_label(re.compile("Licence")).fill("Apache-2.0")
+    page.get_by_label(re.compile("License")).fill("Apache-2.0")
     assert_accessible(page)
     page.get_by_role("button", name="Publish").click()
     page.get_by_text("is in the catalog").wait_for(timeout=PATIENCE_MS)

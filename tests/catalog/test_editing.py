@@ -19,7 +19,7 @@ from organs.registry.catalog.register.models import (
 )
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.tables import Event, Lineage, Model
-from organs.registry.compose.licences import licence_problem
+from organs.registry.compose.licenses import license_problem
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
@@ -68,7 +68,7 @@ def test_a_model_is_found_by_what_is_said_of_it_now(session: Session) -> None:
     assert (model.title, model.description, model.tags) == (None, None, "[]")
 
 
-def test_another_licence_moves_the_organs_and_the_counts_with_them(session: Session) -> None:
+def test_another_license_moves_the_organs_and_the_counts_with_them(session: Session) -> None:
     edit(session, license="mit")
     assert found(session, "license:mit") == ["child"]
     organs = search_organs(session, parse_query("license:mit"), 50)
@@ -152,7 +152,7 @@ def test_what_the_database_would_cut_is_refused(session: Session) -> None:
         ("title", "\ud800", "not valid UTF-8"),
         ("description", "x" * 4097, "4096 are allowed"),
         ("description", "bell \a", "control characters"),
-        ("license", "do what you like", "Unknown licence"),
+        ("license", "do what you like", "Unknown license"),
         ("license", "x" * 97, "at most 96"),
         ("tags", "wool", "a list of texts"),
         ("tags", ["x"] * 21, "21 tags; at most"),
@@ -174,8 +174,8 @@ def test_what_is_wrong_is_told_by_its_field(field: str, value: object, sentence:
      "gpl-2.0-only WITH Classpath-exception-2.0", "DocumentRef-x:LicenseRef-y", "other",
      "mit AND NOASSERTION", "(((mit)))"],
 )  # fmt: skip
-def test_licences_are_spdx_expressions_of_what_is_known_or_references(text: str) -> None:
-    assert licence_problem(text) is None
+def test_licenses_are_spdx_expressions_of_what_is_known_or_references(text: str) -> None:
+    assert license_problem(text) is None
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_licences_are_spdx_expressions_of_what_is_known_or_references(text: str)
     ["", "  ", "nobody-knows", "mit mit", "mit AND", "AND mit", "(mit", "mit)", "()", "mit WITH", "WITH", "LicenseRef-",
      "LicenseRef-a b", "mit OR (gpl-3.0 AND", "(" * 96, "<script>", "mit; rm", "a" * 97],
 )  # fmt: skip
-def test_what_is_no_licence_gets_a_sentence(text: str) -> None:
-    said = licence_problem(text)
+def test_what_is_no_license_gets_a_sentence(text: str) -> None:
+    said = license_problem(text)
     assert said is not None
     assert said.endswith(".")
 
@@ -194,7 +194,7 @@ def test_tags_come_back_as_a_list(session: Session) -> None:
     assert json.loads(named(session, "child").tags) == ["a b", "c"]
 
 
-def test_an_edited_licence_is_what_a_chimera_is_held_to(family: LocalRegistry) -> None:
+def test_an_edited_license_is_what_a_chimera_is_held_to(family: LocalRegistry) -> None:
     """Though the file's header says another, or none: else an edit would be for show."""
     with undone(family) as session:
         edit_model(session, named(session, "child"), Edits(license="cc-by-nc-4.0"), "ada")
@@ -204,5 +204,5 @@ def test_an_edited_licence_is_what_a_chimera_is_held_to(family: LocalRegistry) -
         plan = plan_recipe(read_recipe("base: local/child\ngrafts: [{from: local/base, type: organ}]\n"), library)
         (stated,) = [str(entry.value).lower() for entry in plan.sets if entry.key == "general.license"]
     assert "cc-by-nc-4.0" in stated
-    assert "cc-by-nc-4.0" in plan.licence
+    assert "cc-by-nc-4.0" in plan.license
     assert [finding.code for finding in plan.findings if "cc-by-nc-4.0" in finding.sentence]

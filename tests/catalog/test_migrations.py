@@ -351,3 +351,21 @@ def test_line_140_a_column_of_another_type_is_a_difference(tmp_path: Path) -> No
 def test_line_140_tables_that_are_not_ours_do_not_keep_a_database_from_being_migrated(tmp_path: Path) -> None:
     stamped(f"sqlite:///{tmp_path / 'registry.sqlite3'}", "0004", "CREATE TABLE notes (text TEXT)")
     LocalRegistry.open(tmp_path).close()
+
+
+def test_stored_codes_of_findings_are_renamed_to_the_spelling_license(tmp_path: Path) -> None:
+    url = postgres.bare_database_url(tmp_path) if postgres.is_used() else f"sqlite:///{tmp_path / 'old.sqlite3'}"
+    old = create_engine(url)
+    command.upgrade(migrations.configuration(old), "0008")
+    arguments = '{"accept":["licences-conflict","other-scale"],"text":"a licence-free text"}'
+    at = "'2026-01-02 03:04:05'"
+    columns = "id, contributor_id, kind, state, attempts, progress, note, created_at, arguments"
+    with old.begin() as connection:
+        connection.execute(text(f"INSERT INTO contributors (id, name, created_at) VALUES (7, 'ann', {at})"))
+        values = f"1, 7, 'compose', 'failed', 1, 0, '', {at}, :arguments"
+        connection.execute(text(f"INSERT INTO jobs ({columns}) VALUES ({values})"), {"arguments": arguments})
+    command.upgrade(migrations.configuration(old), "0009")
+    with old.connect() as connection:
+        renamed = connection.scalar(text("SELECT arguments FROM jobs"))
+    old.dispose()
+    assert renamed == '{"accept":["licenses-conflict","other-scale"],"text":"a licence-free text"}'

@@ -232,7 +232,7 @@ HIDDEN = ModelRow(
     namespace="hidden",
     name="secret",
     architecture="secretarch",
-    license="secretlicence",
+    license="secretlicense",
     title="Secretive",
     contributor="secretary",
 )
@@ -259,7 +259,7 @@ def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state:
         counts = registry.count(text)
         assert counts.total in (0, 2)
         told = repr((page, counts)).replace(text, "").replace("secretive", "")
-        for word in ("hidden", "the nearest is slot:secret", "secretarch", "secretlicence", "secretary", "Q8_0"):
+        for word in ("hidden", "the nearest is slot:secret", "secretarch", "secretlicense", "secretary", "Q8_0"):
             assert word not in told, (text, word)
 
 

@@ -146,7 +146,7 @@ def test_line_66_the_case_of_names_makes_no_difference_beyond_ascii(stated: str,
             assert found(registry, f"-{field}:{asked}") == []
 
 
-def test_a_licence_that_is_called_none_and_one_that_is_not_stated_are_both_none(registry: LocalRegistry) -> None:
+def test_a_license_that_is_called_none_and_one_that_is_not_stated_are_both_none(registry: LocalRegistry) -> None:
     rows = [ModelRow((Row(organ=1),), name="a", license="none"), ModelRow((Row(organ=2),), name="b", license=None)]
     place(registry, [*rows, ModelRow((Row(organ=3),), name="c")])
     assert found(registry, "license:none") == ["acme/b", "acme/a"]
@@ -198,7 +198,7 @@ def test_line_59_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: 
         namespace="hidden",
         name="secret",
         architecture="secretarch",
-        license="secretlicence",
+        license="secretlicense",
         contributor="secretary",
         state=state,
     )

@@ -26,7 +26,7 @@ def organ(composer: Organ) -> Organ:
 def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(organ: Organ, parents: Parents, out: Path) -> None:
     ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--name", "acme/mixed")
     lines = ended.lines
-    assert lines[0] == "local/base@1 with local/tuned@1; licences: apache-2.0"
+    assert lines[0] == "local/base@1 with local/tuned@1; licenses: apache-2.0"
     assert any(line.startswith("info related-lineage: ") for line in lines)
     (up,) = [line.split() for line in lines if "ffn_up" in line]
     assert up[:5] == ["1", "ffn_up", "local/tuned@1", "grafted", "F16"]

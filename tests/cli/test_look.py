@@ -90,9 +90,9 @@ def test_a_model_is_shown_with_its_types_and_its_tensors(filled: Organ) -> None:
         assert expected in out
 
 
-def test_a_model_is_shown_with_its_licence_its_vocabulary_and_its_file(filled: Organ) -> None:
+def test_a_model_is_shown_with_its_license_its_vocabulary_and_its_file(filled: Organ) -> None:
     lines = [line.split() for line in filled.done("show", "little").lines]
-    assert ["licence", "apache-2.0"] in lines
+    assert ["license", "apache-2.0"] in lines
     (file,) = [line for line in lines if line[:1] == ["file"]]
     assert file[1:2] + file[-1:] == ["little.gguf,", f"sha256:{digest_of(little_model())[:12]}"]
 
@@ -133,9 +133,9 @@ def test_a_description_is_shown_in_its_lines_and_of_versions_how_many_organs_dif
         filled.done("ingest", "--new-version", tmp_path / "twice.gguf")
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name("local/twice"))
-        edit_model(session, model, Edits(description="# What\n\n\tlicence  mit\x1b[2J"), "local")
+        edit_model(session, model, Edits(description="# What\n\n\tlicense  mit\x1b[2J"), "local")
     out = filled.done("show", "twice").out
-    assert "\n  # What\n\n      licence  mit\\u001b[2J\nmodel, " in out
+    assert "\n  # What\n\n      license  mit\\u001b[2J\nmodel, " in out
     newest, first = (filled.done("show", f"twice@{version}").out for version in (2, 1))
     assert "also local/twice@1" in newest
     assert ", 1 organ differs from the version before\n" in first

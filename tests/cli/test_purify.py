@@ -77,7 +77,7 @@ def test_of_a_folder_nothing_is_said_to_be_registered_and_no_file_is_named_that_
     told = organ.done(*step, "-o", out / "pure").out
     assert "local/" not in told
     assert ".gguf" not in told
-    assert told.startswith(f"{out / 'folder'}; licences")
+    assert told.startswith(f"{out / 'folder'}; licenses")
     values = organ.done(*step, "-o", out / "again", "--json").values
     assert (values["plan"]["name"], values["plan"]["base"]) == (None, str(out / "folder"))
     assert "as it was made" in organ.done("assemble", out / "pure", "-o", out / "pure.gguf").out

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from organs.ingest.contributions.findings import NONFINITE
-from organs.registry.compose.licences import licence_problem
+from organs.registry.compose.licenses import license_problem
 from organs.registry.tokens import new_token
 from tests.cli.running import Ended, Organ
 from tests.client.scripted import as_problem
@@ -82,11 +82,11 @@ def test_quiet_prints_the_models_address_once_it_is_published_and_its_submission
     assert "refused: It is no good." in bad.err
 
 
-def test_a_licence_that_nobody_knows_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_license_that_nobody_knows_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     with nobody() as url:
         told = run(tmp_path, url, write(tmp_path), "--license", "mit-ish")
     assert (told.status, told.out) == (1, "")
-    assert told.err.startswith(f"organ: license: {str(licence_problem('mit-ish')).rstrip('.')}")
+    assert told.err.startswith(f"organ: license: {str(license_problem('mit-ish')).rstrip('.')}")
 
 
 def test_a_dry_run_says_what_would_travel(fake: FakeRegistry, tmp_path: Path) -> None:
@@ -99,13 +99,13 @@ def test_a_dry_run_says_what_would_travel(fake: FakeRegistry, tmp_path: Path) ->
 
 
 def test_json_tells_what_was_sent_and_found(fake: FakeRegistry, tmp_path: Path) -> None:
-    fake.outcome["findings"] = [{"severity": "warn", "code": "no-licence", "sentence": "It has no licence.\x1b[2J"}]
+    fake.outcome["findings"] = [{"severity": "warn", "code": "no-license", "sentence": "It has no license.\x1b[2J"}]
     told = run(tmp_path, fake.connection.url, write(tmp_path), "--json").values
     sent = {"bytes_sent": fake.received_bytes, "bytes_known": 0, "pieces_sent": len(fake.blobs), "pieces_known": 0}
     named = {"model": "me/Mine@1", "address": f"{fake.connection.url}/models/me/Mine@1", "submission": 2}
     assert (sent | named | {"findings": fake.outcome["findings"], "error": None}).items() <= told.items()
     shown = run(tmp_path, fake.connection.url, write(tmp_path, seed=1))
-    assert "  warn: It has no licence.\\u001b[2J (no-licence)" in shown.err
+    assert "  warn: It has no license.\\u001b[2J (no-license)" in shown.err
 
 
 def test_a_refused_model_is_named_the_others_go_on_and_the_status_is_1(fake: FakeRegistry, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: Lo
 def test_nothing_from_outside_is_more_than_text_on_the_card(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage")
     composition = (
-        composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE).accept("licences-conflict")
+        composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE).accept("licenses-conflict")
     )
     card = chimera_called(family, composition.plan().register().model).card
     prose = [line for line in card.splitlines() if not line.startswith("    ")]

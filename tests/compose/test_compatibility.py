@@ -391,12 +391,12 @@ def test_many_organs_make_few_findings() -> None:
     assert len(of_types(base, donor)) <= 10
 
 
-# Licences and adapters
+# Licenses and adapters
 
 
-def test_licences_are_told_of_two_models_and_left_to_the_caller_for_replacements() -> None:
+def test_licenses_are_told_of_two_models_and_left_to_the_caller_for_replacements() -> None:
     base, donor = made_up("Base", general__license="gpl-3.0"), made_up("Donor", general__license="cc-by-nc-4.0")
-    assert warned(check_pair(base, donor)) == {"licences-conflict"}
+    assert warned(check_pair(base, donor)) == {"licenses-conflict"}
     assert warned(of_types(base, donor)) == set()
 
 

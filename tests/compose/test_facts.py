@@ -38,7 +38,7 @@ def test_the_facts_of_the_zoo_are_those_of_its_headers() -> None:
     assert (facts.rope_dimensions, facts.rope_base, facts.context_length) == (32, 10_000.0, 256)
     assert facts.epsilon == pytest.approx(1e-5)
     assert (facts.vocabulary_size, facts.tokenizer_model, facts.tokenizer_pre) == (2048, "gpt2", "gpt-2")
-    assert (facts.licence, facts.size_label) == ("apache-2.0", "2M")
+    assert (facts.license, facts.size_label) == ("apache-2.0", "2M")
     assert facts.experts == (("expert_count", 0), ("expert_shared_count", 0), ("expert_used_count", 0))
     assert facts.window is None
 
@@ -98,8 +98,8 @@ def test_huge_numbers_are_numbers() -> None:
 
 
 def test_long_texts_are_no_names() -> None:
-    assert facts_with(text("general.license", "x" * TEXT_MAX)).licence == "x" * TEXT_MAX
-    assert facts_with(text("general.license", "x" * (TEXT_MAX + 1))).licence is None
+    assert facts_with(text("general.license", "x" * TEXT_MAX)).license == "x" * TEXT_MAX
+    assert facts_with(text("general.license", "x" * (TEXT_MAX + 1))).license is None
 
 
 def test_all_else_that_attention_positions_and_experts_go_by_is_kept_as_settings() -> None:

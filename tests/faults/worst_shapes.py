@@ -379,7 +379,7 @@ READS: dict[str, Work] = {
 }
 """What is asked about one model, beside pages."""
 WRITES: dict[str, Work] = {
-    "change the licence": lambda session, model: edit_model(session, model, Edits(license="MIT"), "local"),
+    "change the license": lambda session, model: edit_model(session, model, Edits(license="MIT"), "local"),
     "change the base": lambda session, model: edit_model(session, model, Edits(base="common/m3"), "local"),
     "record relatives": record_relatives,
     "resolve declared parents": resolve_declared,

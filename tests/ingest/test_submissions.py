@@ -538,8 +538,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "an upload's path": ({"files": [{"name": "a.gguf", "upload": "../../etc/passwd00000"}]}, "files[0].upload"),
     "metadata of another kind": ({"files": [FILE], "metadata": []}, "metadata"),
     "a title of NULs": ({"files": [FILE], "metadata": {"title": "\0"}}, "metadata.title"),
-    "a long licence": ({"files": [FILE], "metadata": {"license": "x" * 97}}, "metadata.license"),
-    "a licence that nobody knows": ({"files": [FILE], "metadata": {"license": "mit-ish"}}, "metadata.license"),
+    "a long license": ({"files": [FILE], "metadata": {"license": "x" * 97}}, "metadata.license"),
+    "a license that nobody knows": ({"files": [FILE], "metadata": {"license": "mit-ish"}}, "metadata.license"),
     "many tags": ({"files": [FILE], "metadata": {"tags": ["x"] * 1000}}, "metadata.tags"),
     "a tag that is nothing": ({"files": [FILE], "metadata": {"tags": ["x", None]}}, "metadata.tags[1]"),
     "a maybe": ({"files": [FILE], "publish": "yes"}, "publish"),
@@ -585,15 +585,15 @@ def test_a_fine_tune_stays_one(registry: LocalRegistry, tmp_path: Path) -> None:
     assert [one.relation for one in declared] == ["finetune"]
 
 
-def test_a_licence_that_is_not_the_headers_is_a_finding_when_it_is_inspected_and_when_it_is_published(
+def test_a_license_that_is_not_the_headers_is_a_finding_when_it_is_inspected_and_when_it_is_published(
     registry: LocalRegistry,
 ) -> None:
     """The header says apache-2.0."""
     sent = whole(registry, "ann", BASE)
-    for licence in (None, "Apache-2.0"):
-        submission_id = asked_for(registry, "ann/same", [sent], publish=False, license=licence)
+    for license in (None, "Apache-2.0"):
+        submission_id = asked_for(registry, "ann/same", [sent], publish=False, license=license)
         attended(registry, submission_id, publish=False)
-        assert "license-differs" not in codes(registry, submission_id), licence
+        assert "license-differs" not in codes(registry, submission_id), license
     publish(registry, "ann", submission_id, StatedMetadata(license="MIT"))
     kept = json.loads(attended(registry, submission_id).row.findings)
     (sentence,) = (one["sentence"] for one in kept if one["code"] == "license-differs")

@@ -119,7 +119,7 @@ def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: LocalRegistry) -
     assert page(zoo, A).facts == {
         "kind": "model",
         "architecture": "llama",
-        "licence": "apache-2.0",
+        "license": "apache-2.0",
         "parameters": "2.0 M",
         "dtypes": "29 F16, 9 F32",
         "blocks": "4",
@@ -130,7 +130,7 @@ def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: LocalRegistry) -
     }
     differs = {one.what: (one.first, one.second) for one in zoo.compare(A, C).differs}
     assert differs["embedding length"] == ("192", page(zoo, C).facts["embedding length"])
-    assert "licence" not in differs
+    assert "license" not in differs
 
 
 def test_a_model_lists_its_parents_children_and_relatives(zoo: LocalRegistry) -> None:

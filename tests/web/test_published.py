@@ -234,16 +234,16 @@ def test_the_forms_yank_and_restore_and_are_for_owners_and_administrators_alone(
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=/models/ada/weaver/edit")
 
 
-def test_a_licence_that_is_edited_to_another_than_the_headers_is_said_on_the_page_and_in_the_api(
+def test_a_license_that_is_edited_to_another_than_the_headers_is_said_on_the_page_and_in_the_api(
     ada: FlaskClient, anybody: FlaskClient
 ) -> None:
-    for licence, is_said in (("mit", True), ("apache-2.0", False), ("", False)):
-        edited = ada.patch(f"{API}/{MODEL}", json={"license": licence})
+    for license, is_said in (("mit", True), ("apache-2.0", False), ("", False)):
+        edited = ada.patch(f"{API}/{MODEL}", json={"license": license})
         assert edited.status_code == 200
         findings = anybody.get(f"{API}/{MODEL}").get_json()["findings"]
-        assert ("license-differs" in [one["code"] for one in findings]) is is_said, licence
+        assert ("license-differs" in [one["code"] for one in findings]) is is_said, license
         page = anybody.get(f"/models/{MODEL}").text
-        assert ("The stated licence is &#39;mit&#39;, but the header" in page) is is_said, licence
+        assert ("The stated license is &#39;mit&#39;, but the header" in page) is is_said, license
 
 
 def test_a_base_that_is_edited_is_recorded_as_what_was_measured(

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 from organs.ingest.contributions.findings import NONFINITE
 from organs.ingest.contributions.manifest import BODY_MAX_BYTES
 from organs.registry.catalog.queries.submissions import submission_by_id
-from organs.registry.compose.licences import licence_problem
+from organs.registry.compose.licenses import license_problem
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.builders import file_bytes
@@ -122,7 +122,7 @@ def test_line_134_the_form_that_publishes_asks_for_the_acknowledgement(registry:
     assert get(client, ann, here).get_json()["state"] == "publishing"
 
 
-def test_a_licence_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_not(
+def test_a_license_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_not(
     registry: LocalRegistry, ann: Asker
 ) -> None:
     client = create_app(registry).test_client()
@@ -131,13 +131,13 @@ def test_a_licence_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_
     refused = put(client, ann, body | {"metadata": {"license": "mit-ish"}})
     assert refused.status_code == 400
     (why,) = refused.get_json()["errors"]
-    assert (why["field"], why["detail"]) == ("metadata.license", licence_problem("mit-ish").removesuffix("."))
+    assert (why["field"], why["detail"]) == ("metadata.license", license_problem("mit-ish").removesuffix("."))
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
     attended(registry, int(here.rpartition("/")[2]), publish=False)
     browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
     form = {"name": "tiny", "title": "Tiny"}
     wrong = send_form(browser, f"{here}/publish", here, **form, license="mit-ish")
-    assert (wrong.status_code, "Unknown licence" in wrong.text) == (400, True)
+    assert (wrong.status_code, "Unknown license" in wrong.text) == (400, True)
     assert send_form(browser, f"{here}/publish", here, **form, license="my own one").status_code == 303
     assert get(client, ann, here).get_json()["state"] == "publishing"
 

@@ -124,7 +124,7 @@ def approve_submission(submission: str) -> Decision:
     refusals=(404, 409),
     body=RefusalRequest,
     scope=ADMIN,
-    example='{"reason": "Its licence does not allow it."}',
+    example='{"reason": "Its license does not allow it."}',
 )
 def refuse_submission(submission: str) -> Decision:
     """Refuse a submission; its contributor sees the reason. The next sweeps remove its bytes. 409 for a submission that

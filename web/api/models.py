@@ -345,7 +345,7 @@ def model_descendants(namespace: str, name: str) -> DescendantPage:
     example='{"tags": ["letters"], "license": "apache-2.0"}',
 )
 def edit(namespace: str, name: str) -> PublishedModel:
-    """Title, description, licence, tags and base of one of your own models; its bytes never change. What is wrong is
+    """Title, description, license, tags and base of one of your own models; its bytes never change. What is wrong is
     told by field. A base replaces what the file declares."""
     edit_request = json_body(ModelEditRequest)
     edits, wrong = read_edits(edit_request)

@@ -108,7 +108,7 @@ def lookup() -> KnownOrgans:
     example=f"{ROOT}/facets?q=type:organ",
 )
 def facets() -> FacetCounts:
-    """Return counts by type, slot, dtype, architecture, licence and interval of θ. `like:` and `unique:` have no
+    """Return counts by type, slot, dtype, architecture, license and interval of θ. `like:` and `unique:` have no
     effect.
     """
     query = requested_query(ORGANS)

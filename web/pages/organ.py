@@ -144,7 +144,7 @@ def theta_sentence(reading: Measurement) -> str | None:
     return f"θ = 90° × the mean of three scores: {', '.join(parts)}."
 
 
-FACETS = {"type": "type", "slot": "slot", "dtype": "format", "arch": "architecture", "license": "licence"}
+FACETS = {"type": "type", "slot": "slot", "dtype": "format", "arch": "architecture", "license": "license"}
 """Field and heading, in the order in which they are shown."""
 FACET_VALUES_OPEN = 8
 """Context of a facet that are shown at once; the others unfold."""

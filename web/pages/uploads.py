@@ -123,7 +123,7 @@ def _context() -> Context:
 
 
 def _stated_metadata(number: int) -> StatedMetadata:
-    """What the form says of the model. An empty field says nothing, nor does a licence that stands as it was proposed,
+    """What the form says of the model. An empty field says nothing, nor does a license that stands as it was proposed,
     for a file's header may say what it likes. Raises BadManifest."""
     values: Context = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
     proposed = contributions.own_submission(number).entity().proposed

@@ -374,7 +374,7 @@ def facts_of(
     facts = {
         "kind": model.kind if model.complete else "partial",
         "architecture": model.architecture,
-        "licence": model.license,
+        "license": model.license,
         "parameters": count_text(model.parameters),
         "dtypes": _counted(dtypes),
         "blocks": texts.get(prefix + "block_count"),

@@ -493,7 +493,7 @@ def search_organs(session: Session, query: Query, limit: int, after: str | None 
 
 
 def count_organs(session: Session, query: Query, seconds: float | None = None) -> FacetCounts:
-    """Return the counts of `query` by type, slot, dtype, architecture, licence and θ.
+    """Return the counts of `query` by type, slot, dtype, architecture, license and θ.
 
     Organs are counted at all of their places, also with `like:` and `unique:`. Filters that take longer than `seconds`
     to count are left out.

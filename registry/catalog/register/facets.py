@@ -32,7 +32,7 @@ _STATEMENT_KEYS = 100
 
 
 class FacetKey(NamedTuple):
-    """The values of a facet. A missing architecture or licence is the empty text."""
+    """The values of a facet. A missing architecture or license is the empty text."""
 
     type: str
     tower: str

@@ -289,8 +289,8 @@ def _placement(
 
 
 def _facet_key(model: Model, record: PlacementRecord) -> FacetKey:
-    place, architecture, licence = record.place, model.architecture or "", model.license or ""
-    return FacetKey(place.type.value, place.tower.value, place.slot, record.dtype, architecture, licence)
+    place, architecture, license = record.place, model.architecture or "", model.license or ""
+    return FacetKey(place.type.value, place.tower.value, place.slot, record.dtype, architecture, license)
 
 
 def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> None:
@@ -603,7 +603,7 @@ def _check(edits: Edits) -> None:
     for text, name, limit in (
         (edits.title, "the title", TITLE_MAX),
         (edits.description, "the description", DESCRIPTION_MAX),
-        (edits.license, "the licence", LICENSE_MAX),
+        (edits.license, "the license", LICENSE_MAX),
         (edits.base, "the base", BASE_MAX),
         *((tag, "a tag", TAG_MAX) for tag in edits.tags or ()),
     ):
@@ -634,8 +634,8 @@ def _short(text: str | None) -> str:
     return repr(text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…")
 
 
-def _move_facets(session: Session, model: Model, licence: str) -> None:
-    """Give the placements of `model` the facets that have `licence`, and move the counts."""
+def _move_facets(session: Session, model: Model, license: str) -> None:
+    """Give the placements of `model` the facets that have `license`, and move the counts."""
     rows = select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)
     if model.state == "visible":
         count_placements(session, session.execute(rows).all(), -1)
@@ -645,10 +645,10 @@ def _move_facets(session: Session, model: Model, licence: str) -> None:
         facet_id: FacetKey(*key)
         for facet_id, *key in session.execute(select(Facet.id, *columns).where(Facet.id.in_(used)))
     }
-    ids = facet_ids(session, [key._replace(license=licence) for key in keys.values()])
+    ids = facet_ids(session, [key._replace(license=license) for key in keys.values()])
     places = select(Placement.id, Placement.facet_id).where(Placement.model_id == model.id)
     moved = [
-        {"id": row_id, "facet_id": ids[keys[facet_id]._replace(license=licence)]}
+        {"id": row_id, "facet_id": ids[keys[facet_id]._replace(license=license)]}
         for row_id, facet_id in session.execute(places)
     ]
     if moved:

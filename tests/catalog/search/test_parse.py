@@ -109,7 +109,7 @@ def test_the_sentence_of_the_design_is_understood() -> None:
         ("slot:attn_*", Choice("slot", ("attn_*",))),
         ('license:"llama 3, community",mit', Choice("license", ("llama 3, community", "mit"))),
         ('"license:x"'.replace('"', ""), Choice("license", ("x",))),
-        ("licence:mit", Choice("license", ("mit",))),
+        ("license:mit", Choice("license", ("mit",))),
         ("architecture:llama", Choice("arch", ("llama",))),
         ("contributor:alice", Choice("by", ("alice",))),
         ("by:a:b", Choice("by", ("a:b",))),

@@ -26,7 +26,7 @@ from organs.registry.catalog.search import (
         ("type:organ type:norm", "type", "norm", "type:organ"),
         ("-type:organ", "type", "norm", "-type:organ type:norm"),
         ("license:MIT", "license", "mit", ""),
-        ("coder theta>=40", "license", "other licence", 'license:"other licence" theta>=40 coder'),
+        ("coder theta>=40", "license", "other license", 'license:"other license" theta>=40 coder'),
         ("arch:llama sort:size", "slot", "ffn_up", "arch:llama slot:ffn_up sort:size"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Licences: what is known of each, which combinations are warned of, and what stands on the card."""
+"""Licenses: what is known of each, which combinations are warned of, and what stands on the card."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.compose.licences import TEXT_MAX, Terms, combined_licence, licence_expression, terms_of
+from organs.registry.compose.licenses import TEXT_MAX, Terms, combined_license, license_expression, terms_of
 from organs.registry.entities.finding import Severity
 
 FREE = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "unlicense")
 
 
-def said(*licences: str | None) -> dict[str, str]:
+def said(*licenses: str | None) -> dict[str, str]:
     """The codes that are found with their severities, for parents named P0, P1 ..."""
-    found = combined_licence({f"P{number}": licence for number, licence in enumerate(licences)}).findings
+    found = combined_license({f"P{number}": license for number, license in enumerate(licenses)}).findings
     return {finding.code: finding.severity.value for finding in found}
 
 
 @pytest.mark.parametrize(
-    ("licence", "terms"),
+    ("license", "terms"),
     [
         ("apache-2.0", Terms.PERMISSIVE),
         ("Apache-2.0", Terms.PERMISSIVE),
@@ -43,13 +43,13 @@ def said(*licences: str | None) -> dict[str, str]:
         ("", None),
     ],
 )
-def test_what_a_licence_is_known_for(licence: str, terms: Terms | None) -> None:
-    assert terms_of(licence) == terms
+def test_what_a_license_is_known_for(license: str, terms: Terms | None) -> None:
+    assert terms_of(license) == terms
 
 
 @pytest.mark.parametrize("pair", list(combinations(FREE, 2)))
-def test_permissive_licences_go_together(pair: tuple[str, str]) -> None:
-    assert said(*pair) == {"licences-differ": "info"}
+def test_permissive_licenses_go_together(pair: tuple[str, str]) -> None:
+    assert said(*pair) == {"licenses-differ": "info"}
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_permissive_licences_go_together(pair: tuple[str, str]) -> None:
         ("cc-by-nd-4.0", "cc-by-nd-4.0"),
     ],
 )
-def test_licences_that_may_not_go_together_are_warned_of(first: str, second: str) -> None:
+def test_licenses_that_may_not_go_together_are_warned_of(first: str, second: str) -> None:
     for pair in ((first, second), (second, first)):
-        assert said(*pair)["licences-conflict"] == "warn"
+        assert said(*pair)["licenses-conflict"] == "warn"
 
 
 @pytest.mark.parametrize(
@@ -91,54 +91,54 @@ def test_licences_that_may_not_go_together_are_warned_of(first: str, second: str
         ("other", "mystery"),
     ],
 )
-def test_licences_that_go_together_or_are_not_known_are_not_warned_of(first: str, second: str) -> None:
+def test_licenses_that_go_together_or_are_not_known_are_not_warned_of(first: str, second: str) -> None:
     for pair in ((first, second), (second, first)):
         assert set(said(*pair).values()) <= {"info"}
 
 
 def test_what_is_not_stated_or_not_known_is_told_with_who_it_is() -> None:
-    assert said("apache-2.0", None, "") == {"licence-not-stated": "info"}
-    assert said("other") == {"licence-unknown": "info"}
-    assert said("gemma") == {"licence-terms": "info"}
-    assert said("cc-by-nc-4.0") == {"licence-terms": "info"}
+    assert said("apache-2.0", None, "") == {"license-not-stated": "info"}
+    assert said("other") == {"license-unknown": "info"}
+    assert said("gemma") == {"license-terms": "info"}
+    assert said("cc-by-nc-4.0") == {"license-terms": "info"}
     assert said("mit") == {}
-    found = combined_licence({"A": "mit", "B": None, "C": " "}).findings
+    found = combined_license({"A": "mit", "B": None, "C": " "}).findings
     assert [(finding.models, finding.sentence) for finding in found] == [
-        (("A", "B"), "No licence is stated for B and C: ask the authors before you publish the result.")
+        (("A", "B"), "No license is stated for B and C: ask the authors before you publish the result.")
     ]
 
 
-def test_one_licence_stands_alone_on_the_card_and_several_with_their_parents() -> None:
-    assert combined_licence({"A": "apache-2.0", "B": "Apache-2.0"}).text == "apache-2.0"
-    assert combined_licence({"A": "mit", "B": "gemma", "C": "mit"}).text == "mit (A, C); gemma (B)"
-    assert combined_licence({"A": "mit", "B": None}).text == "mit (A); not stated (B)"
-    assert combined_licence({"A": None}).text == "not stated"
+def test_one_license_stands_alone_on_the_card_and_several_with_their_parents() -> None:
+    assert combined_license({"A": "apache-2.0", "B": "Apache-2.0"}).text == "apache-2.0"
+    assert combined_license({"A": "mit", "B": "gemma", "C": "mit"}).text == "mit (A, C); gemma (B)"
+    assert combined_license({"A": "mit", "B": None}).text == "mit (A); not stated (B)"
+    assert combined_license({"A": None}).text == "not stated"
 
 
 def test_a_conflict_names_both_sides_and_says_what_to_read() -> None:
     (finding,) = [
-        one for one in combined_licence({"A": "gpl-3.0", "B": "cc-by-nc-4.0"}).findings if one.severity == "warn"
+        one for one in combined_license({"A": "gpl-3.0", "B": "cc-by-nc-4.0"}).findings if one.severity == "warn"
     ]
-    assert (finding.code, finding.models, finding.field) == ("licences-conflict", ("A", "B"), "general.license")
+    assert (finding.code, finding.models, finding.field) == ("licenses-conflict", ("A", "B"), "general.license")
     assert "gpl-3.0 (of A) and cc-by-nc-4.0 (of B) may conflict" in finding.sentence
     assert "Read both" in finding.sentence
 
 
 @given(st.dictionaries(st.text(max_size=5), st.none() | st.text(max_size=300), max_size=5))
-def test_no_text_makes_it_raise_and_none_is_shown_at_length(licences: dict[str, str | None]) -> None:
-    combined = combined_licence(licences)
-    assert len(combined.text) <= (TEXT_MAX + 5 * 10) * max(1, len(licences))
+def test_no_text_makes_it_raise_and_none_is_shown_at_length(licenses: dict[str, str | None]) -> None:
+    combined = combined_license(licenses)
+    assert len(combined.text) <= (TEXT_MAX + 5 * 10) * max(1, len(licenses))
     assert all(finding.severity is not Severity.REFUSE for finding in combined.findings)
 
 
-def test_a_chimera_of_differing_licences_states_them_all_and_its_children_know() -> None:
-    assert licence_expression({"a": "apache-2.0", "b": "cc-by-nc-4.0"}) == "apache-2.0 AND cc-by-nc-4.0"
-    assert licence_expression({"a": "apache-2.0 AND cc-by-nc-4.0", "b": "mit"}) == "apache-2.0 AND cc-by-nc-4.0 AND mit"
-    assert licence_expression({"a": "apache-2.0", "b": None}) == "apache-2.0 AND NOASSERTION"
-    assert licence_expression({"a": "apache-2.0", "b": "Apache-2.0"}) is None
-    assert licence_expression({"a": None, "b": None}) is None
-    found = combined_licence({"base": "apache-2.0", "child": "apache-2.0 AND cc-by-nc-4.0"})
-    assert [(one.code, one.severity) for one in found.findings if one.code == "licence-terms"] == [
-        ("licence-terms", Severity.INFO)
+def test_a_chimera_of_differing_licenses_states_them_all_and_its_children_know() -> None:
+    assert license_expression({"a": "apache-2.0", "b": "cc-by-nc-4.0"}) == "apache-2.0 AND cc-by-nc-4.0"
+    assert license_expression({"a": "apache-2.0 AND cc-by-nc-4.0", "b": "mit"}) == "apache-2.0 AND cc-by-nc-4.0 AND mit"
+    assert license_expression({"a": "apache-2.0", "b": None}) == "apache-2.0 AND NOASSERTION"
+    assert license_expression({"a": "apache-2.0", "b": "Apache-2.0"}) is None
+    assert license_expression({"a": None, "b": None}) is None
+    found = combined_license({"base": "apache-2.0", "child": "apache-2.0 AND cc-by-nc-4.0"})
+    assert [(one.code, one.severity) for one in found.findings if one.code == "license-terms"] == [
+        ("license-terms", Severity.INFO)
     ]
     assert "cc-by-nc-4.0 (child)" in found.text

@@ -1,4 +1,4 @@
-"""Licences: SPDX expressions, and which combinations of parents' licences deserve a warning."""
+"""Licenses: SPDX expressions, and which combinations of parents' licenses deserve a warning."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.published import LICENSE_MAX
 
 TEXT_MAX = 100
-"""Characters of a licence's name in a sentence."""
+"""Characters of a license's name in a sentence."""
 NOT_STATED = "not stated"
 AND, NO_ASSERTION = " AND ", "NOASSERTION"
-"""Words of SPDX expressions: all of these licences apply; no licence is stated."""
-LICENCES_MAX = 64
-"""Licences in one expression."""
+"""Words of SPDX expressions: all of these licenses apply; no license is stated."""
+LICENSES_MAX = 64
+"""Licenses in one expression."""
 _FIELD = "general.license"
 
 
 class Terms(Flag):
-    """What a licence requires beyond keeping its notice."""
+    """What a license requires beyond keeping its notice."""
 
     PERMISSIVE = 0
     COPYLEFT = auto()
-    """Derived works must have the same licence."""
+    """Derived works must have the same license."""
     NON_COMMERCIAL = auto()
     NO_DERIVATIVES = auto()
     OWN = auto()
-    """A licence of one publisher, with its own rules for use."""
+    """A license of one publisher, with its own rules for use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The licences of several parents together."""
+    """The licenses of several parents together."""
 
     text: str
-    """Each licence with its parents, for the card."""
+    """Each license with its parents, for the card."""
     findings: tuple[Finding, ...]
 
 
@@ -68,7 +68,7 @@ _TERMS: dict[str, Terms] = {
 _NON_COMMERCIAL = re.compile(r"cc-by-nc(?P<rest>-sa|-nd)?(-\d\.\d)?")
 _NO_DERIVATIVES = re.compile(r"cc-by-nd(-\d\.\d)?")
 
-# Copyleft licences that allow combinations with these.
+# Copyleft licenses that allow combinations with these.
 _AGREED: dict[str, frozenset[str]] = {
     "gpl-3.0": frozenset(("agpl-3.0", "lgpl-3.0", "lgpl-2.1", "mpl-2.0", "cc-by-sa-4.0")),
     "agpl-3.0": frozenset(("gpl-3.0", "lgpl-3.0", "mpl-2.0")),
@@ -77,25 +77,25 @@ _AGREED: dict[str, frozenset[str]] = {
     "lgpl-2.1": frozenset(("mpl-2.0",)),
 }
 _DISPUTED = frozenset({frozenset(("gpl-2.0", "apache-2.0"))})
-"""Copyleft licences that are considered incompatible with a permissive one."""
+"""Copyleft licenses that are considered incompatible with a permissive one."""
 
 
-def differing_licence(stated: str | None, in_header: str | None) -> str | None:
-    """Return a sentence if the licence that is stated for a model is not the one in its file's header.
+def differing_license(stated: str | None, in_header: str | None) -> str | None:
+    """Return a sentence if the license that is stated for a model is not the one in its file's header.
 
     Spelling makes no difference: `Apache 2.0` is `apache-2.0`. None if either is missing.
     """
     if not stated or not in_header or _spelled(stated) == _spelled(in_header):
         return None
     return (
-        f"The stated licence is {stated[:TEXT_MAX]!r}, but the header of the file says {in_header[:TEXT_MAX]!r}. "
+        f"The stated license is {stated[:TEXT_MAX]!r}, but the header of the file says {in_header[:TEXT_MAX]!r}. "
         "Check which one is right."
     )
 
 
-def terms_of(licence: str) -> Terms | None:
-    """Return the terms of `licence`, as a header writes it, in any case; None if it is unknown."""
-    name = _folded(licence)
+def terms_of(license: str) -> Terms | None:
+    """Return the terms of `license`, as a header writes it, in any case; None if it is unknown."""
+    name = _folded(license)
     match = _NON_COMMERCIAL.fullmatch(name)
     if match is not None:
         more = {"-sa": Terms.COPYLEFT, "-nd": Terms.NO_DERIVATIVES}.get(match["rest"] or "", Terms.PERMISSIVE)
@@ -105,54 +105,54 @@ def terms_of(licence: str) -> Terms | None:
     return _TERMS.get(name)
 
 
-def combined_licence(licences: Mapping[str, str | None]) -> Combined:
-    """Return the licences of a chimera's parents with findings; `licences` is by the parent's label, the base first.
+def combined_license(licenses: Mapping[str, str | None]) -> Combined:
+    """Return the licenses of a chimera's parents with findings; `licenses` is by the parent's label, the base first.
 
-    `licences-conflict` (warn): no-derivatives anywhere; copyleft with another copyleft that it does not name, with
+    `licenses-conflict` (warn): no-derivatives anywhere; copyleft with another copyleft that it does not name, with
     non-commercial or with own terms; two different sets of own terms. Everything else is information.
     """
-    parents = _by_licence(licences)
+    parents = _by_license(licenses)
     stated = [name for name in parents if name != NOT_STATED]
     known = [name for name in stated if terms_of(name) is not None]
-    base = next(iter(licences), "")
+    base = next(iter(licenses), "")
     findings = [_finding(base, *item) for item in _single(parents)]
     for first, second in combinations(known, 2):
         reason = _conflict(first, second)
         if reason is not None:
             parties = " and ".join(f"{name} (of {names_text(parents[name])})" for name in (first, second))
-            sentence = f"The licences {parties} may conflict: {reason}. Read both before you publish the result."
-            findings.append(_finding(base, Severity.WARN, "licences-conflict", sentence, parents[second]))
+            sentence = f"The licenses {parties} may conflict: {reason}. Read both before you publish the result."
+            findings.append(_finding(base, Severity.WARN, "licenses-conflict", sentence, parents[second]))
     if len(stated) > 1:
-        sentence = f"The parents have {len(stated)} different licences, and all of them apply: {_text(parents)}."
-        findings.append(_finding(base, Severity.INFO, "licences-differ", sentence, ()))
+        sentence = f"The parents have {len(stated)} different licenses, and all of them apply: {_text(parents)}."
+        findings.append(_finding(base, Severity.INFO, "licenses-differ", sentence, ()))
     return Combined(_text(parents), tuple(findings))
 
 
-def licence_expression(licences: Mapping[str, str | None]) -> str | None:
-    """Return the licence of a chimera of these parents, an SPDX expression with all of theirs.
+def license_expression(licenses: Mapping[str, str | None]) -> str | None:
+    """Return the license of a chimera of these parents, an SPDX expression with all of theirs.
 
     None if they state the same or none states any: then the base's header has it.
     """
-    names = list(_by_licence(licences))
+    names = list(_by_license(licenses))
     if len(names) < 2:
         return None
     return AND.join(NO_ASSERTION if name == NOT_STATED else name for name in names)
 
 
-def _by_licence(licences: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """Return the parents of each licence, in its first spelling."""
+def _by_license(licenses: Mapping[str, str | None]) -> dict[str, list[str]]:
+    """Return the parents of each license, in its first spelling."""
     spelled: dict[str, str] = {}
     parents: dict[str, list[str]] = {}
-    for parent, licence in licences.items():
-        for text in _each_of(licence) or [""]:
+    for parent, license in licenses.items():
+        for text in _each_of(license) or [""]:
             name = spelled.setdefault(_folded(text), text) if text else NOT_STATED
             parents.setdefault(name, []).append(parent)
     return parents
 
 
-def _each_of(licence: str | None) -> list[str]:
-    """Return the licences that a header states: a chimera of several licences states them all."""
-    texts = [text.strip()[:TEXT_MAX] for text in (licence or "").split(AND)[:LICENCES_MAX]]
+def _each_of(license: str | None) -> list[str]:
+    """Return the licenses that a header states: a chimera of several licenses states them all."""
+    texts = [text.strip()[:TEXT_MAX] for text in (license or "").split(AND)[:LICENSES_MAX]]
     return list(dict.fromkeys("" if text.upper() == NO_ASSERTION else text for text in texts))
 
 
@@ -166,29 +166,29 @@ _Statement = tuple[Severity, str, str, list[str]]
 
 
 def _single(parents: Mapping[str, list[str]]) -> list[_Statement]:
-    """Return the findings on each licence by itself: severity, code, sentence, parents."""
+    """Return the findings on each license by itself: severity, code, sentence, parents."""
     findings: list[_Statement] = []
     for name, names in parents.items():
         if name == NOT_STATED:
-            sentence = f"No licence is stated for {names_text(names)}: ask the authors before you publish the result."
-            findings.append((Severity.INFO, "licence-not-stated", sentence, names))
+            sentence = f"No license is stated for {names_text(names)}: ask the authors before you publish the result."
+            findings.append((Severity.INFO, "license-not-stated", sentence, names))
             continue
         terms = terms_of(name)
         if terms is None:
-            sentence = f"The licence {name!r} of {names_text(names)} is unknown to this registry: read it."
-            findings.append((Severity.INFO, "licence-unknown", sentence, names))
+            sentence = f"The license {name!r} of {names_text(names)} is unknown to this registry: read it."
+            findings.append((Severity.INFO, "license-unknown", sentence, names))
         elif Terms.NO_DERIVATIVES in terms:
-            sentence = f"The licence {name} of {names_text(names)} forbids publishing derivatives: read it."
-            findings.append((Severity.WARN, "licences-conflict", sentence, names))
+            sentence = f"The license {name} of {names_text(names)} forbids publishing derivatives: read it."
+            findings.append((Severity.WARN, "licenses-conflict", sentence, names))
         elif terms & (Terms.OWN | Terms.NON_COMMERCIAL):
             limit = "does not allow commercial use" if Terms.NON_COMMERCIAL in terms else "has terms of its own"
-            sentence = f"The licence {name} of {names_text(names)} {limit}; this applies to the chimera too: read it."
-            findings.append((Severity.INFO, "licence-terms", sentence, names))
+            sentence = f"The license {name} of {names_text(names)} {limit}; this applies to the chimera too: read it."
+            findings.append((Severity.INFO, "license-terms", sentence, names))
     return findings
 
 
 def _conflict(first: str, second: str) -> str | None:
-    """Return why two licences may conflict, or None."""
+    """Return why two licenses may conflict, or None."""
     names = _folded(first), _folded(second)
     terms, others = terms_of(first), terms_of(second)
     if terms is None or others is None or _is_agreed(*names):
@@ -209,18 +209,18 @@ def _is_agreed(first: str, second: str) -> bool:
 
 
 def _copyleft_covers(first: Terms, second: Terms) -> bool:
-    """Return whether the copyleft licence has all restrictions of the other one."""
+    """Return whether the copyleft license has all restrictions of the other one."""
     with_copyleft, other = (first, second) if Terms.COPYLEFT in first else (second, first)
     return other & ~with_copyleft == Terms.PERMISSIVE
 
 
-def _spelled(licence: str) -> str:
-    return re.sub(r"[\s_]+", "-", licence.strip().lower())
+def _spelled(license: str) -> str:
+    return re.sub(r"[\s_]+", "-", license.strip().lower())
 
 
-def _folded(licence: str) -> str:
+def _folded(license: str) -> str:
     """Return the name in lower case, without the suffixes of SPDX; `2.0 or later` counts as 3.0."""
-    name = _spelled(licence)
+    name = _spelled(license)
     if name in ("gpl-2.0-or-later", "gpl-2.0+"):
         return "gpl-3.0"
     return name.removesuffix("-only").removesuffix("-or-later").removesuffix("+")
@@ -232,23 +232,23 @@ def _finding(base: str, severity: Severity, code: str, sentence: str, parents: t
 
 
 OTHER = "other"
-"""The word of model hubs for a licence without an SPDX id."""
+"""The word of model hubs for a license without an SPDX id."""
 _TOKEN = re.compile(r"\s*(\(|\)|[^\s()]+)")
 _REFERENCE = re.compile(r"(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+")
 _EXCEPTION = re.compile(r"[A-Za-z0-9.-]+")
 
 
-def licence_problem(text: str) -> str | None:
-    """Return a sentence on what is wrong with `text` as a licence; None if it is valid."""
+def license_problem(text: str) -> str | None:
+    """Return a sentence on what is wrong with `text` as a license; None if it is valid."""
     if len(text) > LICENSE_MAX:
-        return f"A licence has at most {LICENSE_MAX} characters; this one has {len(text)}."
+        return f"A license has at most {LICENSE_MAX} characters; this one has {len(text)}."
     tokens = _TOKEN.findall(text)
     if not tokens:
-        return "Write the SPDX id of a licence, such as apache-2.0, or leave it empty."
+        return "Write the SPDX id of a license, such as apache-2.0, or leave it empty."
     left = list(reversed(tokens))
     wrong = _expression(left)
     if wrong is None and left:
-        return f"Unexpected {left[-1]!r}: join licences with AND or OR, with brackets if necessary."
+        return f"Unexpected {left[-1]!r}: join licenses with AND or OR, with brackets if necessary."
     return wrong
 
 
@@ -269,10 +269,10 @@ def _part(left: list[str]) -> str | None:
             return wrong
         return None if left and left.pop() == ")" else "A bracket is not closed."
     if word in ("", ")", "AND", "OR", "WITH"):
-        return f"A licence is missing{f' before {word!r}' if word else ' at the end'}."
+        return f"A license is missing{f' before {word!r}' if word else ' at the end'}."
     if not _is_known(word):
         return (
-            f"Unknown licence {word!r}: write its SPDX id, such as apache-2.0 or cc-by-sa-4.0, or LicenseRef- with a "
+            f"Unknown license {word!r}: write its SPDX id, such as apache-2.0 or cc-by-sa-4.0, or LicenseRef- with a "
             f"name of your own, or {OTHER}."
         )
     if left and left[-1] == "WITH":

@@ -1,0 +1,23 @@
+"""Codes of findings spell "license", as all fields and options do."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+COLUMNS = (("chimeras", "recipe"), ("chimeras", "findings"), ("submissions", "findings"), ("jobs", "arguments"))
+"""JSON texts that name codes."""
+
+
+def upgrade() -> None:
+    """Apply."""
+    for table_name, column_name in COLUMNS:
+        column = sa.column(column_name, sa.Text)
+        table = sa.table(table_name, column)
+        renamed = sa.func.replace(sa.func.replace(column, '"licence-', '"license-'), '"licences-', '"licenses-')
+        op.execute(table.update().where(column.like('%"licence%')).values({column_name: renamed}))
