@@ -17,3 +17,21 @@
 
 Results go to stdout, progress and hints to stderr. `cli/main.py` lists the exit statuses.
 """
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def fast_imports() -> Iterator[None]:
+    """Import without collections of garbage, and leave the imported objects out of later ones, also the last at exit.
+
+    Together, these collections take a fifth of the time of `organ search`.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

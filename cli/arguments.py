@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from organs.cli import fast_imports
 from organs.registry.catalog.search import (
     ALIASES,
     MODELS,
@@ -48,7 +49,8 @@ def local_registry(purpose: str | None = None) -> LocalRegistry:
 
     Raises BadSetting if a remote registry is selected. `purpose`, by default the command, begins the message.
     """
-    from organs.registry.local import LocalRegistry
+    with fast_imports():
+        from organs.registry.local import LocalRegistry
 
     if registry_address() is not None:
         command = _command()
@@ -62,7 +64,8 @@ def local_registry(purpose: str | None = None) -> LocalRegistry:
 
 def remote_registry() -> RemoteRegistry:
     """Open the remote registry in --registry or the environment; raises BadSetting without one."""
-    from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
+    with fast_imports():
+        from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
 
     url = registry_address()
     if url is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
 
 import click
 
+from organs.cli import fast_imports
 from organs.registry.settings import DEBUG_VARIABLE, HOME_VARIABLE, REGISTRY_VARIABLE
 
 EXIT_FAILED = 1
@@ -110,9 +110,8 @@ class LazyGroup(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        gc.disable()  # collecting during the imports takes a fifth of their time
-        module = importlib.import_module(_COMMANDS[cmd_name][0])
-        gc.enable()
+        with fast_imports():
+            module = importlib.import_module(_COMMANDS[cmd_name][0])
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         command.context_settings.setdefault("help_option_names", HELP_OPTIONS)  # also where it has no parent context
