@@ -55,7 +55,6 @@ FRAGMENTS: dict[str, str] = {
     "registry/client/files.py": "It loads the readers of GGUF and of locks, which searches do not need.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/probe.py": "A program of its own, started by its name.",
-    "web/api/downloads.py": "The description of the download routes in the document of the API.",
     "web/hub.py": "The routes of the Hugging Face hub, for the application.",
     "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
     "web/server/worker.py": "The worker process, apart from the parent that starts it.",

@@ -24,19 +24,19 @@ from organs.web.auth import (
     recognise,
 )
 from organs.web.downloads import artifacts, downloads
-from organs.web.errors import answer_errors
+from organs.web.error_pages import answer_errors
 from organs.web.file_responses import count_downloads
 from organs.web.hub import hub
-from organs.web.limits import (
+from organs.web.metrics import count_requests, health, metrics
+from organs.web.pages import pages
+from organs.web.pages.routes import form_token
+from organs.web.permissions import may_write
+from organs.web.rate_limits import (
     SharedCounts,
     limit_rates,
     limit_reading,
     take_turns,
 )
-from organs.web.metrics import count_requests, health, metrics
-from organs.web.pages import pages
-from organs.web.pages.routes import form_token
-from organs.web.permissions import may_write
 from organs.web.render import FILTERS
 from organs.web.responses import (
     REGISTRY_KEY,

@@ -19,7 +19,7 @@ from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.client_address import client_address, is_proxied
-from organs.web.limits import FAILED_TOKENS, rates
+from organs.web.rate_limits import FAILED_TOKENS, rates
 from organs.web.responses import (
     reading,
     registry,
@@ -95,7 +95,7 @@ def account_by_text(text: str) -> KnownToken:
     """Return the account of the token `text`; a good token is always accepted.
 
     Raises BadToken (401), and TooMany (429) where too many unknown tokens came from this address, or too many guesses
-    at this token from anywhere: see `web.limits`.
+    at this token from anywhere: see `web.rate_limits`.
     """
     sent = parse_token(text)
     with reading() as session:

@@ -37,7 +37,7 @@ from organs.web.downloads import (
     model_file,
     public_names,
 )
-from organs.web.errors import HIDDEN, logged_status
+from organs.web.error_pages import HIDDEN, logged_status
 from organs.web.file_responses import (
     ByteSource,
     Content,

@@ -145,6 +145,16 @@ TYPE_NAMES = {
 }
 """Names of types for people, where they differ from the query language."""
 
+VERDICT_MEANINGS = {
+    "gains": "runs, and is better than its base on at least one text",
+    "coherent": "runs about as well as its base",
+    "degraded": "runs, but clearly worse than its base",
+    "inert": "runs, but the grafted parts contribute nothing",
+    "undecided": "the grafted blocks have too little effect to tell",
+    "broken": "does not load, or produces garbage",
+}
+"""Of each verdict on a chimera that was run."""
+
 
 def theta_class(theta: float | None) -> str:
     """Return the class of the colour of θ: `t0` (uniform) to `t31` (heavy tails), `tn` if it was not measured."""
@@ -244,6 +254,11 @@ def kind_name(kind: str) -> str:
     return TYPE_NAMES.get(kind, kind)
 
 
+def verdict_meaning(verdict: str) -> str:
+    """Return the meaning of a verdict, in a few words."""
+    return VERDICT_MEANINGS[verdict]
+
+
 def foldable(text: str) -> Markup:
     """Return `text` as HTML that can wrap between the parts of a name."""
     return _short_foldable(text) if len(text) <= SHORT_MAX else _foldable(text)
@@ -309,5 +324,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "size": size_text,
     "theta_bar": theta_bar,
     "theta_class": theta_class,
+    "verdict_meaning": verdict_meaning,
     "width_class": width_class,
 }

@@ -39,7 +39,7 @@ from organs.registry.tokens import new_token, parse_token
 from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
 from organs.web.api.uploads import EXAMPLES as UPLOADS
 from organs.web.app import create_app
-from organs.web.limits import (
+from organs.web.rate_limits import (
     RATES_KEY,
     Rates,
     SharedCounts,

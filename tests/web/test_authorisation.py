@@ -18,7 +18,7 @@ from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
-from organs.web.limits import SharedCounts
+from organs.web.rate_limits import SharedCounts
 from organs.web.responses import API_PREFIX
 from organs.web.settings import WebSettings
 from tests.homes import DATABASE, Homes

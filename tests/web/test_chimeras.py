@@ -31,7 +31,8 @@ from organs.web.pages.anatomy import (
     marked,
     marks,
 )
-from organs.web.pages.verdicts import missing_runtime, score_rows
+from organs.web.pages.chimeras import score_rows
+from organs.web.pages.jobs import missing_runtime
 from organs.web.settings import WebSettings
 from tests.builders import placed_organ
 from tests.kin import ingest_bytes, kin_file, kin_tensors

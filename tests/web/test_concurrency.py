@@ -16,7 +16,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.client_address import address_behind_proxies
 from organs.web.file_responses import STREAMS_KEY
-from organs.web.limits import (
+from organs.web.rate_limits import (
     SECOND_TURNS,
     TURNS_KEY,
     Turns,

@@ -16,7 +16,7 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.limits import rates
+from organs.web.rate_limits import rates
 from organs.web.services import planning
 from organs.web.services.planning import (
     ANONYMOUS_PLANNING,

@@ -23,10 +23,10 @@ from organs.registry.catalog.tables import now
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import _checksum
 from organs.registry.tokens import new_token as unknown_token
-from organs.web import limits as rates_module
+from organs.web import rate_limits as rates_module
 from organs.web.app import create_app
 from organs.web.client_address import client_address
-from organs.web.limits import (
+from organs.web.rate_limits import (
     ANONYMOUS_WRITES,
     FAILED_TOKENS,
     LOG_INS,

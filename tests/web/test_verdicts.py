@@ -12,7 +12,7 @@ from organs.registry.entities.base import decode
 from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.pages.verdicts import differences, score_rows, scored_lengths
+from organs.web.pages.chimeras import differences, score_rows, scored_lengths
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.web.pages import parsed
 

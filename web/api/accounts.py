@@ -18,10 +18,10 @@ from organs.registry.entities.account import (
     TokenRequest,
 )
 from organs.registry.errors import BadRequest
-from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     AFTER,
     LIMIT,
+    ROOT,
     Parameter,
     operation,
     read_body,

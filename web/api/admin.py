@@ -20,11 +20,11 @@ from organs.registry.entities.administration import AdminOverview, EventPage, Re
 from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
 from organs.registry.errors import BadRequest
 from organs.registry.names import parse_model_name
-from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     AFTER,
     LIMIT,
     NAMESPACE,
+    ROOT,
     Parameter,
     operation,
     read_body,

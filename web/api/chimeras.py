@@ -11,12 +11,12 @@ from organs.registry.entities.job import GraftRequest, Job, PurificationRequest,
 from organs.registry.entities.plan import RecipeRequest
 from organs.registry.errors import BadDigest, BadName, BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
-from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     ACCEPTED,
     AFTER,
     LIMIT,
     LOCK,
+    ROOT,
     json_body,
     operation,
     queued,

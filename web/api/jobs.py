@@ -5,11 +5,11 @@ from __future__ import annotations
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.entities.job import Job, JobPage
-from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     AFTER,
     JOB,
     LIMIT,
+    ROOT,
     operation,
     writing_operation,
 )

@@ -46,7 +46,6 @@ from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, registered_model
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX, families, family_of
 from organs.registry.relatives.lineage import lineage_of
-from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     ACCEPTED,
     AFTER,
@@ -61,6 +60,7 @@ from organs.web.api.operation import (
     OF_MODEL,
     PLACE,
     RANKED,
+    ROOT,
     SECOND,
     json_body,
     operation,

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from flask import Response, abort, request
+from flask import Blueprint, Response, abort, request
 from msgspec import structs
 from msgspec.inspect import Metadata, Type, UnionType, VarTupleType, type_info
 from werkzeug.exceptions import MethodNotAllowed
@@ -28,7 +28,6 @@ from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.submission import Submission, Upload
 from organs.registry.errors import BadRequest
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
-from organs.web.api.blueprint import ROOT, api
 from organs.web.auth import (
     ANY,
     UPLOAD,
@@ -44,6 +43,11 @@ from organs.web.responses import (
     next_address,
     reading,
 )
+
+ROOT = "/api/v1"
+
+api = Blueprint("api", __name__)
+"""The blueprint of the API."""
 
 COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 429, 503)
 """The statuses with which any request can be refused."""

@@ -11,13 +11,13 @@ from organs.registry.catalog.search import ORGANS
 from organs.registry.digest import Digest, parse_digest
 from organs.registry.entities.organ import Digests, FacetCounts, KnownOrgans, Organ, OrganPage
 from organs.registry.errors import BadDigest, BadRequest
-from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     AFTER,
     COUNTS,
     DIGEST,
     LIMIT,
     ORGAN_QUERY,
+    ROOT,
     json_body,
     operation,
 )

@@ -20,13 +20,13 @@ from organs.registry.entities.base import Schema
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe, RecipeRequest
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, BadRequest, NotFound
-from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     BASE,
     DONOR,
     EVERY_PART,
     LIMIT,
     LOCK_TOO,
+    ROOT,
     Parameter,
     operation,
     requested_recipe,

@@ -9,13 +9,13 @@ from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.overview import current_report, registry_report
-from organs.web.api.blueprint import ROOT
 from organs.web.api.models import EXAMPLE
 from organs.web.api.operation import (
     ACCEPTED,
     NAME,
     NAMESPACE,
     ORGAN_ROWS,
+    ROOT,
     ROWS,
     Parameter,
     json_body,

@@ -11,12 +11,12 @@ from organs.ingest.contributions.manifest import (
     parse_stated_metadata,
 )
 from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
-from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import (
     ACCEPTED,
     AFTER,
     LIMIT,
     NAMESPACE,
+    ROOT,
     Parameter,
     json_body,
     operation,
@@ -24,11 +24,11 @@ from organs.web.api.operation import (
 )
 from organs.web.api.uploads import current_contributor_id
 from organs.web.auth import UPLOAD
-from organs.web.limits import take_turn
 from organs.web.params import (
     requested_after,
     requested_limit,
 )
+from organs.web.rate_limits import take_turn
 from organs.web.services import contributions as submitting
 from organs.web.services.contributions import receiving
 

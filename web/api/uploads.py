@@ -32,10 +32,11 @@ from organs.registry.entities.submission import (
     UploadRequest,
 )
 from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound
-from organs.web.api.blueprint import ROOT, api
 from organs.web.api.operation import (
     ACCEPTED,
+    ROOT,
     Parameter,
+    api,
     json_body,
     operation,
     read_body,
@@ -46,7 +47,7 @@ from organs.web.auth import (
     UPLOAD,
     identity,
 )
-from organs.web.errors import refused
+from organs.web.error_pages import refused
 from organs.web.responses import (
     reading,
     registry,

@@ -1,22 +1,21 @@
-"""The pages, one module for each subject; every page has a JSON twin at the same address, every list a CSV.
+"""The pages, one module for each subject. Lists are also served as CSV; JSON addresses lead to the API.
 
-routes     routes of pages with their twins, and forms that write
-home       the first page: introduction, and the registry in figures
-organ      organs: the search with counts and a histogram, and the page of one organ
-model      models: the list, one with its anatomy, lineage and files; editing
-anatomy    the anatomy grid: blocks as rows, slots or types as columns, coloured by a measure
-chimeras   chimeras: the list, and one with its origin and its prediction
-verdicts   results of validations, and validations in progress
+organs     organs: the search with its columns, filters and histogram, and the page of one organ
+models     models: the list, one model with its anatomy, lineage and files, and its form for edits
+chimeras   chimeras: the list, and one with its origin, its prediction and the results of its validations
 compare    two models side by side
-compose    composing: models that fit a base, its cells and their candidates, the steps of a recipe
+compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
 lineage    families of models as graphs and as lists
 reports    reports as tables with explanations
-charts     charts at addresses of their own
+home       the first page: introduction, and the registry in figures
 jobs       the list of jobs, and one job with its progress and its result
+uploads    uploading in the browser
 account    log-in and log-out, the user's own account, and the public pages of contributors
 admin      administration: submissions to review, the event log, contributors
-reference  the API as a page
-uploads    uploading in the browser
+reference  the reference of the API
+anatomy    the anatomy grid: blocks as rows, slots or types as columns, coloured by a measure
+charts     charts at addresses of their own
+routes     how a page is served as HTML, JSON and CSV, and how a form writes
 """
 
 from organs.web.pages import (
@@ -29,8 +28,8 @@ from organs.web.pages import (
     home,
     jobs,
     lineage,
-    model,
-    organ,
+    models,
+    organs,
     reference,
     reports,
     uploads,
@@ -47,8 +46,8 @@ __all__ = [
     "home",
     "jobs",
     "lineage",
-    "model",
-    "organ",
+    "models",
+    "organs",
     "pages",
     "reference",
     "reports",

@@ -47,17 +47,17 @@ from organs.web.auth import (
     identity,
     used,
 )
-from organs.web.limits import (
-    LOG_INS,
-    PAGE_TOKENS,
-    rates,
-)
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     requested_after,
     requested_limit,
 )
 from organs.web.permissions import ONLY_READS
+from organs.web.rate_limits import (
+    LOG_INS,
+    PAGE_TOKENS,
+    rates,
+)
 from organs.web.responses import json_answer, plain_page, reading, registry, settings, with_parameters
 from organs.web.services.accounts import (
     create_own_token,
@@ -204,7 +204,7 @@ def login() -> Page:
 
 @writing_form(pages, "/login", scope=None)
 def log_in() -> str | Page:
-    """Open a session for the owner of the token, and redirect. Log-ins of a contributor are limited (`web.limits`)."""
+    """Open a session for the account of the token, and redirect. Log-ins of an account are limited (`web.rate_limits`)."""
     following = checked_next(request.form.get("next"))
     try:
         account = account_by_text(request.form.get("token", "")[:TOKEN_FIELD_MAX].strip())

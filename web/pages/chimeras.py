@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from flask import request, url_for
@@ -16,6 +17,8 @@ from organs.registry.entities.chimera import Chimera, ChimeraPage
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
+from organs.registry.entities.verdict import RunReport, TextScore, VerdictReport
+from organs.registry.validation.verdict import change_text, lengths_text
 from organs.web.pages.anatomy import (
     READINGS,
     acts_text,
@@ -26,17 +29,9 @@ from organs.web.pages.anatomy import (
     marks,
     with_marks,
 )
-from organs.web.pages.model import pull_lines
+from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
+from organs.web.pages.models import pull_lines
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
-from organs.web.pages.verdicts import (
-    KIND,
-    differences,
-    missing_runtime,
-    score_rows,
-    scored_lengths,
-    under_way,
-    verdict_meaning,
-)
 from organs.web.params import (
     requested_after,
     requested_choice,
@@ -75,7 +70,7 @@ def chimera(lock: str) -> Page:
     with reading(settings().search_seconds) as session:
         found = chimera_by_lock(session, lock)
         organs = organs_of_model(session, chimeras_by_lock(session, lock)[0])
-        jobs = under_way(session, found.model)
+        jobs = active_validations(session, found.model)
     return Page("chimera.html", asdict(found), extra=lambda: _shown(found, organs, by) | {"jobs": jobs})
 
 
@@ -84,8 +79,8 @@ def validate(lock: str) -> str:
     """Queue a validation and show its job; an active one is shown instead."""
     with reading(settings().search_seconds) as session:
         name = chimeras_by_lock(session, lock)[0].full_name
-        active = under_way(session, name)
-    job_id = active[0].id if active else queue_job(KIND, {"chimera": name})
+        active = active_validations(session, name)
+    job_id = active[0].id if active else queue_job(VALIDATE, {"chimera": name})
     return url_for("pages.job", job=job_id)
 
 
@@ -95,7 +90,6 @@ def _context(page: ChimeraPage) -> Context:
         "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
         "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
         "csv": with_parameters(url_for("pages.chimeras_csv"), {}, limit="1000"),
-        "verdict_meaning": verdict_meaning,
     }
 
 
@@ -129,7 +123,6 @@ def _shown(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Context:
         "rows": [] if report is None else score_rows(report),
         "differences": [] if report is None else differences(report),
         "lengths": "" if report is None else scored_lengths(report),
-        "verdict_meaning": verdict_meaning,
         "serious": [one for one in chimera.findings if one.severity is not Severity.INFO],
         "informing": [one for one in chimera.findings if one.severity is Severity.INFO],
         "computed_shown": chimera.computed[:COMPUTED_SHOWN],
@@ -169,3 +162,55 @@ def _lines(chimera: Chimera) -> list[Context]:
         {"label": "Write the file on the registry's machine", "line": chimera.assemble},
         {"label": "Make it in Python, from the recipe", "line": chimera.python.rstrip()},
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """A model that was run: its role, its scores as texts, or why it failed."""
+
+    role: str
+    name: str
+    scores: list[str]
+    failure: str | None
+
+
+def score_rows(report: VerdictReport) -> list[ScoreRow]:
+    """Return base, donors, chimera and control, with a score for each text."""
+    runs = [
+        ("base", report.base),
+        *(("donor", one) for one in report.donors),
+        ("chimera", report.chimera),
+        *((("control", report.control),) if report.control is not None else ()),
+    ]
+    return [_row(role, run, [text.name for text in report.texts]) for role, run in runs]
+
+
+def differences(report: VerdictReport) -> list[str | None]:
+    """Return for each text how far the chimera is from its base; None where that was not measured."""
+    return [
+        None if text.ratio is None or text.ratio_error is None else change_text(text.ratio, text.ratio_error)
+        for text in report.texts
+    ]
+
+
+def scored_lengths(report: VerdictReport) -> str:
+    """Return how many tokens of each text were scored, in words."""
+    return lengths_text([(text.name, text.tokens) for text in report.texts], report.tokens)
+
+
+def _row(role: str, run: RunReport, texts: list[str]) -> ScoreRow:
+    by_text = {score.text: score for score in run.scores}
+    failure = None if run.failure is None else run.failure.reason
+    return ScoreRow(role, run.name, [_score(by_text.get(text)) for text in texts], failure)
+
+
+def _score(score: TextScore | None) -> str:
+    """Return a perplexity with its standard error."""
+    if score is None or score.perplexity is None:
+        return "–"
+    error = score.standard_error
+    return _number(score.perplexity) + (f" ± {_number(error)}" if error is not None else "")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}" if value < 1e9 else f"{value:.1e}"

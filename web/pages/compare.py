@@ -16,7 +16,7 @@ from organs.registry.entities.report import Cell
 from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, organ_changes, registered_model
-from organs.web.errors import status_of
+from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages

@@ -27,7 +27,7 @@ from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Candidates, Compatibility, CompositionState, FitCount, FittingModels
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound
-from organs.web.errors import status_of
+from organs.web.error_pages import status_of
 from organs.web.pages.anatomy import (
     cell_grid,
     letters,

@@ -5,27 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import util
 
 from flask import g, request, url_for
+from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.extract import pack_file
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.jobs import JobFile, file_of_job, job_by_id, newest_jobs
+from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.compose.chimeras import lock_of_name
 from organs.registry.entities.job import Job, JobPage
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
+from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.web.auth import ANY
 from organs.web.pages.routes import Context, Page, paged, pages, writing_form
-from organs.web.pages.verdicts import MEANINGS
 from organs.web.params import (
     parsed_job,
     requested_after,
     requested_limit,
 )
-from organs.web.permissions import whose_jobs
+from organs.web.permissions import may_see_jobs, whose_jobs
+from organs.web.render import VERDICT_MEANINGS
 from organs.web.responses import model_address, organ_address, reading, registry, settings, with_parameters
 
+VALIDATE = "validate"
+"""The kind of job that runs a chimera."""
 LINKS_MAX = 100
 TEXT_MAX = 2000
 
@@ -99,7 +104,7 @@ def result_links(result: Mapping[str, object]) -> list[Link]:
 
 def _validated(result: Mapping[str, object], lock: str | None) -> list[Fact]:
     verdict, reason, name = (_text(result, key) for key in ("verdict", "reason", "model"))
-    meaning = f": {MEANINGS[verdict]}" if verdict in MEANINGS else ""
+    meaning = f": {VERDICT_MEANINGS[verdict]}" if verdict in VERDICT_MEANINGS else ""
     return [
         *([Fact("verdict", f"{verdict}{meaning}")] if verdict else []),
         *([Fact("reason", reason)] if reason else []),
@@ -234,3 +239,14 @@ def _file_links(job_id: int, left: JobFile | None) -> list[Link]:
         return []
     label = f"download {path.name}, {size_text(path.stat().st_size)}"
     return [Link(label, url_for("artifacts.job_file", job=job_id, file=path.name))]
+
+
+def active_validations(session: Session, name: str) -> list[Job]:
+    """Return the jobs that wait or run to validate the chimera of that name, if the user may see them."""
+    jobs = active_jobs(session, VALIDATE, whose_jobs()) if may_see_jobs() else ()
+    return [job for job in jobs if job.arguments.get("chimera") == name]
+
+
+def missing_runtime() -> str | None:
+    """Return what to install before anything can be validated here; None if nothing is missing."""
+    return None if util.find_spec(PACKAGE) else NOT_INSTALLED

@@ -25,7 +25,7 @@ from organs.web.charts.families import (
     kin_graph,
     walk,
 )
-from organs.web.errors import status_of
+from organs.web.error_pages import status_of
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
 from organs.web.params import requested_place
 from organs.web.responses import plain_page, reading, settings, with_parameters

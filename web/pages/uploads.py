@@ -29,7 +29,7 @@ from organs.registry.catalog.queries.submissions import (
 from organs.registry.catalog.tables import Upload, now
 from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable
-from organs.web.api.blueprint import ROOT
+from organs.web.api.operation import ROOT
 from organs.web.api.uploads import current_contributor_id
 from organs.web.auth import (
     UPLOAD,

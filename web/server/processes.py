@@ -21,8 +21,8 @@ from organs.web.file_responses import (
     allow_streams,
     worker_exit,
 )
-from organs.web.limits import SharedCounts
 from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
+from organs.web.rate_limits import SharedCounts
 from organs.web.server.worker import EventLoopWorker
 from organs.web.settings import ServerSettings, WebSettings
 

@@ -30,7 +30,7 @@ from organs.web.auth import (
     Identity,
     need,
 )
-from organs.web.limits import (
+from organs.web.rate_limits import (
     NEW_TOKENS,
     rates,
 )

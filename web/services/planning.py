@@ -45,8 +45,8 @@ from organs.registry.entities.plan import (
 from organs.registry.errors import BadQuery, TooMany, TooSlow
 from organs.web.auth import identity
 from organs.web.client_address import client_address
-from organs.web.limits import rates
 from organs.web.permissions import planner
+from organs.web.rate_limits import rates
 from organs.web.responses import reading, registry, settings
 
 ANONYMOUS_COST_MAX = 2_000_000

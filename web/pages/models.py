@@ -61,12 +61,8 @@ from organs.web.downloads import (
 )
 from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
+from organs.web.pages.jobs import active_validations, missing_runtime
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
-from organs.web.pages.verdicts import (
-    missing_runtime,
-    under_way,
-    verdict_meaning,
-)
 from organs.web.params import (
     requested_after,
     requested_choice,
@@ -80,7 +76,7 @@ from organs.web.permissions import (
     model_to_restore,
     model_to_yank,
 )
-from organs.web.render import ORGAN_COLUMNS, organ_rows
+from organs.web.render import ORGAN_COLUMNS, organ_rows, verdict_meaning
 from organs.web.responses import model_address, plain_page, reading, registry, settings, with_parameters
 
 READING_DEFAULT = "theta"
@@ -112,7 +108,7 @@ def model(namespace: str, name: str) -> Page:
         left_out = row.tensors - len(organs)
         shown = _Shown(page, organs, left_out, None if left_out else _against(session, page))
         brief = chimera_brief(session, row)
-        jobs = under_way(session, row.full_name) if brief else []
+        jobs = active_validations(session, row.full_name) if brief else []
         others = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
         descendants_count = count_descendants(session, row)
