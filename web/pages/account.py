@@ -204,7 +204,7 @@ def login() -> Page:
 
 @writing_form(pages, "/login", scope=None)
 def log_in() -> str | Page:
-    """Open a session for the account of the token, and redirect. Log-ins of an account are limited (`web.rate_limits`)."""
+    """Open a session for the account of the token, and redirect. Its log-ins are limited (`web.rate_limits`)."""
     following = checked_next(request.form.get("next"))
     try:
         account = account_by_text(request.form.get("token", "")[:TOKEN_FIELD_MAX].strip())
