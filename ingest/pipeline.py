@@ -304,9 +304,9 @@ class Pipeline:
                 self._remove([blob.file for blob in self._batch if blob.file is not None])
 
     def _remove(self, files: Sequence[str]) -> None:
-        local = self._registry.blobs.local
+        folder = self._registry.blobs.folder
         for file in files:
-            local.remove(local.path(file))
+            folder.remove(folder.path(file))
 
 
 def _organ_key(hashed: HashedPiece) -> OrganKey:

@@ -39,7 +39,7 @@ from organs.registry.store.files import (
     placed,
     translated,
 )
-from organs.registry.store.local import (
+from organs.registry.store.folder import (
     copy_blob,
     has_copy,
 )
@@ -103,9 +103,9 @@ def back_up(
     folder = folder.expanduser().absolute()
     _check_folder(folder, settings)
     report, target = BackupReport(str(folder)), BlobStore(folder / BLOBS, files)
-    _write_mark(folder, target.local.files)
+    _write_mark(folder, target.folder.files)
     run = _Run(catalog, blobs, target, report, progress or (lambda _size: None))
-    with blobs.local.sweeping(), target.local.sweeping():
+    with blobs.folder.sweeping(), target.folder.sweeping():
         if blobs_only:
             faulty = run.copy_all(catalog)
             run.report_faults(catalog, faulty)
@@ -140,9 +140,9 @@ def _with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
     else:
         raise StoreError("ingests replace corrupt blobs during the copy: wait until the ingests end, then try again")
     _replace_database(fresh, folder, run)
-    for stray in run.target.local.walk():
+    for stray in run.target.folder.walk():
         if stray.file not in needed:
-            run.target.local.remove(stray.path)
+            run.target.folder.remove(stray.path)
             run.report.removed += 1
 
 
@@ -164,7 +164,7 @@ class _Run:
             try:
                 check_readable(self.source, row, "blob")
                 # A copy that was made while the bytes were wrong has the right size, so this blob is copied again.
-                is_copied = row.file is None or has_copy(self.target.local, row.file, row.stored_bytes)
+                is_copied = row.file is None or has_copy(self.target.folder, row.file, row.stored_bytes)
                 if row.file is not None and (row.is_set_aside or not is_copied):
                     self._copy(row.file, row.stored_bytes)
             except (MissingBlob, CorruptBlob) as error:
@@ -192,30 +192,30 @@ class _Run:
             with named_in.reading() as session:
                 faulty = blobs_by_digest(session, [fault.digest for fault in verified.faults])
             for row in faulty.values():
-                if row.file is not None and has_copy(self.source.local, row.file, row.stored_bytes):
+                if row.file is not None and has_copy(self.source.folder, row.file, row.stored_bytes):
                     self._copy(row.file, row.stored_bytes)
             verified = verify(named_in, self.target, read_data=Share(1, 1))
         self.report.read_bytes, self.report.faults = verified.read_bytes, verified.faults
 
     def _copy(self, file: str, size_bytes: int) -> None:
-        copy_blob(self.source.local, self.target.local, file, size_bytes)
+        copy_blob(self.source.folder, self.target.folder, file, size_bytes)
         self.report.copied += 1
         self.report.copied_bytes += size_bytes
 
     def _check_room(self, named_in: Catalog) -> None:
-        local = self.target.local
-        copied = {stray.file for stray in local.walk() if stray.file is not None}
+        folder = self.target.folder
+        copied = {stray.file for stray in folder.walk() if stray.file is not None}
         missing = (row for row in all_blobs(named_in) if row.file is not None and row.file not in copied)
         missing_bytes = sum(row.stored_bytes for row in missing)
         try:
-            check_room(local.root, missing_bytes + MARGIN_BYTES, local.files)
+            check_room(folder.root, missing_bytes + MARGIN_BYTES, folder.files)
         except OSError as error:
-            raise translated(error, local.root) from error
+            raise translated(error, folder.root) from error
 
 
 def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
     """Replace the older database by the new one, atomically."""
-    files, place = run.target.local.files, folder / DATABASE
+    files, place = run.target.folder.files, folder / DATABASE
     try:
         descriptor = files.open_to_read(fresh)
         try:

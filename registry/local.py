@@ -146,7 +146,7 @@ class LocalRegistry:
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
         # Imported here because it loads numpy, which searches do not need.
-        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.models import registered_model
 
         with self.catalog.reading() as session:
@@ -154,15 +154,14 @@ class LocalRegistry:
 
     def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
         """Return all organs of a model, in the order of its files."""
-        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.catalog.queries.models import model_by_text
 
         with self.catalog.reading() as session:
             return organs_of_model(session, model_by_text(session, name))
 
     def versions(self, name: str, *, limit: int = VERSIONS_DEFAULT) -> ModelVersions:
         """Return the newest versions of a model's name."""
-        from organs.registry.catalog.queries.composing import model_by_text
-        from organs.registry.catalog.queries.models import VERSIONS_MAX, versions
+        from organs.registry.catalog.queries.models import VERSIONS_MAX, model_by_text, versions
         from organs.registry.catalog.vocabulary import REACHABLE_STATES
 
         check_limit(limit, VERSIONS_MAX)
@@ -176,7 +175,7 @@ class LocalRegistry:
 
     def compare(self, first: str, second: str) -> Comparison:
         """Return two models side by side: how similar their weights are, and what else differs."""
-        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.relatives.comparison import compare_models, registered_model
 
         with self.catalog.reading() as session:
@@ -185,7 +184,7 @@ class LocalRegistry:
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""
-        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
         from organs.registry.reports.dissection import model_report
         from organs.registry.reports.overview import registry_report
@@ -204,7 +203,8 @@ class LocalRegistry:
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""
-        from organs.registry.catalog.queries.composing import fitting_models, model_by_text
+        from organs.registry.catalog.queries.fitting import fitting_models
+        from organs.registry.catalog.queries.models import model_by_text
 
         with self.catalog.reading() as session:
             return fitting_models(session, model_by_text(session, base), limit)
@@ -245,7 +245,7 @@ class LocalRegistry:
 
     def partial_recipe(self, name: str) -> Recipe | None:
         """Return the recipe that grafts a model with only some organs into its base; None for any other model."""
-        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.models import is_partial, partial_recipe
 
         with self.catalog.reading() as session:
@@ -294,7 +294,8 @@ class LocalRegistry:
     ) -> AssembledFiles:
         """Return the files of a model, ready to be written: those that came in, or new ones."""
         from organs.registry.assembly import AssembledFiles, plan_merged, plan_model, plan_shards
-        from organs.registry.catalog.queries.composing import chimera_of, model_by_text
+        from organs.registry.catalog.queries.chimeras import chimera_of
+        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.store.files import SourceModel
 
         with self.catalog.reading() as session:

@@ -15,7 +15,7 @@ from organs.registry import notebook
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import (
     composed_among,
     dtype_counts,

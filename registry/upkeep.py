@@ -145,7 +145,7 @@ def verify(
             progress(row.size_bytes)
     with catalog.reading() as session:
         named = known_files(session)
-    report.orphans = sum(1 for stray in blobs.local.walk() if stray.file is None or stray.file not in named)
+    report.orphans = sum(1 for stray in blobs.folder.walk() if stray.file is None or stray.file not in named)
     faulty = _confirm_faults(catalog, blobs, suspects, read_data, report)
     report.recovered = [row.digest for row in recovered]
     if repair and faulty:
@@ -166,13 +166,13 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
     Raises Busy while another sweep runs.
     """
     report = SweepReport(dry_run)
-    with blobs.local.sweeping():
+    with blobs.folder.sweeping():
         for blob_id, stored_bytes in _doomed(catalog):
             file = "" if dry_run else _reclaim(catalog, blob_id)
             if file is None:
                 continue
             if file:
-                blobs.local.remove(blobs.local.path(file))
+                blobs.folder.remove(blobs.folder.path(file))
             report.removed += 1
             report.removed_bytes += stored_bytes
         _doom(catalog, grace, report)
@@ -364,10 +364,10 @@ def _remove_strays(catalog: Catalog, blobs: BlobStore, grace: timedelta, report:
         named = known_files(session)
     if ingest_began is not None:
         limit = min(limit, ingest_began - CLOCK_SLACK)
-    for stray in blobs.local.walk():
+    for stray in blobs.folder.walk():
         if stray.file in named or datetime.fromtimestamp(stray.modified_at, UTC) >= limit:
             continue
         if not report.dry_run:
-            blobs.local.remove(stray.path)
+            blobs.folder.remove(stray.path)
         report.stray_files += 1
         report.stray_bytes += stray.size_bytes

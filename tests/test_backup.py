@@ -199,7 +199,7 @@ def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: LocalRegis
 
 
 def test_no_backup_while_a_sweep_runs_nor_a_sweep_while_a_backup_does(filled: LocalRegistry, tmp_path: Path) -> None:
-    with filled.blobs.local.sweeping(), pytest.raises(Busy):
+    with filled.blobs.folder.sweeping(), pytest.raises(Busy):
         copied(filled, tmp_path / "copy")
 
     def sweep_now(_call: int, name: str) -> None:

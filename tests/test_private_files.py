@@ -45,7 +45,7 @@ def test_line_137_a_new_registry_is_its_owners_alone(tmp_path: Path) -> None:
             contributor = add_contributor(session, "ada", "local").id
         upload = open_upload(registry, contributor, Declared("piece", 10, digest_of(b"0123456789")))
         receive(registry, contributor, upload.public_id, Chunk(0, 10, 10), [b"0123456789"])
-        with registry.blobs.local.sweeping():
+        with registry.blobs.folder.sweeping():
             assert {path.name for path in home.iterdir()} >= {"registry.sqlite3-wal", "blobs", "uploads"}
             assert open_to_others(home) == []
         back_up(registry.catalog, registry.blobs, registry.settings, tmp_path / "copy")

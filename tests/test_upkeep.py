@@ -207,7 +207,7 @@ def test_headers_and_vocabularies_are_spared_with_their_model(registry: LocalReg
 
 def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(sample(LARGE))
-    pending = registry.blobs.local.begin(digest_of(b"x"), 5)
+    pending = registry.blobs.folder.begin(digest_of(b"x"), 5)
     pending.append([b"half"])
     assert len(files_below(registry)) == 2
     assert run_sweep(registry).stray_files == 0

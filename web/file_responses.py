@@ -404,7 +404,7 @@ class FileBody:
 
 def _report(error: OrganError, name: str, faults: list[BlobRow]) -> None:
     current_app.logger.error("%s cannot be handed out whole: %s", name, error)
-    if not faults or (isinstance(error, MissingBlob) and not registry().blobs.local.is_prepared()):
+    if not faults or (isinstance(error, MissingBlob) and not registry().blobs.folder.is_prepared()):
         return
     try:
         set_aside(registry().catalog, faults)

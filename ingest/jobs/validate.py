@@ -19,7 +19,8 @@ from organs.ingest.jobs.kind import (
     text_or_none,
     whole_number,
 )
-from organs.registry.catalog.queries.composing import chimera_of, model_by_text
+from organs.registry.catalog.queries.chimeras import chimera_of
+from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.entities.job import ValidationJobResult, ValidationRequest
 from organs.registry.errors import BadInput, NotComposedHere
 from organs.registry.local import LocalRegistry

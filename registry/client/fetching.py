@@ -17,6 +17,7 @@ from organs.registry.client.connection import Connection, Reply
 from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf, BadInput, BadReply, Busy, StoreUnwritable, TooMany, Unreachable
 from organs.registry.gguf import Header, HeaderSource, read_header
+from organs.registry.names import ModelName
 from organs.registry.store.files import (
     Files,
     check_room,
@@ -220,6 +221,22 @@ class FileToFetch:
     def key(self, url: str) -> str:
         """What tells its bytes from those of any other file, where they come from the registry at `url`."""
         return f"{url}{self.path} {self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFiles:
+    """The original files of a model."""
+
+    model: ModelName
+    """With its version."""
+    files: tuple[tuple[str, FileToFetch], ...]
+    """Each with its name, which is safe as a file name."""
+    digest: Digest
+    """SHA-256 of the model's bytes."""
+    lock_id: Digest | None
+    """SHA-256 of the lock; None unless the model is a chimera."""
+    yanked: str | None = None
+    """Why it was yanked; None unless it was."""
 
 
 def fetch(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from organs.registry.client.address import API, parse_full_name
 from organs.registry.client.connection import Connection, Reply
@@ -18,6 +18,7 @@ from organs.registry.client.fetching import (
     FILE_CHUNK_BYTES,
     TRIES,
     FileToFetch,
+    OwnFiles,
     PartialFile,
     Progress,
     backoff,
@@ -44,9 +45,6 @@ from organs.registry.store.files import (
     UnplacedFile,
     placed,
 )
-
-if TYPE_CHECKING:
-    from organs.registry.client.remote import RemoteRegistry
 
 READ_BYTES = 1024 * 1024
 
@@ -271,7 +269,26 @@ class FetchedLock(OutputFiles):
         return (None if target is None else fetch_locked(self._connection, self._source, target, progress),)
 
 
-def locked_file(remote: RemoteRegistry, lock: Lock) -> FileToFetch | LockedFile:
+class ModelFiles(Protocol):
+    """What a lock needs of a remote registry: its connection, and the files of its models."""
+
+    @property
+    def connection(self) -> Connection:
+        """The connection to the server."""
+
+    def whole_file(self, name: str) -> FileToFetch:
+        """Return the model as one file; raises NotFound, NotAssemblable."""
+
+    def own_files(self, name: str) -> OwnFiles:
+        """Return the original files of a model; raises NotFound, NotAssemblable."""
+
+
+def file_of_lock(remote: ModelFiles, lock: Lock) -> OutputFiles:
+    """Return the file of a lock, ready to be downloaded; raises what `locked_file` does."""
+    return FetchedLock(remote.connection, lock, locked_file(remote, lock))
+
+
+def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | LockedFile:
     """Return the file of `lock`: that of the registered chimera, or one to assemble. Only headers are downloaded.
 
     Raises NotAssemblable with everything that the registry lacks, BadLock for a lock of no valid file, BadReply.
@@ -282,7 +299,7 @@ def locked_file(remote: RemoteRegistry, lock: Lock) -> FileToFetch | LockedFile:
         return file_of_parts(remote, lock)
 
 
-def file_of_parts(remote: RemoteRegistry, lock: Lock) -> LockedFile:
+def file_of_parts(remote: ModelFiles, lock: Lock) -> LockedFile:
     """Return the file of `lock` to assemble from the base's header and the organs; raises what `locked_file` does."""
     missing = []
     try:
@@ -296,7 +313,7 @@ def file_of_parts(remote: RemoteRegistry, lock: Lock) -> LockedFile:
     _, file = remote.own_files(str(parse_full_name(base.name))).files[0]
     header, source = fetch_head(remote.connection, file)
     if digest_of(source.header) != lock.header:
-        raise BadReply(f"{remote.url} sent another header than {lock.header}")
+        raise BadReply(f"{remote.connection.url} sent another header than {lock.header}")
     data, size_bytes = checked_header(header, source, lock)
     return LockedFile(lock, data, header.alignment, size_bytes)
 

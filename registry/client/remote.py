@@ -28,7 +28,7 @@ from organs.registry.client.address import (
     whole_file_name,
 )
 from organs.registry.client.connection import Connection
-from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
+from organs.registry.client.fetching import FileToFetch, OwnFiles, check_all_fits, fetch, fetched
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, looks_like_prefix, parse_prefix
 from organs.registry.entities.about import Figures, Root
@@ -43,7 +43,7 @@ from organs.registry.names import ModelName, parse_model_name
 from organs.registry.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from organs.registry.client.composing import RemoteComposition
+    from organs.registry.client.composition import RemoteComposition
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.entities.comparison import Comparison
@@ -61,22 +61,6 @@ VERSIONS_MAX = 100
 """The most versions that a registry lists."""
 DIGEST = "sha256:"
 DIGEST_LENGTH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class OwnFiles:
-    """The original files of a model."""
-
-    model: ModelName
-    """With its version."""
-    files: tuple[tuple[str, FileToFetch], ...]
-    """Each with its name, which is safe as a file name."""
-    digest: Digest
-    """SHA-256 of the model's bytes."""
-    lock_id: Digest | None
-    """SHA-256 of the lock; None unless the model is a chimera."""
-    yanked: str | None = None
-    """Why it was yanked; None unless it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +221,7 @@ class RemoteRegistry:
         progress: TextProgress | None = None,
     ) -> VerdictReport:
         """Run a chimera on the server, beside its base, its donors and a control, and return the verdict."""
-        from organs.registry.client.composing import job_result
+        from organs.registry.client.composition import job_result
         from organs.registry.entities.verdict import VerdictReport
 
         if texts is not None or runtime is not None:
@@ -280,7 +264,7 @@ class RemoteRegistry:
 
     def compose(self, base: str | Recipe) -> RemoteComposition:
         """Begin a chimera, which the server plans and makes: `registry.compose("acme/base").graft("acme/coder")`."""
-        from organs.registry.client.composing import RemoteComposition  # with the codecs, which searches never load
+        from organs.registry.client.composition import RemoteComposition  # with the codecs, which searches never load
         from organs.registry.compose.recipe import Recipe
 
         recipe = Recipe(base) if isinstance(base, str) else base
@@ -318,9 +302,9 @@ class RemoteRegistry:
 
         It is the file of the registered chimera, or is assembled on this machine from the base's header and the organs.
         """
-        from organs.registry.client.files import FetchedLock, locked_file
+        from organs.registry.client.files import file_of_lock
 
-        return FetchedLock(self.connection, lock, locked_file(self, lock))
+        return file_of_lock(self, lock)
 
     def organ_files(self, prefix: str) -> OutputFiles:
         """Return the plain bytes of an organ as a file, ready to be downloaded."""

@@ -24,8 +24,8 @@ from organs.registry.assembly import (
     plan_new_file,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.composing import chimera_of, computed_organs, model_with_header
-from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs
+from organs.registry.catalog.queries.models import check_model_name, model_with_header
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
@@ -530,7 +530,7 @@ class _Workshop:
             renew_lease(session, self.ingest_id)
             unused = record_blobs(session, self.ingest_id, blobs)
         for file in unused:
-            self.store.local.remove(self.store.local.path(file))
+            self.store.folder.remove(self.store.folder.path(file))
 
 
 def _no_progress(_action: str, _size_bytes: int) -> None:

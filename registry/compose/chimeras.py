@@ -13,11 +13,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog.queries import chimeras as chimera_rows
-from organs.registry.catalog.queries.composing import (
-    chimera_of,
-    recorded_children,
-    recorded_parents,
-)
+from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents
 from organs.registry.catalog.queries.models import (
     files_of,
     is_reachable,

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import plural_text
 from organs.registry.anatomy import OrganType, Slot, Tower
-from organs.registry.catalog.queries.composing import CellOrgan as CellOrganRow
-from organs.registry.catalog.queries.composing import cell_organs, likenesses
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.relatives import models_by_id
+from organs.registry.catalog.queries.organs import CellOrgan as CellOrganRow
+from organs.registry.catalog.queries.organs import cell_organs
+from organs.registry.catalog.queries.relatives import likenesses, models_by_id
 from organs.registry.catalog.queries.search import search_models, search_organs
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.compose.fitting import (

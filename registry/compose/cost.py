@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.composing import find_model_by_text, header_bytes_of, model_by_text
+from organs.registry.catalog.queries.models import find_model_by_text, header_bytes_of, model_by_text
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.recipe import Recipe, Selection
 from organs.registry.errors import TooCostly

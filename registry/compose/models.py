@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import names_text
 from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Slot, Tower, place_of
 from organs.registry.assembly import first_header
-from organs.registry.catalog.queries.composing import model_by_text, names_of_chimeras, tensor_rows
-from organs.registry.catalog.queries.organs import models_in_common
+from organs.registry.catalog.queries.chimeras import names_of_chimeras
+from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.organs import models_in_common, tensor_rows
 from organs.registry.catalog.queries.relatives import models_by_id, parents_of
 from organs.registry.catalog.queries.search import search_organs
 from organs.registry.catalog.search import parse_query

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import withdrawn_models
 from organs.registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
 from organs.registry.catalog.tables import Lineage, Model

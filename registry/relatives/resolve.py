@@ -10,10 +10,10 @@ from heapq import nsmallest
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
-from organs.registry.catalog.queries.composing import likenesses
 from organs.registry.catalog.queries.relatives import (
     declared_edges_with,
     declared_texts_to,
+    likenesses,
     measured_relation,
     metadata_texts,
     models_by_id,

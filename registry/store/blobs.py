@@ -36,7 +36,7 @@ from organs.registry.store.codec import (
     worth_encoding,
 )
 from organs.registry.store.files import Files
-from organs.registry.store.local import LocalStore, StoredFile
+from organs.registry.store.folder import BlobFolder, StoredFile
 
 INLINE_MAX_BYTES = 64 * 1024
 """The largest plain size of a blob in the database. A separate file costs a rename and two syncs, about 1 ms."""
@@ -99,7 +99,7 @@ class BlobStore:
         on_recovered: Callable[[BlobAddress], None] | None = None,
         second_looks: SecondLooks | None = None,
     ) -> None:
-        self.local = LocalStore(root, files)
+        self.folder = BlobFolder(root, files)
         self._on_recovered = on_recovered
         self._second_looks = second_looks or SecondLooks()
 
@@ -224,7 +224,7 @@ class BlobWriter:
         self._entries: list[ChunkEntry] = []
         self._inline: list[bytes] | None = [] if size_bytes <= INLINE_MAX_BYTES else None
         self._offset = head_size_bytes(codec, size_bytes)
-        self._pending = store.local.begin(digest, size_bytes, self._offset) if self._inline is None else None
+        self._pending = store.folder.begin(digest, size_bytes, self._offset) if self._inline is None else None
 
     def append(self, chunk: EncodedChunk) -> None:
         """Write the next chunk."""
@@ -264,7 +264,7 @@ class BlobReader:
         if address.inline is not None:
             self._stored = _InlineBytes(address.digest, address.inline)
         elif address.file is not None:
-            self._stored = store.local.open(address.file)
+            self._stored = store.folder.open(address.file)
         else:
             raise MissingBlob(f"{address.digest} is recorded without its bytes")
         try:

@@ -18,9 +18,8 @@ from organs.registry.assembly import (
     plan_model,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.chimeras import stored_score
-from organs.registry.catalog.queries.composing import chimera_of, is_digest, model_by_digest
-from organs.registry.catalog.queries.models import metadata_of, model_by_name
+from organs.registry.catalog.queries.chimeras import chimera_of, stored_score
+from organs.registry.catalog.queries.models import is_digest, metadata_of, model_by_digest, model_by_name
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
     record_score,

@@ -17,7 +17,7 @@ from sqlalchemy import select, text
 
 from organs.registry.catalog.cache import Cache, cached
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries import planning
+from organs.registry.catalog.queries import search_plan
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Contributor
@@ -249,7 +249,7 @@ def test_more_facets_than_are_held_are_asked_of_the_database_with_the_same_resul
 ) -> None:
     held = few.search_page(asked)
     few.catalog.cache.clear()
-    monkeypatch.setattr(planning, "FACETS_MAX", 0)
+    monkeypatch.setattr(search_plan, "FACETS_MAX", 0)
     assert few.search_page(asked) == held
 
 

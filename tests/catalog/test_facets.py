@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import select
 
-from organs.registry.catalog.queries import planning
 from organs.registry.catalog.queries import search as spread_module
+from organs.registry.catalog.queries import search_plan
 from organs.registry.catalog.register.facets import count_placements
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
@@ -126,7 +126,7 @@ def compare_counts(registry: LocalRegistry, placed: Placed, text: str) -> FacetC
 
 def lower_the_cap(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on hardly anything is counted one by one; what was counted before is forgotten."""
-    monkeypatch.setattr(planning, "GATHER_MAX", 3)
+    monkeypatch.setattr(search_plan, "GATHER_MAX", 3)
     monkeypatch.setattr(spread_module, "GATHER_MAX", 3)
     registry.catalog.cache.clear()
 

@@ -1,4 +1,4 @@
-"""What can be grafted into a model: `fits:` against its definition in plain words, and the counts for composing."""
+"""What can be grafted into a model: `fits:` against its definition in plain words, and the counts for fitting."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ from hypothesis import strategies as st
 
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.queries import (
-    composing,
-    planning,
+    fitting,
+    search_plan,
 )
-from organs.registry.catalog.queries.composing import (
-    base_of,
-    fitting_models,
-)
+from organs.registry.catalog.queries.fitting import base_of, fitting_models
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.organ import OrganPage
@@ -263,7 +260,7 @@ def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
     assert (counts.total, counts.exact, counts.uncounted) == (1, True, ())
     assert counts.theta_counts == {40: 1, 60: 1}, "without the filter by θ"
     assert counts.fields["license"] == {"gpl": 1}
-    monkeypatch.setattr(planning, "GATHER_MAX", 0)
+    monkeypatch.setattr(search_plan, "GATHER_MAX", 0)
     registry.catalog.cache.clear()
     counts = registry.count("fits:acme/base type:organ")
     assert (counts.total, counts.exact, counts.uncounted) == (None, False, ("fits:acme/base",))
@@ -332,8 +329,8 @@ def test_what_fits_is_what_the_definition_says_of_every_row(
 ) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         shutil.copy(migrated_database, folder)
-        patch.setattr(composing, "SAMPLED_MAX", sampled)
-        patch.setattr(planning, "GATHER_MAX", gathered)
+        patch.setattr(fitting, "SAMPLED_MAX", sampled)
+        patch.setattr(search_plan, "GATHER_MAX", gathered)
         with LocalRegistry.open(folder) as registry:
             placed = place(registry, models)
             for base in models:
@@ -393,13 +390,13 @@ def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_fo
 ) -> None:
     others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
     place(registry, [BASE, *others])
-    monkeypatch.setattr(composing, "_AT_ONCE", 2)
+    monkeypatch.setattr(fitting, "_AT_ONCE", 2)
     with registry.catalog.reading() as session:
         base = base_of(session, model_by_name(session, parse_model_name("acme/base")).id)
         assert base is not None
         assert base.tensors == len(BASE.rows)
         for size, batches in ((1, [2, 2, 2]), (4, [4, 2]), (1000, [6])):
-            found = composing._batches(range(6), dict.fromkeys(range(6), 1), replace(base, tensors=size))
+            found = fitting._batches(range(6), dict.fromkeys(range(6), 1), replace(base, tensors=size))
             assert [len(batch) for batch in found] == batches
 
 
@@ -408,7 +405,7 @@ def test_no_more_models_are_looked_at_than_a_limit_says(
 ) -> None:
     others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
     place(registry, [BASE, *others])
-    monkeypatch.setattr(composing, "EXAMINED_MAX", 3)
+    monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
     told = models_fitting(registry, "acme/base")
     assert (len(told.items), told.more) == (3, True)
 

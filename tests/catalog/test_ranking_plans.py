@@ -16,8 +16,8 @@ from sqlalchemy.sql import visitors
 
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
-from organs.registry.catalog.queries import planning
-from organs.registry.catalog.queries.composing import fitting_models
+from organs.registry.catalog.queries import search_plan
+from organs.registry.catalog.queries.fitting import fitting_models
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query
@@ -153,7 +153,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return home
 
 
-@pytest.mark.parametrize("cost", [planning.FETCHED_COST, 0.0], ids=["as it comes", "gathered"])
+@pytest.mark.parametrize("cost", [search_plan.FETCHED_COST, 0.0], ids=["as it comes", "gathered"])
 @pytest.mark.parametrize("statistics", [False, True], ids=["without statistics", "with statistics"])
 def test_no_statement_of_a_search_reads_a_whole_table(
     statistics: bool, cost: float, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +162,7 @@ def test_no_statement_of_a_search_reads_a_whole_table(
     if statistics:
         with closing(sqlite3.connect(tmp_path / "registry.sqlite3")) as connection:
             connection.execute("ANALYZE")
-    monkeypatch.setattr(planning, "FETCHED_COST", cost)
+    monkeypatch.setattr(search_plan, "FETCHED_COST", cost)
     with LocalRegistry.open(tmp_path) as registry:
         with spoken(registry) as heard:
             ask_everything(registry)

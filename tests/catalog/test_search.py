@@ -14,8 +14,8 @@ from sqlalchemy import select
 
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.queries import (
-    planning,
     search,
+    search_plan,
 )
 from organs.registry.catalog.register.facets import count_placements
 from organs.registry.catalog.search import parse_query
@@ -43,8 +43,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
 
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:
     """Answer what comes by one of the two ways, or by the one that is thought cheaper."""
-    patch.setattr(planning, "GATHER_MAX", 0 if plan == "in order" else 20_000)
-    patch.setattr(planning, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
+    patch.setattr(search_plan, "GATHER_MAX", 0 if plan == "in order" else 20_000)
+    patch.setattr(search_plan, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
 
 
 def walk(registry: LocalRegistry, text: str, sizes: Iterator[int]) -> list[PlacedOrgan]:

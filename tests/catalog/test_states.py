@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.service import publish_model
 from organs.registry.anatomy import OrganType, Place, Tower
-from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.catalog.queries.models import files_of, parts_of, placements_of, removed_with_digest
+from organs.registry.catalog.queries.models import files_of, model_by_text, parts_of, placements_of, removed_with_digest
 from organs.registry.catalog.queries.organs import unneeded
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord

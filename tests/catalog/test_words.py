@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert, select
 
-from organs.registry.catalog.queries.planning import models_with_words
+from organs.registry.catalog.queries.search_plan import models_with_words
 from organs.registry.catalog.tables import ModelWord
 from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, folded_words, unique_words
 from organs.registry.local import LocalRegistry

@@ -102,7 +102,7 @@ def test_facets_are_counted_beside_the_page(filled: Organ) -> None:
 
 
 def test_an_estimate_is_called_so(filled: Organ, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.registry.catalog.queries.planning.GATHER_MAX", 0)
+    monkeypatch.setattr("organs.registry.catalog.queries.search_plan.GATHER_MAX", 0)
     lines = filled.done("search", "theta>=1", "--facets").lines
     assert any(line.startswith("about ") and line.endswith(" organs at their places") for line in lines)
 

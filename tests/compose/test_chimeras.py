@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.catalog.tables import Verdict, now
 from organs.registry.compose.chimeras import Usage, chimera_of_model
 from organs.registry.entities.base import decode, encode

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.compose.build import make
 from organs.registry.compose.models import RegisteredLibrary

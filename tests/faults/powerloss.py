@@ -209,7 +209,7 @@ def begun(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[LocalRegi
 
 
 def journal_of(registry: LocalRegistry) -> Journal:
-    files = registry.blobs.local.files
+    files = registry.blobs.folder.files
     assert isinstance(files, JournalFiles)
     return files.journal
 

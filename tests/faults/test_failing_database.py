@@ -212,7 +212,7 @@ from organs.registry.local import LocalRegistry
 from tests.faults.cases import *
 from tests.trips import assembled
 
-store.local.FREE_MARGIN_BYTES = 0
+store.folder.FREE_MARGIN_BYTES = 0
 folder, first, second = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 ballast = folder / "ballast"
 with LocalRegistry.open(folder / "home") as registry:

@@ -446,7 +446,7 @@ def test_a_disk_without_room_opens_no_upload(registry: LocalRegistry, ada: int) 
         begun(tight, ada, b"x" * 3_000_000)
     for at in range(1, 12):
         broken = with_files(registry, failing_once(at, errno.ENOSPC))
-        calls = broken.blobs.local.files
+        calls = broken.blobs.folder.files
         try:
             cancel(registry, ada, begun(broken, ada))
         except DiskFull:

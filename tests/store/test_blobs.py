@@ -93,7 +93,7 @@ def test_bytes_of_every_size_come_back(size: int, store: BlobStore) -> None:
     blob = store.put(data)
     assert (blob.digest, blob.size_bytes) == (digest_of(data), size)
     assert (blob.inline is None) == (blob.file is not None) == (size > INLINE_MAX_BYTES)
-    stored = blob.inline if blob.inline is not None else store.local.path(blob.file or "").read_bytes()
+    stored = blob.inline if blob.inline is not None else store.folder.path(blob.file or "").read_bytes()
     assert len(stored) == blob.stored_bytes
     with store.open(address(blob)) as reader:
         assert reader.read() == data
@@ -117,7 +117,7 @@ def test_a_tensor_that_gains_nothing_is_stored_as_it_is(store: BlobStore) -> Non
     blob = write(store, codec_for("BF16"), plain)
     assert blob.codec == codec_for("BF16").kept_raw().name
     assert 0 < blob.stored_bytes - blob.size_bytes < 200
-    assert store.local.path(blob.file or "").read_bytes().endswith(plain[-1000:])
+    assert store.folder.path(blob.file or "").read_bytes().endswith(plain[-1000:])
     with store.open(address(blob)) as reader:
         assert reader.read() == plain
 
@@ -211,7 +211,7 @@ def test_line_45_a_blob_cut_anywhere_is_refused_when_it_is_opened(size: int, sto
         if row.inline is not None:
             cut = replace(row, inline=row.inline[:length])
         else:
-            path = store.local.path(row.file or "")
+            path = store.folder.path(row.file or "")
             path.chmod(0o644)
             with path.open("r+b") as stream:
                 stream.truncate(length)
@@ -245,7 +245,7 @@ def test_a_blob_that_is_given_up_leaves_nothing(size: int, store: BlobStore) -> 
     writer.append(encode_chunk(BYTES_CODEC, plain))
     writer.discard()
     writer.discard()
-    assert list(store.local.walk()) == []
+    assert list(store.folder.walk()) == []
 
 
 def test_a_file_that_is_refused_is_closed_again(store: BlobStore) -> None:

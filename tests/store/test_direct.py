@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.store.files import Buffer, Files
-from organs.registry.store.local import (
+from organs.registry.store.folder import (
     ALIGNMENT,
     BUFFER_BYTES,
     AlignedBuffers,

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from organs.ingest.jobs.extract import packs_folder
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, open_session
 from organs.registry.catalog.register.jobs import enqueue_job

@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 
 from organs.ingest.jobs.compose import COMPOSE
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, create_token, open_session

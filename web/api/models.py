@@ -8,14 +8,15 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.manifest import read_edits
 from organs.ingest.service import publish_model
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.composing import model_by_digest, model_with_header
 from organs.registry.catalog.queries.models import (
     OWN_STATES,
     VERSIONS_MAX,
     composed_among,
     descendants_page,
+    model_by_digest,
     model_by_name,
     model_summary,
+    model_with_header,
     published_model,
     versions,
 )

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
-from organs.registry.catalog.queries.composing import fitting_models, known_bases, model_by_text
+from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.catalog.queries.models import known_bases, model_by_text
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query, short_text
 from organs.registry.catalog.tables import Model

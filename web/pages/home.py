@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from organs.registry.catalog.queries.composing import count_chimeras
+from organs.registry.catalog.queries.chimeras import count_chimeras
 from organs.registry.catalog.queries.jobs import has_jobs
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model

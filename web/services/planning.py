@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.compose import PLAN_COST_MAX
-from organs.registry.catalog.queries.composing import fitting_models, model_by_text
+from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.compose.compatibility import (
     ALIKE,
     Cell,

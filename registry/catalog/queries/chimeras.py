@@ -36,6 +36,9 @@ from organs.registry.measures import THETA_METHOD
 if TYPE_CHECKING:
     from organs.registry.catalog.records import OrganKey  # records needs NumPy, which searches do not load
 
+CHILDREN_MAX = 1000
+"""Edges to chimeras that were made of one model."""
+
 DERIVED_MAX = 100
 """Organs computed from one organ in a list."""
 _LIST = "chimeras"
@@ -220,3 +223,54 @@ def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, fl
             if (digest, dtype, shape) in keys:
                 thetas[digest, dtype, shape] = theta
     return thetas
+
+
+def computed_organs(session: Session, keys: Collection[str]) -> dict[str, Digest]:
+    """Of the computations `keys`, those that were made here, with the digests of their organs."""
+    statement = (
+        select(Computation.key, Blob.digest)
+        .join(Organ, Organ.id == Computation.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .where(Computation.key.in_(keys), Blob.state == "present")
+    )
+    return {key: Digest(digest) for key, digest in session.execute(statement)}
+
+
+def chimera_of(session: Session, model_id: int) -> Chimera | None:
+    """What is known of a model that was composed here; None of any other."""
+    return session.get(Chimera, model_id)
+
+
+def count_chimeras(session: Session) -> int:
+    """How many visible models were composed here."""
+    statement = select(func.count()).select_from(Chimera).join(Model, Model.id == Chimera.model_id)
+    return session.scalar(statement.where(Model.state == "visible")) or 0
+
+
+def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]:
+    """The registered models that a chimera was made of, each with the act, in the order in which they were recorded."""
+    statement = (
+        select(Model, Lineage.relation)
+        .join(Lineage, Lineage.parent_model_id == Model.id)
+        .where(Lineage.child_model_id == model_id, Lineage.evidence == "recorded", Model.state.in_(REACHABLE_STATES))
+        .order_by(Lineage.id)
+    )
+    return [(model, relation) for model, relation in session.execute(statement)]
+
+
+def recorded_children(session: Session, model_id: int) -> list[tuple[Model, str]]:
+    """Return the chimeras that were made of a model, each with the act, in the order in which they were recorded."""
+    statement = (
+        select(Model, Lineage.relation)
+        .join(Lineage, Lineage.child_model_id == Model.id)
+        .where(Lineage.parent_model_id == model_id, Lineage.evidence == "recorded", Model.state.in_(REACHABLE_STATES))
+        .order_by(Lineage.id)
+        .limit(CHILDREN_MAX)
+    )
+    return [(model, relation) for model, relation in session.execute(statement)]
+
+
+def names_of_chimeras(session: Session) -> frozenset[str]:
+    """The full names of all models that were composed here."""
+    statement = select(Model.namespace, Model.name, Model.version).join(Chimera, Chimera.model_id == Model.id)
+    return frozenset(f"{namespace}/{name}@{version}" for namespace, name, version in session.execute(statement))

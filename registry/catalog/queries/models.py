@@ -1,4 +1,4 @@
-"""Models by name, with files, placements and versions; removed models; lists for the routes of the hub."""
+"""Models by name or digest, with files, placements and versions; removed models; lists for the routes of the hub."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.amounts import count_text
@@ -35,7 +35,7 @@ from organs.registry.catalog.tables import (
     Placement,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
 from organs.registry.entities.model import ModelSummary, TypeSummary
 from organs.registry.entities.plan import ACTS
 from organs.registry.entities.published import (
@@ -46,7 +46,7 @@ from organs.registry.entities.published import (
     PublishedModel,
     VersionChanges,
 )
-from organs.registry.errors import BadName, NotFound, NothingRegistered, Removed
+from organs.registry.errors import Ambiguous, BadDigest, BadName, NotFound, NothingRegistered, Removed
 from organs.registry.names import ModelName, check_new_name, parse_model_name
 
 REMOVALS_MAX = 1000
@@ -691,3 +691,82 @@ def name_of_organ(session: Session, organ_id: int, name: str | None) -> str | No
     if name is not None:
         statement = statement.where(Placement.name == name)
     return session.scalars(statement.order_by(Placement.id).limit(1)).one_or_none()
+
+
+def model_by_digest(session: Session, prefix: str) -> Model:
+    """The model whose bytes, whose file or whose lock has a digest that begins with `prefix`; the oldest visible one.
+
+    Raises BadDigest, NotFound, Ambiguous where several digests begin so.
+    """
+    bare = parse_prefix(prefix)
+    conditions: list[ColumnElement[bool]] = [
+        Model.digest.startswith(bare),
+        Model.id.in_(select(ModelFile.model_id).where(ModelFile.sha256.startswith(bare))),
+        Model.id.in_(select(Chimera.model_id).where(Chimera.lock_id.startswith(bare))),
+    ]
+    for condition in conditions:
+        statement = select(Model).where(condition, Model.state.in_(REACHABLE_STATES))
+        found = session.scalars(statement.order_by(Model.state != "visible", Model.id).limit(100)).all()
+        if len({model.digest for model in found}) > 1:
+            raise Ambiguous(f"{bare} begins the digests of several models: type more of it")
+        if found:
+            return found[0]
+    raise NotFound(f"no model or chimera has a digest that begins with {bare}")
+
+
+def is_digest(text: str) -> bool:
+    """Whether a person who types `text` for a model means its digest: names may look alike, so only with `sha256:`."""
+    return text.startswith("sha256:") and looks_like_prefix(text)
+
+
+def model_by_text(session: Session, text: str) -> Model:
+    """The model that a person means: a name, or `sha256:` and a digest of its bytes, of its file or of its lock.
+
+    Raises BadName, BadDigest, NotFound, Ambiguous.
+    """
+    return model_by_digest(session, text) if is_digest(text) else model_by_name(session, parse_model_name(text))
+
+
+def find_model_by_text(session: Session, text: str) -> Model | None:
+    """Return the model that a person means, or None; no nearest name is looked for, which takes long."""
+    try:
+        return model_by_digest(session, text) if is_digest(text) else find_model(session, parse_model_name(text))
+    except (NotFound, Ambiguous, BadName, BadDigest):
+        return None
+
+
+def model_with_header(session: Session, header: Digest) -> Model | None:
+    """The oldest model whose first file begins with the header `header`, a visible one if there is one."""
+    statement = (
+        select(Model)
+        .join(ModelFile, ModelFile.model_id == Model.id)
+        .where(ModelFile.header_sha256 == header, ModelFile.position == 0, Model.state.in_(REACHABLE_STATES))
+        .order_by(Model.state != "visible", Model.id)
+    )
+    return session.scalars(statement.limit(1)).one_or_none()
+
+
+def header_bytes_of(session: Session, model_id: int) -> int:
+    """Return the size of the header of a model's first file."""
+    statement = select(ModelFile.header_bytes).where(ModelFile.model_id == model_id, ModelFile.position == 0)
+    return session.scalar(statement) or 0
+
+
+def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
+    """Visible whole models that others come from, or are measured to be related to: those with most edges first."""
+    edges = func.count().label("edges")
+    counted = (
+        select(Lineage.parent_model_id.label("model_id"), edges)
+        .where(Lineage.parent_model_id.is_not(None))
+        .group_by(Lineage.parent_model_id)
+        .subquery()
+    )
+    statement = (
+        select(Model)
+        .join(counted, counted.c.model_id == Model.id)
+        .where(Model.state == "visible", Model.complete.is_(true()), Model.kind == "model")
+        .order_by(counted.c.edges.desc(), Model.id.desc())
+    )
+    found = session.scalars(statement.limit(limit)).all()
+    composed = composed_among(session, [model.id for model in found])
+    return tuple(model_summary(model, composed=model.id in composed) for model in found)

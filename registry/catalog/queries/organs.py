@@ -11,16 +11,18 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.anatomy import Slot
+from organs.registry.anatomy import OrganType, Place, Slot, Tower
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import derived_organs, made_organs
 from organs.registry.catalog.queries.models import has_public_place, placements_of
+from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.tables import (
     Blob,
     BlobLease,
     Chimera,
     FilePart,
+    Fingerprint,
     Ingest,
     InlineBlob,
     Measurement,
@@ -34,7 +36,7 @@ from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities import organ as entities
 from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, OtherForm, PlacedOrgan
 from organs.registry.errors import Ambiguous, NotFound
-from organs.registry.measures import MEASURE_NAMES, MEASURES
+from organs.registry.measures import MEASURE_NAMES, MEASURES, THETA_METHOD
 
 NAMES_MAX = 20
 """Places of a blob in texts, of each kind."""
@@ -599,3 +601,114 @@ def _in_public_models(session: Session, organ_ids: Sequence[int], model_id: int)
     for batch in batches(sorted({other for _, other in hidden})):
         yanked.update(session.scalars(select(Model.id).where(Model.id.in_(batch), Model.state == "yanked")))
     return visible | {organ_id for organ_id, other in hidden if other in yanked}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRow:
+    """A tensor of a model. `shape` is row length first."""
+
+    name: str
+    place: Place
+    dtype: str
+    shape: tuple[int, ...]
+    digest: Digest
+    organ_id: int
+    blob_id: int
+    theta: float | None
+    spectral_signal: float | None
+    fingerprint: bytes | None
+    mean: float | None
+    standard_deviation: float | None
+    nonfinite: int | None
+
+
+def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
+    """The tensors of a model, in the order of its files."""
+    statement = (
+        select(
+            *(Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot),
+            *(Placement.dtype, Organ.shape, Blob.digest, Organ.id, Blob.id),
+            *(Placement.theta, Placement.spectral_signal, Fingerprint.values),
+            *(Measurement.mean, Measurement.standard_deviation, Organ.nonfinite),
+        )
+        .join(Organ, Organ.id == Placement.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == THETA_METHOD))
+        .where(Placement.model_id == model_id)
+        .order_by(Placement.position)
+    )
+    return [
+        TensorRow(
+            name,
+            Place(OrganType(kind), Tower(tower), block, slot),
+            dtype,
+            tuple(map(int, shape.split("x"))),
+            Digest(digest),
+            *more,
+        )
+        for name, kind, tower, block, slot, dtype, shape, digest, *more in session.execute(statement)
+    ]
+
+
+def organ_ids(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, int]:
+    """The ids of the organs `keys`; those that are not registered are left out."""
+    found: dict[OrganKey, int] = {}
+    for batch in batches(sorted({digest for digest, _, _ in keys})):
+        statement = select(Organ.id, Blob.digest, Organ.dtype, Organ.shape).join(Blob, Blob.id == Organ.blob_id)
+        for organ_id, *key in session.execute(statement.where(Blob.digest.in_(batch))):
+            if tuple(key) in keys:
+                found[key[0], key[1], key[2]] = organ_id
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CellOrgan:
+    """An organ of a model in a cell: a type in a block."""
+
+    model: str
+    """`namespace/name@version`."""
+    license: str | None
+    name: str
+    slot: str
+    dtype: str
+    shape: tuple[int, ...]
+    """Row length first."""
+    digest: str
+    size_bytes: int
+    theta: float | None
+    spectral_signal: float | None
+    fingerprint: bytes | None
+
+
+def cell_organs(
+    session: Session, model_ids: Collection[int], kind: str, tower: str, block: int | None
+) -> list[CellOrgan]:
+    """What the models `model_ids` have of the type `kind` in that block of that tower, in the order of their files."""
+    statement = (
+        select(Placement, Model, Organ.shape, Blob.digest, Fingerprint.values)
+        .join(Model, Model.id == Placement.model_id)
+        .join(Organ, Organ.id == Placement.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .with_hint(Placement, "INDEXED BY ix_placements_model", "sqlite")
+        .where(Placement.model_id.in_(model_ids), Placement.type == kind, Placement.tower == tower)
+        .where(Placement.block.is_(None) if block is None else Placement.block == block)
+        .order_by(Placement.model_id, Placement.position)
+    )
+    return [
+        CellOrgan(
+            model=model.full_name,
+            license=model.license,
+            name=placement.name,
+            slot=placement.slot,
+            dtype=placement.dtype,
+            shape=tuple(map(int, shape.split("x"))),
+            digest=digest,
+            size_bytes=placement.size_bytes,
+            theta=placement.theta,
+            spectral_signal=placement.spectral_signal,
+            fingerprint=fingerprint,
+        )
+        for placement, model, shape, digest, fingerprint in session.execute(statement)
+    ]

@@ -260,3 +260,13 @@ def _is_at(place: Slot) -> tuple[ColumnElement[bool], ...]:
 @lru_cache(maxsize=1024)
 def _lengths(shape: str) -> tuple[int, ...]:
     return tuple(map(int, shape.split("x")))
+
+
+def likenesses(session: Session, model_id: int) -> dict[int, float]:
+    """How alike a model is to each of its measured relatives, by their ids."""
+    ends = (Lineage.child_model_id, Lineage.parent_model_id)
+    statement = select(*ends, Lineage.score).where(
+        Lineage.evidence == "measured", Lineage.score.is_not(None), or_(*(end == model_id for end in ends))
+    )
+    found = ((parent if child == model_id else child, score) for child, parent, score in session.execute(statement))
+    return {other: score for other, score in found if other is not None and score is not None}

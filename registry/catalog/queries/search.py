@@ -20,10 +20,10 @@ from organs.registry.catalog.cursor import (
     parse_cursor,
 )
 from organs.registry.catalog.engine import limited
-from organs.registry.catalog.queries.composing import among
+from organs.registry.catalog.queries.fitting import among
 from organs.registry.catalog.queries.models import composed_among, is_composed, model_summary
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
-from organs.registry.catalog.queries.planning import (
+from organs.registry.catalog.queries.search_plan import (
     ABSENT,
     BINS,
     GATHER_MAX,

@@ -9,8 +9,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import insert_missing
-from organs.registry.catalog.queries.composing import organ_ids
 from organs.registry.catalog.queries.models import donors_of
+from organs.registry.catalog.queries.organs import organ_ids
 from organs.registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
 from organs.registry.catalog.tables import Chimera, Computation, Lineage, Model, Score, Verdict, now
 from organs.registry.catalog.vocabulary import shown_text

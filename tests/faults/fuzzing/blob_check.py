@@ -69,7 +69,7 @@ class BlobTarget:
         """Make the store, in a folder that whoever runs the worker removes; read every seed from a file and a row."""
         self._store = BlobStore(Path(tempfile.mkdtemp(prefix="blobs-")))
         for seed in self._seeds:
-            (self._store.local.root / seed.digest[:2]).mkdir(exist_ok=True)
+            (self._store.folder.root / seed.digest[:2]).mkdir(exist_ok=True)
         for seed in self._seeds:
             size = len(seed.stored)
             place = file_name(seed.digest)
@@ -127,11 +127,11 @@ class BlobTarget:
         """Put the case's file, or what stands in its place, where the row says."""
         if case.content is None:
             return None
-        path = self._store.local.root / case.place
+        path = self._store.folder.root / case.place
         if case.obstacle == "folder":
             path.mkdir()
         elif case.obstacle == "link":
-            other = self._store.local.root / "other"
+            other = self._store.folder.root / "other"
             other.write_bytes(case.content)
             path.symlink_to(other)
         else:

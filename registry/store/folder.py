@@ -127,7 +127,7 @@ class StrayFile:
     size_bytes: int
 
 
-class LocalStore:
+class BlobFolder:
     """The blob files below one folder."""
 
     def __init__(self, root: Path, files: Files | None = None) -> None:
@@ -245,7 +245,7 @@ class LocalStore:
 class PendingFile:
     """A blob file that is being written in order. `place` makes it durable and visible."""
 
-    def __init__(self, store: LocalStore, digest: Digest, front_bytes: int) -> None:
+    def __init__(self, store: BlobFolder, digest: Digest, front_bytes: int) -> None:
         self._store = store
         self._files = store.files
         nonce = secrets.token_hex(8)
@@ -348,7 +348,7 @@ _UNSUPPORTED = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
 """Errors of systems that cannot copy from file to file by themselves."""
 
 
-def has_copy(target: LocalStore, file: str, size_bytes: int) -> bool:
+def has_copy(target: BlobFolder, file: str, size_bytes: int) -> bool:
     """Whether `target` has that file with that size."""
     try:
         descriptor = target.files.open_to_read(target.path(file))
@@ -360,7 +360,7 @@ def has_copy(target: LocalStore, file: str, size_bytes: int) -> bool:
         target.files.close(descriptor)
 
 
-def copy_blob(source: LocalStore, target: LocalStore, file: str, size_bytes: int) -> None:
+def copy_blob(source: BlobFolder, target: BlobFolder, file: str, size_bytes: int) -> None:
     """Copy that file to `target`, and replace a file of that name.
 
     Raises MissingBlob, CorruptBlob if it has another size, DiskFull, StoreUnwritable, StoreError.
@@ -379,7 +379,7 @@ def copy_blob(source: LocalStore, target: LocalStore, file: str, size_bytes: int
         source.files.close(descriptor)
 
 
-def _place(source: int, target: LocalStore, file: str, size_bytes: int) -> None:
+def _place(source: int, target: BlobFolder, file: str, size_bytes: int) -> None:
     place, files = target.path(file), target.files
     temporary = target.root / "tmp" / f"{place.name}.{secrets.token_hex(4)}"
     try:

@@ -13,7 +13,7 @@ import pytest
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import Busy, CorruptBlob, DiskFull, MissingBlob, StoreError, StoreUnwritable
 from organs.registry.store.files import Files
-from organs.registry.store.local import FREE_MARGIN_BYTES, LocalStore, PendingFile, StoredFile
+from organs.registry.store.folder import FREE_MARGIN_BYTES, BlobFolder, PendingFile, StoredFile
 from tests.faults.cases import CALLS, SteppedFiles, failing_from, failing_once
 
 DATA = b"the stored bytes of a blob"
@@ -25,11 +25,11 @@ FIRST_WRITE_CALLS = 15
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "blobs")
+def store(tmp_path: Path) -> BlobFolder:
+    return BlobFolder(tmp_path / "blobs")
 
 
-def written(store: LocalStore, data: bytes = DATA, digest: Digest = DIGEST) -> str:
+def written(store: BlobFolder, data: bytes = DATA, digest: Digest = DIGEST) -> str:
     """A blob file in the store; its physical name."""
     pending = store.begin(digest, len(data))
     try:
@@ -40,12 +40,12 @@ def written(store: LocalStore, data: bytes = DATA, digest: Digest = DIGEST) -> s
         raise
 
 
-def names(store: LocalStore) -> list[str]:
+def names(store: BlobFolder) -> list[str]:
     """Every file below the root."""
     return sorted(str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file())
 
 
-def test_a_placed_file_has_its_digest_a_nonce_and_mode_0400(store: LocalStore) -> None:
+def test_a_placed_file_has_its_digest_a_nonce_and_mode_0400(store: BlobFolder) -> None:
     file = written(store)
     assert file.startswith(f"{DIGEST[:2]}/{DIGEST}.")
     assert store.path(file).read_bytes() == DATA
@@ -53,11 +53,11 @@ def test_a_placed_file_has_its_digest_a_nonce_and_mode_0400(store: LocalStore) -
     assert names(store) == [file]
 
 
-def test_the_same_bytes_get_another_name_every_time(store: LocalStore) -> None:
+def test_the_same_bytes_get_another_name_every_time(store: BlobFolder) -> None:
     assert len({written(store) for _ in range(20)}) == 20
 
 
-def test_nothing_is_in_its_place_before_it_is_placed(store: LocalStore) -> None:
+def test_nothing_is_in_its_place_before_it_is_placed(store: BlobFolder) -> None:
     pending = store.begin(DIGEST, len(DATA))
     pending.append([DATA])
     assert [name.partition("/")[0] for name in names(store)] == ["tmp"]
@@ -65,7 +65,7 @@ def test_nothing_is_in_its_place_before_it_is_placed(store: LocalStore) -> None:
     assert names(store) == []
 
 
-def test_discarding_twice_and_after_placing_leaves_nothing(store: LocalStore) -> None:
+def test_discarding_twice_and_after_placing_leaves_nothing(store: BlobFolder) -> None:
     pending = store.begin(DIGEST, len(DATA))
     pending.place()
     pending.discard()
@@ -75,7 +75,7 @@ def test_discarding_twice_and_after_placing_leaves_nothing(store: LocalStore) ->
 
 def test_bytes_then_names_are_made_durable_in_that_order(tmp_path: Path) -> None:
     called: list[str] = []
-    store = LocalStore(tmp_path / "blobs", SteppedFiles(lambda _number, name: called.append(name)))
+    store = BlobFolder(tmp_path / "blobs", SteppedFiles(lambda _number, name: called.append(name)))
     written(store)
     root = ["sync_folder", "make_folder", "sync_folder"]  # what lies above, before what lies in it
     begun = [*root, "make_folder", "free_bytes", "create_direct"]
@@ -91,18 +91,18 @@ def test_bytes_then_names_are_made_durable_in_that_order(tmp_path: Path) -> None
 )
 def test_a_failure_of_any_call_leaves_nothing_and_is_told(number: int, kind: type[StoreError], tmp_path: Path) -> None:
     for at in range(1, FIRST_WRITE_CALLS + 1):
-        store = LocalStore(tmp_path / f"{at}", failing_once(at, number))
+        store = BlobFolder(tmp_path / f"{at}", failing_once(at, number))
         with pytest.raises(StoreError) as caught:
             written(store)
         assert type(caught.value) is kind
         assert names(store) == []
-    lucky = LocalStore(tmp_path / "lucky", failing_once(FIRST_WRITE_CALLS + 1, number))
+    lucky = BlobFolder(tmp_path / "lucky", failing_once(FIRST_WRITE_CALLS + 1, number))
     assert lucky.path(written(lucky)).read_bytes() == DATA
 
 
 def test_a_disk_that_is_gone_for_good_leaves_only_what_the_sweep_removes(tmp_path: Path) -> None:
     for at in range(1, FIRST_WRITE_CALLS + 1):
-        store = LocalStore(tmp_path / f"{at}", failing_from(at, errno.EIO))
+        store = BlobFolder(tmp_path / f"{at}", failing_from(at, errno.EIO))
         with pytest.raises(StoreError, match="Input/output error"):
             written(store)
         assert [stray.path for stray in store.walk()] == [store.root / name for name in names(store)]
@@ -113,7 +113,7 @@ def test_a_file_is_refused_when_the_disk_has_no_room_for_it(tmp_path: Path) -> N
         def free_bytes(self, path: Path) -> int:
             return FREE_MARGIN_BYTES + 100
 
-    store = LocalStore(tmp_path, Small())
+    store = BlobFolder(tmp_path, Small())
     store.begin(DIGEST, 100).discard()
     with pytest.raises(DiskFull, match=f"has {FREE_MARGIN_BYTES / 1e6:.1f} MB free: 0.0 MB and a reserve"):
         store.begin(DIGEST, 101)
@@ -142,14 +142,14 @@ def test_a_file_is_refused_when_the_disk_has_no_room_for_it(tmp_path: Path) -> N
         f"{DIGEST[:2]}/{DIGEST}.0123456789abcdef\0",
     ],
 )
-def test_line_48_a_name_that_is_not_the_stores_never_becomes_a_path(name: str, store: LocalStore) -> None:
+def test_line_48_a_name_that_is_not_the_stores_never_becomes_a_path(name: str, store: BlobFolder) -> None:
     with pytest.raises(CorruptBlob, match="not a name of a file of the store"):
         store.path(name)
     with pytest.raises(CorruptBlob):
         store.open(name)
 
 
-def test_a_file_that_is_not_there_is_missing(store: LocalStore) -> None:
+def test_a_file_that_is_not_there_is_missing(store: BlobFolder) -> None:
     file = written(store)
     store.remove(store.path(file))
     with pytest.raises(MissingBlob, match=DIGEST):
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_there_is_missing(store: LocalStore) -> None:
     store.remove(store.path(file))  # gone already, which is what was wanted
 
 
-def test_a_read_beyond_the_end_is_corrupt(store: LocalStore) -> None:
+def test_a_read_beyond_the_end_is_corrupt(store: BlobFolder) -> None:
     opened = store.open(written(store))
     assert opened.read_at(4, 6) == DATA[4:10]
     with pytest.raises(CorruptBlob, match=f"ends at byte {len(DATA)}, {len(DATA) + 1} are due"):
@@ -167,11 +167,11 @@ def test_a_read_beyond_the_end_is_corrupt(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_failure_while_reading_is_told(at: int, store: LocalStore) -> None:
+def test_a_failure_while_reading_is_told(at: int, store: BlobFolder) -> None:
     file = written(store)
 
     def read() -> bytes:
-        opened: StoredFile = LocalStore(store.root, files).open(file)
+        opened: StoredFile = BlobFolder(store.root, files).open(file)
         try:
             return opened.read_at(0, 5)
         finally:
@@ -183,7 +183,7 @@ def test_a_failure_while_reading_is_told(at: int, store: LocalStore) -> None:
     assert read() == DATA[:5]
 
 
-def test_the_walk_finds_files_and_temporaries_and_nothing_else(store: LocalStore) -> None:
+def test_the_walk_finds_files_and_temporaries_and_nothing_else(store: BlobFolder) -> None:
     assert list(store.walk()) == []
     file, pending = written(store), store.begin(DIGEST, 5)
     (store.root / DIGEST[:2] / "notes.txt").write_text("not the store's")
@@ -198,7 +198,7 @@ def test_the_walk_finds_files_and_temporaries_and_nothing_else(store: LocalStore
     pending.discard()
 
 
-def test_files_may_vanish_while_they_are_walked_over(store: LocalStore) -> None:
+def test_files_may_vanish_while_they_are_walked_over(store: BlobFolder) -> None:
     pending = [store.begin(DIGEST, 5) for _ in range(3)]
     walk = store.walk()
     first = next(walk)
@@ -208,7 +208,7 @@ def test_files_may_vanish_while_they_are_walked_over(store: LocalStore) -> None:
     assert first.file is None
 
 
-def test_a_folder_in_the_place_of_a_file_is_left_alone(store: LocalStore) -> None:
+def test_a_folder_in_the_place_of_a_file_is_left_alone(store: BlobFolder) -> None:
     path = store.path(written(store))
     path.unlink()
     path.mkdir()
@@ -216,9 +216,9 @@ def test_a_folder_in_the_place_of_a_file_is_left_alone(store: LocalStore) -> Non
     assert path.is_dir()
 
 
-def test_one_sweep_at_a_time(store: LocalStore) -> None:
+def test_one_sweep_at_a_time(store: BlobFolder) -> None:
     with store.sweeping():
-        with pytest.raises(Busy, match="another sweep"), LocalStore(store.root).sweeping():
+        with pytest.raises(Busy, match="another sweep"), BlobFolder(store.root).sweeping():
             pass
         with pytest.raises(Busy), store.sweeping():
             pass
@@ -226,10 +226,10 @@ def test_one_sweep_at_a_time(store: LocalStore) -> None:
         assert (store.root / "sweep.lock").exists()
 
 
-def test_the_lock_of_a_sweep_that_was_killed_is_free(store: LocalStore) -> None:
+def test_the_lock_of_a_sweep_that_was_killed_is_free(store: BlobFolder) -> None:
     script = (
-        "import pathlib, sys, time; from organs.registry.store.local import LocalStore\n"
-        "with LocalStore(pathlib.Path(sys.argv[1])).sweeping(): print(flush=True); time.sleep(600)"
+        "import pathlib, sys, time; from organs.registry.store.folder import BlobFolder\n"
+        "with BlobFolder(pathlib.Path(sys.argv[1])).sweeping(): print(flush=True); time.sleep(600)"
     )
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen([sys.executable, "-c", script, store.root], cwd=root, stdout=subprocess.PIPE) as other:
@@ -244,14 +244,14 @@ def test_the_lock_of_a_sweep_that_was_killed_is_free(store: LocalStore) -> None:
 
 
 @pytest.fixture
-def unwritable(tmp_path: Path) -> Iterator[LocalStore]:
+def unwritable(tmp_path: Path) -> Iterator[BlobFolder]:
     """A store whose root cannot be a folder."""
     (tmp_path / "blobs").write_bytes(b"a file")
-    yield LocalStore(tmp_path / "blobs")
+    yield BlobFolder(tmp_path / "blobs")
     assert (tmp_path / "blobs").read_bytes() == b"a file"
 
 
-def test_line_54_a_root_that_is_no_folder_is_told_by_every_way_in(unwritable: LocalStore) -> None:
+def test_line_54_a_root_that_is_no_folder_is_told_by_every_way_in(unwritable: BlobFolder) -> None:
     with pytest.raises(StoreError):
         unwritable.begin(DIGEST, 5)
     with pytest.raises(StoreError), unwritable.sweeping():
@@ -268,7 +268,7 @@ def test_line_54_what_may_not_be_written_is_told(name: str, number: int, tmp_pat
         if call == name:
             raise PermissionError(number, "not for you")
 
-    store = LocalStore(tmp_path / "blobs", SteppedFiles(refuse))
+    store = BlobFolder(tmp_path / "blobs", SteppedFiles(refuse))
     if name == "unlink":
         pending: PendingFile = store.begin(DIGEST, 5)
         pending.discard()  # what cannot be removed is the sweep's

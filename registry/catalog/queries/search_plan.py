@@ -16,12 +16,7 @@ from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, sele
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.composing import (
-    Base,
-    Fitting,
-    base_of,
-    fitting,
-)
+from organs.registry.catalog.queries.fitting import Base, Fitting, base_of, fitting
 from organs.registry.catalog.search import (
     BASES_MAX,
     NO,

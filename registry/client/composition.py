@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from organs.registry.client.address import (
     API,
@@ -15,6 +14,7 @@ from organs.registry.client.address import (
 )
 from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, fetch
+from organs.registry.client.files import ModelFiles, file_of_lock
 from organs.registry.compose.api import NO_LOCK_YET, RecipeBuilder, RecipePlan
 from organs.registry.compose.build import Progress
 from organs.registry.compose.lock import Lock, parse_lock
@@ -30,9 +30,6 @@ from organs.registry.store.files import (
     check_room,
     placing_error,
 )
-
-if TYPE_CHECKING:
-    from organs.registry.client.remote import RemoteRegistry
 
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
 """Between two requests, at first and in the end, and the factor by which it grows."""
@@ -75,7 +72,7 @@ def job_result(
 class RemoteComposition(RecipeBuilder):
     """A recipe on the models of a remote registry."""
 
-    registry: RemoteRegistry
+    registry: ModelFiles
 
     def plan(self) -> RemotePlan:
         """Return the plan that the server makes; nothing else is made. Raises NotFound for an unknown base."""
@@ -90,7 +87,7 @@ class RemoteComposition(RecipeBuilder):
 class RemotePlan(RecipePlan):
     """The plan of a recipe on the models of a remote registry."""
 
-    def __init__(self, recipe: Recipe, planned: PlannedRecipe, registry: RemoteRegistry) -> None:
+    def __init__(self, recipe: Recipe, planned: PlannedRecipe, registry: ModelFiles) -> None:
         super().__init__(recipe, planned)
         self._registry, self._connection = registry, registry.connection
 
@@ -121,7 +118,7 @@ class RemotePlan(RecipePlan):
 
     def files(self) -> OutputFiles:
         """Return the file of the chimera, which this machine assembles from its parts; nothing is registered."""
-        return self._registry.lock_files(self.lock())
+        return file_of_lock(self._registry, self.lock())
 
     def register(self, progress: Progress | None = None) -> MadeChimera:
         """Make and register the chimera on the server; no file is sent. Raises what `assemble` does."""
