@@ -8,7 +8,7 @@ ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	$(addprefix tests/ingest/test_,service.py submissions.py submission_races.py jobs.py uploads.py) \
 	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py) \
 	tests/catalog/test_migrations.py::test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it
-QUERY_PLANS_OF_SQLITE := tests/relatives/test_plans.py \
+QUERY_PLANS_OF_SQLITE := tests/relatives/test_query_plans.py \
 	tests/reports/test_overview.py::test_no_question_about_all_placements_reads_their_rows
 
 SHORT := not long and not slow and not npm
@@ -67,14 +67,14 @@ fuzz-api: $(BIN)/pytest  ## the API against its own description: some minutes
 
 crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: a quarter of an hour
 	$(BIN)/python -m tests.faults.powerloss
-	$(BIN)/pytest -m slow tests/faults/test_sweep_beside.py
+	$(BIN)/pytest -m slow tests/faults/test_concurrent_sweep.py
 
 kill: $(BIN)/pytest  ## a thousand kills at random moments: a quarter of an hour
-	$(BIN)/python -m tests.faults.killing --kills 1000
+	$(BIN)/python -m tests.faults.random_kills --kills 1000
 
 cut-push: $(BIN)/pytest  ## a push of 1.2 GB through a line that is cut, to a server that is killed: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	$(BIN)/python -m tests.faults.cutting_push
+	$(BIN)/python -m tests.faults.interrupted_push
 
 hostile: $(BIN)/pytest  ## two hundred hostile uploads through a running server: some minutes
 	$(BIN)/python -m tests.faults.hostile_uploads --cases 200
@@ -83,7 +83,7 @@ hostile-files: $(BIN)/pytest  ## more than three hundred hostile files and folde
 	$(BIN)/python -m tests.faults.hostile_files
 
 slow-crowds: $(BIN)/pytest  ## 500 slow or hostile connections of each kind beside 50 honest users: some minutes
-	$(BIN)/python -m tests.faults.slow_crowds
+	$(BIN)/python -m tests.faults.slow_clients
 
 escape: $(BIN)/pytest  ## a hostile program in the place of each confined one: what it can do, as root and as another user
 	$(BIN)/python -m tests.sandbox.escape

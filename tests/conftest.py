@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from organs.registry.local import LocalRegistry
-from tests.compiled import compiled_once
-from tests.faults.cases import take_in, write_model
-from tests.homes import DATABASE, Homes
-from tests.leaks import everything_watched, now_watching
+from tests.compiled_cache import compiled_once
+from tests.faults.failing import take_in, write_model
+from tests.registry_templates import DATABASE, Homes
+from tests.token_leaks import everything_watched, now_watching
 
 # The same examples in every run: what fails, fails for everybody. `--hypothesis-profile=default` looks for new ones.
 # No example has to be quick: the machine may stand still for seconds.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.anatomy import LORA_SUFFIXES, OrganType, Place, Tower, adapted_tensor, place_of
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 # Decided by hand, one line of thought for each kind; N is the block, or the number of a layer outside the blocks.
 TYPES: dict[OrganType, str] = {

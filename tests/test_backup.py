@@ -21,8 +21,8 @@ from organs.registry.errors import Busy, DiskFull, NotAllowed, StoreError
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from organs.registry.upkeep import sweep
-from tests.cli.running import Organ
-from tests.faults.cases import (
+from tests.cli.in_process import Organ
+from tests.faults.failing import (
     SteppedFiles,
     flipped,
     leave,
@@ -35,7 +35,7 @@ from tests.faults.cases import (
     take_in,
     write_model,
 )
-from tests.trips import assembled, row_counts
+from tests.small_models import assembled, row_counts
 
 
 def copied(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from organs.registry.digest import digest_of, looks_like_prefix, parse_digest, parse_prefix
 from organs.registry.errors import BadDigest
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 

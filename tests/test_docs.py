@@ -24,8 +24,8 @@ import pytest
 
 from organs.cli.main import organ
 from organs.registry import settings
-from tests.homes import Homes
-from tests.preloaded import preloaded
+from tests.preloaded_command import preloaded
+from tests.registry_templates import Homes
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

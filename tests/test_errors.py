@@ -56,8 +56,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.validation.runtime import NoRuntime
 from organs.web.app import create_app
 from organs.web.hub import RevisionRemoved
-from tests.client.scripted import Answer, Fine, scripted
-from tests.test_house import PRODUCT, ROOT, modules, tree
+from tests.client.scripted_server import Answer, Fine, scripted
+from tests.test_code_rules import PRODUCT, ROOT, modules, tree
 
 WORDS = "it happened to 'Größe', \N{ROCKET}"
 

@@ -24,7 +24,7 @@ from organs.registry.lineage import (
     similarity,
 )
 from organs.registry.measure import fingerprint
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 SHAPE = (64, 32)
 

@@ -20,8 +20,8 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
-from tests.builders import file_bytes
-from tests.trips import ingest_file, little_model
+from tests.gguf_files import file_bytes
+from tests.small_models import ingest_file, little_model
 
 F32 = dtype_by_name("F32")
 

@@ -20,7 +20,7 @@ from organs.registry.names import (
     namespace_from_text,
     parse_model_name,
 )
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 
 @pytest.mark.parametrize(

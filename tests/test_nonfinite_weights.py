@@ -26,10 +26,10 @@ from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.upkeep import Share, verify
 from organs.web.app import create_app
-from tests.builders import file_bytes, text
-from tests.cli.running import Organ as Command
-from tests.homes import Homes
-from tests.trips import block_metadata, block_tensors, ingest_file, weights
+from tests.cli.in_process import Organ as Command
+from tests.gguf_files import file_bytes, text
+from tests.registry_templates import Homes
+from tests.small_models import block_metadata, block_tensors, ingest_file, weights
 
 UP, DOWN, QUERY = "blk.0.ffn_up.weight", "blk.1.ffn_down.weight", "blk.0.attn_q.weight"
 ODD = {UP: 3, DOWN: 1}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from organs.registry import notebook
 from organs.registry.compose.recipe import MetadataChange, Recipe
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes, text
-from tests.trips import block_metadata, block_tensors, ingest_file, weights
+from tests.gguf_files import file_bytes, text
+from tests.small_models import block_metadata, block_tensors, ingest_file, weights
 
 TAGS = {"div", "p", "b", "pre", "table", "thead", "tbody", "tr", "th", "td"}
 STYLES = {"text-align:left", "text-align:right"}

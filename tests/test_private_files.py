@@ -19,8 +19,8 @@ from organs.registry.backup import back_up
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.faults.cases import take_in, write_model
-from tests.trips import assembled
+from tests.faults.failing import take_in, write_model
+from tests.small_models import assembled
 
 
 @pytest.fixture(autouse=True)

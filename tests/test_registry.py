@@ -14,8 +14,8 @@ from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
 from organs.registry.gguf import MemorySource, read_header
-from tests.builders import text, unsigned
-from tests.trips import block_tensors, ingest_file, little_model
+from tests.gguf_files import text, unsigned
+from tests.small_models import block_tensors, ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[1]
 

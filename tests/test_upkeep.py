@@ -23,7 +23,7 @@ from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import GRACE
 from organs.registry.upkeep import Share, SweepReport, sweep, verify
-from tests.faults.cases import (
+from tests.faults.failing import (
     EVERYTHING,
     LARGE,
     SMALL,
@@ -43,7 +43,7 @@ from tests.faults.cases import (
     with_files,
     write_model,
 )
-from tests.trips import assembled
+from tests.small_models import assembled
 
 
 def test_a_sound_registry_has_no_faults_and_every_byte_is_read(registry: LocalRegistry, tmp_path: Path) -> None:

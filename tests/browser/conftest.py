@@ -10,8 +10,8 @@ import pytest
 
 from tests.browser.addresses import Opener
 from tests.browser.chromium import NoBrowser, chromium
+from tests.browser.page_monitor import LISTENING, Watch
 from tests.browser.sites import Site, serving_nothing, serving_odd, serving_zoo
-from tests.browser.watching import LISTENING, Watch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

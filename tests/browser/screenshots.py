@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.browser.addresses import phone
 from tests.browser.chromium import chromium
 from tests.browser.sites import BASE, TUNED, Site, serving_zoo
-from tests.web.live import ROOT
+from tests.web.live_server import ROOT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

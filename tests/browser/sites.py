@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes, text, unsigned
-from tests.trips import Tensors, block_metadata, block_tensors, ingest_file, weights
+from tests.gguf_files import file_bytes, text, unsigned
+from tests.small_models import Tensors, block_metadata, block_tensors, ingest_file, weights
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
-from tests.web.live import ROOT, Live, serving
+from tests.web.live_server import ROOT, Live, serving
 
 ZOO = ROOT / "examples" / "zoo"
 BASE = "local/Zoo-A-2M-v1.0-F16"

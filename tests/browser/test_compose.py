@@ -13,8 +13,8 @@ from organs.registry.local import LocalRegistry
 from tests.browser.addresses import PHONE_WIDTHS, WITHOUT_SCRIPT, Opener, phone
 from tests.browser.sites import BASE, TUNED, ZOO, Site
 from tests.browser.test_accessibility import assert_accessible
-from tests.trips import ingest_file
-from tests.web.live import serving
+from tests.small_models import ingest_file
+from tests.web.live_server import serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

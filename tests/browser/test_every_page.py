@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.addresses import EMPTY_PAGES, ODD_PAGES, PHONE_WIDTHS, ZOO_PAGES, Opener, phone
+from tests.browser.page_monitor import shifted
 from tests.browser.sites import Site
-from tests.browser.watching import shifted
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -34,8 +34,8 @@ from organs.registry.catalog.tables import Event, Model, PageToken, Token, Uploa
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import NewToken, parse_token, secret_sha256
-from tests.homes import valid_account
-from tests.trips import ingest_file, little_model
+from tests.registry_templates import valid_account
+from tests.small_models import ingest_file, little_model
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.lineage import lineage_of
 from tests.catalog.counts import assert_counts_are_right, named, undone
-from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.related_models import ingest_bytes, kin_file, kin_tensors, parent_entries
 
 
 @pytest.fixture(scope="module")

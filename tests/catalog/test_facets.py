@@ -19,11 +19,11 @@ from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes, tensor, text
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
 from tests.catalog.search.oracle import expected_organs, histogram, spread
 from tests.catalog.search.queries import queries
-from tests.trips import block_tensors, ingest_file, little_model, weights
+from tests.gguf_files import file_bytes, tensor, text
+from tests.small_models import block_tensors, ingest_file, little_model, weights
 
 FIELDS = (Facet.type, Facet.tower, Facet.slot, Facet.dtype, Facet.architecture, Facet.license)
 

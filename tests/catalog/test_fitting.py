@@ -28,7 +28,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, place
 from tests.catalog.search.oracle import fits
-from tests.homes import Homes, shipped
+from tests.registry_templates import Homes, shipped
 
 BASE = ModelRow(
     (

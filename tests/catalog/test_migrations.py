@@ -32,9 +32,9 @@ from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
 from tests import postgres
-from tests.homes import valid_account
-from tests.kin import ingest_bytes, kin_file, kin_tensors
-from tests.trips import ingest_file, little_model
+from tests.registry_templates import valid_account
+from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.small_models import ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[2]
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions()]

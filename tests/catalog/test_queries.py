@@ -32,9 +32,9 @@ from organs.registry.entities.about import RegistryTotals
 from organs.registry.errors import Ambiguous, BadDigest, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
-from tests.builders import file_bytes, text
 from tests.catalog.test_tables import NOON, ROWS
-from tests.trips import ingest_file, little_model, weights
+from tests.gguf_files import file_bytes, text
+from tests.small_models import ingest_file, little_model, weights
 
 
 def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> str:

@@ -29,7 +29,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.store import StoredBlob
 from tests.catalog.test_tables import NOON
-from tests.trips import row_counts
+from tests.small_models import row_counts
 
 BYTES = b"sixteen bytes  :"
 

@@ -42,9 +42,9 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right, named, undone
-from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, measured_pairs, parent_entries
-from tests.strategies import BESIDE_FIXTURES
-from tests.trips import assembled
+from tests.random_files import BESIDE_FIXTURES
+from tests.related_models import declared_pairs, ingest_bytes, kin_file, kin_tensors, measured_pairs, parent_entries
+from tests.small_models import assembled
 
 ACTS = ("show", "yank", "quarantine", "remove")
 

@@ -24,9 +24,9 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.entities.about import Figures, RegistryTotals
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import verify
-from tests.builders import file_bytes
-from tests.faults.cases import LARGE, SMALL, leave, let_time_pass, rows, run_sweep, sample, take_in, write_model
-from tests.trips import ingest_file, little_model, weights
+from tests.faults.failing import LARGE, SMALL, leave, let_time_pass, rows, run_sweep, sample, take_in, write_model
+from tests.gguf_files import file_bytes
+from tests.small_models import ingest_file, little_model, weights
 
 
 def exact(registry: LocalRegistry) -> RegistryTotals:

@@ -13,7 +13,7 @@ from organs.registry.catalog.tables import Contributor, Ingest
 from organs.registry.catalog.vocabulary import TEXT_MAX, checked_text, shown_text
 from organs.registry.errors import BadInput, BadValue
 from organs.registry.local import LocalRegistry
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 
 def test_line_60_a_nul_in_shown_text_becomes_visible() -> None:

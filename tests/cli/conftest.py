@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
+from tests.cli.in_process import Organ
 from tests.cli.parents import Parents, ingest_parents
-from tests.cli.running import Organ
-from tests.homes import Homes
-from tests.trips import ingest_file, little_model
+from tests.registry_templates import Homes
+from tests.small_models import ingest_file, little_model
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cli.running import Organ
-from tests.kin import kin_file, kin_tensors
+from tests.cli.in_process import Organ
+from tests.related_models import kin_file, kin_tensors
 
 FINE_TUNE_ALIKE = 0.995
 

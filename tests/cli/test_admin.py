@@ -17,9 +17,9 @@ from organs.registry.catalog.tables import Model, Submission, now
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.protections import Kernel
-from tests.cli.running import Organ
-from tests.faults.cases import let_time_pass
-from tests.trips import row_counts
+from tests.cli.in_process import Organ
+from tests.faults.failing import let_time_pass
+from tests.small_models import row_counts
 
 FINDING = {"severity": "warn", "code": "odd", "sentence": "It is \x1b[31modd."}
 

@@ -8,10 +8,10 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes
-from tests.cli.running import Organ
-from tests.kin import parent_entries
-from tests.trips import block_metadata, block_tensors, little_model, weights
+from tests.cli.in_process import Organ
+from tests.gguf_files import file_bytes
+from tests.related_models import parent_entries
+from tests.small_models import block_metadata, block_tensors, little_model, weights
 
 
 def test_the_file_that_came_in_comes_out_with_its_proof(filled: Organ, out: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import file_bytes, text
-from tests.cli.running import Organ
-from tests.kin import kin_file, kin_tensors, parent_entries
-from tests.trips import weights
+from tests.cli.in_process import Organ
+from tests.gguf_files import file_bytes, text
+from tests.related_models import kin_file, kin_tensors, parent_entries
+from tests.small_models import weights
 
 FILES = {
     "base": kin_file("Base", kin_tensors()),

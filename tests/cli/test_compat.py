@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.in_process import Organ
 from tests.cli.parents import Parents
-from tests.cli.running import Organ
-from tests.kin import kin_file
-from tests.trips import block_tensors
+from tests.related_models import kin_file
+from tests.small_models import block_tensors
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 

@@ -13,9 +13,9 @@ from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
+from tests.cli.in_process import Organ
 from tests.cli.parents import Parents
-from tests.cli.running import Organ
-from tests.trips import little_model, row_counts
+from tests.small_models import little_model, row_counts
 
 
 @pytest.fixture

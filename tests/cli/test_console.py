@@ -22,7 +22,7 @@ from organs.registry.errors import (
     SchemaTooNew,
     StoreUnwritable,
 )
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 HOSTILE = [
     "\x1b[31mred\x1b[0m",

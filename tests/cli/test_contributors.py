@@ -14,9 +14,9 @@ from organs.registry.errors import BadToken
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
-from tests.cli.running import Organ
-from tests.client.elsewhere import listening
-from tests.homes import valid_account
+from tests.cli.in_process import Organ
+from tests.client.served_registry import listening
+from tests.registry_templates import valid_account
 from tests.web.accounts import new_token
 
 TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}\n")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from organs.registry.digest import digest_of
-from tests.cli.running import Organ
-from tests.trips import little_model
+from tests.cli.in_process import Organ
+from tests.small_models import little_model
 
 
 def test_a_file_is_taken_apart_without_a_registry(organ: Organ, model: Path, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes, tensor, text
-from tests.cli.running import Organ
-from tests.trips import little_model, row_counts
+from tests.cli.in_process import Organ
+from tests.gguf_files import file_bytes, tensor, text
+from tests.small_models import little_model, row_counts
 
 FIELDS = {"file", "model", "organs", "new", "error"}
 

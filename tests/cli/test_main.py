@@ -15,7 +15,7 @@ from organs.cli import chimeras
 from organs.cli.main import GROUPS
 from organs.registry.compose.recipe_io import METHODS
 from organs.registry.local import LocalRegistry
-from tests.cli.running import Organ
+from tests.cli.in_process import Organ
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (

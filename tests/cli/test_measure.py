@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import file_bytes, text
-from tests.cli.running import Organ
-from tests.trips import little_model, weights
+from tests.cli.in_process import Organ
+from tests.gguf_files import file_bytes, text
+from tests.small_models import little_model, weights
 
 
 @pytest.fixture

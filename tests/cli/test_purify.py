@@ -9,9 +9,9 @@ import pytest
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
+from tests.cli.in_process import Organ
 from tests.cli.parents import Parents
-from tests.cli.running import Organ
-from tests.trips import row_counts
+from tests.small_models import row_counts
 
 
 @pytest.fixture

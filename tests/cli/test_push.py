@@ -11,11 +11,11 @@ import pytest
 from organs.ingest.contributions.findings import NONFINITE
 from organs.registry.compose.licenses import license_problem
 from organs.registry.tokens import new_token
-from tests.cli.running import Ended, Organ
-from tests.client.scripted import as_problem
-from tests.ingest.pushed_to import FakeRegistry, fake_registry
-from tests.trips import little_model
-from tests.web.live import nobody
+from tests.cli.in_process import Ended, Organ
+from tests.client.scripted_server import as_problem
+from tests.ingest.memory_registry import FakeRegistry, fake_registry
+from tests.small_models import little_model
+from tests.web.live_server import nobody
 
 
 @pytest.fixture

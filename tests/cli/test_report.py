@@ -12,8 +12,8 @@ from sqlalchemy import update
 
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.local import LocalRegistry
-from tests.cli.running import Organ
-from tests.trips import little_model
+from tests.cli.in_process import Organ
+from tests.small_models import little_model
 
 FORMATS = ("text", "markdown", "json", "csv")
 

@@ -12,8 +12,8 @@ from organs.cli.arguments import _MINUS_TERM
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from tests.catalog.search.catalogs import ModelRow, Row, digest, drawn, place
-from tests.cli.running import Organ
-from tests.trips import weights
+from tests.cli.in_process import Organ
+from tests.small_models import weights
 
 ITEM = {
     "digest",

@@ -13,7 +13,7 @@ from organs.web.server.gateway import (
     environment,
 )
 from organs.web.settings import LOOPBACK_HOSTS
-from tests.cli.running import Organ
+from tests.cli.in_process import Organ
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:

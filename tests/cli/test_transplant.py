@@ -9,8 +9,8 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.store.files import Files
+from tests.cli.in_process import Organ
 from tests.cli.parents import Parents
-from tests.cli.running import Organ
 
 
 @pytest.fixture

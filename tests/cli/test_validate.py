@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Organ
-from tests.validation.grafting import A_PROSE, A, feed_forward, graft, script
+from tests.cli.in_process import Organ
+from tests.validation.changed_models import A_PROSE, A, feed_forward, graft, script
 
 
 @pytest.fixture

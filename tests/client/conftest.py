@@ -10,10 +10,10 @@ import pytest
 
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.local import LocalRegistry
+from tests.cli.in_process import Ended, Organ
 from tests.cli.parents import write_parents
-from tests.cli.running import Ended, Organ
-from tests.client.elsewhere import Elsewhere, elsewhere
-from tests.trips import ingest_file
+from tests.client.served_registry import Elsewhere, elsewhere
+from tests.small_models import ingest_file
 
 
 @pytest.fixture(autouse=True)

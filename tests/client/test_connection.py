@@ -31,8 +31,8 @@ from organs.registry.errors import (
     Unreachable,
 )
 from organs.registry.tokens import new_token
-from tests.client.scripted import CUT, Answer, Asked, Fine, Script, as_json, as_problem, scripted
-from tests.web.live import nobody
+from tests.client.scripted_server import CUT, Answer, Asked, Fine, Script, as_json, as_problem, scripted
+from tests.web.live_server import nobody
 
 FINE = as_json({"fine": True})
 

@@ -19,7 +19,7 @@ from organs.registry.client.files import (
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
 from organs.registry.local import LocalRegistry
-from tests.client.scripted import Answer, Asked, no_nap, serving
+from tests.client.scripted_server import Answer, Asked, no_nap, serving
 
 DATA = random.Random(6).randbytes(200_000)
 FILE = FileToFetch("/models/acme/x@1.gguf", len(DATA), digest_of(DATA))

@@ -23,9 +23,9 @@ from organs.registry.store.files import OutputFiles
 from organs.registry.validation import llama
 from organs.registry.validation.runtime import Reading, Request, Say, Score
 from organs.registry.validation.texts import built_in_texts
-from tests.client.elsewhere import Elsewhere
-from tests.kin import kin_file, kin_tensors, parent_entries
-from tests.trips import block_metadata, file_bytes, ingest_file
+from tests.client.served_registry import Elsewhere
+from tests.related_models import kin_file, kin_tensors, parent_entries
+from tests.small_models import block_metadata, file_bytes, ingest_file
 
 MEMBERS = {
     name

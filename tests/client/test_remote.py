@@ -13,7 +13,7 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.trips import ingest_file
+from tests.small_models import ingest_file
 
 QUERIES = ("", "type:organ sort:-theta", "block:1 theta>=10 -type:norm", "unique:organ", "model:local/base nobodyknows")
 

@@ -14,7 +14,7 @@ from organs.registry.client.tokens import KeptToken, forget_token, keep_token, k
 from organs.registry.errors import BadReply, BadSetting, BadToken, Unreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token
-from tests.client.scripted import Answer, as_json, scripted
+from tests.client.scripted_server import Answer, as_json, scripted
 
 URL = "https://registry.example"
 

@@ -19,8 +19,8 @@ from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, 
 from organs.registry.gguf.quants import can_quantize, quantize
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.measure import measure
-from tests.builders import file_bytes, text, unsigned
-from tests.trips import Tensors, token_array
+from tests.gguf_files import file_bytes, text, unsigned
+from tests.small_models import Tensors, token_array
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 A, CODE, B, C, LORA = (

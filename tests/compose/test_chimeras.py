@@ -12,8 +12,8 @@ from organs.registry.compose.chimeras import Usage, chimera_of_model
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.local import LocalRegistry
-from tests.builders import text
-from tests.kin import ingest_bytes, kin_file, kin_tensors
+from tests.gguf_files import text
+from tests.related_models import ingest_bytes, kin_file, kin_tensors
 
 HOSTILE = "</p><script>alert(1)</script>\n# big | `code`\n```\n[a](http://b)\u202e"
 

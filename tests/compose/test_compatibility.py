@@ -14,7 +14,6 @@ from organs.registry.compose.compatibility import check_adapter, check_pair, che
 from organs.registry.compose.models import Parent
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.gguf import KeyValue
-from tests.builders import file_bytes, text
 from tests.compose.parents import (
     CODE,
     LORA,
@@ -28,7 +27,8 @@ from tests.compose.parents import (
     taken,
     zoo,
 )
-from tests.strategies import PATIENT, entries
+from tests.gguf_files import file_bytes, text
+from tests.random_files import PATIENT, entries
 
 ORGAN, SKELETON, EMBED, NORM = OrganType.ORGAN, OrganType.SKELETON, OrganType.EMBED, OrganType.NORM
 KIN = model_tensors()

@@ -23,7 +23,7 @@ from organs.registry.compose.recipe import Recipe, matches_slot
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import TooCostly
 from organs.registry.local import LocalRegistry
-from tests.homes import Homes, three_models
+from tests.registry_templates import Homes, three_models
 
 LIMIT = 2_000_000
 

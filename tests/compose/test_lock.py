@@ -14,8 +14,8 @@ from organs.registry.compose.lock import FORMAT, LOCK_KEY, Lock, LockedTensor, l
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadLock
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
-from tests.builders import file_bytes, tensor, text, unsigned
-from tests.strategies import PATIENT
+from tests.gguf_files import file_bytes, tensor, text, unsigned
+from tests.random_files import PATIENT
 
 ZEROS, ONES = Digest("0" * 64), Digest("1" * 64)
 SMALL = Lock(

@@ -26,8 +26,8 @@ from organs.registry.compose.prediction import (
 )
 from organs.registry.entities.base import encode
 from tests.compose.parents import CODE, A, B, taken, zoo
-from tests.compose.test_survival import any_changes
-from tests.strategies import PATIENT
+from tests.compose.test_prediction_survival import any_changes
+from tests.random_files import PATIENT
 
 ORGAN, SKELETON, EMBED, NORM = OrganType.ORGAN, OrganType.SKELETON, OrganType.EMBED, OrganType.NORM
 STEP_100, STEP_270, BRANCH, A_Q8, PROSE = (

@@ -25,7 +25,7 @@ from organs.registry.compose.steps import (
     step_texts,
 )
 from organs.registry.errors import BadRecipe
-from tests.compose.recipes import recipes
+from tests.compose.random_recipes import recipes
 
 BASE: Step = ("base", "acme/tiny")
 

@@ -45,7 +45,7 @@ from organs.web.rate_limits import (
     SharedCounts,
 )
 from tests.web.accounts import bearing
-from tests.web.api.administered import put_waiting
+from tests.web.api.admin_registry import put_waiting
 from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_accounts, put_jobs, put_submissions, put_uploads
 
 LEFT_OUT = "positive_data_acceptance"

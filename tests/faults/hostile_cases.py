@@ -18,13 +18,13 @@ from typing import Any
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import KeyValue, MemorySource, ValueType, read_header
-from tests.builders import file_bytes, raw_file, raw_tensor, tensor, unsigned
-from tests.faults.cases import flipped
+from tests.faults.failing import flipped
 from tests.faults.fuzzing.header_check import HeaderTarget
+from tests.faults.hostile_client import Case, Sender, Spans, Values, of_file, of_pieces
 from tests.faults.hostile_headers import HEADERS
-from tests.faults.hostile_sender import Case, Sender, Spans, Values, of_file, of_pieces
-from tests.faults.hostile_words import OTHER, said
-from tests.trips import little_model
+from tests.faults.hostile_texts import OTHER, said
+from tests.gguf_files import file_bytes, raw_file, raw_tensor, tensor, unsigned
+from tests.small_models import little_model
 
 GOOD = little_model("Good", seed=1)
 """In the registry already."""

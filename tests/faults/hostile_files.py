@@ -32,10 +32,10 @@ from organs.registry.errors import ERRORS
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
-from tests.builders import raw_array, raw_field, raw_file, raw_header, raw_tensor, raw_text
-from tests.trips import little_model
+from tests.gguf_files import raw_array, raw_field, raw_file, raw_header, raw_tensor, raw_text
+from tests.small_models import little_model
 from tests.web.accounts import new_token
-from tests.web.live import ROOT, Live, start_server, stop_server
+from tests.web.live_server import ROOT, Live, start_server, stop_server
 
 SECONDS_MAX = 10.0
 MEMORY_MAX_BYTES = 600 * 1000**2

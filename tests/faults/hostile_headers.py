@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from tests.builders import (
+from tests.gguf_files import (
     every_value_type,
     file_bytes,
     raw_array,

@@ -31,12 +31,12 @@ from organs.registry.catalog.tables import BlobLease, Model, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
-from tests.faults.cases import files_below, read_all, rows
+from tests.faults.failing import files_below, read_all, rows
 from tests.faults.hostile_cases import GOOD, cases, send_files
-from tests.faults.hostile_sender import Answer, Case, Refused, Sender, Values
-from tests.faults.hostile_words import OTHER
+from tests.faults.hostile_client import Answer, Case, Refused, Sender, Values
+from tests.faults.hostile_texts import OTHER
 from tests.web.accounts import new_token
-from tests.web.live import ROOT, Live, start_server, stop_server
+from tests.web.live_server import ROOT, Live, start_server, stop_server
 
 CLIENTS = 6
 LOOKUP_MAX = 1000

@@ -22,7 +22,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
 from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Buffer, Files
-from tests.faults.cases import Crash
+from tests.faults.failing import Crash
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.upkeep import sweep, verify
-from tests.faults.cases import (
+from tests.faults.crash_states import CrashState, Disk
+from tests.faults.failing import (
     EVERYTHING,
     LARGE,
     SMALL,
@@ -48,9 +49,8 @@ from tests.faults.cases import (
     without_syncing,
     write_model,
 )
-from tests.faults.crash_states import CrashState, Disk
 from tests.faults.journal import Acknowledged, Journal, JournalFiles, on_journal
-from tests.trips import assembled
+from tests.small_models import assembled
 
 MakeFiles = Callable[[Journal], JournalFiles]
 

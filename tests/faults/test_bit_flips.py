@@ -21,9 +21,9 @@ from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.blobs import INLINE_MAX_BYTES, BlobWriter
 from organs.registry.store.codec import Codec, encode_chunk, head_size_bytes
-from tests.faults.cases import Unsynced, flipped, overwrite, read_all, rows, take_in, write_model
+from tests.faults.failing import Unsynced, flipped, overwrite, read_all, rows, take_in, write_model
+from tests.small_models import assembled
 from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, skewed
-from tests.trips import assembled
 
 FILE_BYTES, ROW_BYTES = 70_000, 9_000
 """Plain sizes that come to lie in a file, and in a row."""

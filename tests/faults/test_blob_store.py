@@ -38,8 +38,8 @@ from organs.registry.errors import BadDigest, DiskFull, StoreError, StoreUnwrita
 from organs.registry.local import LocalRegistry
 from organs.registry.store.codec import codec_for
 from organs.registry.upkeep import verify
-from tests.builders import file_bytes
-from tests.faults.cases import (
+from tests.faults.conftest import Organ
+from tests.faults.failing import (
     assert_no_orphans,
     failing_from,
     failing_once,
@@ -56,9 +56,9 @@ from tests.faults.cases import (
     without_syncing,
     write_model,
 )
-from tests.faults.conftest import Organ
+from tests.gguf_files import file_bytes
+from tests.small_models import assembled, block_metadata, weights
 from tests.store.codec_cases import forge
-from tests.trips import assembled, block_metadata, weights
 
 ROOT = Path(__file__).resolve().parents[2]
 MEBI, TEBI = 1 << 20, 1 << 40
@@ -250,7 +250,7 @@ def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Pat
     processes, threads = WRITERS
     script = (
         "import sys; from concurrent.futures import ThreadPoolExecutor; from pathlib import Path\n"
-        "from organs.registry.local import LocalRegistry; from tests.faults.cases import take_in\n"
+        "from organs.registry.local import LocalRegistry; from tests.faults.failing import take_in\n"
         "def write(_):\n"
         "    with LocalRegistry.open(sys.argv[1]) as registry: return take_in(registry, Path(sys.argv[2])).created\n"
         f"with ThreadPoolExecutor({threads}) as pool: print(*pool.map(write, range({threads})))"

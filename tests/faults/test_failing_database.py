@@ -19,7 +19,7 @@ from organs.registry.catalog.tables import Blob, Organ, Placement
 from organs.registry.errors import Busy, DiskFull, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
-from tests.faults.cases import (
+from tests.faults.failing import (
     Watched,
     assert_no_orphans,
     at_step,
@@ -32,7 +32,7 @@ from tests.faults.cases import (
     take_in,
     write_model,
 )
-from tests.trips import assembled
+from tests.small_models import assembled
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITERS = 8
@@ -209,8 +209,8 @@ from pathlib import Path
 from organs.registry import store
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
-from tests.faults.cases import *
-from tests.trips import assembled
+from tests.faults.failing import *
+from tests.small_models import assembled
 
 store.folder.FREE_MARGIN_BYTES = 0
 folder, first, second = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
@@ -287,7 +287,7 @@ def test_line_120_a_disk_that_fills_up_at_any_call_loses_nothing(tmp_path: Path)
 EIGHT = """
 import os, sys
 from pathlib import Path
-from tests.faults.cases import ModelName, LocalRegistry, take_in
+from tests.faults.failing import ModelName, LocalRegistry, take_in
 
 children = []
 for name in sys.argv[2:]:

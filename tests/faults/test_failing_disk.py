@@ -22,7 +22,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.store import BlobStore
 from organs.registry.upkeep import sweep, verify
-from tests.faults.cases import (
+from tests.faults.failing import (
     EVERYTHING,
     LARGE,
     SMALL,
@@ -47,7 +47,7 @@ from tests.faults.cases import (
     without_syncing,
     write_model,
 )
-from tests.trips import assembled
+from tests.small_models import assembled
 
 KINDS: dict[int, type[OrganError]] = {
     errno.EIO: StoreError,

@@ -9,12 +9,12 @@ import pytest
 
 from organs.registry.gguf import read as reading
 from tests.faults.fuzzing.__main__ import LONG_CASES, complaints, main
+from tests.faults.fuzzing.refusal_texts import Sentences
 from tests.faults.fuzzing.run import fuzz
-from tests.faults.fuzzing.sentences import Sentences
 from tests.faults.fuzzing.tally import ACCEPTED, Failure, Tally
 from tests.faults.fuzzing.targets import build_target
 
-PLANTED = "tests.faults.fuzzing.planted:"
+PLANTED = "tests.faults.fuzzing.faulty_readers:"
 ONE, FEW, SOME = 1, 60, 200
 DEADLY = 40
 """Cases of which a few take the process with them: each costs a new one."""

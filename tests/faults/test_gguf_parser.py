@@ -22,7 +22,7 @@ from organs.registry.gguf.read import FIELDS_MAX
 from organs.registry.gguf.split import check_split, parse_shard_name
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import DTYPES, KEY_MAX_BYTES, VALUE_MAX
-from tests.builders import (
+from tests.gguf_files import (
     SparseSource,
     array,
     every_value_type,
@@ -480,7 +480,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # each further thread would reserve me
 resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 from organs.registry.gguf import padded, read_header
-from tests.builders import SparseSource, assert_invariants, raw_header, raw_tensor
+from tests.gguf_files import SparseSource, assert_invariants, raw_header, raw_tensor
 count = 1_000_000
 front = raw_header(tensors=(raw_tensor(b"blk.%d.ffn_up.weight" % index, (8,), 0, 32 * index) for index in range(count)))
 source = SparseSource(front, padded(len(front), 32) + 32 * count)

@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import Catalog
 from organs.registry.local import LocalRegistry
-from tests.faults.cases import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep
-from tests.submitting import asked_for, attended, found, whole
-from tests.trips import assembled, little_model
+from tests.faults.failing import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep
+from tests.small_models import assembled, little_model
+from tests.submissions import asked_for, attended, found, whole
 
 STEPS_MAX = 60
 

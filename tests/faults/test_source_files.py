@@ -20,7 +20,8 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadSource
 from organs.registry.gguf import TensorSpec, dtype_by_name, encode_header
 from organs.registry.local import LocalRegistry
-from tests.faults.cases import (
+from tests.faults.conftest import Organ
+from tests.faults.failing import (
     Watched,
     assert_no_orphans,
     at_step,
@@ -32,8 +33,7 @@ from tests.faults.cases import (
     take_in,
     write_model,
 )
-from tests.faults.conftest import Organ
-from tests.trips import assembled, row_counts
+from tests.small_models import assembled, row_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 MEBI, GIBI = 1 << 20, 1 << 30

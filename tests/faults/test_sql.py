@@ -1,6 +1,6 @@
 """The list of faults, lines 60 to 78, where they are not tried beside what they belong to.
 
-Columns and types: tests/catalog/test_tables.py. Order and cost of pages: tests/catalog/test_ranking_plans.py. Lines 73
+Columns and types: tests/catalog/test_tables.py. Order and cost of pages: tests/catalog/test_query_plans.py. Lines 73
 and 74 need a server that can be killed.
 """
 
@@ -38,13 +38,13 @@ from organs.registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadVa
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.builders import array, file_bytes
-from tests.builders import text as text_entry
 from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
 from tests.catalog.test_facets import recounted, rolled_up
-from tests.faults.cases import SMALL, read_all, rows, run_sweep, sample, take_in
 from tests.faults.conftest import Organ as Command
-from tests.trips import block_metadata, block_tensors, little_model, row_counts
+from tests.faults.failing import SMALL, read_all, rows, run_sweep, sample, take_in
+from tests.gguf_files import array, file_bytes
+from tests.gguf_files import text as text_entry
+from tests.small_models import block_metadata, block_tensors, little_model, row_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = [column for table in Base.metadata.tables.values() for column in table.columns]

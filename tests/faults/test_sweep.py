@@ -38,7 +38,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.settings import GRACE
 from organs.registry.store import StoredBlob
 from organs.registry.upkeep import SweepReport, sweep
-from tests.faults.cases import (
+from tests.faults.conftest import Organ as Command
+from tests.faults.failing import (
     LARGE,
     SMALL,
     Crash,
@@ -62,8 +63,7 @@ from tests.faults.cases import (
     without_syncing,
     write_model,
 )
-from tests.faults.conftest import Organ as Command
-from tests.trips import assembled
+from tests.small_models import assembled
 
 AT_ONCE = timedelta(0)
 

@@ -11,7 +11,7 @@ import pytest
 from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.faults.worst_shapes import Scale, build, counting, is_over, steps_of_pages, steps_of_services
-from tests.homes import Homes
+from tests.registry_templates import Homes
 
 LITTLE = Scale(tensors=100, repeats=1000, models=20)
 STEPS_MAX = 1_000_000

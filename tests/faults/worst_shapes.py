@@ -72,9 +72,9 @@ from organs.registry.upkeep import sweep, verify
 from organs.web.api import plans
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.kin import kin_file, kin_tensors
-from tests.submitting import asked_for, attended, whole
-from tests.trips import Tensors, ingest_file
+from tests.related_models import kin_file, kin_tensors
+from tests.small_models import Tensors, ingest_file
+from tests.submissions import asked_for, attended, whole
 
 TICK_STEPS = 100
 """Steps of the virtual machine between two counts. Of each statement, the steps behind the last count are not seen."""

@@ -15,7 +15,7 @@ from organs.registry.gguf import MemorySource, ValueType, read_array, read_heade
 from organs.registry.gguf.header import Field, Header
 from organs.registry.gguf.split import check_split, parse_shard_name
 from organs.registry.gguf.types import DTYPES, SCALAR_FORMATS
-from tests.builders import array, assert_invariants, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
+from tests.gguf_files import array, assert_invariants, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 
 ALIGNMENTS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
 QUANT_TYPES = list(gguf.GGML_QUANT_SIZES)

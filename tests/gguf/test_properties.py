@@ -20,8 +20,8 @@ from organs.registry.gguf import (
     read_header,
 )
 from organs.registry.gguf.types import SCALAR_FORMATS
-from tests.builders import assert_invariants, file_bytes
-from tests.strategies import ALIGNMENTS, PATIENT, damaged, files, metadata, tensors
+from tests.gguf_files import assert_invariants, file_bytes
+from tests.random_files import ALIGNMENTS, PATIENT, damaged, files, metadata, tensors
 
 
 def encoded(entry: KeyValue) -> bytes:

@@ -14,7 +14,7 @@ from organs.registry.gguf.read import (
     WINDOW_FIRST_BYTES,
 )
 from organs.registry.gguf.types import EAGER_STRING_MAX_BYTES, VALUE_MAX
-from tests.builders import (
+from tests.gguf_files import (
     SparseSource,
     array,
     assert_invariants,

@@ -9,7 +9,7 @@ import pytest
 from organs.registry.errors import BadSplit
 from organs.registry.gguf import Header, KeyValue, MemorySource, ValueType, read_header
 from organs.registry.gguf.split import REASONS_MAX, ShardName, check_split, is_shard, parse_shard_name
-from tests.builders import file_bytes, tensor, text, unsigned
+from tests.gguf_files import file_bytes, tensor, text, unsigned
 
 Shard = tuple[str, Header]
 

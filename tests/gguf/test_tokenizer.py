@@ -8,7 +8,7 @@ import pytest
 
 from organs.registry.gguf import KeyValue, MemorySource, ValueType, read_header
 from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES, tokenizer_reasons
-from tests.builders import SparseSource, array, file_bytes, raw_array, raw_field, raw_header, raw_text, text, unsigned
+from tests.gguf_files import SparseSource, array, file_bytes, raw_array, raw_field, raw_header, raw_text, text, unsigned
 
 BYTE, NORMAL = 6, 1
 

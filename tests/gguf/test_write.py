@@ -17,7 +17,7 @@ from organs.registry.gguf import (
     encode_header,
     read_header,
 )
-from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned
+from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned
 
 GOLDEN = bytes.fromhex(
     "47475546 03000000"  # GGUF, version 3

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from organs.ingest.contributions import push
-from tests.ingest.pushed_to import FakeRegistry, fake_registry
+from tests.ingest.memory_registry import FakeRegistry, fake_registry
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from organs.ingest.directory.extract import ExtractReport, extract, file_content
 from organs.ingest.directory.layout import encode_head
 from organs.ingest.sources import directory_source, find_sources, open_files
 from organs.registry.gguf import TensorSpec
-from tests.trips import little_model
+from tests.small_models import little_model
 
 UP = "organs/blk_0_ffn_up.bin"
 UP_NAME = "blk.0.ffn_up.weight"

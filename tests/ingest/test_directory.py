@@ -31,11 +31,11 @@ from organs.registry.errors import BadSource, DiskFull, OrganError, StoreError
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.store.files import Files
-from tests.builders import file_bytes, tensor, text
-from tests.faults.cases import failing_once
+from tests.faults.failing import failing_once
+from tests.gguf_files import file_bytes, tensor, text
 from tests.ingest.directory_cases import UP, UP_NAME, extracted, little_directory, manifest_of, opened_bytes
-from tests.strategies import PATIENT, tensors
-from tests.trips import little_model
+from tests.random_files import PATIENT, tensors
+from tests.small_models import little_model
 
 F32 = dtype_by_name("F32")
 NAMES = st.lists(st.text("abAB._-/\\:.conCON0 *weight", min_size=1, max_size=63), unique=True, max_size=30)

@@ -22,7 +22,7 @@ from organs.ingest.sources import directory_source, open_files
 from organs.registry.errors import BadDirectory, BadInput
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
-from tests.cli.running import Organ
+from tests.cli.in_process import Organ
 from tests.ingest.directory_cases import (
     UP,
     UP_NAME,
@@ -33,8 +33,8 @@ from tests.ingest.directory_cases import (
     write_manifest,
     write_organ,
 )
-from tests.strategies import BESIDE_FIXTURES
-from tests.trips import row_counts
+from tests.random_files import BESIDE_FIXTURES
+from tests.small_models import row_counts
 
 Meddle = Callable[[Path], object]
 F32 = dtype_by_name("F32")

@@ -24,9 +24,9 @@ from organs.ingest.directory.metadata import READABLE_MAX_VALUES, key_value, rea
 from organs.registry.digest import Digest
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from organs.registry.measures import MEASURE_NAMES
-from tests.builders import array, every_value_type, file_bytes, raw_field, raw_file, text, vocabulary
-from tests.strategies import PATIENT, metadata
-from tests.trips import token_array
+from tests.gguf_files import array, every_value_type, file_bytes, raw_field, raw_file, text, vocabulary
+from tests.random_files import PATIENT, metadata
+from tests.small_models import token_array
 
 F16 = dtype_by_name("F16")
 

@@ -14,9 +14,19 @@ from organs.ingest.files import FileSource
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, padded
 from organs.registry.gguf.header import ARRAY_BLOB_MIN_BYTES, field_type_text, field_value_text
-from tests.builders import array, every_value_type, file_bytes, raw_field, raw_file, tensor, text, unsigned, vocabulary
-from tests.strategies import PATIENT, files
-from tests.trips import little_model
+from tests.gguf_files import (
+    array,
+    every_value_type,
+    file_bytes,
+    raw_field,
+    raw_file,
+    tensor,
+    text,
+    unsigned,
+    vocabulary,
+)
+from tests.random_files import PATIENT, files
+from tests.small_models import little_model
 
 ARCHITECTURE = text("general.architecture", "llama")
 

@@ -15,7 +15,7 @@ from organs.ingest.sources import ModelSource
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.trips import little_model, row_counts
+from tests.small_models import little_model, row_counts
 
 DATA = bytes(range(256)) * 40
 

@@ -59,9 +59,10 @@ from organs.registry.gguf.types import SIZE_MAX
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure, required_reads
 from organs.registry.sandbox.process import Limits
-from tests.builders import array, file_bytes, raw_file, text, unsigned
-from tests.faults.cases import rows
-from tests.submitting import (
+from tests.faults.failing import rows
+from tests.gguf_files import array, file_bytes, raw_file, text, unsigned
+from tests.small_models import block_metadata, block_tensors, little_model, token_array, weights
+from tests.submissions import (
     asked_for,
     assert_nothing_is_left,
     attended,
@@ -69,7 +70,6 @@ from tests.submitting import (
     inspector_thread,
     whole,
 )
-from tests.trips import block_metadata, block_tensors, little_model, token_array, weights
 
 MODEL = little_model(
     more=[

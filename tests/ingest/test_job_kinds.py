@@ -44,8 +44,8 @@ from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.homes import Homes, three_models
-from tests.trips import row_counts
+from tests.registry_templates import Homes, three_models
+from tests.small_models import row_counts
 from tests.web.api.zoo import ingest_zoo
 
 RECIPE_YAML = "base: local/base\nname: local/mixed\ngrafts:\n  - {from: local/tuned, type: organ, blocks: 0}\n"

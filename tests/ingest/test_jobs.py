@@ -34,7 +34,7 @@ from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
-from tests.trips import ingest_file, little_model
+from tests.small_models import ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60.0

@@ -14,8 +14,8 @@ from organs.registry.catalog.tables import Measurement, Placement
 from organs.registry.errors import BadGguf, BadSplit
 from organs.registry.gguf import TensorSpec, dtype_by_name, padded
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes, raw_header, raw_tensor
-from tests.trips import ingest_file, little_model, weights
+from tests.gguf_files import file_bytes, raw_header, raw_tensor
+from tests.small_models import ingest_file, little_model, weights
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
 

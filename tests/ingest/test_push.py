@@ -22,12 +22,12 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
 from organs.registry.gguf.header import Span
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes, text, unsigned
-from tests.client.scripted import as_problem
+from tests.client.scripted_server import as_problem
+from tests.gguf_files import file_bytes, text, unsigned
 from tests.ingest.directory_cases import UP, little_directory, opened_bytes
-from tests.ingest.pushed_to import FakeRegistry, quota
-from tests.ingest.pushing import LARGE, TOKENS, Shown, large_model, pushed, write
-from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
+from tests.ingest.memory_registry import FakeRegistry, quota
+from tests.ingest.push_cases import LARGE, TOKENS, Shown, large_model, pushed, write
+from tests.small_models import block_metadata, block_tensors, ingest_file, little_model, weights
 
 # What a file is cut into.
 

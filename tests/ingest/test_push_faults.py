@@ -10,10 +10,10 @@ import pytest
 from organs.ingest.contributions import push
 from organs.ingest.contributions.push import in_lanes
 from organs.registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
-from tests.client.scripted import CUT, Answer, Asked, as_json, as_problem
-from tests.ingest.pushed_to import FakeRegistry, Session, upload_id
-from tests.ingest.pushing import large_model, pushed, write
-from tests.trips import little_model
+from tests.client.scripted_server import CUT, Answer, Asked, as_json, as_problem
+from tests.ingest.memory_registry import FakeRegistry, Session, upload_id
+from tests.ingest.push_cases import large_model, pushed, write
+from tests.small_models import little_model
 
 # What goes wrong on the way.
 

@@ -11,10 +11,10 @@ from organs.ingest.contributions import loads
 from organs.ingest.contributions.loads import Memory
 from organs.ingest.contributions.push import Misfit
 from organs.registry.errors import BadSource
-from tests.client.scripted import Asked
-from tests.ingest.pushed_to import FakeRegistry
-from tests.ingest.pushing import Shown, large_model, pushed, write
-from tests.trips import little_model
+from tests.client.scripted_server import Asked
+from tests.ingest.memory_registry import FakeRegistry
+from tests.ingest.push_cases import Shown, large_model, pushed, write
+from tests.small_models import little_model
 
 # What is remembered.
 

@@ -14,8 +14,8 @@ from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives.resolve import PARENTS_MAX
-from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
-from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
+from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
+from tests.small_models import block_metadata, block_tensors, ingest_file, little_model, weights
 
 
 def registered(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> Model:

@@ -23,8 +23,8 @@ from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.upkeep import Share, verify
-from tests.builders import array, file_bytes, tensor, text, unsigned, vocabulary
-from tests.trips import assembled, ingest_file, little_model, row_counts, weights
+from tests.gguf_files import array, file_bytes, tensor, text, unsigned, vocabulary
+from tests.small_models import assembled, ingest_file, little_model, row_counts, weights
 
 F32 = dtype_by_name("F32")
 

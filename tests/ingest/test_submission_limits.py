@@ -39,10 +39,10 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import OverQuota
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes
-from tests.homes import Homes, three_models
-from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole
-from tests.trips import block_metadata, little_model, weights
+from tests.gguf_files import file_bytes
+from tests.registry_templates import Homes, three_models
+from tests.small_models import block_metadata, little_model, weights
+from tests.submissions import asked_for, attended, found, of_pieces, put_upload, whole
 
 LITTLE = little_model()
 

@@ -27,8 +27,8 @@ from organs.registry.catalog.register.models import (
 )
 from organs.registry.catalog.tables import Model
 from organs.registry.local import LocalRegistry
-from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole
-from tests.trips import little_model
+from tests.small_models import little_model
+from tests.submissions import asked_for, attended, found, of_pieces, put_upload, whole
 
 LITTLE = little_model()
 

@@ -52,10 +52,11 @@ from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobWriter
-from tests.builders import array, file_bytes, raw_file, text, unsigned
-from tests.faults.cases import assert_no_orphans, flipped, let_time_pass, rows, run_sweep
-from tests.kin import kin_file, kin_tensors, parent_entries
-from tests.submitting import (
+from tests.faults.failing import assert_no_orphans, flipped, let_time_pass, rows, run_sweep
+from tests.gguf_files import array, file_bytes, raw_file, text, unsigned
+from tests.related_models import kin_file, kin_tensors, parent_entries
+from tests.small_models import assembled, block_metadata, block_tensors, ingest_file, little_model, token_array, weights
+from tests.submissions import (
     asked_for,
     assert_nothing_is_left,
     attended,
@@ -64,7 +65,6 @@ from tests.submitting import (
     put_upload,
     whole,
 )
-from tests.trips import assembled, block_metadata, block_tensors, ingest_file, little_model, token_array, weights
 
 BASE = little_model("Base")
 

@@ -9,9 +9,9 @@ import pytest
 from organs.ingest import dissect
 from organs.registry.gguf import TensorSpec, ValueType
 from organs.registry.local import LocalRegistry
-from tests.builders import F32, file_bytes, unsigned
-from tests.submitting import asked_for, assert_nothing_is_left, attended, found, of_pieces, put_upload, whole
-from tests.trips import Tensors, block_metadata, weights
+from tests.gguf_files import F32, file_bytes, unsigned
+from tests.small_models import Tensors, block_metadata, weights
+from tests.submissions import asked_for, assert_nothing_is_left, attended, found, of_pieces, put_upload, whole
 
 LARGE = (64, 16)
 """The shape of a tensor of 4,096 bytes: one that pays for itself."""

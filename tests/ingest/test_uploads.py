@@ -62,9 +62,9 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.settings import Settings
 from organs.registry.store.files import Files
-from tests.faults.cases import SteppedFiles, failing_once, with_files
-from tests.strategies import BESIDE_FIXTURES
-from tests.trips import ingest_file, little_model
+from tests.faults.failing import SteppedFiles, failing_once, with_files
+from tests.random_files import BESIDE_FIXTURES
+from tests.small_models import ingest_file, little_model
 
 DATA = bytes(range(256)) * 40
 HOLDER = (

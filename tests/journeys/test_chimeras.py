@@ -34,8 +34,8 @@ from organs.registry.validation.runtime import (
     Request,
 )
 from organs.registry.validation.texts import built_in_texts
-from tests.homes import Homes, shipped
 from tests.journeys.test_round_trip import ZOO_FILES
+from tests.registry_templates import Homes, shipped
 
 A, CODE, B = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
 LORA = "Zoo-A-2M-Code-LoRA-v1.0-F32"

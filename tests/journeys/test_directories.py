@@ -17,11 +17,11 @@ from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
-from tests.builders import array, every_value_type, file_bytes, raw_file, tensor, text, vocabulary
-from tests.cli.running import Organ
+from tests.cli.in_process import Organ
+from tests.gguf_files import array, every_value_type, file_bytes, raw_file, tensor, text, vocabulary
 from tests.ingest.directory_cases import UP, UP_NAME, change_manifest, manifest_of, write_manifest, write_organ
 from tests.journeys.test_round_trip import ARCHITECTURE, ZOO_FILES
-from tests.trips import block_metadata, block_tensors, little_model, row_counts, token_array, weights
+from tests.small_models import block_metadata, block_tensors, little_model, row_counts, token_array, weights
 
 
 @pytest.fixture

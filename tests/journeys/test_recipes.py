@@ -15,9 +15,9 @@ from organs.registry.compose.recipe_io import (
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes, text
-from tests.homes import Homes, shipped
-from tests.trips import ingest_file, weights
+from tests.gguf_files import file_bytes, text
+from tests.registry_templates import Homes, shipped
+from tests.small_models import ingest_file, weights
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("recipes.md", "prediction.md", "guide.md", "original-tools.md", "python.md")

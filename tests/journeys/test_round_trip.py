@@ -17,7 +17,7 @@ from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_id, p
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ALIGNMENT_MAX, DTYPES
 from organs.registry.local import LocalRegistry
-from tests.builders import (
+from tests.gguf_files import (
     array,
     every_value_type,
     file_bytes,
@@ -30,7 +30,7 @@ from tests.builders import (
     unsigned,
     vocabulary,
 )
-from tests.trips import assert_round_trip, ingest_file, little_model, row_counts, token_array, weights
+from tests.small_models import assert_round_trip, ingest_file, little_model, row_counts, token_array, weights
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 ZOO_FILES = sorted(ZOO.glob("*.gguf"))

@@ -11,9 +11,9 @@ import pytest
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
-from tests.builders import array, every_value_type, file_bytes, text, unsigned
-from tests.cli.running import Organ
-from tests.trips import block_tensors, row_counts, token_array
+from tests.cli.in_process import Organ
+from tests.gguf_files import array, every_value_type, file_bytes, text, unsigned
+from tests.small_models import block_tensors, row_counts, token_array
 
 SPLIT_KEYS = {"split.no", "split.count", "split.tensors.count"}
 Q8_0 = dtype_by_name("Q8_0")

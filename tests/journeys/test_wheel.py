@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trips import little_model
+from tests.small_models import little_model
 
 pytestmark = pytest.mark.long
 

@@ -25,7 +25,7 @@ from organs.registry.measure import (
     zmeasure,
 )
 from organs.registry.measure.sample import sample_runs, spectral_patches
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 F32 = dtype_by_name("F32")
 BF16 = dtype_by_name("BF16")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from organs.registry.gguf.quants import quantize
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.measure.sample import SAMPLE_MAX_ELEMENTS, read_values, sample_runs, spectral_patches, spread
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 COUNTS = st.integers(SAMPLE_MAX_ELEMENTS + 1, 10**15)
 

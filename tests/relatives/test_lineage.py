@@ -16,7 +16,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import lineage as relatives_lineage
 from organs.registry.relatives.lineage import lineage_of
-from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.related_models import ingest_bytes, kin_file, kin_tensors, parent_entries
 
 BASE = kin_file("Base", kin_tensors())
 

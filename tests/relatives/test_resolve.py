@@ -12,9 +12,9 @@ from organs.registry.catalog.tables import Lineage
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives import resolve
-from tests.builders import file_bytes, text
-from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, parent_entries
-from tests.trips import block_metadata, weights
+from tests.gguf_files import file_bytes, text
+from tests.related_models import declared_pairs, ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.small_models import block_metadata, weights
 
 BASE = kin_file("Base", kin_tensors())
 COPY = kin_file("Base", kin_tensors(dtype="Q8_0"), parent_entries("Base"))

@@ -18,8 +18,8 @@ from organs.registry.lineage import FINGERPRINT_ROUNDING, NOISE
 from organs.registry.local import LocalRegistry
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
-from tests.homes import Homes, shipped
-from tests.kin import declared_pairs, measured_pairs
+from tests.registry_templates import Homes, shipped
+from tests.related_models import declared_pairs, measured_pairs
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
 A = "Zoo-A-2M-v1.0-F16"

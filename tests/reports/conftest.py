@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes, text
-from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
+from tests.gguf_files import file_bytes, text
+from tests.small_models import block_metadata, block_tensors, ingest_file, little_model, weights
 
 
 @pytest.fixture(scope="session")

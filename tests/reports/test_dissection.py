@@ -20,8 +20,8 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.formats import section_sheet
-from tests.builders import F32, file_bytes
-from tests.trips import block_metadata, ingest_file, weights
+from tests.gguf_files import F32, file_bytes
+from tests.small_models import block_metadata, ingest_file, weights
 
 TABLES = (
     *("model", "notes", "relatives", "findings"),

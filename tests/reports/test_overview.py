@@ -15,8 +15,8 @@ from organs.registry.catalog.tables import Model, Placement
 from organs.registry.entities.report import Report
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
-from tests.builders import file_bytes
-from tests.trips import block_metadata, block_tensors, ingest_file, weights
+from tests.gguf_files import file_bytes
+from tests.small_models import block_metadata, block_tensors, ingest_file, weights
 
 TABLES = ("figures", "ranking", "types", "scale", "families", "wells")
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
-from tests.sandbox.attempts import ENDS
+from tests.sandbox.hostile_program import ENDS
 
 ROOT = Path(__file__).parents[2]
 SECRETS = {"ORGAN_TOKEN": "organ_secret", "DATABASE_URL": "postgresql://u:secret@db/x"}
@@ -144,7 +144,7 @@ def _run(kind: str, attacked: World, *arguments: str) -> Result:
     try:
         told = json.dumps(asdict(replace(attacked, descriptors=pipes))).encode() + b"\n"
         return run_python(
-            "tests.sandbox.attempts",
+            "tests.sandbox.hostile_program",
             LIMITS,
             policy(kind, attacked),
             told,

@@ -18,8 +18,8 @@ from organs.registry.errors import NoSandbox, OrganError
 from organs.registry.sandbox import process, protections
 from organs.registry.sandbox.process import Limits, Sandbox, run_confined, run_python
 from organs.registry.sandbox.protections import Kernel
-from tests.sandbox.attempts import ATTEMPTS
 from tests.sandbox.escape import KINDS, ROOT, SECRETS, try_to_escape, world
+from tests.sandbox.hostile_program import ATTEMPTS
 
 QUICK_ENDS = ("become a shell", "call the kernel as a 32 bit program")
 PYTHON = Sandbox(read=(Path(sys.base_prefix), Path(sys.prefix)))

@@ -19,7 +19,7 @@ from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_b
 from organs.registry.store.blobs import INLINE_MAX_BYTES
 from organs.registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, encode_chunk
 from organs.registry.store.files import Files
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 KIBI, MEBI, TEBI = 1 << 10, 1 << 20, 1 << 40
 

@@ -27,8 +27,8 @@ from organs.registry.store.codec.planes import (
     Coder,
     split_planes,
 )
+from tests.random_files import PATIENT
 from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, load, noise, skewed, store, weights
-from tests.strategies import PATIENT
 
 CONTENTS: dict[str, Callable[[int, int], bytes]] = {
     "noise": noise,

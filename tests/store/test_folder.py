@@ -14,7 +14,7 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import Busy, CorruptBlob, DiskFull, MissingBlob, StoreError, StoreUnwritable
 from organs.registry.store.files import Files
 from organs.registry.store.folder import FREE_MARGIN_BYTES, BlobFolder, PendingFile, StoredFile
-from tests.faults.cases import CALLS, SteppedFiles, failing_from, failing_once
+from tests.faults.failing import CALLS, SteppedFiles, failing_from, failing_once
 
 DATA = b"the stored bytes of a blob"
 DIGEST = digest_of(DATA)

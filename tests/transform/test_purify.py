@@ -11,7 +11,7 @@ from organs.registry.errors import BadOrgan
 from organs.registry.transform import Purification, PurifyMethod, purified
 from organs.registry.transform.purify import COHERENT, PURIFIED_MIN_VALUES, cleaned
 from organs.registry.transform.values import WINDOW_ELEMENTS
-from tests.transform.organs import Values, correlation, weights
+from tests.transform.memory_organs import Values, correlation, weights
 
 METHODS = list(PurifyMethod)
 SPECTRAL, FRACTAL = PurifyMethod.SPECTRAL, PurifyMethod.FRACTAL

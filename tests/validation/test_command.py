@@ -23,7 +23,7 @@ from organs.registry.validation.runtime import (
     Request,
 )
 from organs.registry.validation.texts import built_in_texts
-from tests.validation.grafting import A, script
+from tests.validation.changed_models import A, script
 
 TEXTS = built_in_texts()
 PYTHON = Sandbox(read=(Path(sys.base_prefix), Path(sys.prefix)))

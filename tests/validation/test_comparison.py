@@ -24,8 +24,8 @@ from organs.registry.validation.runtime import (
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind
 from organs.registry.validation.weights import Weights, files_digest, grafted_organs, has_chat_template
-from tests.builders import file_bytes, tensor, text
-from tests.validation.grafting import A_F16, A_PROSE, A, B, feed_forward, graft, with_f64
+from tests.gguf_files import file_bytes, tensor, text
+from tests.validation.changed_models import A_F16, A_PROSE, A, B, feed_forward, graft, with_f64
 
 TEXTS = built_in_texts()
 

@@ -20,8 +20,8 @@ from organs.registry.validation.runtime import (
     Request,
 )
 from organs.registry.validation.texts import Text, built_in_texts, read_text
-from tests.builders import array, file_bytes, text
-from tests.validation.grafting import A_F16, LORA, A, feed_forward, with_chat_template, with_f64
+from tests.gguf_files import array, file_bytes, text
+from tests.validation.changed_models import A_F16, LORA, A, feed_forward, with_chat_template, with_f64
 
 TEXTS = built_in_texts()
 

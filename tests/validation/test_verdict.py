@@ -17,7 +17,7 @@ from organs.registry.validation.verdict import (
     judge,
     lengths_text,
 )
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 K = VerdictKind
 NAN, INF = math.nan, math.inf

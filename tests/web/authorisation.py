@@ -1,6 +1,6 @@
 """Who may what: every rule of the catalog, and what each kind of asker gets there.
 
-What is addressed belongs to ada: see `tests.web.belongings`. A rule stands behind its methods; of a page that has
+What is addressed belongs to ada: see `tests.web.owned_catalog`. A rule stands behind its methods; of a page that has
 twins, their endings stand behind it.
 """
 

@@ -23,10 +23,10 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.builders import array, file_bytes, text
-from tests.homes import Homes
-from tests.kin import kin_tensors, parent_entries
-from tests.trips import block_metadata, block_tensors, ingest_file, weights
+from tests.gguf_files import array, file_bytes, text
+from tests.registry_templates import Homes
+from tests.related_models import kin_tensors, parent_entries
+from tests.small_models import block_metadata, block_tensors, ingest_file, weights
 
 
 class KeptCode(BytecodeCache):

@@ -15,9 +15,9 @@ from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.trips import ingest_file, little_model
+from tests.small_models import ingest_file, little_model
 from tests.web.accounts import bearing, form_token, logged_in, new_token, send_form
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 ACCOUNT, TOKENS = "/api/v1/account", "/api/v1/account/tokens"
 TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}")

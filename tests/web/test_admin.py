@@ -30,11 +30,11 @@ from organs.web.api.document import document as make_document
 from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.trips import ingest_file, little_model, row_counts
+from tests.small_models import ingest_file, little_model, row_counts
 from tests.web.accounts import bearing, form_token, logged_in, new_token, send_form
-from tests.web.api.against import assert_as_described, assert_refused
+from tests.web.api.document_checks import assert_as_described, assert_refused
 from tests.web.conftest import FORMULA, HOSTILE
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 ROOT = "/api/v1/admin"
 PAGES = ("/admin", "/admin/quarantine", "/admin/events", "/admin/contributors")

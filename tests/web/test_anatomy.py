@@ -6,7 +6,7 @@ from typing import Any
 
 from organs.registry.entities.comparison import OrganChange
 from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
-from tests.builders import placed_organ
+from tests.gguf_files import placed_organ
 
 
 def slots(grid: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from organs.web.answer_cache import (
 from organs.web.app import create_app
 from organs.web.responses import REGISTRY_KEY
 from organs.web.settings import WebSettings
-from tests.trips import ingest_file, little_model
+from tests.small_models import ingest_file, little_model
 from tests.web.test_every_route import addresses
 
 HOSTILE_HEADERS = {

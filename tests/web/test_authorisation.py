@@ -21,9 +21,8 @@ from organs.web.file_responses import COUNTING_KEY
 from organs.web.rate_limits import SharedCounts
 from organs.web.responses import API_PREFIX
 from organs.web.settings import WebSettings
-from tests.homes import DATABASE, Homes
-from tests.web import belongings as ada
-from tests.web.addressing import BODIES, OTHERWISE, READING, arguments, sent
+from tests.registry_templates import DATABASE, Homes
+from tests.web import owned_catalog as ada
 from tests.web.authorisation import (
     GONE_FOR_ALL,
     GONE_GROUPS,
@@ -39,7 +38,8 @@ from tests.web.authorisation import (
     Outcome,
     rows,
 )
-from tests.web.belongings import Askers, belongings, copy_uploads, lock_ids
+from tests.web.good_requests import BODIES, OTHERWISE, READING, arguments, sent
+from tests.web.owned_catalog import Askers, belongings, copy_uploads, lock_ids
 
 TABLE, HIDDEN_TABLE, GONE_TABLE = rows(GROUPS), rows(HIDDEN_GROUPS), rows(GONE_GROUPS)
 READING_BY_POST = {

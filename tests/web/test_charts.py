@@ -55,10 +55,10 @@ from organs.web.render import (
     SHARE_TONES_LIGHT,
     THETA_TONES,
 )
-from tests.builders import file_bytes
-from tests.chimera.test_stream import flip_last, largest_file
-from tests.homes import Homes
-from tests.trips import block_metadata, ingest_file, weights
+from tests.assembly.test_stream import flip_last, largest_file
+from tests.gguf_files import file_bytes
+from tests.registry_templates import Homes
+from tests.small_models import block_metadata, ingest_file, weights
 
 HOSTILE = '"><script>alert(1)</script>&]]>{{ 7*7 }}\x00\x1b[31m\ud800'
 STYLESHEET = Path(__file__).parents[2] / "web" / "static" / "style.css"

@@ -34,11 +34,11 @@ from organs.web.pages.anatomy import (
 from organs.web.pages.chimeras import score_rows
 from organs.web.pages.jobs import missing_runtime
 from organs.web.settings import WebSettings
-from tests.builders import placed_organ
-from tests.kin import ingest_bytes, kin_file, kin_tensors
-from tests.trips import block_tensors
+from tests.gguf_files import placed_organ
+from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.small_models import block_tensors
 from tests.web.conftest import HOSTILE, HOSTILE_LINK, hostile_report
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 

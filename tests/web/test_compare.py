@@ -15,11 +15,11 @@ from organs.registry.entities.comparison import Comparison
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages import compare
-from tests.builders import file_bytes
-from tests.kin import kin_tensors
-from tests.trips import block_metadata, ingest_file, weights
+from tests.gguf_files import file_bytes
+from tests.related_models import kin_tensors
+from tests.small_models import block_metadata, ingest_file, weights
 from tests.web.conftest import HOSTILE
-from tests.web.pages import Parsed, parsed
+from tests.web.page_parser import Parsed, parsed
 
 
 def comparison_of(client: FlaskClient, address: str) -> Comparison:

@@ -26,12 +26,12 @@ from organs.web.pages.anatomy import (
     letters,
 )
 from organs.web.settings import WebSettings
-from tests.builders import file_bytes
-from tests.kin import ingest_bytes, kin_file, kin_tensors
-from tests.strategies import BESIDE_FIXTURES
-from tests.trips import block_metadata, block_tensors, ingest_file
+from tests.gguf_files import file_bytes
+from tests.random_files import BESIDE_FIXTURES
+from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.small_models import block_metadata, block_tensors, ingest_file
 from tests.web.conftest import HOSTILE
-from tests.web.pages import Parsed, parsed
+from tests.web.page_parser import Parsed, parsed
 
 BASE, TUNED, STRANGER = (f"local/{name}@1" for name in ("base", "tuned", "stranger"))
 GRAFT = ("graft", f"from:{TUNED} type:organ blocks:1")

@@ -40,7 +40,7 @@ from organs.web.server.worker import (
     connections_max,
 )
 from organs.web.settings import ServerSettings
-from tests.web.live import PATIENCE_SECONDS, everything
+from tests.web.live_server import PATIENCE_SECONDS, everything
 
 THREADS = 4
 PIECE = b"x" * 100_000

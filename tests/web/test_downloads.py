@@ -29,10 +29,10 @@ from organs.web.server.gateway import (
     Request,
     call,
 )
-from tests.builders import file_bytes
-from tests.chimera.test_stream import mixed_model
-from tests.homes import Homes
-from tests.trips import block_metadata, ingest_file, weights
+from tests.assembly.test_stream import mixed_model
+from tests.gguf_files import file_bytes
+from tests.registry_templates import Homes
+from tests.small_models import block_metadata, ingest_file, weights
 
 WHOLE = (
     "/models/local/a.gguf",

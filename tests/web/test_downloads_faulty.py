@@ -16,8 +16,8 @@ from organs.registry.store import BlobStore
 from organs.registry.store.files import Files
 from organs.registry.upkeep import verify
 from organs.web.app import create_app
-from tests.chimera.test_stream import flip_first, flip_last, flip_middle, largest_file, open_blobs
-from tests.trips import ingest_file
+from tests.assembly.test_stream import flip_first, flip_last, flip_middle, largest_file, open_blobs
+from tests.small_models import ingest_file
 from tests.web.test_downloads import LARGE_FROM, WHOLE, Served, served
 
 __all__ = ["served"]

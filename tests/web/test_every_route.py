@@ -19,7 +19,7 @@ from werkzeug.test import TestResponse
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.reports.formats import FORMULA_STARTS
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 QUERIES = {
     "/organs": (f"q={HOSTILE}", "q=like:{digest}", "q=type:organ theta>=30 sort:-spectral&limit=2", "limit=<b>"),

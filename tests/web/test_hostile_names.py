@@ -34,14 +34,14 @@ from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import FORMULA_STARTS
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.builders import array, file_bytes, text
-from tests.cli.running import Organ
-from tests.homes import Homes
-from tests.kin import parent_entries
-from tests.trips import block_tensors, ingest_file, weights
+from tests.cli.in_process import Organ
+from tests.gguf_files import array, file_bytes, text
+from tests.registry_templates import Homes
+from tests.related_models import parent_entries
+from tests.small_models import block_tensors, ingest_file, weights
 from tests.web.accounts import logged_in, new_token
 from tests.web.conftest import hostile_models
-from tests.web.pages import Parsed, parsed
+from tests.web.page_parser import Parsed, parsed
 
 MARK = "zqx"
 """Stands in every hostile text, so that it is known where one is shown."""

@@ -14,8 +14,8 @@ from organs.registry.catalog.tables import Model
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.hub import commit_of
-from tests.builders import file_bytes, text
-from tests.trips import block_tensors, ingest_file, little_model
+from tests.gguf_files import file_bytes, text
+from tests.small_models import block_tensors, ingest_file, little_model
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
 from tests.web.test_downloads import Served, served
 

@@ -19,10 +19,10 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.builders import file_bytes
-from tests.trips import block_metadata, ingest_file, little_model
-from tests.web.cutting import cutting
-from tests.web.live import Live, serving
+from tests.gguf_files import file_bytes
+from tests.small_models import block_metadata, ingest_file, little_model
+from tests.web.cutting_proxy import cutting
+from tests.web.live_server import Live, serving
 
 CUT_AFTER_BYTES = 12_000_000
 """The client keeps what has come in steps of 10 MiB, so a line that breaks earlier loses everything."""

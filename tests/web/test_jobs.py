@@ -45,8 +45,8 @@ from organs.web.server import processes
 from organs.web.server.processes import RunnerProcess
 from organs.web.settings import WebSettings
 from tests.web.conftest import HOSTILE
-from tests.web.live import ROOT, Live, serving
-from tests.web.pages import parsed
+from tests.web.live_server import ROOT, Live, serving
+from tests.web.page_parser import parsed
 
 PATIENCE_SECONDS = 60.0
 

@@ -34,8 +34,8 @@ from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from organs.web.settings import WebSettings
-from tests.homes import valid_account
-from tests.kin import ingest_bytes, kin_file, kin_tensors
+from tests.registry_templates import valid_account
+from tests.related_models import ingest_bytes, kin_file, kin_tensors
 
 SCOPES = {"ada": ("read", "upload"), "bob": ("read", "upload"), "root": ("read", "upload", "admin")}
 GRAFT = {"base": "local/base", "donor": "local/tuned", "type": "organ"}

@@ -29,10 +29,10 @@ from organs.web.charts.families import (
     walk,
 )
 from organs.web.pages import lineage
-from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
-from tests.trips import block_tensors
+from tests.related_models import ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.small_models import block_tensors
 from tests.web.conftest import HOSTILE
-from tests.web.pages import Parsed, parsed
+from tests.web.page_parser import Parsed, parsed
 
 
 def families(client: FlaskClient, address: str = "/lineage.json") -> tuple[Family, ...]:

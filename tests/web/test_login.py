@@ -18,9 +18,9 @@ from organs.web.auth import (
 )
 from organs.web.pages.account import checked_next
 from organs.web.settings import WebSettings
-from tests.homes import valid_account
+from tests.registry_templates import valid_account
 from tests.web.accounts import form_token, logged_in, new_token, send_form
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.metrics import BUCKETS_SECONDS
 from organs.web.settings import WebSettings
-from tests.trips import ingest_file, little_model
+from tests.small_models import ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

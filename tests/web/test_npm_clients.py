@@ -15,8 +15,8 @@ import pytest
 
 from organs.registry.local import LocalRegistry
 from organs.web.api.document import document as make_document
-from tests.trips import ingest_file, little_model
-from tests.web.live import Live, serving
+from tests.small_models import ingest_file, little_model
+from tests.web.live_server import Live, serving
 
 pytestmark = pytest.mark.npm
 

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from organs.web.render import TYPE_NAMES
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 
 def facet_links(client: FlaskClient, address: str) -> dict[str, str]:

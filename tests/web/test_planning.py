@@ -24,7 +24,7 @@ from organs.web.services.planning import (
     PLANNING,
     cut_pair,
 )
-from tests.homes import Homes
+from tests.registry_templates import Homes
 from tests.web.accounts import bearing, form_token, logged_in, new_token
 from tests.web.conftest import little_models
 

@@ -33,16 +33,16 @@ from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
 from organs.web.pages.routes import FIELD
-from tests.cli.running import Organ
-from tests.client.elsewhere import listening
-from tests.homes import Homes
-from tests.kin import kin_file, kin_tensors
-from tests.submitting import asked_for, attended, whole
-from tests.web import belongings as ada
+from tests.cli.in_process import Organ
+from tests.client.served_registry import listening
+from tests.registry_templates import Homes
+from tests.related_models import kin_file, kin_tensors
+from tests.submissions import asked_for, attended, whole
+from tests.web import owned_catalog as ada
 from tests.web.accounts import new_token
-from tests.web.addressing import BODIES as GOOD_BODIES
-from tests.web.addressing import header_digest
-from tests.web.belongings import belongings
+from tests.web.good_requests import BODIES as GOOD_BODIES
+from tests.web.good_requests import header_digest
+from tests.web.owned_catalog import belongings
 from tests.web.test_token_rights import Browser
 
 SECRET = "ada/secret"

@@ -14,11 +14,11 @@ from organs.registry.catalog.register.models import hide_model
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.catalog.counts import named
-from tests.homes import Homes
-from tests.kin import kin_file, kin_tensors
-from tests.trips import ingest_file
+from tests.registry_templates import Homes
+from tests.related_models import kin_file, kin_tensors
+from tests.small_models import ingest_file
 from tests.web.accounts import bearing, logged_in, new_token, send_form
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 API = "/api/v1/models"
 MODEL = "ada/weaver"

@@ -17,8 +17,8 @@ from organs.registry.catalog.queries.accounts import contributor_by_name, used_b
 from organs.registry.catalog.tables import Upload
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.web.live import serving
-from tests.web.senders import UPLOADS, token_of
+from tests.web.live_server import serving
+from tests.web.upload_clients import UPLOADS, token_of
 
 SIZE_BYTES, FITTING = 1000, 10
 QUOTA_BYTES = SIZE_BYTES * FITTING + SIZE_BYTES // 2

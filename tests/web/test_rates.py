@@ -40,7 +40,7 @@ from organs.web.rate_limits import (
 )
 from organs.web.settings import WebSettings
 from tests.web.accounts import bearing, form_token, logged_in, new_token
-from tests.web.live import Live, serving
+from tests.web.live_server import Live, serving
 
 ACCOUNT, LOOKUP = "/api/v1/account", "/api/v1/organs/lookup"
 NO_ORGANS = {"digests": ["0" * 64]}

@@ -22,9 +22,9 @@ from organs.web.api import reports as api_reports
 from organs.web.app import create_app
 from organs.web.pages import reports
 from organs.web.pages.reports import PAGES
-from tests.trips import ingest_file, little_model
+from tests.small_models import ingest_file, little_model
 from tests.web.conftest import HOSTILE
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 
 def report_of(client: FlaskClient, address: str) -> Report:

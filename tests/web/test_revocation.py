@@ -17,9 +17,9 @@ from organs.registry.catalog.tables import now
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.auth import COOKIE
-from tests.homes import valid_account
+from tests.registry_templates import valid_account
 from tests.web.accounts import bearing, new_token
-from tests.web.live import PATIENCE_SECONDS, ROOT, Live, serving
+from tests.web.live_server import PATIENCE_SECONDS, ROOT, Live, serving
 
 WORKERS, CONNECTIONS, CONNECTIONS_MAX = 3, 12, 120
 PACE_SECONDS = 0.1

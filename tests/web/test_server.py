@@ -22,10 +22,10 @@ from organs.registry.digest import digest_of
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
-from tests.builders import file_bytes
-from tests.chimera.test_stream import CHUNK, flip_last, mixed_model
-from tests.trips import ingest_file, little_model
-from tests.web.live import HURRIED, PATIENCE_SECONDS, Live, everything, serving
+from tests.assembly.test_stream import CHUNK, flip_last, mixed_model
+from tests.gguf_files import file_bytes
+from tests.small_models import ingest_file, little_model
+from tests.web.live_server import HURRIED, PATIENCE_SECONDS, Live, everything, serving
 
 ASK = b"GET /models/local/a.gguf HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

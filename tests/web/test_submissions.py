@@ -17,10 +17,10 @@ from organs.registry.catalog.queries.submissions import submission_by_id
 from organs.registry.compose.licenses import license_problem
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from tests.builders import file_bytes
-from tests.submitting import attended, of_pieces, whole
+from tests.gguf_files import file_bytes
+from tests.small_models import block_metadata, block_tensors, little_model
+from tests.submissions import attended, of_pieces, whole
 from tests.test_nonfinite_weights import odd_model
-from tests.trips import block_metadata, block_tensors, little_model
 from tests.web.accounts import bearing, logged_in, new_token, send_form
 
 MODEL = little_model("Tiny")

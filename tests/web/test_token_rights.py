@@ -21,9 +21,9 @@ from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
-from tests.homes import valid_account
+from tests.registry_templates import valid_account
 from tests.web.accounts import bearing, child_token, form_token, new_token, send_form
-from tests.web.pages import parsed
+from tests.web.page_parser import parsed
 
 API = "/api/v1/account/tokens"
 HELD: tuple[tuple[str, ...], ...] = (*((scope,) for scope in SCOPES), ("upload", "tokens"), SCOPES[:3], SCOPES)

@@ -24,9 +24,9 @@ from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.file_responses import allow_streams
 from organs.web.settings import WebSettings
-from tests.faults.cases import with_files
-from tests.web.api.against import assert_as_described, assert_refused, faults
-from tests.web.senders import OCTETS, UPLOADS, Sender, content_digest, token_of
+from tests.faults.failing import with_files
+from tests.web.api.document_checks import assert_as_described, assert_refused, faults
+from tests.web.upload_clients import OCTETS, UPLOADS, Sender, content_digest, token_of
 
 DATA = bytes(range(256)) * 40
 MEBIBYTE = 1024 * 1024

@@ -12,8 +12,8 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.web.live import HURRIED, Live, everything, serving
-from tests.web.senders import OCTETS, UPLOADS, content_digest, token_of
+from tests.web.live_server import HURRIED, Live, everything, serving
+from tests.web.upload_clients import OCTETS, UPLOADS, content_digest, token_of
 
 DATA = bytes(range(256)) * 4000
 PACE_SECONDS = 0.3

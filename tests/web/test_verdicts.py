@@ -13,8 +13,8 @@ from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.chimeras import differences, score_rows, scored_lengths
-from tests.kin import ingest_bytes, kin_file, kin_tensors
-from tests.web.pages import parsed
+from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.web.page_parser import parsed
 
 
 def report(**more: Any) -> dict[str, Any]:

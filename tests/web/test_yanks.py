@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.homes import Homes
-from tests.trips import ingest_file, little_model
+from tests.registry_templates import Homes
+from tests.small_models import ingest_file, little_model
 from tests.web.accounts import bearing, new_token
 
 API = "/api/v1/models"

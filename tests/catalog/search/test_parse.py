@@ -31,7 +31,7 @@ from organs.registry.catalog.search import (
 )
 from organs.registry.errors import BadQuery
 from tests.catalog.search.queries import queries
-from tests.strategies import PATIENT
+from tests.random_files import PATIENT
 
 DIGEST = "ab" * 32
 

@@ -4,7 +4,7 @@
     run             many cases in child processes, watched from outside
     worker          one child: its limits, its cases, what it reports
     tally           what came of the cases: counts, failures, the slowest, the peak of memory
-    sentences       the refusals that a module can speak, read out of its source
+    refusal_texts   the refusals that a module can speak, read out of its source
     targets         what can be fuzzed, by name
     edits           damage to any bytes
     header_parts    a GGUF file in pieces, and where its numbers stand when it is put together
@@ -16,7 +16,7 @@
     blob_edits      damage to stored forms and to the rows that point at them
     frame_attacks   Zstandard frames that this store never writes
     blob_check      the target "blobs", and what must hold of a damaged one
-    planted         readers with faults, which the harness must catch
+    faulty_readers  readers with faults, which the harness must catch
 
 A **case** is made from a **seed** (something sound) by **edits**. It ends as accepted or as a refusal; anything else is
 a **failure**: an exception that is no refusal, a wrong byte, too long, too much memory, a process that dies.

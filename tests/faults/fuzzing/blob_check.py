@@ -29,7 +29,7 @@ from organs.registry.store.codec import (
 )
 from tests.faults.fuzzing.blob_edits import BlobCase, BlobDamage, Row, file_name
 from tests.faults.fuzzing.blob_seeds import SEVERAL_CHUNKS, blob_seeds
-from tests.faults.fuzzing.sentences import Sentences
+from tests.faults.fuzzing.refusal_texts import Sentences
 from tests.faults.fuzzing.tally import ACCEPTED
 
 FORGED = "read, and refused by verify: forged with fitting checksums"

@@ -16,13 +16,13 @@ from organs.registry.gguf import types as vocabulary
 from organs.registry.gguf.header import ByteSource, field_type_text, field_value_text
 from organs.registry.gguf.split import REASONS_MAX, check_split, is_shard
 from organs.registry.gguf.tokenizer import tokenizer_reasons
-from tests.builders import assert_invariants
 from tests.faults.fuzzing.header_edits import edit_bytes, edit_parts
 from tests.faults.fuzzing.header_parts import Assembled, Parts, assemble
 from tests.faults.fuzzing.header_promises import NAME, Upload, check_measuring, check_pieces, refusal
 from tests.faults.fuzzing.header_seeds import LARGE, header_seeds, shard_seeds
-from tests.faults.fuzzing.sentences import Sentences
+from tests.faults.fuzzing.refusal_texts import Sentences
 from tests.faults.fuzzing.tally import ACCEPTED
+from tests.gguf_files import assert_invariants
 
 LARGE_SHARE = 0.01
 BYTES_SHARE = 0.8

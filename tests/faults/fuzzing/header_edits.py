@@ -12,9 +12,9 @@ from random import Random
 
 from organs.registry.gguf import ValueType
 from organs.registry.gguf.types import DTYPES, SCALAR_SIZES
-from tests.builders import raw_array, raw_text
 from tests.faults.fuzzing import edits
 from tests.faults.fuzzing.header_parts import Assembled, Entry, Info, Parts, with_alignment
+from tests.gguf_files import raw_array, raw_text
 
 Edit = Callable[[Parts, Random, Sequence[Parts]], None]
 

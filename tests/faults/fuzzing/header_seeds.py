@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from organs.registry.gguf import DType, KeyValue, TensorSpec, ValueType
 from organs.registry.gguf.types import DTYPES
-from tests.builders import array, every_value_type, tensor, text, unsigned, vocabulary
 from tests.faults.fuzzing.header_parts import Parts, entry_of, info_of, with_alignment
+from tests.gguf_files import array, every_value_type, tensor, text, unsigned, vocabulary
 
 SHARDS = 3
 LARGE = 2

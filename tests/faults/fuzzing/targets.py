@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol
 
-from tests.faults.fuzzing.sentences import Sentences
+from tests.faults.fuzzing.refusal_texts import Sentences
 
 
 class Target(Protocol):

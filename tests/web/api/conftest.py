@@ -14,8 +14,8 @@ from flask.testing import FlaskClient
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.homes import Homes, shipped
-from tests.web.api.administered import administrator, put_waiting
+from tests.registry_templates import Homes, shipped
+from tests.web.api.admin_registry import administrator, put_waiting
 from tests.web.api.zoo import compose_chimeras, put_accounts, put_jobs, put_submissions, put_uploads
 
 WRITING = WebSettings(personal=True)

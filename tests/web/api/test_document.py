@@ -18,9 +18,9 @@ from organs.web.api.document import document as make_document
 from organs.web.api.document import example_answers
 from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
-from tests.builders import file_bytes, raw_file, text, unsigned
-from tests.trips import block_metadata, block_tensors, ingest_file, token_array, weights
-from tests.web.api.against import assert_as_described, faults
+from tests.gguf_files import file_bytes, raw_file, text, unsigned
+from tests.small_models import block_metadata, block_tensors, ingest_file, token_array, weights
+from tests.web.api.document_checks import assert_as_described, faults
 from tests.web.api.zoo import asked
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"

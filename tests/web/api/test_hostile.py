@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from organs.registry.entities.problem import ERRORS_MAX
 from organs.web.api.operation import operations
-from tests.strategies import BESIDE_FIXTURES
-from tests.web.api.against import assert_refused, faults
+from tests.random_files import BESIDE_FIXTURES
+from tests.web.api.document_checks import assert_refused, faults
 
 DIGEST = "0" * 64
 LOOKUP = "/api/v1/organs/lookup"

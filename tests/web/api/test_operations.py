@@ -22,9 +22,9 @@ from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.compose.bad_recipes import BAD
-from tests.homes import Homes, three_models
-from tests.trips import row_counts
-from tests.web.api.against import assert_as_described, assert_refused, faults
+from tests.registry_templates import Homes, three_models
+from tests.small_models import row_counts
+from tests.web.api.document_checks import assert_as_described, assert_refused, faults
 from tests.web.conftest import HOSTILE
 
 ROOT = "/api/v1"

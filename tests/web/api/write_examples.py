@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.web.api.administered import administrator, put_waiting
+from tests.web.api.admin_registry import administrator, put_waiting
 from tests.web.api.zoo import (
     compose_chimeras,
     examples,

@@ -25,7 +25,7 @@ from organs.web.api.operation import Operation, operations
 from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
 from organs.web.api.uploads import EXAMPLE_BYTES, EXAMPLES
 from organs.web.file_responses import OCTETS
-from tests.trips import ingest_file
+from tests.small_models import ingest_file
 from tests.web.accounts import bearing, new_token
 
 ZOO = Path(__file__).resolve().parents[3] / "examples" / "zoo"

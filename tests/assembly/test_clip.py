@@ -1,0 +1,115 @@
+"""A part of a planned file is a planned file, and reads only what it touches."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from organs.registry.assembly import (
+    FilePlan,
+    FileStream,
+    PlannedSlice,
+    clipped,
+    plan_digest,
+    plan_file,
+)
+from organs.registry.catalog.queries.models import files_of, model_by_name
+from organs.registry.errors import CorruptBlob
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.upkeep import set_aside
+from tests.assembly.test_stream import data, flip_middle, largest_file, open_blobs, plan
+from tests.random_files import BESIDE_FIXTURES
+
+__all__ = ["data", "plan"]
+
+
+def read(registry: LocalRegistry, part: FilePlan) -> bytes:
+    with ThreadPoolExecutor(2) as pool, FileStream(registry.blobs, part, pool=pool) as stream:
+        return b"".join(map(bytes, stream))
+
+
+@BESIDE_FIXTURES
+@given(cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_any_part_is_the_same_slice_of_the_file(
+    cuts: tuple[float, float], registry: LocalRegistry, plan: FilePlan, data: bytes
+) -> None:
+    begin, end = sorted(int(cut * len(data)) for cut in cuts)
+    part = clipped(plan, begin, end)
+    assert part.size_bytes == end - begin
+    assert read(registry, part) == data[begin:end]
+
+
+def test_line_94_parts_that_touch_make_the_whole(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
+    edges = [0, 1, 31, 32, 4 << 20, (4 << 20) + 1, len(data) - 1, len(data)]
+    parts = [read(registry, clipped(plan, begin, end)) for begin, end in pairwise(edges)]
+    assert b"".join(parts) == data
+
+
+def test_a_literal_and_the_zeros_are_clipped_too(registry: LocalRegistry, plan: FilePlan) -> None:
+    own = max(plan.slices, key=lambda piece: piece.size_bytes)
+    made = FilePlan("made", 300, None, b"literal", (PlannedSlice(100, 50, own.blob, 7),))
+    whole = read(registry, made)
+    for begin in (0, 3, 7, 50, 100, 120, 150, 299, 300):
+        for end in (begin, min(300, begin + 40), 300):
+            assert read(registry, clipped(made, begin, end)) == whole[begin:end]
+
+
+def test_what_a_part_does_not_touch_may_be_faulty(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
+    flip_middle(largest_file(registry))
+    last = plan.slices[-1]
+    assert read(registry, clipped(plan, last.offset_bytes, plan.size_bytes)) == data[last.offset_bytes :]
+
+
+def test_only_the_blobs_of_the_part_are_looked_up(registry: LocalRegistry, plan: FilePlan) -> None:
+    with registry.catalog.reading() as session:
+        (file,) = files_of(session, model_by_name(session, parse_model_name("a")).id)
+        part = plan_file(session, file, plan.slices[-1].offset_bytes)
+        assert len(part.slices) == 1
+        assert part.sha256 is None
+        assert plan_file(session, file) == plan
+    set_aside(registry.catalog, [max(plan.slices, key=lambda piece: piece.size_bytes).blob])
+    flip_middle(largest_file(registry))
+    with registry.catalog.reading() as session:
+        assert plan_file(session, file, plan.slices[-1].offset_bytes) == part
+        whole = plan_file(session, file)
+    with pytest.raises(CorruptBlob):
+        read(registry, whole)
+
+
+def test_the_digest_of_a_plan_changes_with_its_bytes_and_with_nothing_else(plan: FilePlan) -> None:
+    again = FilePlan("another name", plan.size_bytes, None, plan.literal, plan.slices)
+    assert plan_digest(again) == plan_digest(plan)
+    others = [
+        FilePlan(plan.name, plan.size_bytes + 1, None, plan.literal, plan.slices),
+        FilePlan(plan.name, plan.size_bytes, None, b"x", plan.slices),
+        FilePlan(plan.name, plan.size_bytes, None, plan.literal, plan.slices[1:]),
+        clipped(plan, 1, plan.size_bytes),
+    ]
+    assert len({plan_digest(other) for other in [plan, *others]}) == 5
+
+
+def test_whoever_stops_reading_gives_a_shared_pool_back(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            with FileStream(registry.blobs, plan, pool=pool) as stream:
+                next(iter(stream))
+            assert open_blobs(registry) == []
+        with FileStream(registry.blobs, plan, pool=pool) as stream:
+            assert b"".join(map(bytes, stream)) == data
+
+
+def test_the_faulty_blob_is_named_to_who_wants_to_mark_it(
+    registry: LocalRegistry, plan: FilePlan, tmp_path: Path
+) -> None:
+    flip_middle(largest_file(registry))
+    own = max(plan.slices, key=lambda piece: piece.size_bytes)
+    with FileStream(registry.blobs, plan) as stream:
+        with pytest.raises(CorruptBlob):
+            list(stream)
+        assert {row.digest for row in stream.faults} == {own.blob.digest}

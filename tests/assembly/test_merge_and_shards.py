@@ -1,0 +1,220 @@
+"""New files from a model's tensors: one from shards, or shards of a size. Headers are new, tensors are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from organs.registry.assembly import (
+    FilePlan,
+    place_file,
+    plan_merged,
+    plan_shards,
+)
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Model
+from organs.registry.digest import digest_of
+from organs.registry.errors import NotAssemblable
+from organs.registry.gguf import (
+    Header,
+    KeyValue,
+    MemorySource,
+    RawKeyValue,
+    TensorSpec,
+    ValueType,
+    padded,
+    read_header,
+)
+from organs.registry.gguf import (
+    split as shards,
+)
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
+from tests.small_models import ingest_file
+
+Contents = tuple[Header, dict[str, bytes]]
+
+
+def registered(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> None:
+    (folder / name).write_bytes(data)
+    ingest_file(registry, folder / name)
+
+
+def shards_of(registry: LocalRegistry, size_bytes: int, name: str = "a", stem: str = "new") -> list[FilePlan]:
+    with registry.catalog.reading() as session:
+        row = model_by_name(session, parse_model_name(name))
+        return plan_shards(session, registry.blobs, row, stem, size_bytes)
+
+
+def merged_of(registry: LocalRegistry, name: str = "a") -> list[FilePlan]:
+    with registry.catalog.reading() as session:
+        return plan_merged(session, registry.blobs, model_by_name(session, parse_model_name(name)), "merged.gguf")
+
+
+def written(registry: LocalRegistry, plans: Sequence[FilePlan], folder: Path) -> list[Contents]:
+    """The files of `plans`, on the disk and read again."""
+    folder.mkdir(exist_ok=True)
+    found = []
+    for plan in plans:
+        place_file(registry.blobs, plan, folder / plan.name)
+        data = (folder / plan.name).read_bytes()
+        assert len(data) == plan.size_bytes
+        header = read_header(MemorySource(data, plan.name))
+        begins = {info.name: (header.data_offset + info.offset, info.size_bytes) for info in header.tensors}
+        found.append((header, {name: data[begin : begin + size] for name, (begin, size) in begins.items()}))
+    return found
+
+
+def values(header: Header) -> list[tuple[str, object]]:
+    return [(field.key, field.value) for field in header.fields]
+
+
+TENSORS = [tensor(f"blk.{index}.attn_q.weight", (24,)) for index in range(7)]
+"""96 bytes each, 96 when padded to 32, 128 when padded to 64."""
+METADATA: list[KeyValue | RawKeyValue] = [text("general.architecture", "llama"), *every_value_type()]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"),
+    [(96, [1] * 7), (97, [1] * 7), (192, [2, 2, 2, 1]), (300, [3, 3, 1]), (1, [1] * 7), (671, [6, 1])],
+)
+def test_shards_are_filled_in_order_up_to_the_size(
+    size_bytes: int, expected: list[int], registry: LocalRegistry, tmp_path: Path
+) -> None:
+    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
+    plans = shards_of(registry, size_bytes)
+    count = len(expected)
+    assert [plan.name for plan in plans] == [f"new-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
+    contents = written(registry, plans, tmp_path / "out")
+    assert [len(header.tensors) for header, _ in contents] == expected
+    together = {name: data for _, tensors in contents for name, data in tensors.items()}
+    assert together == {spec.name: data for spec, data in TENSORS}
+    assert list(together) == [spec.name for spec, _ in TENSORS]
+
+
+def test_the_first_shard_has_all_metadata_and_the_others_three_keys(registry: LocalRegistry, tmp_path: Path) -> None:
+    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
+    original = read_header(MemorySource((tmp_path / "a.gguf").read_bytes()))
+    contents = written(registry, shards_of(registry, 300), tmp_path / "out")
+    for number, (header, _) in enumerate(contents):
+        split = [("split.no", number), ("split.count", 3), ("split.tensors.count", 7)]
+        assert values(header)[-3:] == split
+        assert values(header)[:-3] == (values(original) if number == 0 else [])
+        kinds = [field.type for field in header.fields[-3:]]
+        assert kinds == [ValueType.UINT16, ValueType.UINT16, ValueType.INT32]
+
+
+def test_what_came_as_one_file_and_fits_into_one_shard_is_that_file(registry: LocalRegistry, tmp_path: Path) -> None:
+    data = file_bytes(METADATA, TENSORS)
+    registered(registry, tmp_path, data)
+    for plans in (shards_of(registry, 672), merged_of(registry)):
+        (plan,) = plans
+        assert plan.sha256 == digest_of(data)
+        ((header, _),) = written(registry, [plan], tmp_path / "out")
+        assert header.field("split.count") is None
+
+
+def test_a_model_without_tensors_is_one_file(registry: LocalRegistry, tmp_path: Path) -> None:
+    registered(registry, tmp_path, file_bytes(METADATA))
+    (plan,) = shards_of(registry, 1)
+    ((header, tensors),) = written(registry, [plan], tmp_path / "out")
+    assert (len(header.fields), tensors) == (len(METADATA), {})
+
+
+def test_a_set_that_would_have_too_many_shards_is_refused(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
+    assert shards.SHARDS_MAX == 2**16 - 1, "what split.count can say"
+    monkeypatch.setattr(shards, "SHARDS_MAX", 6)
+    with pytest.raises(NotAssemblable, match="7 shards"):
+        shards_of(registry, 96)
+
+
+@pytest.mark.parametrize("alignment", [1, 8, 64, 4096])
+def test_every_shard_keeps_the_alignment(alignment: int, registry: LocalRegistry, tmp_path: Path) -> None:
+    registered(registry, tmp_path, file_bytes(METADATA, TENSORS, alignment))
+    plans = shards_of(registry, 3 * padded(96, alignment))
+    contents = written(registry, plans, tmp_path / "out")
+    assert [header.alignment for header, _ in contents] == [alignment] * 3
+    assert [len(header.tensors) for header, _ in contents] == [3, 3, 1]
+
+
+def test_a_merged_file_has_the_first_shards_metadata_without_the_split(registry: LocalRegistry, tmp_path: Path) -> None:
+    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
+    shards = shards_of(registry, 300)
+    written(registry, shards, tmp_path / "out")
+    ingest_file(registry, tmp_path / "out" / shards[1].name)
+    ((header, tensors),) = written(registry, merged_of(registry, "new"), tmp_path / "merged")
+    assert values(header) == values(read_header(MemorySource((tmp_path / "a.gguf").read_bytes())))
+    assert tensors == {spec.name: data for spec, data in TENSORS}
+
+
+def test_a_file_of_our_own_writer_is_merged_into_itself(registry: LocalRegistry, tmp_path: Path) -> None:
+    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(2_000))
+    data = file_bytes([*METADATA, tokens, text("odd", b"\xff")], TENSORS)
+    registered(registry, tmp_path, data)
+    (plan,) = merged_of(registry)
+    place_file(registry.blobs, plan, tmp_path / "merged.gguf")
+    assert (tmp_path / "merged.gguf").read_bytes() == data
+
+
+def test_odd_padding_and_an_old_version_are_written_new(registry: LocalRegistry, tmp_path: Path) -> None:
+    clean = file_bytes(METADATA, [*TENSORS, tensor("odd", (3,))])
+    data = bytearray(clean[: len(clean) - 20])
+    data[4] = 2
+    registered(registry, tmp_path, bytes(data))
+    shards = written(registry, shards_of(registry, 1), tmp_path / "out")
+    assert {header.version for header, _ in shards} == {3}
+    assert shards[-1][1]["odd"] == tensor("odd", (3,))[1]
+    assert all(header.file_size_bytes % 32 == 0 for header, _ in shards)
+
+
+def test_an_alignment_that_only_the_first_shard_says_holds_for_the_merged_file(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    for number, alignment in ((0, 64), (1, 32)):
+        split = [
+            unsigned("split.no", number, ValueType.UINT16),
+            unsigned("split.count", 2, ValueType.UINT16),
+            KeyValue("split.tensors.count", ValueType.INT32, 2),
+        ]
+        data = file_bytes(split, [tensor(f"blk.{number}.attn_q.weight", (24,))], alignment)
+        (tmp_path / f"m-{number + 1:05d}-of-00002.gguf").write_bytes(data)
+    ingest_file(registry, tmp_path / "m-00001-of-00002.gguf")
+    ((header, tensors),) = written(registry, merged_of(registry, "m"), tmp_path / "out")
+    assert header.alignment == 64
+    assert len(tensors) == 2
+
+
+def test_an_array_blob_carries_over_into_the_new_header(registry: LocalRegistry, tmp_path: Path) -> None:
+    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(5_000))
+    registered(registry, tmp_path, file_bytes([*METADATA, tokens], TENSORS))
+    (tmp_path / "out").mkdir()
+    for plan in shards_of(registry, 300):
+        place_file(registry.blobs, plan, tmp_path / "out" / plan.name)
+    assert tokens.encode() in (tmp_path / "out" / "new-00001-of-00003.gguf").read_bytes()
+    report = ingest_file(registry, tmp_path / "out" / "new-00001-of-00003.gguf")
+    assert report.new_blobs == 3, "three small headers; the vocabulary and all tensors are known"
+
+
+def test_two_tensors_of_the_same_bytes_are_both_there(registry: LocalRegistry, tmp_path: Path) -> None:
+    spec, data = tensor("blk.0.attn_q.weight", (24,))
+    twins = [(TensorSpec(f"blk.{index}.attn_q.weight", spec.shape, spec.dtype), data) for index in range(4)]
+    registered(registry, tmp_path, file_bytes(METADATA, twins))
+    contents = written(registry, shards_of(registry, 192), tmp_path / "out")
+    assert [list(tensors.values()) for _, tensors in contents] == [[data, data]] * 2
+
+
+def test_what_loaders_must_not_be_given_is_given_in_no_other_form(registry: LocalRegistry, tmp_path: Path) -> None:
+    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).values(unassemblable='["it would crash"]'))
+    with pytest.raises(NotAssemblable, match="it would crash"):
+        shards_of(registry, 300)
+    with pytest.raises(NotAssemblable, match="it would crash"):
+        merged_of(registry)

@@ -1,0 +1,199 @@
+"""A planned file appears whole, checked and durable, or what was there stays as it was."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from organs.registry.assembly import (
+    FilePlan,
+    place_file,
+    plan_model,
+)
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.store.files import PRIVATE_FILE, Files
+from tests.gguf_files import file_bytes
+from tests.small_models import ingest_file, weights
+
+
+@pytest.fixture
+def data() -> bytes:
+    return file_bytes([], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
+
+
+@pytest.fixture
+def plan(registry: LocalRegistry, tmp_path: Path, data: bytes) -> FilePlan:
+    (tmp_path / "a.gguf").write_bytes(data)
+    ingest_file(registry, tmp_path / "a.gguf")
+    with registry.catalog.reading() as session:
+        (planned,) = plan_model(session, model_by_name(session, parse_model_name("a")))
+    return planned
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+class Recording(Files):
+    """Notes what is done to names, in order; fails at `fail_at` with `error_number`."""
+
+    def __init__(self, fail_at: str = "", error_number: int = errno.EIO) -> None:
+        self.calls: list[str] = []
+        self.fail_at = fail_at
+        self.error_number = error_number
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        if call == self.fail_at:
+            raise OSError(self.error_number, os.strerror(self.error_number))
+
+    def create(self, path: Path, mode: int = PRIVATE_FILE) -> int:
+        self._note("create")
+        return super().create(path, mode)
+
+    def write_at(self, descriptor: int, pieces: Any, offset: int) -> int:
+        self._note("write")
+        return super().write_at(descriptor, pieces, offset)
+
+    def sync(self, descriptor: int) -> None:
+        self._note("sync")
+        super().sync(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._note("rename")
+        super().rename(source, target)
+
+    def sync_folder(self, path: Path) -> None:
+        self._note("sync folder")
+        super().sync_folder(path)
+
+
+def test_the_file_is_there_with_its_digest(registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes) -> None:
+    seen: list[int] = []
+    assert place_file(registry.blobs, plan, out / "b.gguf", seen.append) == digest_of(data)
+    assert (out / "b.gguf").read_bytes() == data
+    assert sum(seen) == len(data)
+    assert [path.name for path in out.iterdir()] == ["b.gguf"]
+
+
+def test_what_is_there_is_replaced(registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes) -> None:
+    (out / "b.gguf").write_bytes(b"old" * 1_000_000)
+    place_file(registry.blobs, plan, out / "b.gguf")
+    assert (out / "b.gguf").read_bytes() == data
+
+
+def test_a_link_is_replaced_and_not_written_through(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
+    (out / "precious").write_bytes(b"precious")
+    (out / "b.gguf").symlink_to(out / "precious")
+    place_file(registry.blobs, plan, out / "b.gguf")
+    assert (out / "precious").read_bytes() == b"precious"
+    assert not (out / "b.gguf").is_symlink()
+
+
+def test_a_file_name_may_be_as_long_as_any(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
+    path = out / ("x" * 250 + ".gguf")
+    place_file(registry.blobs, plan, path)
+    assert path.is_file()
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_is(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
+    files = Recording()
+    place_file(registry.blobs, plan, out / "b.gguf", files=files)
+    assert files.calls[0] == "create"
+    assert files.calls[-3:] == ["sync", "rename", "sync folder"]
+    assert set(files.calls[1:-3]) == {"write"}
+
+
+@pytest.mark.parametrize(
+    ("fail_at", "error_number", "expected"),
+    [
+        ("create", errno.EACCES, StoreUnwritable),
+        ("create", errno.EROFS, StoreUnwritable),
+        ("write", errno.ENOSPC, DiskFull),
+        ("write", errno.EDQUOT, DiskFull),
+        ("write", errno.EIO, StoreError),
+        ("sync", errno.EIO, StoreError),
+        ("sync", errno.ENOSPC, DiskFull),
+        ("rename", errno.EACCES, StoreUnwritable),
+    ],
+)
+def test_a_system_that_fails_leaves_the_old_file_and_nothing_beside_it(
+    fail_at: str, error_number: int, expected: type[OrganError], registry: LocalRegistry, plan: FilePlan, out: Path
+) -> None:
+    (out / "b.gguf").write_bytes(b"old")
+    with pytest.raises(expected):
+        place_file(registry.blobs, plan, out / "b.gguf", files=Recording(fail_at, error_number))
+    assert [path.name for path in out.iterdir()] == ["b.gguf"]
+    assert (out / "b.gguf").read_bytes() == b"old"
+
+
+def test_a_disk_without_room_is_seen_before_anything_is_written(
+    registry: LocalRegistry, plan: FilePlan, out: Path
+) -> None:
+    class Crowded(Recording):
+        def free_bytes(self, path: Path) -> int:
+            return plan.size_bytes - 1
+
+    files = Crowded()
+    with pytest.raises(DiskFull, match=f"{plan.size_bytes} bytes are needed, {plan.size_bytes - 1} are free"):
+        place_file(registry.blobs, plan, out / "b.gguf", files=files)
+    assert files.calls == []
+
+
+def corrupt(path: Path) -> None:
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(("damage", "expected"), [(corrupt, CorruptBlob), (Path.unlink, MissingBlob)])
+def test_a_blob_that_fails_leaves_the_old_file_and_nothing_beside_it(
+    damage: Callable[[Path], None], expected: type[OrganError], registry: LocalRegistry, plan: FilePlan, out: Path
+) -> None:
+    (out / "b.gguf").write_bytes(b"old")
+    damage(sorted(registry.settings.blobs.glob("??/*"))[-1])
+    with pytest.raises(expected):
+        place_file(registry.blobs, plan, out / "b.gguf")
+    assert [path.name for path in out.iterdir()] == ["b.gguf"]
+    assert (out / "b.gguf").read_bytes() == b"old"
+
+
+def test_a_file_that_would_not_be_the_one_that_came_in_is_not_placed(
+    registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes
+) -> None:
+    wrong = replace(plan, sha256=Digest("ab" * 32))
+    with pytest.raises(CorruptBlob, match=f"would be {digest_of(data)}"):
+        place_file(registry.blobs, wrong, out / "b.gguf")
+    assert list(out.iterdir()) == []
+
+
+def test_ctrl_c_leaves_the_old_file_and_nothing_beside_it(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
+    def interrupt(_size: int) -> None:
+        raise KeyboardInterrupt
+
+    (out / "b.gguf").write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        place_file(registry.blobs, plan, out / "b.gguf", interrupt)
+    assert [path.name for path in out.iterdir()] == ["b.gguf"]
+    assert (out / "b.gguf").read_bytes() == b"old"
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_ours(
+    registry: LocalRegistry, plan: FilePlan, tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError):
+        place_file(registry.blobs, plan, tmp_path / "nowhere" / "b.gguf")

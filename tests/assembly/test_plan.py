@@ -1,0 +1,76 @@
+"""Plans: every byte of a file to be, by name and never by value."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from organs.registry.assembly import (
+    FilePlan,
+    plan_model,
+)
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Model
+from organs.registry.digest import digest_of
+from organs.registry.errors import MissingBlob, NotAssemblable
+from organs.registry.gguf import ValueType
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from tests.gguf_files import array, file_bytes, tensor, vocabulary
+from tests.small_models import ingest_file, little_model
+
+
+def planned(registry: LocalRegistry, name: str) -> list[FilePlan]:
+    with registry.catalog.reading() as session:
+        return plan_model(session, model_by_name(session, parse_model_name(name)))
+
+
+def test_a_plan_covers_the_file_in_order_and_without_overlap(registry: LocalRegistry, tmp_path: Path) -> None:
+    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(1_000))
+    data = bytearray(little_model(more=[tokens]))
+    (tmp_path / "a.gguf").write_bytes(data)
+    ingest_file(registry, tmp_path / "a.gguf")
+    (plan,) = planned(registry, "a")
+    assert (plan.name, plan.size_bytes, plan.sha256) == ("a.gguf", len(data), digest_of(bytes(data)))
+    assert plan.literal == b""
+    position = 0
+    for piece in plan.slices:
+        assert piece.offset_bytes >= position
+        assert not data[position : piece.offset_bytes].strip(b"\0"), "between slices there are zeros"
+        assert 0 <= piece.blob_offset_bytes <= piece.blob.size_bytes - piece.size_bytes
+        position = piece.offset_bytes + piece.size_bytes
+    assert position <= plan.size_bytes
+    assert len(plan.slices) == 10 + 3, "ten tensors; the header before and behind the vocabulary, and the vocabulary"
+
+
+def test_a_plan_of_nothing_but_a_header_has_one_slice(registry: LocalRegistry, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(file_bytes())
+    ingest_file(registry, tmp_path / "a.gguf")
+    (plan,) = planned(registry, "a")
+    assert [piece.size_bytes for piece in plan.slices] == [24]
+    assert plan.size_bytes == 32
+
+
+def test_what_loaders_must_not_be_given_has_no_plan(registry: LocalRegistry, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
+    ingest_file(registry, tmp_path / "a.gguf")
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).values(unassemblable='["first reason", "second reason"]'))
+    with pytest.raises(NotAssemblable, match="local/a cannot be assembled: first reason; second reason") as caught:
+        planned(registry, "a")
+    assert caught.value.reasons == ("first reason", "second reason")
+
+
+def test_a_blob_whose_row_is_gone_is_missing(registry: LocalRegistry, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
+    ingest_file(registry, tmp_path / "a.gguf")
+    # Past the constraint that makes it impossible: as a damaged database would look.
+    other = sqlite3.connect(tmp_path / "home" / "registry.sqlite3")
+    assert other.execute("DELETE FROM blobs").rowcount == 2
+    other.commit()
+    other.close()
+    with pytest.raises(MissingBlob, match="has no row any more"):
+        planned(registry, "a")

@@ -1,0 +1,187 @@
+"""The bytes of a planned file, in order, each checked; every file handle given back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from organs.registry.assembly import (
+    FilePlan,
+    FileStream,
+    PlannedSlice,
+    plan_model,
+)
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.errors import CorruptBlob, MissingBlob
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from tests.gguf_files import file_bytes
+from tests.small_models import ingest_file, weights
+
+CHUNK = 4 << 20
+
+
+def mixed_model() -> bytes:
+    """Small inline organs between large ones, one of several chunks."""
+    numbers = np.random.default_rng(1).integers(-9, 9, 2 * CHUNK + 12_345, dtype=np.int8).tobytes()
+    long = TensorSpec("blk.1.ffn_up.weight", (len(numbers),), dtype_by_name("I8"))
+    return file_bytes(
+        [],
+        [
+            weights("token_embd.weight", (256, 300)),
+            weights("blk.0.attn_norm.weight", (5,)),
+            (long, numbers),
+            weights("blk.1.attn_norm.weight", (7,)),
+            weights("output.weight", (256, 300)),
+        ],
+    )
+
+
+@pytest.fixture
+def data() -> bytes:
+    return mixed_model()
+
+
+@pytest.fixture
+def plan(registry: LocalRegistry, tmp_path: Path, data: bytes) -> FilePlan:
+    (tmp_path / "a.gguf").write_bytes(data)
+    ingest_file(registry, tmp_path / "a.gguf")
+    with registry.catalog.reading() as session:
+        (planned,) = plan_model(session, model_by_name(session, parse_model_name("a")))
+    return planned
+
+
+def largest_file(registry: LocalRegistry) -> Path:
+    return max(registry.settings.blobs.glob("??/*"), key=lambda path: path.stat().st_size)
+
+
+def open_blobs(registry: LocalRegistry) -> list[str]:
+    links = (os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if _is_open(number))
+    return [link for link in links if link.startswith(str(registry.settings.blobs))]
+
+
+def _is_open(number: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{number}")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_bytes_come_in_order_whatever_the_number_of_threads(
+    workers: int, registry: LocalRegistry, plan: FilePlan, data: bytes
+) -> None:
+    with FileStream(registry.blobs, plan, workers=workers) as stream:
+        assert b"".join(map(bytes, stream)) == data
+    assert open_blobs(registry) == []
+
+
+def test_views_are_no_larger_than_a_chunk(registry: LocalRegistry, plan: FilePlan) -> None:
+    with FileStream(registry.blobs, plan) as stream:
+        assert max(len(view) for view in stream) <= CHUNK
+
+
+def test_the_sink_is_given_every_stretch_that_is_not_zeros(
+    registry: LocalRegistry, plan: FilePlan, data: bytes
+) -> None:
+    back, lock = bytearray(len(data)), threading.Lock()
+
+    def sink(offset: int, view: memoryview) -> None:
+        with lock:
+            back[offset : offset + len(view)] = view
+
+    with FileStream(registry.blobs, plan, sink) as stream:
+        size = sum(len(view) for view in stream)
+    assert size == len(data)
+    assert back == data
+
+
+def test_a_literal_comes_first_and_gaps_are_zeros(registry: LocalRegistry, plan: FilePlan) -> None:
+    blob = max(plan.slices, key=lambda piece: piece.size_bytes).blob
+    made = FilePlan("made", 600_000, None, b"literal", (PlannedSlice(100, 50, blob, 0),))
+    with FileStream(registry.blobs, plan) as stream:
+        whole = b"".join(map(bytes, stream))
+    own = max(plan.slices, key=lambda piece: piece.size_bytes)
+    plain = whole[own.offset_bytes : own.offset_bytes + own.size_bytes]
+    with FileStream(registry.blobs, made) as stream:
+        found = b"".join(map(bytes, stream))
+    assert found == (b"literal".ljust(100, b"\0") + plain[:50]).ljust(600_000, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("begin", "size"),
+    [(0, 1), (CHUNK - 3, 10), (CHUNK, CHUNK), (17, 2 * CHUNK), (2 * CHUNK + 12_340, 5), (2 * CHUNK, 12_345)],
+)
+def test_a_slice_of_a_blob_is_cut_out_of_its_chunks(
+    begin: int, size: int, registry: LocalRegistry, plan: FilePlan, data: bytes
+) -> None:
+    own = max(plan.slices, key=lambda piece: piece.size_bytes)
+    made = FilePlan("made", size + 10, None, b"", (PlannedSlice(10, size, own.blob, begin),))
+    with FileStream(registry.blobs, made) as stream:
+        found = b"".join(map(bytes, stream))
+    assert found == bytes(10) + data[own.offset_bytes + begin : own.offset_bytes + begin + size]
+    assert open_blobs(registry) == []
+
+
+def test_a_plan_of_zeros_needs_no_blob(registry: LocalRegistry) -> None:
+    with FileStream(registry.blobs, FilePlan("zeros", 200_000, None, b"", ())) as stream:
+        assert b"".join(map(bytes, stream)) == bytes(200_000)
+
+
+def test_whoever_stops_reading_leaves_nothing_open(registry: LocalRegistry, plan: FilePlan) -> None:
+    before = set(threading.enumerate())
+    with FileStream(registry.blobs, plan) as stream:
+        for view in stream:
+            if len(view) == CHUNK:
+                break
+        assert open_blobs(registry) != []
+    assert open_blobs(registry) == []
+    assert set(threading.enumerate()) <= before
+
+
+def flip_first(path: Path) -> None:
+    flip(path, 0)
+
+
+def flip_middle(path: Path) -> None:
+    flip(path, path.stat().st_size // 2)
+
+
+def flip_last(path: Path) -> None:
+    flip(path, path.stat().st_size - 1)
+
+
+def flip(path: Path, place: int) -> None:
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x20
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last])
+def test_line_47_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
+    damage: Callable[[Path], None], registry: LocalRegistry, plan: FilePlan, data: bytes
+) -> None:
+    damage(largest_file(registry))
+    received = bytearray()
+
+    def receive() -> None:
+        with FileStream(registry.blobs, plan) as stream:
+            for view in stream:
+                received.extend(view)
+
+    with pytest.raises(CorruptBlob):
+        receive()
+    assert len(received) < len(data)
+    assert received == data[: len(received)], "what went out before is right"
+    assert open_blobs(registry) == []
+
+
+def test_line_51_a_file_that_is_gone_is_missing(registry: LocalRegistry, plan: FilePlan) -> None:
+    largest_file(registry).unlink()
+    with pytest.raises(MissingBlob), FileStream(registry.blobs, plan) as stream:
+        list(stream)
+    assert open_blobs(registry) == []

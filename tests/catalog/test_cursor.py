@@ -1,0 +1,132 @@
+"""The text of a place in a list: it comes back as it was, and whatever else is given is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from organs.registry.catalog.cursor import (
+    CURSOR_MAX_LENGTH,
+    Cursor,
+    cursor_text,
+    parse_cursor,
+)
+from organs.registry.errors import BadQuery
+from tests.random_files import PATIENT
+
+QUERY = "type:organ sort:-theta"
+IDS = st.integers(0, 2**63 - 1)
+VALUES = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**63) + 1, 2**63 - 1))
+
+
+def packed(*values: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).rstrip(b"=").decode()
+
+
+def mark(query: str) -> str:
+    text = cursor_text(query, Cursor(1.0, 1))
+    return str(json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))[0])
+
+
+@PATIENT
+@given(st.text(max_size=50), VALUES, IDS)
+@example("", -1.7976931348623157e308, 2**63 - 1)
+def test_a_place_comes_back_to_the_last_bit(query: str, value: float | None, row_id: int) -> None:
+    text = cursor_text(query, Cursor(value, row_id))
+    back = parse_cursor(query, text)
+    assert (back, type(back.value)) == (Cursor(value, row_id), type(value))
+    assert len(text) <= CURSOR_MAX_LENGTH
+    assert set(text) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+
+
+def test_the_place_in_another_query_is_refused() -> None:
+    text = cursor_text(QUERY, Cursor(1.0, 1))
+    with pytest.raises(BadQuery, match="this cursor belongs to another query") as caught:
+        parse_cursor("type:norm sort:-theta", text)
+    assert caught.value.term == "after"
+
+
+def test_a_place_without_a_value_is_refused_where_every_row_has_one() -> None:
+    text = cursor_text(QUERY, Cursor(None, 1))
+    assert parse_cursor(QUERY, text) == Cursor(None, 1)
+    with pytest.raises(BadQuery, match="not a cursor"):
+        parse_cursor(QUERY, text, missing=False)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1.0, -1),
+        (1.0, 2**63),
+        (1.0, 10**50),
+        (1.0, 1.0),
+        (1.0, True),
+        (1.0, None),
+        (1.0, "1"),
+        (1.0, [1]),
+        (True, 1),
+        ("1", 1),
+        ("1' OR 1=1", 1),
+        ([1.0], 1),
+        ({}, 1),
+        (2**63, 1),
+        (-(2**63), 1),
+        (float("nan"), 1),
+        (float("inf"), 1),
+        (-float("inf"), 1),
+    ],
+)
+def test_lines_64_and_77_what_is_no_number_of_a_row_is_refused(values: tuple[Any, Any]) -> None:
+    with pytest.raises(BadQuery, match="not a cursor"):
+        parse_cursor(QUERY, packed(mark(QUERY), *values))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "=",
+        "====",
+        "WyI",
+        "Wy I",
+        "ＷyI",
+        "\x00",
+        "\ud800",
+        packed(),
+        packed(1),
+        packed(mark(QUERY), 1.0),
+        packed(mark(QUERY), 1.0, 1, 1),
+        packed(mark(QUERY)[:-1], 1.0, 1),
+        packed(None, 1.0, 1),
+        packed([], 1.0, 1),
+        base64.urlsafe_b64encode(b"17").decode(),
+        base64.urlsafe_b64encode(b"null").decode(),
+        base64.urlsafe_b64encode(b'"abc"').decode(),
+        base64.urlsafe_b64encode(b'{"a":1,"b":2,"c":3}').decode(),
+        base64.urlsafe_b64encode(f'["{mark(QUERY)}",1e999,1]'.encode()).decode(),
+        base64.urlsafe_b64encode(b"\xff\xfe\x00").decode(),
+        base64.urlsafe_b64encode(b"[" * 140).decode(),
+        base64.urlsafe_b64encode(b"1" * 149).decode(),
+        cursor_text(QUERY, Cursor(1.0, 1)) + " " * 200,
+        "A" * 1_000_000,
+    ],
+)
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(BadQuery) as caught:
+        parse_cursor(QUERY, text)
+    assert "use the one of the previous page" in str(caught.value)
+
+
+@PATIENT
+@given(
+    st.one_of(st.text(max_size=250), st.binary(max_size=150).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
+)
+def test_whatever_is_given_as_a_place_is_refused(text: str) -> None:
+    with pytest.raises(BadQuery):
+        parse_cursor(QUERY, text)

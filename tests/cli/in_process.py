@@ -1,0 +1,80 @@
+"""`organ` as a shell starts it, but in this process: its arguments, its environment, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from organs.cli.main import main
+from organs.registry.settings import HOME_VARIABLE
+from tests.token_leaks import look_at_command
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def values(self) -> Any:
+        """What was printed, as JSON."""
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class Organ:
+    """The command, with a registry of its own in `home`."""
+
+    home: Path
+
+    def __call__(self, *arguments: object, environment: Mapping[str, str] | None = None) -> Ended:
+        """Run `organ` with `arguments`; pytest's own streams stay as they are."""
+        saved_arguments, saved_environment = sys.argv, dict(os.environ)
+        out, err = _stream(), _stream()
+        sys.argv = ["organ", *map(str, arguments)]
+        os.environ[HOME_VARIABLE] = str(self.home)
+        os.environ.update(environment or {})
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                main()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 0
+        else:
+            status = 0
+        finally:
+            sys.argv = saved_arguments
+            os.environ.clear()
+            os.environ.update(saved_environment)
+        look_at_command(arguments, _text(out), _text(err))
+        return Ended(status, _text(out), _text(err))
+
+    def done(self, *arguments: object) -> Ended:
+        """Run it where it must succeed."""
+        ended = self(*arguments)
+        assert ended.status == 0, (arguments, ended)
+        return ended
+
+
+def _stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    binary = stream.buffer
+    assert isinstance(binary, io.BytesIO)
+    return os.fsdecode(binary.getvalue())

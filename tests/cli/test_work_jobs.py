@@ -1,0 +1,93 @@
+"""`organ work` and `organ jobs`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from organs.ingest.jobs.runner import add_job
+from organs.registry.local import LocalRegistry
+from tests.cli.in_process import Organ
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def organ(registry: LocalRegistry) -> Organ:
+    return Organ(registry.settings.home)
+
+
+def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: Organ, registry: LocalRegistry) -> None:
+    add_job(registry, "report", {})
+    add_job(registry, "report", {"model": "local/nothing"})
+    ended = organ.done("work", "--once")
+    assert ended.out == ""
+    lines = ended.err.splitlines()
+    assert lines[0] == "job 1 report: running"
+    assert lines[1].startswith("job 1 report: finished after ")
+    assert lines[3].startswith("job 2 report: failed after ")
+    assert lines[3].endswith("no model is registered as local/nothing")
+    assert organ.done("work", "--once", "-q").err == ""
+
+
+def test_jobs_are_listed_newest_first(organ: Organ, registry: LocalRegistry) -> None:
+    assert organ.done("jobs").err == "No jobs.\n"
+    for _ in range(3):
+        add_job(registry, "report", {})
+    assert organ.done("jobs", "-q").lines == ["3", "2", "1"]
+    table = organ.done("jobs").lines
+    assert table[0].split()[:4] == ["job", "kind", "state", "progress"]
+    assert table[1].split()[:4] == ["3", "report", "queued", "0%"]
+    page = organ.done("jobs", "--json", "--limit", 2).values
+    assert [job["id"] for job in page["items"]] == [3, 2]
+    assert organ.done("jobs", "--limit", 2, "--after", page["next"], "-q").lines == ["1"]
+    assert "--after" in organ.done("jobs", "--limit", 2).err
+
+
+def test_a_job_is_cancelled_and_shown(organ: Organ, registry: LocalRegistry) -> None:
+    add_job(registry, "report", {"limit": 7})
+    assert organ.done("jobs", "--cancel", 1).err == "job 1 is cancelled\n"
+    shown = organ.done("jobs", "--show", 1).values
+    assert (shown["state"], shown["arguments"], shown["result"]) == ("cancelled", {"limit": 7}, None)
+    for option in ("--cancel", "--show"):
+        missing = organ("jobs", option, 5)
+        assert missing.status == 3
+        assert "there is no job 5" in missing.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--cancel", 0), ("--cancel", 2**63), ("--show", "x"), ("--cancel", 1, "--show", 1)]
+)
+def test_what_is_no_job_is_wrong_usage(arguments: tuple[object, ...], organ: Organ) -> None:
+    assert organ("jobs", *arguments).status == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry: LocalRegistry) -> None:
+    job_id = add_job(registry, "report", {})
+    command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline() == f"job {job_id} report: running\n"
+    process.stderr.readline()
+    process.send_signal(number)
+    assert process.wait(60) == 0
+    process.stderr.close()
+
+
+def test_a_worker_without_its_server_ends_at_once(registry: LocalRegistry) -> None:
+    command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work", "--with-parent", "1"]
+    assert os.getpid() != 1
+    assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 1
+
+
+def test_an_empty_queue_is_said_to_be_empty_and_an_unknown_job_points_to_the_list(organ: Organ) -> None:
+    ended = organ.done("work", "--once")
+    assert (ended.out, ended.err) == ("", "The queue is empty.\n")
+    assert organ.done("work", "--once", "-q").err == ""
+    assert organ("jobs", "--cancel", "99").err.splitlines()[1].strip() == "try: organ jobs"

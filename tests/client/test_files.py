@@ -1,0 +1,337 @@
+"""Files that are made here of what comes from elsewhere: shards, what a lock says, some organs with their base."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from organs.registry.client import files
+from organs.registry.client.fetching import TRIES, FileToFetch, partial_path
+from organs.registry.client.files import LockedFile, fetch_in_shards, fetch_locked, file_in_shards, file_of_parts
+from organs.registry.client.remote import RemoteRegistry
+from organs.registry.compose.api import Composition
+from organs.registry.compose.lock import Lock
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadReply, NotAssemblable, Unreachable
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.local import LocalRegistry
+from tests.cli.in_process import Ended, Organ
+from tests.client.scripted_server import Answer, Asked, no_nap, serving
+from tests.related_models import kin_file, kin_tensors, parent_entries
+from tests.small_models import block_metadata, file_bytes, ingest_file
+
+Asking = Callable[..., Ended]
+MODEL = kin_file("Cut", kin_tensors(seed=3))
+FILE = FileToFetch("/models/acme/cut@1.gguf", len(MODEL), digest_of(MODEL))
+RANGE = re.compile(r"bytes=(\d+)-")
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+# Shards.
+
+
+def test_shards_are_cut_here_as_they_are_there(local: Organ, asking: Asking, tmp_path: Path, out: Path) -> None:
+    due = tmp_path / "due"
+    due.mkdir()
+    names = [Path(line).name for line in local.done("assemble", "tuned", "--shards", "40k", "-o", due, "-q").lines]
+    assert len(names) > 2
+    for command in ("assemble", "pull"):
+        ended = asking(command, "tuned", "--shards", "40k", "-o", out, "-q")
+        assert ended.lines == [str(out / name) for name in names], ended.err
+        assert left(out) == names
+        assert all((out / name).read_bytes() == (due / name).read_bytes() for name in names)
+        assert "there already" in asking(command, "tuned", "--shards", "40k", "-o", out).err
+        for name in names:
+            (out / name).unlink()
+    told = asking("assemble", "tuned", "--shards", "40k", "-o", out, "--dry-run", "--json").values["items"]
+    assert [one["size_bytes"] for one in told] == [(due / name).stat().st_size for name in names]
+    assert left(out) == []
+    assert asking("pull", "tuned", "--shards", "1G", "-o", out / "x.gguf").status == 0
+    local.done("assemble", "tuned", "-o", due / "x.gguf")
+    assert (out / "x.gguf").read_bytes() == (due / "x.gguf").read_bytes()
+
+
+def test_a_download_that_is_to_be_cut_into_shards_goes_on_where_the_line_was_lost(out: Path) -> None:
+    lengths = [1000, len(MODEL), len(MODEL) // 2, *[0] * TRIES, len(MODEL)]
+    """Of what is sent by then: the header comes at the second attempt, the file in two halves."""
+    sent: list[int] = []
+
+    def script(asked: Asked) -> Answer:
+        begin = int(found[1]) if (found := RANGE.fullmatch(asked.headers.get("Range", ""))) else 0
+        headers = {"ETag": f'"{FILE.sha256}"'}
+        if begin:
+            headers["Content-Range"] = f"bytes {begin}-{len(MODEL) - 1}/{len(MODEL)}"
+        body = MODEL[begin : max(begin, lengths.pop(0))]
+        sent.append(len(body))
+        return Answer(206 if begin else 200, body, headers, promised=len(MODEL) - begin)
+
+    with serving(script) as (_, connection):
+        whole = file_in_shards(connection, FILE, "cut", 40_000, no_nap)
+        assert whole is not None
+        sent.clear()
+        targets = [out / shard.name for shard in whole.shards]
+        with pytest.raises(Unreachable):
+            fetch_in_shards(connection, whole, targets, None, no_nap)
+        assert [name.startswith(".organ-") for name in left(out)] == [True]
+        digests = fetch_in_shards(connection, whole, targets, None, no_nap)
+    assert sum(sent) == len(MODEL)
+    assert left(out) == sorted(target.name for target in targets)
+    assert digests == [digest_of(target.read_bytes()) for target in targets]
+
+
+def test_a_file_with_another_header_than_was_promised_is_not_cut(out: Path) -> None:
+    with serving(lambda _asked: Answer(200, MODEL, {"ETag": f'"{FILE.sha256}"'})) as (_, connection):
+        whole = file_in_shards(connection, FILE, "cut", 40_000)
+        assert whole is not None
+        other = replace(whole, head=whole.head[:-1] + b"\7")
+        with pytest.raises(BadReply, match="another header"):
+            fetch_in_shards(connection, other, [out / shard.name for shard in whole.shards])
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GGUF", b"GGUF" + b"\xff" * 70_000, MODEL[:3000]])
+def test_what_is_no_header_is_refused(beginning: bytes) -> None:
+    with (
+        serving(lambda _asked: Answer(200, beginning)) as (_, connection),
+        pytest.raises(Unreachable),
+    ):
+        file_in_shards(connection, FILE, "cut", 40_000, no_nap)
+
+
+# Locks.
+
+
+def grafted(here: LocalRegistry, blocks: object) -> Composition:
+    return here.compose("base").graft("stranger", type="organ", blocks=blocks).accept("unrelated-lineage")  # type: ignore[arg-type]
+
+
+def test_a_lock_gives_the_same_bytes_whether_its_chimera_is_registered_there_or_not(
+    here: LocalRegistry, asking: Asking, tmp_path: Path, out: Path
+) -> None:
+    plan = grafted(here, "0-1").named("local/by-lock").plan()
+    path = tmp_path / "lock.json"
+    path.write_text(plan.plan.lock().canonical())
+    assert asking("compose", "--from-lock", path, "-o", out, "--dry-run").status == 0
+    assert left(out) == []
+    before = asking("compose", "--from-lock", path, "-o", out / "before.gguf", "--json")
+    assert before.status == 0, before.err
+    assert "by-lock" not in asking("models", "-q").out
+    made = plan.assemble(out / "due.gguf")
+    assert asking("compose", "--from-lock", path, "-o", out / "after.gguf", "-q").status == 0
+    assert before.values["items"][0] == {
+        "model": None,
+        "created": None,
+        "file": str(out / "before.gguf"),
+        "size_bytes": made.size_bytes,
+        "sha256": made.sha256,
+        "lock_id": made.lock_id,
+    }
+    for name in ("before", "after"):
+        assert (out / f"{name}.gguf").read_bytes() == (out / "due.gguf").read_bytes()
+    assert left(out) == ["after.gguf", "before.gguf", "due.gguf"]
+
+
+def test_all_that_a_lock_lacks_there_is_named(here: LocalRegistry, there: RemoteRegistry) -> None:
+    lock = grafted(here, 0).plan().plan.lock()
+    nowhere = digest_of(b"nowhere")
+    first, *others = lock.tensors
+    strange = replace(lock, header=nowhere, tensors=(replace(first, digest=nowhere), *others))
+    with pytest.raises(NotAssemblable) as refused:
+        file_of_parts(there, strange)
+    reasons = (f"header {nowhere[:12]} of its base; the registry has no organ {nowhere[:12]} of {first.spec.name}",)
+    assert all(reason in str(refused.value) for reason in reasons)
+
+
+def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[LockedFile, dict[str, bytes], bytes]:
+    """A lock's file, the bytes of its organs by their digests, and its own."""
+    plan = grafted(here, 1).plan()
+    lock: Lock = plan.plan.lock()
+    made = plan.assemble(folder / "made.gguf")
+    data = (folder / "made.gguf").read_bytes()
+    header = read_header(MemorySource(data))
+    begin = header.data_offset
+    organs = {
+        one.digest: data[begin + info.offset : begin + info.offset + info.size_bytes]
+        for one, info in zip(lock.tensors, header.tensors, strict=True)
+    }
+    asked = file_of_parts(there, lock)
+    assert (asked.lock.id, asked.size_bytes) == (made.lock_id, made.size_bytes)
+    return asked, organs, data
+
+
+def test_the_organs_of_a_lock_go_on_where_each_was_cut_and_none_may_be_another(
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path
+) -> None:
+    asked, organs, data = parts(here, there, tmp_path)
+    chance, sent, broken = random.Random(4), 0, False
+
+    def script(request: Asked) -> Answer:
+        nonlocal sent
+        organ = organs[request.path.removeprefix("/organs/").removesuffix(".raw")]
+        begin = int(found[1]) if (found := RANGE.fullmatch(request.headers.get("Range", ""))) else 0
+        headers = {"Content-Range": f"bytes {begin}-{len(organ) - 1}/{len(organ)}"} if begin else {}
+        rest = organ[begin:]
+        body = rest if chance.random() < 0.5 else rest[: chance.randrange(1, len(rest) + 1)]
+        sent += len(body)
+        wrong = bytes([body[0] ^ 1]) + body[1:] if broken else body
+        return Answer(206 if begin else 200, wrong, headers, promised=len(rest))
+
+    come: list[int] = []
+    with serving(script) as (_, connection):
+        digest = fetch_locked(connection, asked, out / "x.gguf", come.append, no_nap)
+        assert (out / "x.gguf").read_bytes() == data
+        assert (digest, sum(come)) == (digest_of(data), len(data))
+        assert sent == sum(one.spec.size_bytes for one in asked.lock.tensors)
+        broken = True
+        with pytest.raises(BadReply, match="other bytes than were promised"):
+            fetch_locked(connection, asked, out / "y.gguf", None, no_nap)
+    assert left(out) == ["x.gguf"]
+
+
+def test_what_an_earlier_attempt_at_a_lock_has_left_is_gone_on_with_or_thrown_away(
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path
+) -> None:
+    asked, organs, data = parts(here, there, tmp_path)
+    answered = 0
+
+    def script(request: Asked) -> Answer:
+        nonlocal answered
+        answered += 1
+        organ = organs[request.path.removeprefix("/organs/").removesuffix(".raw")]
+        return Answer(200, organ) if answered <= 5 or answered > 5 + TRIES else Answer(200, b"", promised=len(organ))
+
+    with serving(script) as (_, connection):
+        with pytest.raises(Unreachable):
+            fetch_locked(connection, asked, out / "x.gguf", None, no_nap)
+        (begun,) = out.iterdir()
+        assert data.startswith(begun.read_bytes())
+        before = answered
+        fetch_locked(connection, asked, out / "x.gguf", None, no_nap)
+        assert answered - before == len(asked.lock.tensors) - 5
+        assert (out / "x.gguf").read_bytes() == data
+        (out / "x.gguf").rename(begun)
+        begun.write_bytes(b"\1" * 1000)
+        answered = 99
+        fetch_locked(connection, asked, out / "x.gguf", None, no_nap)
+    assert (out / "x.gguf").read_bytes() == data
+    assert left(out) == ["x.gguf"]
+
+
+def test_a_registry_that_sends_organs_byte_by_byte_is_given_up(
+    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "CUTS_MAX", 9)
+    asked, organs, _ = parts(here, there, tmp_path)
+
+    def script(request: Asked) -> Answer:
+        organ = organs[request.path.removeprefix("/organs/").removesuffix(".raw")]
+        begin = int(found[1]) if (found := RANGE.fullmatch(request.headers.get("Range", ""))) else 0
+        assert begin < 9, "it asks on and on"
+        headers = {"Content-Range": f"bytes {begin}-{len(organ) - 1}/{len(organ)}"} if begin else {}
+        return Answer(206 if begin else 200, organ[begin : begin + 1], headers, promised=len(organ) - begin)
+
+    with serving(script) as (server, connection):
+        with pytest.raises(Unreachable):
+            fetch_locked(connection, asked, out / "x.gguf", None, no_nap)
+        assert len(server.asked) == 9
+
+
+# Some organs of a model.
+
+
+def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
+    here: LocalRegistry, local: Organ, asking: Asking, tmp_path: Path, out: Path
+) -> None:
+    trained = [one for one in kin_tensors(alike=0.99) if "blk.1.ffn" in one[0].name]
+    for name, base in (("part", "Base"), ("orphan", "Nobody knows it")):
+        data = file_bytes([*block_metadata(name), *parent_entries(base)], trained)
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+        ingest_file(here, tmp_path / f"{name}.gguf")
+    models = len(here.models(limit=1000).items)
+    codes = [one.code for one in here.compose("base").graft("part").plan().plan.unaccepted]
+    accept = [word for code in codes for word in ("--accept", code)]
+    for command in ("assemble", "pull"):
+        ended = asking(command, "part", "-o", out / f"{command}.gguf", *accept)
+        assert ended.status == 0, ended.err
+        assert asking(command, "part", "--partial", "-o", out / f"{command}-part.gguf").status == 0
+        assert (out / f"{command}-part.gguf").read_bytes() == (tmp_path / "part.gguf").read_bytes()
+        refused = asking(command, "orphan", "-o", out / "orphan.gguf")
+        assert refused.status == 5
+        assert "its base, Nobody knows it, is not registered there" in refused.err
+        assert asking(command, "base", "-o", out / "base.gguf", "--accept", "related-lineage").status == 2
+    assert asking("pull", "part", "-o", out / "i.gguf", "--ingest", *accept).status == 2
+    assert len(here.models(limit=1000).items) == models
+    local.done("assemble", "part", "-o", out / "due.gguf", *accept)
+    for command in ("assemble", "pull"):
+        assert (out / f"{command}.gguf").read_bytes() == (out / "due.gguf").read_bytes()
+
+
+# Taken apart here.
+
+
+def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in_a_folder(
+    here: LocalRegistry, there: RemoteRegistry, local: Organ, asking: Asking, tmp_path: Path, out: Path
+) -> None:
+    (tmp_path / "due").mkdir()
+    names = local.done("assemble", "tuned", "--shards", "40k", "-o", tmp_path, "-q").lines
+    ingest_file(here, Path(names[0]), "local/in-shards")
+    ((_, file),) = there.own_files("tuned").files
+    begun = partial_path(out / ".tuned", file.key(there.url))
+    here.assemble("tuned", tmp_path / "t.gguf")
+    begun.write_bytes((tmp_path / "t.gguf").read_bytes()[:5000])
+    for model in ("tuned", "in-shards"):
+        local.done("extract", model, "-o", tmp_path / "due" / model)
+        ended = asking("extract", model, "-o", out / model, "-q")
+        assert (ended.status, ended.out) == (0, f"{out / model}\n"), ended.err
+    assert left(out) == ["in-shards", "tuned"]
+    for path in (tmp_path / "due").rglob("*"):
+        if path.is_file():
+            assert (out / path.relative_to(tmp_path / "due")).read_bytes() == path.read_bytes()
+    for model, place, said in (
+        ("tuned", out / "tuned", "there already"),
+        ("tuned", tmp_path, "a folder with other content"),
+        ("tuned", out / "no" / "where", "no such folder"),
+        ("nobody", out / "x", "no model is registered as local/nobody"),
+        (str(out), out / "x", "no model of that name is registered"),
+    ):
+        own, other = (run("extract", model, "-o", place) for run in (local, asking))
+        assert other.status == own.status > 0
+        assert said in other.err
+        assert other.err == own.err
+    assert left(out) == ["in-shards", "tuned"]
+    forced = ("extract", "tuned", "-o", out / "tuned", "--force")
+    assert asking(*forced).out == local.done(*forced).out
+
+
+# Purified there.
+
+
+def test_organs_are_purified_there_as_they_are_in_a_folder(local: Organ, asking: Asking, out: Path) -> None:
+    arguments = ("purify", "base", "--method", "fractal", "--blocks", "1", "-y", "--json")
+    there = asking(*arguments, "--name", "local/pure-there", "-o", out / "there.gguf")
+    assert there.status == 0, there.err
+    own = local.done(*arguments, "--name", "local/pure-here", "-o", out / "here.gguf")
+    assert (out / "there.gguf").read_bytes() == (out / "here.gguf").read_bytes()
+    assert there.values["computed"] == own.values["computed"] != []
+    assert asking("purify", "base", "--method", "fractal", "--blocks", "one").status == 1
+
+
+def test_a_file_of_ones_own_is_not_held_against_a_model_elsewhere(asking: Asking, tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(MODEL)
+    ended = asking("compat", "base", tmp_path / "x.gguf")
+    assert (ended.status, ended.out) == (2, "")
+    assert "give two names, or two files" in ended.err

@@ -1,0 +1,51 @@
+"""The scripts in `examples/`, run against a URL: they need not know that the registry is elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from organs.registry.local import LocalRegistry
+from tests.client.served_registry import Elsewhere, elsewhere
+from tests.test_examples import run
+from tests.web.api.zoo import ingest_zoo
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Elsewhere]:
+    """The shipped models, served."""
+    folder = tmp_path_factory.mktemp("zoo")
+    shutil.copy(migrated_database, folder)
+    with LocalRegistry.open(folder) as registry:
+        ingest_zoo(registry)
+        with elsewhere(registry) as found:
+            yield found
+
+
+def test_finding_and_ranking_prints_the_same_of_a_url_and_of_a_folder(zoo: Elsewhere, tmp_path: Path) -> None:
+    there = run("find_and_rank.py", zoo.url, folder=tmp_path / "there")  # type: ignore[arg-type]  # an argument like any
+    assert there == run("find_and_rank.py", zoo.registry.settings.home, folder=tmp_path / "here")
+    assert "Feed-forward organs" in there
+
+
+def test_a_chimera_is_composed_elsewhere_and_comes_here(zoo: Elsewhere, tmp_path: Path) -> None:
+    file = tmp_path / "out.gguf"
+    printed = run("compose_a_chimera.py", zoo.url, file, folder=tmp_path / "temporary")  # type: ignore[arg-type]
+    assert "With the fine-tune: can be made\nWith the stranger: cannot be made yet\n" in printed
+    assert "\nThe same lock and the same bytes: True\n" in printed
+    digest = zoo.registry.assemble("two-donors", tmp_path / "again.gguf")
+    assert f"Made local/two-donors@1, sha256:{digest}" in printed
+    assert file.read_bytes() == (tmp_path / "again.gguf").read_bytes()
+
+
+def test_a_chimera_by_query_is_made_elsewhere(zoo: Elsewhere, tmp_path: Path) -> None:
+    printed = run("chimera_by_query.py", zoo.url, folder=tmp_path / "temporary")  # type: ignore[arg-type]
+    lines = re.findall(r"^  θ +([\d.]+)° -> +([\d.]+)°  (\S+) +(.+)$", printed, re.MULTILINE)
+    assert len(lines) == 14
+    assert any(before != after for before, after, _, _ in lines)

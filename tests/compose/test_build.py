@@ -1,0 +1,338 @@
+"""Making: whatever goes wrong, nothing is registered, the target is as it was, and a sweep removes what is left."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from organs.registry.catalog.queries.organs import BlobRow
+from organs.registry.catalog.tables import Ingest
+from organs.registry.compose import build
+from organs.registry.compose.api import ChimeraPlan
+from organs.registry.digest import digest_of
+from organs.registry.errors import (
+    CorruptBlob,
+    DiskFull,
+    MissingBlob,
+    NotComposable,
+    OrganError,
+    StoreError,
+    StoreUnwritable,
+)
+from organs.registry.local import LocalRegistry
+from organs.registry.names import ModelName
+from organs.registry.store.files import Files
+from tests.faults.failing import (
+    Crash,
+    SteppedFiles,
+    Watched,
+    assert_no_orphans,
+    at_step,
+    crash,
+    failing_from,
+    flipped,
+    let_leases_expire,
+    let_time_pass,
+    model_bytes,
+    models,
+    overwrite,
+    read_all,
+    rows,
+    run_sweep,
+    states,
+    take_in,
+    with_files,
+)
+from tests.gguf_files import file_bytes
+from tests.small_models import block_metadata, block_tensors
+
+GRAFTED, COMPUTED = "blk.0.ffn_up.weight", "blk.0.ffn_down.weight"
+Q = "blk.0.attn_q.weight"
+WIDTH = 192
+"""The least at which every matrix is a file of its own."""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
+    """The folder of a registry with two strangers, `base` and `donor`, whose matrices are files of the store."""
+    folder = tmp_path_factory.mktemp("filled")
+    home = folder / "home"
+    home.mkdir()
+    shutil.copy(migrated_database, home)
+    with LocalRegistry.open(home) as registry:
+        for seed, name in enumerate(("base", "donor")):
+            (folder / f"{name}.gguf").write_bytes(model_bytes(seed, width=WIDTH))
+            take_in(registry, folder / f"{name}.gguf", name=ModelName("local", name))
+    return home
+
+
+@pytest.fixture
+def pair(filled: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
+    """A copy of it."""
+    with LocalRegistry.open(shutil.copytree(filled, tmp_path / "home")) as registry:
+        yield registry
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A file that is to be replaced."""
+    path = tmp_path / "out" / "chimera.gguf"
+    path.parent.mkdir()
+    path.write_bytes(b"as it was")
+    return path
+
+
+def plan_of(registry: LocalRegistry) -> ChimeraPlan:
+    """One organ grafted, one purified."""
+    composition = registry.compose("base").graft("donor", slot="ffn_up").purify("fractal", slot="ffn_down")
+    return composition.accept("unrelated-lineage", "likely-degraded", "lineage-unknown").named("local/made").plan()
+
+
+def row_of(registry: LocalRegistry, name: str, model: str) -> BlobRow:
+    digest = registry.model(model).organ(name).digest
+    return next(row for row in rows(registry) if row.digest == digest)
+
+
+def last_ingest(registry: LocalRegistry) -> tuple[str, dict[str, object]]:
+    with registry.catalog.reading() as session:
+        ingest = session.scalars(select(Ingest).order_by(Ingest.id.desc()).limit(1)).one()
+        return ingest.state, json.loads(ingest.report or "{}")
+
+
+def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str]) -> None:
+    """No model, the target as it was and nothing beside it; what is left of blobs goes with the next sweeps."""
+    assert models(registry) == ["base", "donor"]
+    assert out.read_bytes() == b"as it was"
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    let_leases_expire(registry)
+    let_time_pass(registry)
+    run_sweep(registry)
+    let_time_pass(registry)
+    run_sweep(registry)
+    assert set(states(registry)) == before
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []
+
+
+def test_what_is_made_is_told_registered_and_durable(pair: LocalRegistry, out: Path) -> None:
+    told: dict[str, int] = {}
+    made = plan_of(pair).assemble(out, lambda what, size: told.update({what: told.get(what, 0) + size}))
+    data = out.read_bytes()
+    assert (made.model, made.created, made.size_bytes) == ("local/made@1", True, len(data))
+    assert made.sha256 == digest_of(data)
+    assert told == {"compute": 4 * WIDTH * WIDTH, "write": len(data)}
+    assert list(made.computed) == [COMPUTED]
+    assert pair.model("made").organ(COMPUTED).theta == made.computed[COMPUTED].theta
+    assert last_ingest(pair) == ("finished", {"lock": made.lock_id, "size_bytes": len(data)})
+    assert_no_orphans(pair)
+    assert read_all(pair).faults == []
+
+
+def test_a_chimera_is_registered_without_writing_its_file(pair: LocalRegistry, tmp_path: Path) -> None:
+    made = plan_of(pair).register()
+    assert pair.assemble("made", tmp_path / "x.gguf") == made.sha256 == digest_of((tmp_path / "x.gguf").read_bytes())
+
+
+def test_the_second_time_nothing_is_computed_and_nothing_is_new(pair: LocalRegistry, out: Path) -> None:
+    first = plan_of(pair).register()
+    before = states(pair)
+    again = plan_of(pair).assemble(out)
+    assert (again.created, again.computed) == (False, {})
+    assert (again.model, again.lock_id, again.sha256) == (first.model, first.lock_id, first.sha256)
+    assert states(pair) == before
+    assert models(pair) == ["base", "donor", "made"]
+
+
+def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: LocalRegistry, out: Path) -> None:
+    first = plan_of(pair).register()
+    plan = pair.compose(replace(plan_of(pair).recipe, name="acme/else")).plan()
+    other = plan.assemble(out)
+    assert (other.model, other.created, other.lock_id, other.sha256) == (
+        *("acme/else@1", True),
+        *(first.lock_id, first.sha256),
+    )
+    assert pair.model(f"sha256:{first.lock_id}").name == first.model, "the oldest"
+
+
+def test_a_name_that_stands_for_other_bytes_gets_the_next_version(pair: LocalRegistry) -> None:
+    plan_of(pair).register()
+    other = pair.compose("base").purify("fractal", slot="attn_q").named("local/made").accept("likely-degraded").plan()
+    assert other.register().model == "local/made@2"
+
+
+def test_a_chimera_of_a_chimera_drops_its_lock_and_has_one_of_its_own(pair: LocalRegistry, out: Path) -> None:
+    first = plan_of(pair).register()
+    composition = pair.compose("made").purify("fractal", slot="attn_q").accept("likely-degraded")
+    second = composition.plan().assemble(out)
+    assert second.lock_id != first.lock_id
+    assert pair.model(second.model).lock_id == second.lock_id
+    assert pair.model(second.model).relatives[0].model == first.model
+
+
+def test_a_plan_that_is_refused_leaves_no_trace(pair: LocalRegistry, out: Path) -> None:
+    before = set(states(pair))
+    begun = last_ingest(pair)
+    plan = pair.compose("base").graft("donor", slot="ffn_up").plan()
+    assert not plan.can_be_made
+    with pytest.raises(NotComposable, match="accept unrelated-lineage"):
+        plan.assemble(out)
+    with pytest.raises(NotComposable):
+        plan.register()
+    assert last_ingest(pair) == begun
+    assert_nothing_is_left(pair, out, before)
+
+
+@pytest.mark.parametrize("step", ["compute", "write"])
+def test_an_interrupted_make_leaves_only_what_is_leased(pair: LocalRegistry, out: Path, step: str) -> None:
+    before = set(states(pair))
+
+    def interrupt(what: str, _size_bytes: int) -> None:
+        if what == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plan_of(pair).assemble(out, interrupt)
+    assert last_ingest(pair)[0] == "interrupted"
+    assert set(states(pair)) > before
+    assert_nothing_is_left(pair, out, before)
+
+
+@pytest.mark.parametrize("session", [4, 13])
+def test_a_catalog_that_fails_at_any_session_leaves_nothing_registered(
+    pair: LocalRegistry, tmp_path: Path, session: int
+) -> None:
+    before = set(states(pair))
+    plan = ChimeraPlan(plan_of(pair).plan, Watched(pair.catalog, at_step(session, crash)), pair.blobs)
+    with pytest.raises(Crash):
+        plan.assemble(tmp_path / "new.gguf")
+    assert models(pair) == ["base", "donor"]
+    made = plan_of(pair).register()
+    assert made.created
+    assert read_all(pair).faults == []
+    assert before < set(states(pair))
+
+
+def corrupt(registry: LocalRegistry, row: BlobRow) -> None:
+    path = registry.settings.blobs / str(row.file)
+    overwrite(path, flipped(path.read_bytes(), 8 * (path.stat().st_size - 9)))
+
+
+def remove(registry: LocalRegistry, row: BlobRow) -> None:
+    (registry.settings.blobs / str(row.file)).unlink()
+
+
+def cut(registry: LocalRegistry, row: BlobRow) -> None:
+    path = registry.settings.blobs / str(row.file)
+    overwrite(path, path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "damage"),
+    [
+        *((GRAFTED, "donor", damage) for damage in (corrupt, remove)),
+        *((COMPUTED, "base", damage) for damage in (remove, cut)),
+        (Q, "base", corrupt),
+    ],
+)
+def test_a_blob_that_fails_is_told_by_its_tensors_name(
+    pair: LocalRegistry, out: Path, name: str, model: str, damage: Callable[[LocalRegistry, BlobRow], None]
+) -> None:
+    plan, row = plan_of(pair), row_of(pair, name, model)
+    damage(pair, row)
+    kind = MissingBlob if damage is remove else CorruptBlob
+    with pytest.raises(kind, match=rf"{name} \({row.digest[:12]}\)"):
+        plan.assemble(out)
+    assert out.read_bytes() == b"as it was"
+    assert models(pair) == ["base", "donor"]
+    state, report = last_ingest(pair)
+    assert state == "failed"
+    assert name in str(report["error"])
+
+
+@pytest.mark.parametrize("call", [1, 25])
+def test_a_disk_that_is_full_leaves_nothing(pair: LocalRegistry, out: Path, call: int) -> None:
+    before = set(states(pair))
+    store = with_files(pair, failing_from(call, errno.ENOSPC)).blobs
+    plan = ChimeraPlan(plan_of(pair).plan, pair.catalog, store)
+    with pytest.raises(DiskFull):
+        plan.assemble(out)
+    assert_nothing_is_left(pair, out, before)
+
+
+def test_every_call_of_the_disk_was_within_those_that_failed(pair: LocalRegistry, out: Path) -> None:
+    # So that the calls of the test above are known to happen.
+    counted = SteppedFiles(lambda _number, _name: None)
+    ChimeraPlan(plan_of(pair).plan, pair.catalog, with_files(pair, counted).blobs).assemble(out)
+    assert counted.calls > 25
+
+
+def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
+    pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = set(states(pair))
+    monkeypatch.setattr(build, "SPOOLED_MAX_BYTES", 1000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(StoreUnwritable, match="nowhere is not a folder that can be written to"):
+        plan_of(pair).assemble(out)
+    monkeypatch.undo()
+    assert_nothing_is_left(pair, out, before)
+
+
+def test_a_target_that_cannot_be_written_is_told_before_anything_is_computed(
+    pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, begun = set(states(pair)), last_ingest(pair)
+    plan, told = plan_of(pair), list[str]()
+
+    def note(what: str, _size_bytes: int) -> None:
+        told.append(what)
+
+    for target in (out.parent, out / "below", out.parent / "no" / "such", out.parent / ("x" * 300) / "y"):
+        with pytest.raises(StoreError):
+            plan.assemble(target, note)
+    monkeypatch.setattr(Files, "free_bytes", lambda _self, _folder: plan.size_bytes - 1)
+    with pytest.raises(DiskFull, match=f"{plan.size_bytes} bytes are needed"):
+        plan.assemble(out, note)
+    monkeypatch.undo()
+    assert told == []
+    assert last_ingest(pair) == begun
+    assert_nothing_is_left(pair, out, before)
+
+
+def test_an_organ_whose_values_cannot_be_computed_with_is_told_by_its_name(
+    registry: LocalRegistry, tmp_path: Path, out: Path
+) -> None:
+    tensors = [
+        (spec, b"\x00\x7c" * spec.elements if spec.name == COMPUTED else data) for spec, data in block_tensors(1, WIDTH)
+    ]
+    (tmp_path / "odd.gguf").write_bytes(file_bytes(block_metadata(blocks=1), tensors))
+    take_in(registry, tmp_path / "odd.gguf", name=ModelName("local", "odd"))
+    plan = (
+        registry.compose("odd")
+        .purify("fractal", slot="ffn_down")
+        .accept("likely-degraded", "non-finite-weights")
+        .plan()
+    )
+    with pytest.raises(OrganError, match=f"^{COMPUTED}: "):
+        plan.assemble(out)
+    assert models(registry) == ["odd"]
+    assert out.read_bytes() == b"as it was"
+
+
+def test_what_was_swept_between_plan_and_make_is_missed(pair: LocalRegistry, out: Path) -> None:
+    first = plan_of(pair)
+    first.register()
+    row = row_of(pair, COMPUTED, "made")
+    again = plan_of(pair)
+    remove(pair, row)
+    with pytest.raises(MissingBlob, match=COMPUTED):
+        again.assemble(out)
+    assert out.read_bytes() == b"as it was"

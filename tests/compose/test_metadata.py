@@ -1,0 +1,225 @@
+"""What a chimera's header keeps of its base's, what it sets and drops: key by key, and to the byte where it keeps."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from organs.registry.compose.lock import LOCK_KEY, lock_of
+from organs.registry.compose.metadata import default_name
+from organs.registry.compose.models import Parent
+from organs.registry.compose.plan import Plan
+from organs.registry.gguf import Header, KeyValue, MemorySource, ValueType, carry_over, read_header
+from organs.registry.gguf.read import read_array
+from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY
+from tests.compose.memory_library import planned
+from tests.compose.parents import made_up, model_tensors, parent_from
+from tests.gguf_files import array, file_bytes, text, unsigned
+from tests.small_models import token_array
+
+KEPT = [
+    text("general.architecture", "llama"),
+    text("general.type", "model"),
+    text("general.license", "apache-2.0"),
+    text("general.license.name", "Apache 2"),
+    array("general.tags", ValueType.STRING, [b"a", b"\xff"]),
+    unsigned("llama.block_count", 2),
+    unsigned("llama.embedding_length", 64, ValueType.UINT64),
+    KeyValue("llama.rope.freq_base", ValueType.FLOAT32, 10_000.0),
+    text("tokenizer.ggml.model", "gpt2"),
+    token_array([b"token %d \xff" % number for number in range(96)]),
+    text("tokenizer.chat_template", "{{ messages }}"),
+    text("general.sourced", "no key of a group, though it begins like one"),
+    text("acme.description", "Kept."),
+    text("general.descriptions", "no key that is dropped, though it is nearly one"),
+    text("acme.odd", b"\xff\x00"),
+]
+DROPPED = [
+    text("general.description", "Trained from scratch."),
+    text("general.uuid", "u"),
+    text("general.doi", "d"),
+    text("general.url", "https://example.org"),
+    text("general.repo_url", "https://example.org/repo"),
+    text("general.quantized_by", "somebody"),
+    text("general.source.url", "s"),
+    text("general.base_model.7.name", "Old"),
+    text("quantize.imatrix.file", "i"),
+    unsigned("quantize.imatrix.entries_count", 5, ValueType.INT32),
+    unsigned(SPLIT_NUMBER_KEY, 0, ValueType.UINT16),
+    unsigned(SPLIT_COUNT_KEY, 1, ValueType.UINT16),
+    unsigned(SPLIT_TENSORS_KEY, 9, ValueType.INT32),
+    text(LOCK_KEY, "{}"),
+]
+SET = [
+    text("general.name", "The Base"),
+    unsigned("general.base_model.count", 9),
+    unsigned("general.file_type", 1),
+    unsigned("general.quantization_version", 2),
+]
+GRAFT = '{"base": "base", "grafts": [{"from": "donor", "type": "organ", "blocks": 1}]'
+
+
+@cache
+def base() -> Parent:
+    entries = [entry for three in zip(KEPT, DROPPED, strict=False) for entry in three]
+    entries += [KEPT[-1], *SET]
+    return parent_from(file_bytes(entries, model_tensors(), 64), "base")
+
+
+@cache
+def donor(name: str | None = "The Donor", seed: int = 0, dtype: str = "F16") -> Parent:
+    dtypes = dict.fromkeys((spec.name for spec, _ in model_tensors() if len(spec.shape) > 1), dtype)
+    more = {"general__version": "v2", "general__url": "https://example.org/d", "general__author": "A"}
+    return made_up("donor", tensors=model_tensors(seed, dtypes=dtypes), general__name=name, **more)
+
+
+def made(plan: Plan) -> tuple[Header, MemorySource]:
+    """The header that `plan` writes, read again."""
+    lock = plan.lock()
+    data = plan.header(lock)
+    source = MemorySource(data.ljust(plan.size_bytes, b"\0"))
+    header = read_header(source)
+    assert lock_of(header, source) == lock
+    return header, source
+
+
+def composed(recipe: str = GRAFT + "}", *parents: Parent) -> tuple[Header, MemorySource]:
+    return made(planned(recipe, *(parents or (base(), donor()))))
+
+
+def test_what_is_kept_comes_over_byte_for_byte_and_in_order() -> None:
+    header, source = composed()
+    kept = [entry.key for entry in KEPT]
+    assert [field.key for field in header.fields if field.key in kept] == kept
+    for key in kept:
+        field, own = header.field(key), base().header.field(key)
+        assert field is not None
+        assert own is not None
+        assert carry_over(source, field) == carry_over(base().source, own)
+    assert header.alignment == 64
+
+
+def test_what_is_the_bases_alone_is_dropped() -> None:
+    header, _ = composed()
+    gone = {entry.key for entry in DROPPED} - {LOCK_KEY}
+    assert gone & {field.key for field in header.fields} == set()
+    assert planned(GRAFT + "}", base(), donor()).drops == tuple(sorted(gone | {LOCK_KEY}))
+
+
+def test_every_key_of_the_base_is_kept_set_or_dropped_and_none_is_left_over() -> None:
+    header, _ = composed()
+    ours = {field.key for field in base().header.fields}
+    new = {field.key for field in header.fields} - ours
+    assert new == {
+        *("general.base_model.0.name", "general.base_model.1.name", "general.base_model.1.author"),
+        *("general.base_model.1.version", "general.base_model.1.url", "general.base_model.0.url"),
+        *("general.base_model.0.uuid", "general.base_model.0.doi", "general.base_model.0.repo_url"),
+    }
+    assert ours - {field.key for field in header.fields} == {entry.key for entry in DROPPED} - {LOCK_KEY}
+    assert header.fields[-1].key == LOCK_KEY
+
+
+def test_parents_are_named_by_what_they_say_of_themselves_the_base_first() -> None:
+    header, _ = composed()
+    assert header.integer("general.base_model.count") == 2
+    assert header.text("general.base_model.0.name") == "The Base"
+    assert header.text("general.base_model.1.name") == "The Donor"
+    assert header.text("general.base_model.1.version") == "v2"
+    assert header.text("general.name") == "The Base × The Donor"
+
+
+def test_no_label_of_a_registry_stands_in_the_header() -> None:
+    data = made(planned(GRAFT + "}", base(), donor(None)))[1].data
+    assert b"donor" not in data
+    assert header_says(data, "general.base_model.1.name") is None
+    assert header_says(data, "general.name") == "The Base × unnamed"
+
+
+def header_says(data: bytes, key: str) -> str | None:
+    return read_header(MemorySource(data)).text(key)
+
+
+def test_more_than_three_parents_are_counted() -> None:
+    parents = [made_up(name, tensors=[], general__name=name) for name in "ABCDE"]
+    assert default_name(parents[:1]) == "A, recomposed"
+    assert default_name([parents[0], parents[0]]) == "A, recomposed"
+    assert default_name(parents[:3]) == "A × B × C"
+    assert default_name(parents) == "A × B × C × 2 more"
+
+
+def test_the_files_type_follows_from_most_of_the_bytes() -> None:
+    few, _ = composed(GRAFT + "}", base(), donor(dtype="Q8_0"))
+    assert few.integer("general.file_type") == 1
+    whole = '{"base": "base", "grafts": [{"from": "donor", "type": ["organ", "skeleton", "embed"]}]}'
+    most, _ = composed(whole, base(), donor(dtype="Q8_0"))
+    assert most.integer("general.file_type") == 7
+
+
+def test_a_base_without_them_gets_a_file_type_and_the_version_of_its_quantised_blocks() -> None:
+    plain = made_up("base")
+    header, _ = composed(GRAFT + "}", plain, donor())
+    assert (header.integer("general.file_type"), header.field("general.quantization_version")) == (1, None)
+    header, _ = composed(GRAFT + "}", plain, donor(dtype="Q8_0"))
+    assert header.integer("general.quantization_version") == 2
+
+
+def test_what_the_recipe_sets_wins_even_over_what_would_be_dropped() -> None:
+    metadata = {"general.name": "Mine", "general.url": "https://example.org/mine", "acme.new": ["x", "ü"]}
+    plan = planned(f'{GRAFT}, "metadata": {json.dumps(metadata)}}}', base(), donor())
+    header, source = made(plan)
+    assert header.text("general.name") == "Mine"
+    assert header.text("general.url") == "https://example.org/mine"
+    assert "general.url" not in plan.drops
+    field = header.field("acme.new")
+    assert field is not None
+    assert read_array(source, field) == [b"x", "ü".encode()]
+    keys = [field.key for field in header.fields]
+    assert keys.index("general.url") < keys.index("acme.new"), "what the base has stays where it was"
+
+
+@pytest.mark.parametrize(
+    ("value", "own", "kind"),
+    [
+        ("true", None, ValueType.BOOL),
+        ("5", None, ValueType.UINT32),
+        ("-5", None, ValueType.INT32),
+        ("4294967296", None, ValueType.INT64),
+        ("9223372036854775808", None, ValueType.UINT64),
+        ("-2147483649", None, ValueType.INT64),
+        ("5", ValueType.UINT8, ValueType.UINT8),
+        ("255", ValueType.UINT8, ValueType.UINT8),
+        ("256", ValueType.UINT8, ValueType.UINT32),
+        ("5", ValueType.INT64, ValueType.INT64),
+        ("5", ValueType.STRING, ValueType.UINT32),
+        ("1.5", None, ValueType.FLOAT32),
+        ("1.5", ValueType.FLOAT64, ValueType.FLOAT64),
+        ("1e300", None, ValueType.FLOAT64),
+        ("-1e300", ValueType.FLOAT32, ValueType.FLOAT64),
+        ("3.4028234663852886e38", None, ValueType.FLOAT32),
+        ("3.4028235677973366e38", None, ValueType.FLOAT64),
+        ("1e-300", None, ValueType.FLOAT32),
+        ("2", ValueType.FLOAT32, ValueType.FLOAT32),
+        ("2", ValueType.FLOAT64, ValueType.FLOAT64),
+        ('"2"', ValueType.FLOAT32, ValueType.STRING),
+    ],
+)
+def test_a_number_keeps_the_bases_type_where_it_fits(value: str, own: ValueType | None, kind: ValueType) -> None:
+    more = []
+    if own is not None:
+        more = [text("acme.x", "1") if own is ValueType.STRING else KeyValue("acme.x", own, 1)]
+    plain = [text("general.architecture", "llama"), *more]
+    parent = parent_from(file_bytes(plain, model_tensors(blocks=0)), "base")
+    header, _ = composed(f'{{"base": "base", "metadata": {{"acme.x": {value}}}}}', parent)
+    field = header.field("acme.x")
+    assert field is not None
+    assert field.type is kind
+    assert field.value == pytest.approx(json.loads(value)) or kind in {ValueType.STRING, ValueType.BOOL}
+
+
+def test_the_tensors_stand_in_the_bases_order_with_their_new_types() -> None:
+    header, _ = composed(GRAFT + "}", base(), donor(dtype="Q8_0"))
+    assert [tensor.name for tensor in header.tensors] == [part.name for part in base().parts]
+    changed = {tensor.name for tensor in header.tensors if tensor.dtype.name == "Q8_0"}
+    assert changed == {f"blk.1.ffn_{way}.weight" for way in ("gate", "up", "down")}

@@ -1,0 +1,155 @@
+"""Facts: what is taken from a header, with the defaults of loaders, and nothing of the wrong type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from organs.registry.compose.models import (
+    CACHED_MAX,
+    PER_BLOCK_MAX,
+    TEXT_MAX,
+    Facts,
+    facts_of,
+    vocabulary_digest,
+)
+from organs.registry.digest import Digest, digest_of
+from organs.registry.gguf import Field, KeyValue, MemorySource, ValueType
+from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
+from tests.compose.parents import CODE, LORA, A, C, Said, made_up, model_tensors, parent_from, zoo
+from tests.gguf_files import SparseSource, array, file_bytes, text
+from tests.random_files import PATIENT, entries
+
+SMALL = model_tensors(blocks=0)
+
+
+def facts_with(*said: KeyValue) -> Facts:
+    """The facts of a small model that says this and its architecture."""
+    return facts_of(parent_from(file_bytes([text("general.architecture", "llama"), *said], SMALL), "Small"))
+
+
+def test_the_facts_of_the_zoo_are_those_of_its_headers() -> None:
+    facts = facts_of(zoo(A))
+    assert (facts.architecture, facts.block_count, facts.embedding_length) == ("llama", 4, 192)
+    assert (facts.head_count, facts.head_count_kv, facts.key_length, facts.value_length) == (6, 3, 32, 32)
+    assert (facts.rope_dimensions, facts.rope_base, facts.context_length) == (32, 10_000.0, 256)
+    assert facts.epsilon == pytest.approx(1e-5)
+    assert (facts.vocabulary_size, facts.tokenizer_model, facts.tokenizer_pre) == (2048, "gpt2", "gpt-2")
+    assert (facts.license, facts.size_label) == ("apache-2.0", "2M")
+    assert facts.experts == (("expert_count", 0), ("expert_shared_count", 0), ("expert_used_count", 0))
+    assert facts.window is None
+
+
+def test_kin_have_the_same_vocabulary_and_only_models_have_embeddings_that_are_tied_or_not() -> None:
+    assert facts_of(zoo(A)).vocabulary == facts_of(zoo(CODE)).vocabulary is not None
+    assert [facts_of(zoo(name)).tied_embeddings for name in (A, C, LORA)] == [True, False, None]
+
+
+def test_what_is_not_said_is_what_loaders_take() -> None:
+    facts = facts_of(
+        made_up(
+            attention__head_count_kv=None, rope__freq_base=None, rope__dimension_count=None, attention__key_length=8
+        )
+    )
+    assert (facts.head_count_kv, facts.rope_base) == (4, 10_000.0)
+    assert (facts.key_length, facts.value_length, facts.rope_dimensions) == (8, 16, 8)
+
+
+def test_numbers_that_stand_one_a_block_are_kept_and_equal_ones_are_one() -> None:
+    assert facts_of(made_up(attention__head_count_kv=(4, 2))).head_count_kv == (4, 2)
+    assert facts_of(made_up(attention__head_count_kv=(2, 2))).head_count_kv == 2
+    assert facts_of(made_up(attention__head_count=(4, 2))).key_length is None
+
+
+@pytest.mark.parametrize(
+    ("key", "fact"),
+    [
+        ("block_count", "block_count"),
+        ("embedding_length", "embedding_length"),
+        ("context_length", "context_length"),
+        ("attention.head_count", "head_count"),
+        ("attention.sliding_window_pattern", "window_pattern"),
+        ("attention.layer_norm_rms_epsilon", "epsilon"),
+        ("rope.dimension_sections", "rope_sections"),
+    ],
+)
+def test_values_of_the_wrong_type_or_out_of_range_count_as_absent(key: str, fact: str) -> None:
+    name = f"llama.{key}"
+    wrong = [
+        text(name, "32"),
+        KeyValue(name, ValueType.BOOL, True),
+        KeyValue(name, ValueType.INT32, -1),
+        KeyValue(name, ValueType.FLOAT32, float("nan")),
+        KeyValue(name, ValueType.FLOAT64, float("inf")),
+        array(name, ValueType.FLOAT32, [1.5]),
+        array(name, ValueType.STRING, [b"4"]),
+        array(name, ValueType.UINT8, []),
+        array(name, ValueType.UINT8, [1, 2] * PER_BLOCK_MAX),
+    ]
+    assert [getattr(facts_with(entry), fact) for entry in wrong] == [None] * len(wrong)
+
+
+def test_huge_numbers_are_numbers() -> None:
+    assert facts_with(KeyValue("llama.block_count", ValueType.UINT64, 2**64 - 1)).block_count == 2**64 - 1
+    assert facts_with(KeyValue("llama.attention.head_count", ValueType.UINT32, 0)).key_length is None
+
+
+def test_long_texts_are_no_names() -> None:
+    assert facts_with(text("general.license", "x" * TEXT_MAX)).license == "x" * TEXT_MAX
+    assert facts_with(text("general.license", "x" * (TEXT_MAX + 1))).license is None
+
+
+def test_all_else_that_attention_positions_and_experts_go_by_is_kept_as_settings() -> None:
+    mixing: dict[str, Said] = {"attention__scale": 0.5, "ssm__group_count": 2, "attn_logit_softcapping": 50.0}
+    said: dict[str, Said] = {"rope__scaling__type": "yarn", "rope__scaling__finetuned": True, "expert_gating_func": 2}
+    facts = facts_of(made_up(**mixing, **said, hidden_act="silu"))
+    assert dict(facts.mixing) == {"attention.scale": 0.5, "ssm.group_count": 2, "attn_logit_softcapping": 50.0}
+    assert dict(facts.rope_settings) == {"rope.scaling.type": "yarn", "rope.scaling.finetuned": True}
+    assert dict(facts.experts)["expert_gating_func"] == 2
+    assert facts.activations == (("hidden_act", "silu"),)
+
+
+def test_a_vocabulary_is_known_by_its_bytes_and_read_once_for_each_header() -> None:
+    parent = made_up()
+    field = parent.header.field("tokenizer.ggml.tokens")
+    assert field is not None
+    expected = digest_of(parent.source.read_at(field.offset, field.size_bytes))
+    assert facts_of(parent).vocabulary == expected
+    assert facts_of(replace(parent, source=MemorySource(b""))).vocabulary == expected
+
+
+def test_a_vocabulary_that_is_too_large_is_not_read() -> None:
+    source = SparseSource(b"", 4 * VOCABULARY_MAX_BYTES)
+    for size, read in ((VOCABULARY_MAX_BYTES, VOCABULARY_MAX_BYTES), (VOCABULARY_MAX_BYTES + 1, 0)):
+        source.read_bytes = 0
+        field = Field("tokens", ValueType.ARRAY, ValueType.STRING, 1, 24, size, None)
+        assert (vocabulary_digest(source, digest_of(str(size).encode()), field) is None) is (read == 0)
+        assert source.read_bytes == read
+
+
+def test_digests_of_vocabularies_are_forgotten_before_they_are_too_many() -> None:
+    field = Field("tokens", ValueType.ARRAY, ValueType.STRING, 1, 0, 9, None)
+    source = SparseSource(b"", 9)
+    for number in range(CACHED_MAX + 1):
+        vocabulary_digest(source, digest_of(b"%d" % number), field)
+    read = source.read_bytes
+    vocabulary_digest(source, digest_of(b"%d" % CACHED_MAX), field)
+    assert source.read_bytes == read
+    vocabulary_digest(source, Digest(digest_of(b"0")), field)
+    assert source.read_bytes == read + 9
+
+
+KEYS = st.sampled_from(
+    ["general.architecture", "general.license", "tokenizer.ggml.tokens", "tokenizer.ggml.model", "general.size_label"]
+) | st.sampled_from([f"llama.{name}" for name in ("block_count", "embedding_length", "rope.freq_base", "expert_count")])
+
+
+@PATIENT
+@given(st.lists(KEYS, unique=True).flatmap(lambda keys: st.tuples(*(entries(key) for key in keys))))
+def test_no_header_makes_the_facts_raise(said: tuple[KeyValue, ...]) -> None:
+    facts = facts_of(parent_from(file_bytes(said, SMALL), "Hostile"))
+    assert facts.rope_base > 0
+    assert facts.architecture is None or isinstance(facts.architecture, str)

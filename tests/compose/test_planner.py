@@ -1,0 +1,225 @@
+"""Recipes to plans: what is done in which order, what everything comes to, and all that is wrong, at once."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from organs.registry.compose.models import Parent
+from organs.registry.compose.plan import NOT_YET, Plan
+from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.digest import digest_of
+from organs.registry.entities.finding import Severity
+from organs.registry.errors import NotComposable, NotFound
+from organs.registry.gguf import KeyValue, ValueType
+from tests.compose.memory_library import Shelf, found_organ, planned, registered
+from tests.compose.parents import made_up, model_tensors, parent_from
+from tests.gguf_files import file_bytes, text
+from tests.small_models import weights
+
+UP = "blk.0.ffn_up.weight"
+Q = "blk.1.attn_q.weight"
+
+
+@cache
+def base() -> Parent:
+    return registered(made_up(), "base")
+
+
+@cache
+def donor() -> Parent:
+    return registered(made_up(tensors=model_tensors(1)), "donor", 2)
+
+
+@cache
+def adapter() -> Parent:
+    """Adapts `UP` and `Q` at rank 4."""
+    halves = [
+        *(weights(f"{UP}.lora_a", (64, 4), 1, "F32"), weights(f"{UP}.lora_b", (4, 128), 1, "F32")),
+        *(weights(f"{Q}.lora_a", (64, 4), 2, "F32"), weights(f"{Q}.lora_b", (4, 64), 2, "F32")),
+    ]
+    entries = [
+        *(text("general.architecture", "llama"), text("general.type", "adapter"), text("adapter.type", "lora")),
+        KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 8.0),
+    ]
+    return registered(parent_from(file_bytes(entries, halves), "adapter"), "adapter", 3)
+
+
+def made(**members: object) -> Plan:
+    return planned(json.dumps({"base": "base", **members}), base(), donor(), adapter())
+
+
+def refused(plan: Plan) -> list[tuple[str, str]]:
+    return [(finding.code, finding.field) for finding in plan.refusals]
+
+
+def acts(plan: Plan) -> dict[str, tuple[str, ...]]:
+    return {part.before.name: part.acts for part in plan.parts if part.acts}
+
+
+def test_the_steps_are_done_in_one_order_grafted_then_adapted_then_purified() -> None:
+    plan = made(
+        purify={"method": "fractal", "slot": ["ffn_up", "attn_q"]},
+        adapters=[{"from": "adapter", "scale": 0.5}],
+        grafts=[{"from": "donor", "slot": "ffn_up", "blocks": 0}],
+    )
+    assert acts(plan) == {
+        UP: ("grafted", "adapter", "purified"),
+        Q: ("adapter", "purified"),
+        "blk.1.ffn_up.weight": ("purified",),
+        "blk.0.attn_q.weight": ("purified",),
+    }
+    grafted = plan.computations[UP]
+    assert grafted.source.digest == donor().by_name[UP].digest
+    assert (len(grafted.additions), grafted.additions[0].scale, grafted.additions[0].alpha) == (1, 0.5, 8.0)
+    assert [parent.label for parent in plan.parents] == ["base", "donor", "adapter"]
+
+
+def test_the_parts_are_the_bases_tensors_in_the_bases_order() -> None:
+    plan = made(grafts=[{"from": "donor", "type": "organ", "blocks": 1}])
+    assert [part.before for part in plan.parts] == list(base().parts)
+    assert [part.spec.name for part in plan.parts] == [part.name for part in base().parts]
+    grafted = [part for part in plan.parts if part.donor]
+    assert len(grafted) == 3
+    assert all(part.source == donor().by_name[part.before.name] for part in grafted)
+
+
+def test_the_size_is_known_before_anything_is_made_and_the_lock_when_it_is() -> None:
+    plan = made(adapters=[{"from": "adapter"}], accept=["likely-degraded"])
+    lock = plan.lock(dict.fromkeys(plan.computations, digest_of(b"computed")))
+    tensors = sum(-(-part.spec.size_bytes // 32) * 32 for part in plan.parts)
+    assert plan.size_bytes == len(plan.header(lock)) + tensors
+    assert {one.digest for one in lock.tensors} & {digest_of(b"computed"), NOT_YET} == {digest_of(b"computed")}
+    with pytest.raises(KeyError):
+        plan.lock()
+
+
+def test_a_base_that_is_not_there_is_no_plan() -> None:
+    with pytest.raises(NotFound):
+        plan_recipe(read_recipe("base: nobody"), Shelf((base(),)))
+
+
+def test_everything_that_is_wrong_is_found_at_once_each_at_its_field() -> None:
+    plan = made(
+        grafts=[{"from": "nobody"}, {"from": "donor", "blocks": 9}, {"where": "theta>=1"}, {"from": "base"}],
+        adapters=[{"from": "nobody"}, {"from": "donor"}],
+        purify=[{"method": "fractal", "blocks": 9}, {"method": "fractal", "where": "theta>99"}],
+        metadata={"llama.block_count": 3},
+    )
+    found = refused(plan)
+    assert set(found) >= {
+        ("unknown-donor", "grafts[0].from"),
+        ("no-such-block", "grafts[1].blocks"),
+        ("empty-query", "grafts[2].where"),
+        ("own-donor", "grafts[3]"),
+        ("unknown-adapter", "adapters[0].from"),
+        ("no-such-block", "purify[0].blocks"),
+        ("nothing-selected", "purify[1]"),
+        ("bad-metadata", "metadata.llama.block_count"),
+    }
+    assert "not-an-adapter" in {code for code, _ in found}
+    assert len(found) == len(set(plan.refusals))
+    with pytest.raises(NotComposable) as caught:
+        plan.check()
+    assert list(caught.value.refusals) == [finding.sentence for finding in plan.refusals]
+
+
+def test_a_recipe_without_a_step_has_nothing_to_do() -> None:
+    assert refused(made()) == [("nothing-to-do", "")]
+    assert refused(made(metadata={"general.name": "X"})) == [("nothing-to-do", "")]
+
+
+def test_an_organ_is_purified_once() -> None:
+    plan = made(purify=[{"method": "fractal", "slot": "ffn_up"}, {"method": "spectral", "type": "organ", "keep": 0.5}])
+    assert refused(plan) == [("overlapping-steps", "purify[1]")]
+    assert plan.computations[UP].method == "fractal"
+    assert plan.computations["blk.0.ffn_gate.weight"].method == "spectral"
+
+
+@pytest.mark.parametrize(("step", "keep"), [({}, 0.9), ({"keep": 0.5}, 0.5), ({"keep": 1}, 1.0)])
+def test_the_share_that_is_kept_stands_in_what_is_computed(step: dict[str, object], keep: float) -> None:
+    plan = made(purify={"method": "spectral", "slot": "ffn_up", "blocks": 0, **step})
+    assert plan.computations[UP].keep == keep
+    assert made(purify={"method": "fractal", "slot": "ffn_up", "blocks": 0}).computations[UP].keep is None
+
+
+def test_a_query_purifies_what_it_finds_in_the_models_that_the_organs_come_from() -> None:
+    shelf = Shelf((base(), donor()), [found_organ(donor(), donor().by_name[UP])])
+    recipe = {
+        "base": "base",
+        "grafts": [{"from": "donor", "type": "organ", "blocks": 0}],
+        "purify": {"method": "fractal", "type": "organ", "where": "theta>=1"},
+    }
+    plan = plan_recipe(read_recipe(json.dumps(recipe)), shelf)
+    assert sorted(shelf.asked) == ["model:base theta>=1", "model:donor theta>=1"]
+    assert acts(plan)[UP] == ("grafted", "purified")
+    assert acts(plan)["blk.0.ffn_gate.weight"] == ("grafted",)
+
+
+def test_an_adapter_of_another_width_is_refused_and_adds_nothing() -> None:
+    wide = made_up("base", tensors=model_tensors(width=32))
+    plan = planned('{"base": "base", "adapters": [{"from": "adapter"}]}', wide, adapter())
+    assert "adapter-misfit" in {code for code, _ in refused(plan)}
+    assert plan.computations == {}
+
+
+def test_what_cannot_be_written_in_its_own_type_is_encoded_as_asked_and_told() -> None:
+    dtypes = {"blk.0.ffn_up.weight": "Q4_K", "blk.1.ffn_up.weight": "Q4_K"}
+    coarse = made_up("base", tensors=model_tensors(width=256, blocks=2, dtypes=dtypes))
+    for encode, dtype in ((None, "Q8_0"), ("F16", "F16")):
+        recipe = {"base": "base", "purify": {"method": "fractal", "slot": "ffn_up"}}
+        plan = planned(json.dumps(recipe | ({"encode": encode} if encode else {})), coarse)
+        assert {part.spec.dtype.name for part in plan.parts if part.computation} == {dtype}
+        (told,) = (finding for finding in plan.findings if finding.code == "encoded-again")
+        assert (told.severity, told.organs) == (Severity.INFO, tuple(dtypes))
+
+
+def test_what_cannot_be_read_is_told_in_the_order_of_the_file() -> None:
+    dtypes = {f"blk.{block}.ffn_{way}.weight": "I32" for block in (0, 1) for way in ("gate", "up", "down")}
+    plan = planned(
+        '{"base": "base", "purify": {"method": "fractal", "type": "organ"}}',
+        made_up("base", tensors=model_tensors(dtypes=dtypes)),
+    )
+    told = [finding.organs[0] for finding in plan.refusals if finding.code == "dtype-refused"]
+    assert told == list(dtypes)
+
+
+def test_the_same_adapter_twice_is_added_twice() -> None:
+    plan = made(adapters=[{"from": "adapter", "scale": 1}, {"from": "adapter", "scale": -0.5}])
+    assert [addition.scale for addition in plan.computations[UP].additions] == [1.0, -0.5]
+    assert [parent.label for parent in plan.parents] == ["base", "adapter"]
+
+
+def test_a_warning_that_is_accepted_no_longer_stands_in_the_way() -> None:
+    graft = [{"from": "donor", "type": "organ", "blocks": 1}]
+    plan = made(grafts=graft)
+    codes = {finding.code for finding in plan.unaccepted}
+    assert codes
+    assert not plan.can_be_made
+    with pytest.raises(NotComposable) as caught:
+        plan.check()
+    assert caught.value.unaccepted == tuple(sorted(codes))
+    again = made(grafts=graft, accept=sorted(codes))
+    assert again.can_be_made
+    assert set(again.findings) == set(plan.findings), "what is accepted is still told"
+    again.check()
+
+
+def test_acceptances_and_a_name_change_nothing_of_the_lock() -> None:
+    graft = [{"from": "donor", "type": "organ", "blocks": 1}]
+    one = made(grafts=graft)
+    two = made(grafts=graft, accept=["unrelated-lineage"], name="local/else")
+    assert one.lock().id == two.lock().id
+    assert one.lock().id != made(grafts=graft, metadata={"acme.x": 1}).lock().id
+
+
+def test_a_purification_without_a_selection_means_the_feed_forward() -> None:
+    plain, named = (made(purify=[{"method": "fractal", **more}]) for more in ({}, {"type": "organ"}))
+    assert plain.recipe.purify[0].selection.types == (), "as it was written"
+    assert plain.computations == named.computations != {}
+    assert {part.before.place.type.value for part in plain.parts if part.acts} == {"organ"}
+    by_blocks = made(purify=[{"method": "fractal", "blocks": 1}])
+    assert {part.before.place.type.value for part in by_blocks.parts if part.acts} == {"organ"}

@@ -1,0 +1,254 @@
+"""Which donor's organ takes which place: whole groups, one model a group, the best weakest organ, and never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import pytest
+
+from organs.registry.compose import planner
+from organs.registry.compose.models import (
+    Parent,
+    Part,
+)
+from organs.registry.compose.planner import (
+    Chosen,
+    choose,
+    query_of,
+)
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.errors import CorruptBlob
+from tests.compose.memory_library import Shelf, found_organ, registered
+from tests.compose.parents import made_up, model_tensors
+
+WAYS = ("gate", "up", "down")
+
+
+@cache
+def base() -> Parent:
+    return registered(made_up(), "local/base@1")
+
+
+@cache
+def donor(seed: int = 1, without: tuple[str, ...] = ()) -> Parent:
+    tensors = model_tensors(seed, without=without)
+    return registered(made_up(tensors=tensors), f"local/d{seed}@1", seed + 1)
+
+
+def ffn(block: int, *ways: str) -> list[str]:
+    """The names of the feed-forward organs of a block."""
+    return [f"blk.{block}.ffn_{way}.weight" for way in ways or WAYS]
+
+
+def chosen(recipe: str, *donors: Parent, order: Sequence[tuple[Parent, str]] = ()) -> Chosen:
+    """What the grafts `recipe`, in YAML, come to; a query finds the organs in `order`."""
+    return choose(base(), _recipe(recipe), Shelf((base(), *donors), [found_organ(*_part(*one)) for one in order]))
+
+
+def _recipe(grafts: str) -> Recipe:
+    return read_recipe(f"base: {base().label}\ngrafts: {grafts}")
+
+
+def _part(parent: Parent, name: str) -> tuple[Parent, Part]:
+    return parent, parent.by_name[name]
+
+
+def taken(made: Chosen) -> dict[str, str]:
+    """Which place is taken by whom."""
+    return {one.before.name: one.donor.label for one in made.replacements}
+
+
+def codes(made: Chosen) -> list[tuple[str, str, str]]:
+    return [(finding.severity.value, finding.code, finding.field) for finding in made.findings]
+
+
+def test_a_donor_gives_what_is_selected_and_nothing_else() -> None:
+    made = chosen("[{from: local/d1@1, type: organ, blocks: 1}]", donor())
+    assert taken(made) == dict.fromkeys(ffn(1), "local/d1@1")
+    assert all(one.after == donor().by_name[one.before.name] for one in made.replacements)
+    assert not any(one.by_slot for one in made.replacements)
+    assert made.findings == []
+
+
+def test_what_is_named_by_slot_may_be_taken_apart() -> None:
+    made = chosen("[{from: local/d1@1, slot: ffn_up, blocks: 0}]", donor())
+    assert [(one.before.name, one.by_slot) for one in made.replacements] == [("blk.0.ffn_up.weight", True)]
+
+
+def test_without_a_selection_everything_is_taken() -> None:
+    assert taken(chosen("[{from: local/d1@1}]", donor())).keys() == base().by_name.keys()
+
+
+def test_the_base_gives_nothing_to_itself_under_whatever_name() -> None:
+    twin = registered(made_up(), "local/twin@1")
+    for label in (base().label, twin.label):
+        made = chosen(f"[{{from: {label}, type: organ}}]", twin)
+        assert (taken(made), codes(made)) == ({}, [("refuse", "own-donor", "grafts[0]")])
+
+
+@pytest.mark.parametrize(
+    ("graft", "code", "field"),
+    [
+        ("{from: local/nobody}", "unknown-donor", "grafts[0].from"),
+        ("{from: local/d1@1, blocks: 7-9}", "no-such-block", "grafts[0].blocks"),
+        ("{from: local/d1@1, slot: ssm_a}", "nothing-selected", "grafts[0]"),
+        ("{where: 'theta>=1', blocks: 7}", "no-such-block", "grafts[0].blocks"),
+        ("{where: 'theta>=1'}", "empty-query", "grafts[0].where"),
+    ],
+)
+def test_a_graft_of_nothing_is_refused_where_it_stands(graft: str, code: str, field: str) -> None:
+    made = chosen(f"[{graft}]", donor())
+    assert (taken(made), codes(made)) == ({}, [("refuse", code, field)])
+
+
+@pytest.mark.parametrize("blocks", ["2-5", "1-2", "[0, 2]", "0-999"])
+def test_blocks_that_the_base_lacks_are_refused_with_those_that_it_has(blocks: str) -> None:
+    made = chosen(f"[{{from: local/d1@1, blocks: {blocks}}}]", donor())
+    assert (taken(made), codes(made)) == ({}, [("refuse", "no-such-block", "grafts[0].blocks")])
+    assert made.findings[0].sentence.endswith("; its blocks are 0-1.")
+
+
+def test_a_slot_that_the_base_lacks_is_told_with_the_nearest_that_it_has() -> None:
+    (finding,) = chosen("[{from: local/d1@1, slot: fnn_up}]", donor()).findings
+    assert finding.sentence == "local/base@1 has no organ in this selection; did you mean ffn_up?"
+
+
+def test_two_grafts_never_take_one_place_and_the_first_stays() -> None:
+    made = chosen("[{from: local/d1@1, type: organ}, {from: local/d2@1, slot: ffn_up}]", donor(), donor(2))
+    assert set(taken(made).values()) == {"local/d1@1"}
+    (finding,) = made.findings
+    assert (finding.code, finding.field) == ("overlapping-grafts", "grafts[1]")
+    assert finding.organs == (*ffn(0, "up"), *ffn(1, "up"))
+    assert "Both grafts[1] and grafts[0] replace" in finding.sentence
+
+
+def test_a_whole_donor_without_a_selected_organ_is_refused_and_a_part_of_one_gives_what_it_has() -> None:
+    whole = donor(1, tuple(ffn(1, "down")))
+    made = chosen("[{from: local/d1@1, type: organ}]", whole)
+    assert codes(made) == [("refuse", "organ-absent", "grafts[0]")]
+    part = Parent(*(whole.label, whole.header, whole.source, whole.header_digest, whole.parts), complete=False)
+    made = chosen("[{from: local/d1@1, type: organ}]", part)
+    assert codes(made) == [("info", "kept-organs", "grafts[0]")]
+    assert taken(made).keys() == {*ffn(0), *ffn(1, "gate", "up")}
+
+
+def test_what_the_base_has_no_place_for_is_refused() -> None:
+    more = model_tensors(1, more=[("blk.1.ffn_norm_exps.weight", (64,))])
+    surplus = registered(made_up(tensors=more), "local/d1@1", 2)
+    made = chosen("[{from: local/d1@1, blocks: 1}]", surplus)
+    assert ("refuse", "slot-absent", "grafts[0]") in codes(made)
+    assert [finding.organs for finding in made.findings] == [("blk.1.ffn_norm_exps.weight",)]
+
+
+def test_a_donor_without_any_of_it_is_refused() -> None:
+    nothing = donor(1, (*ffn(0), *ffn(1)))
+    made = chosen("[{from: local/d1@1, type: organ}]", nothing)
+    assert codes(made) == [("refuse", "nothing-to-graft", "grafts[0]")]
+
+
+def test_of_a_query_the_model_wins_whose_weakest_organ_ranks_best() -> None:
+    one, two = donor(1), donor(2)
+    order = [
+        *((one, name) for name in ffn(0, "gate", "up")),  # the best two, and the worst
+        *((two, name) for name in ffn(0)),
+        (one, ffn(0, "down")[0]),
+    ]
+    made = chosen("[{where: 'type:organ', blocks: 0}]", one, two, order=order)
+    assert taken(made) == dict.fromkeys(ffn(0), "local/d2@1")
+
+
+def test_of_two_that_tie_the_one_wins_that_the_query_finds_first() -> None:
+    one, two = donor(1), donor(2)
+    for first, second in ((one, two), (two, one)):
+        order = [(model, name) for name in ffn(0) for model in (first, second)]
+        made = chosen("[{where: 'type:organ', blocks: 0}]", one, two, order=order)
+        assert set(taken(made).values()) == {first.label}
+
+
+def test_every_group_has_its_own_winner_and_is_never_mixed() -> None:
+    one, two = donor(1), donor(2)
+    order = [*((one, name) for name in ffn(0)), *((two, name) for name in (*ffn(1), *ffn(0)))]
+    made = chosen("[{where: 'type:organ'}]", one, two, order=order)
+    assert taken(made) == dict.fromkeys(ffn(0), "local/d1@1") | dict.fromkeys(ffn(1), "local/d2@1")
+    assert made.findings == []
+
+
+def test_a_group_that_no_model_brings_in_full_stays_and_is_told() -> None:
+    one, two = donor(1), donor(2)
+    order = [*((one, name) for name in (*ffn(0), *ffn(1, "gate", "up"))), (two, ffn(1, "down")[0])]
+    made = chosen("[{where: 'type:organ'}]", one, two, order=order)
+    assert taken(made) == dict.fromkeys(ffn(0), "local/d1@1")
+    (finding,) = made.findings
+    assert (finding.code, finding.organs) == ("kept-organs", tuple(ffn(1)))
+
+
+def test_what_is_found_but_never_whole_is_an_empty_query() -> None:
+    one = donor(1)
+    made = chosen("[{where: 'type:organ', blocks: 0}]", one, order=[(one, name) for name in ffn(0, "gate", "up")])
+    (finding,) = made.findings
+    assert (finding.code, taken(made)) == ("empty-query", {})
+    assert "finds 2 organs, but no complete group" in finding.sentence
+
+
+def test_an_organ_that_is_the_bases_own_already_completes_a_group() -> None:
+    # A search by fits: leaves it out, for there is nothing to be gained by it.
+    shared = {spec.name: (spec, data) for spec, data in model_tensors()}[ffn(0, "down")[0]]
+    tensors = [shared if spec.name == shared[0].name else (spec, data) for spec, data in model_tensors(1)]
+    kin = registered(made_up(tensors=tensors), "local/kin@1", 2)
+    made = chosen("[{where: 'type:organ', blocks: 0}]", kin, order=[(kin, name) for name in ffn(0, "gate", "up")])
+    assert taken(made) == dict.fromkeys(ffn(0), "local/kin@1")
+
+
+def test_types_that_the_query_leaves_out_are_no_losses() -> None:
+    one = donor(1)
+    made = chosen("[{where: 'type:organ'}]", one, order=[(one, name) for name in (*ffn(0), *ffn(1))])
+    assert len(made.replacements) == 6
+    assert made.findings == []
+
+
+def test_a_query_that_finds_too_much_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "EXAMINED_MAX", 3)
+    one, two = donor(1), donor(2)
+    order = [(one, name) for name in ffn(0)] + [(two, name) for name in ffn(1)]
+    made = chosen("[{where: 'type:organ', blocks: 0}]", one, two, order=order)
+    assert taken(made) == dict.fromkeys(ffn(0), "local/d1@1")
+    assert codes(made) == [("info", "query-cut", "grafts[0].where")]
+
+
+def test_the_query_asks_for_what_fits_the_base_and_what_is_selected() -> None:
+    recipe = _recipe("[{where: 'theta>=1 coder', type: [organ, norm], slot: ffn_*, blocks: [0, 1], sort: -spectral}]")
+    asked = query_of(base(), recipe.grafts[0])
+    assert asked == ("theta>=1 coder fits:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-1 sort:-spectral")
+    shelf = Shelf((base(),))
+    choose(base(), recipe, shelf)
+    assert shelf.asked == [asked]
+
+
+def test_a_blob_that_cannot_be_read_is_no_finding() -> None:
+    class Broken(Shelf):
+        def parent(self, text: str) -> Parent:
+            raise CorruptBlob("of the header", "a bit is wrong")
+
+    with pytest.raises(CorruptBlob):
+        choose(base(), _recipe("[{from: x}]"), Broken(()))
+
+
+def test_no_more_organs_are_looked_at_than_decide_all_groups_that_the_query_may_find() -> None:
+    order = [(donor(), name) for block in range(2) for name in ffn(block)]
+    shelf = Shelf((base(), donor()), [found_organ(*_part(*one)) for one in (*order, *order)])
+    looked_at = []
+
+    class Counting(Shelf):
+        def organs(self, query: str) -> Iterator[PlacedOrgan]:
+            for organ in shelf.organs(query):
+                looked_at.append(organ)
+                yield organ
+
+    for grafts in ("[{where: 'type:organ', blocks: 0-1}]", "[{where: 'theta>=1', type: organ, blocks: 0-1}]"):
+        looked_at.clear()
+        made = choose(base(), _recipe(grafts), Counting(shelf.parents))
+        assert taken(made) == dict.fromkeys([*ffn(0), *ffn(1)], "local/d1@1")
+        assert len(looked_at) == len(order)

@@ -1,0 +1,161 @@
+"""Predictions of plans: what is known before anything is computed, what is warned of, and what is kept in the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from organs.registry.catalog.queries.chimeras import chimera_of
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.compose.build import make
+from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.planner import (
+    ACCURACY,
+    changes_of,
+    plan_recipe,
+    predicted,
+)
+from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.entities.finding import Severity
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from tests.registry_templates import Homes, shipped
+
+ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
+A, CODE, STEP_100, B, LORA = (
+    f"Zoo-{name}"
+    for name in ("A-2M-v1.0-F16", "A-2M-Code-v1.0-F16", "A-2M-v0.1-Q8_0", "B-2M-v1.0-Q8_0", "A-2M-Code-LoRA-v1.0-F32")
+)
+
+
+@pytest.fixture(scope="module")
+def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    """A registry with some of the zoo."""
+    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as opened:
+        yield opened
+
+
+def plan(kin: LocalRegistry, **steps: Any) -> Plan:
+    """The plan of a recipe for A with these steps."""
+    with kin.catalog.reading() as session:
+        recipe = read_recipe(json.dumps({"base": A, **steps}))
+        return plan_recipe(recipe, RegisteredLibrary(session, kin.blobs))
+
+
+def grafted(kin: LocalRegistry, donor: str, **more: Any) -> Plan:
+    return plan(kin, grafts=[{"from": donor, "type": "organ", **more}])
+
+
+def purified(kin: LocalRegistry, **how: Any) -> Plan:
+    return plan(kin, purify={"type": "organ", **how})
+
+
+def warned(found: Plan) -> set[str]:
+    return {finding.code for finding in found.findings if finding.severity is Severity.WARN}
+
+
+def kept(kin: LocalRegistry, found: Plan) -> dict[str, Any]:
+    """What is stored of the prediction once the plan was made."""
+    model = make(kin.catalog, kin.blobs, found).model
+    with kin.catalog.reading() as session:
+        chimera = chimera_of(session, model_by_name(session, parse_model_name(model)).id)
+        assert chimera is not None
+        stored: dict[str, Any] = json.loads(chimera.prediction)
+    return stored
+
+
+def test_a_graft_from_a_fine_tune_is_warned_of_nothing(kin: LocalRegistry) -> None:
+    found = grafted(kin, CODE)
+    assert warned(found) == set()
+    assert found.prediction.usable
+    assert not found.prediction.provisional
+
+
+def test_kin_that_will_not_work_is_warned_of(kin: LocalRegistry) -> None:
+    found = grafted(kin, STEP_100)
+    assert warned(found) == {"likely-degraded"}
+    (finding,) = found.unaccepted
+    assert finding.sentence.startswith("Likely not usable: more than 3 times the perplexity of the base")
+    assert ACCURACY in finding.sentence
+
+
+def test_strangers_are_warned_of_once(kin: LocalRegistry) -> None:
+    assert warned(grafted(kin, B)) == {"unrelated-lineage"}
+    assert grafted(kin, B, blocks=3).prediction.usable is False
+
+
+def test_what_purifying_costs_is_estimated_before_it_is_done(kin: LocalRegistry) -> None:
+    light, deep = purified(kin, method="spectral", keep=0.99), purified(kin, method="spectral", keep=0.5)
+    for found in (light, deep):
+        assert found.prediction.provisional
+        assert found.prediction.uncounted == 0
+        assert found.prediction.theta_after is None
+        assert "before organs are computed" in found.prediction.sentence
+    assert (light.prediction.score or 0) > (deep.prediction.score or 0)
+    assert (warned(light), warned(deep)) == (set(), {"likely-degraded"})
+    assert warned(purified(kin, method="spectral")) == set()
+
+
+def test_norms_lose_little_by_purifying_because_they_are_mostly_their_mean(kin: LocalRegistry) -> None:
+    found = plan(kin, purify={"type": "norm", "method": "spectral", "keep": 0.5}).prediction
+    assert found.recovered is None
+    assert found.loss is not None
+    assert 0.0 < found.loss < 0.05
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"adapters": [{"from": LORA}]},
+        {"adapters": [{"from": LORA, "scale": -2}]},
+        {"purify": {"type": "organ", "method": "spectral"}},
+        {"purify": {"type": "skeleton", "method": "fractal"}},
+        {"grafts": [{"from": CODE, "type": "organ"}], "adapters": [{"from": LORA}]},
+        {"adapters": [{"from": LORA}], "purify": {"type": "organ", "method": "spectral", "keep": 0.95}},
+    ],
+    ids=lambda steps: "-".join(steps),
+)
+def test_the_estimate_is_near_what_is_measured_and_only_that_is_kept(kin: LocalRegistry, steps: dict[str, Any]) -> None:
+    found = plan(kin, **steps)
+    stored = kept(kin, found)
+    assert (found.prediction.provisional, stored["provisional"]) == (True, False)
+    assert stored["loss"] == pytest.approx(found.prediction.loss, rel=0.3)
+    assert stored["recovered"] == pytest.approx(found.prediction.recovered)
+    assert stored["theta_after"] is not None
+    assert "before organs are computed" not in stored["sentence"]
+
+
+def test_what_was_computed_before_is_measured_all_the_same(kin: LocalRegistry) -> None:
+    found = plan(kin, adapters=[{"from": LORA, "scale": 0.5}], name="local/first")
+    again = replace(found, recipe=replace(found.recipe, name="local/second"))
+    assert kept(kin, found) == kept(kin, again)
+
+
+def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegistry) -> None:
+    found = plan(kin, adapters=[{"from": LORA}])
+    bare = [
+        replace(
+            part,
+            adapters=tuple(
+                replace(one, parts=tuple(replace(half, mean=None) for half in one.parts)) for one in part.adapters
+            ),
+        )
+        for part in found.parts
+    ]
+    prediction = predicted(bare)
+    assert prediction.uncounted == len(found.computations)
+    assert prediction.loss is None
+
+
+def test_what_the_donor_has_just_like_the_base_is_no_change(kin: LocalRegistry) -> None:
+    found = plan(kin, grafts=[{"from": CODE, "slot": "ffn_up", "blocks": 1}])
+    (change,) = changes_of(found.parts)
+    assert change.before.name == "blk.1.ffn_up.weight"
+    same = [replace(part, source=part.before) for part in found.parts]
+    assert changes_of(same) == []

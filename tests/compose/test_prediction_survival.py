@@ -1,0 +1,184 @@
+"""Survival: what is told by correlations and moments of the organs that change, whatever of them is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from organs.registry.anatomy import OrganType, place_of
+from organs.registry.compose.models import Part
+from organs.registry.compose.prediction import (
+    ENERGY_MAX,
+    Change,
+    Group,
+    groups_of,
+    moved_energy,
+    part_correlation,
+)
+from organs.registry.digest import digest_of
+from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.quants import quantize
+from organs.registry.measure import measure
+from tests.random_files import PATIENT
+
+F32 = dtype_by_name("F32")
+MATRIX, VECTOR = (64, 48), (300,)
+
+
+def normal(seed: int, size: int = 64 * 48) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(size)
+
+
+def part(values: np.ndarray, name: str = "blk.1.ffn_gate.weight", shape: tuple[int, ...] = MATRIX) -> Part:
+    """A measured tensor of these values."""
+    data = quantize(values.astype(np.float32), F32)
+    found = measure(lambda at, size: data[at : at + size], shape, F32)
+    measured = (found.theta, found.spectral_signal, found.fingerprint, found.mean, found.standard_deviation)
+    return Part(name, place_of(name), F32, shape, digest_of(data), *measured)
+
+
+def grafted(before: Part, source: Part) -> Change:
+    return Change(before, source, source)
+
+
+def only(*changes: Change) -> Group:
+    (group,) = groups_of(changes)
+    return group
+
+
+def test_what_is_much_alike_survives() -> None:
+    own = normal(0)
+    group = only(grafted(part(own), part(own + 0.1 * normal(1))))
+    assert group.survival == pytest.approx(1 / math.sqrt(1.01), abs=0.02)
+    assert (group.organs, group.uncounted, group.distortion) == (1, 0, 0.0)
+
+
+def test_a_stranger_does_not_survive() -> None:
+    assert only(grafted(part(normal(0)), part(normal(1)))).survival == pytest.approx(0.0, abs=0.2)
+
+
+def test_a_mirrored_organ_has_no_survival_below_nothing() -> None:
+    group = only(grafted(part(normal(0)), part(-normal(0))))
+    assert group.similarity == pytest.approx(-1.0, abs=0.01)
+    assert group.survival == 0.0
+
+
+def test_scales_multiply_within_a_group_and_growing_does_no_harm() -> None:
+    own, other = normal(0), normal(1)
+    up = "blk.1.ffn_up.weight"
+    small = [grafted(part(own), part(0.5 * own)), grafted(part(other, up), part(0.5 * other, up))]
+    assert only(*small).survival == pytest.approx(0.25, abs=0.01)
+    assert only(grafted(part(own), part(3.0 * own))).survival == pytest.approx(1.0, abs=0.01)
+
+
+def test_zeros_leave_nothing_although_they_have_no_correlation() -> None:
+    assert only(grafted(part(normal(0)), part(np.zeros(64 * 48)))).survival == 0.0
+
+
+def test_what_stands_where_nothing_was_is_not_counted() -> None:
+    group = only(grafted(part(np.zeros(64 * 48)), part(normal(0))))
+    assert (group.survival, group.uncounted) == (None, 1)
+
+
+def test_without_fingerprints_nothing_is_counted() -> None:
+    before, after = (replace(part(normal(seed)), fingerprint=None) for seed in (0, 1))
+    group = only(grafted(before, after))
+    assert (group.survival, group.uncounted, group.distortion) == (None, 1, 0.0)
+
+
+def test_groups_are_types_in_blocks_of_a_tower() -> None:
+    names = (
+        "blk.1.ffn_up.weight",
+        "blk.1.ffn_down.weight",
+        "blk.1.attn_q.weight",
+        "v.blk.1.ffn_up.weight",
+        "blk.0.ffn_up.weight",
+    )
+    changes = [grafted(part(normal(0), name), part(normal(1), name)) for name in names]
+    found = [(group.type.value, group.tower, group.block, group.organs) for group in groups_of(changes)]
+    assert found == [
+        ("organ", "text", 1, 2),
+        ("skeleton", "text", 1, 1),
+        ("organ", "vision", 1, 1),
+        ("organ", "text", 0, 1),
+    ]
+
+
+def test_vectors_count_by_the_energy_that_moves_and_only_where_no_matrix_changes() -> None:
+    name = "blk.1.ffn_norm.weight"
+    ones = np.ones(300)
+    before, after = part(ones, name, VECTOR), part(1.5 * ones, name, VECTOR)
+    alone = only(grafted(before, after))
+    assert (alone.type, alone.survival) == (OrganType.NORM, None)
+    assert alone.distortion == pytest.approx(0.25)
+    bias = (
+        replace(before, name="b", place=place_of("blk.1.ffn_up.bias")),
+        replace(after, place=place_of("blk.1.ffn_up.bias")),
+    )
+    with_matrix = only(grafted(*bias), grafted(part(normal(0)), part(normal(0) + 0.1 * normal(1))))
+    assert (with_matrix.organs, with_matrix.distortion) == (2, 0.0)
+
+
+def test_the_energy_that_moves_is_that_of_the_difference() -> None:
+    first, second = 2.0 + normal(0), 1.5 + 0.6 * normal(0) + 0.4 * normal(1)
+    one, other = part(first), part(second)
+    true = float(((second - first) ** 2).sum() / (first**2).sum())
+    assert moved_energy(one, other, float(np.corrcoef(first, second)[0, 1])) == pytest.approx(true, rel=1e-3)
+    found = part_correlation(one, other)
+    assert found is not None
+    assert moved_energy(one, other, found) == pytest.approx(true, rel=0.2)
+    assert (moved_energy(one, other, None) or 0.0) < true
+
+
+def test_computing_counts_what_was_measured_before_what_was_estimated() -> None:
+    own = part(normal(0))
+    after = part(normal(0) + 0.3 * normal(1))
+    assert only(Change(own, own, None, 0.5)).distortion == 0.5
+    assert only(Change(own, own, after, 0.5)).distortion == pytest.approx(0.09, rel=0.25)
+    assert only(Change(own, own, replace(after, fingerprint=None), 0.5)).distortion == 0.5
+    assert only(Change(own, own, None, None)).uncounted == 1
+    assert only(Change(own, own, None, math.inf)).uncounted == 1
+
+
+_NUMBERS = st.none() | st.floats() | st.floats(0, 1e-300) | st.floats(0, 2)
+_FINGERPRINTS = st.none() | st.binary(min_size=256, max_size=256) | st.just(bytes(256))
+_PLACES = st.sampled_from([place_of(name) for name in ("blk.1.ffn_gate", "blk.1.ffn_norm", "token_embd", "strange")])
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Part:
+    """Anything that might stand in a catalog, and much that cannot."""
+    shape = draw(st.sampled_from((MATRIX, (1,), (7, 3), VECTOR, (64, 48, 1))))
+    digest = digest_of(draw(st.sampled_from((b"", b"a", b"b"))))
+    place = draw(_PLACES)
+    theta, spectral = draw(st.none() | st.floats(0, 90)), draw(st.none() | st.floats(0, 1))
+    return Part(
+        place.slot, place, F32, shape, digest, theta, spectral, draw(_FINGERPRINTS), draw(_NUMBERS), draw(_NUMBERS)
+    )
+
+
+@st.composite
+def any_changes(draw: st.DrawFn) -> list[Change]:
+    """Up to six changes, some of them computed, some not yet."""
+    found = []
+    for _ in range(draw(st.integers(0, 6))):
+        before, source = draw(parts()), draw(parts())
+        after = draw(st.sampled_from((source, None)) | parts())
+        found.append(Change(before, source, after, draw(_NUMBERS)))
+    return found
+
+
+@PATIENT
+@given(any_changes())
+def test_whatever_was_measured_a_group_is_within_bounds(changes: list[Change]) -> None:
+    groups = groups_of(changes)
+    assert sum(group.organs for group in groups) == len(changes)
+    for group in groups:
+        assert 0 <= group.uncounted <= group.organs
+        assert 0.0 <= group.distortion <= ENERGY_MAX
+        assert group.survival is None or 0.0 <= group.survival <= 1.0

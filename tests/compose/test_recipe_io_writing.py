@@ -1,0 +1,114 @@
+"""A recipe that is written reads back the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+
+from organs.registry.compose import document
+from organs.registry.compose.recipe import (
+    AdapterMerge,
+    Graft,
+    MetadataChange,
+    Purification,
+    PurifyMethod,
+    Recipe,
+    Selection,
+)
+from organs.registry.compose.recipe_io import (
+    read_recipe,
+    recipe_json,
+    recipe_values,
+    recipe_yaml,
+)
+from tests.compose.random_recipes import MISREAD, recipes
+from tests.random_files import PATIENT
+
+FULL = Recipe(
+    base="acme/tiny-base",
+    grafts=(
+        Graft(Selection(types=("organ",), blocks=((2, 5),)), donor="acme/tiny-code"),
+        Graft(Selection(slots=("ffn_*",), blocks=((0, 0), (2, 3))), where="theta>=45", sort="-theta"),
+    ),
+    adapters=(AdapterMerge("acme/tiny-lora", 0.8), AdapterMerge("acme/other")),
+    purify=(Purification(Selection(blocks=((5, 5),)), PurifyMethod.SPECTRAL, where="theta<20", keep=0.9),),
+    encode="F16",
+    accept=("unrelated-lineage",),
+    metadata=(
+        MetadataChange("general.name", "Tiny Chimera"),
+        MetadataChange("general.tags", ("a", "no")),
+        MetadataChange("acme.count", 3),
+    ),
+    name="acme/chimera",
+)
+
+
+@PATIENT
+@given(recipes())
+def test_a_recipe_reads_back_from_yaml_and_from_json_as_it_was(recipe: Recipe) -> None:
+    # Compared as text: 1, 1.0 and True are equal, and not the same.
+    assert repr(read_recipe(recipe_yaml(recipe))) == repr(recipe)
+    assert repr(read_recipe(recipe_json(recipe))) == repr(recipe)
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
+def test_both_parsers_of_yaml_read_back_what_is_misread_easily(loader: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "_LOADER", loader)
+    texts = (*MISREAD, "", " a", "\x85", "a\x85b", "\u2028", "a\n\n b\n", "\ufeff", "😀", "\x7f'", "a\r\nb")
+    keys = tuple(MetadataChange(text, text) for text in MISREAD)
+    recipe = Recipe(base="no", metadata=(*keys, MetadataChange("texts", texts)))
+    for one in (recipe, FULL):
+        assert read_recipe(recipe_yaml(one).encode()) == one
+
+
+def test_any_reader_of_yaml_sees_the_same_values() -> None:
+    assert yaml.safe_load(recipe_yaml(FULL)) == recipe_values(FULL) == json.loads(recipe_json(FULL))
+
+
+def test_yaml_is_written_as_people_write_it() -> None:
+    assert recipe_yaml(FULL) == (
+        "base: acme/tiny-base\n"
+        "name: acme/chimera\n"
+        "grafts:\n"
+        "  - from: acme/tiny-code\n"
+        "    type: organ\n"
+        "    blocks: 2-5\n"
+        "  - where: theta>=45\n"
+        "    sort: -theta\n"
+        "    slot: ffn_*\n"
+        "    blocks: [0, 2-3]\n"
+        "adapters:\n"
+        "  - from: acme/tiny-lora\n"
+        "    scale: 0.8\n"
+        "  - from: acme/other\n"
+        "purify:\n"
+        "  method: spectral\n"
+        "  where: theta<20\n"
+        "  blocks: 5\n"
+        "  keep: 0.9\n"
+        "encode: F16\n"
+        "accept: [unrelated-lineage]\n"
+        "metadata:\n"
+        "  general.name: Tiny Chimera\n"
+        "  general.tags: [a, 'no']\n"
+        "  acme.count: 3\n"
+    )
+
+
+def test_what_is_the_default_is_left_out() -> None:
+    assert recipe_values(Recipe(base="a")) == {"base": "a"}
+    assert recipe_json(Recipe(base="a")) == '{\n  "base": "a"\n}\n'
+    assert recipe_yaml(Recipe(base="a")) == "base: a\n"
+
+
+def test_two_purifications_are_a_list() -> None:
+    steps = tuple(Purification(Selection(), method) for method in PurifyMethod)
+    assert recipe_values(Recipe(base="a", purify=steps))["purify"] == [{"method": "spectral"}, {"method": "fractal"}]
+
+
+def test_a_number_that_is_none_cannot_be_written_as_json() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        recipe_json(Recipe(base="a", adapters=(AdapterMerge("b", float("nan")),)))

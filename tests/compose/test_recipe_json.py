@@ -1,0 +1,25 @@
+"""Recipes as the catalog keeps them: nothing is lost, and no limit on texts from outside stands in the way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from organs.registry.compose.document import TEXT_MAX_BYTES
+from organs.registry.compose.recipe import (
+    MetadataChange,
+    Recipe,
+    recipe_from_json,
+    recipe_to_json,
+)
+from tests.compose.random_recipes import recipes
+
+
+@given(recipes())
+def test_a_recipe_that_was_kept_is_the_recipe(recipe: Recipe) -> None:
+    assert recipe_from_json(recipe_to_json(recipe)) == recipe
+
+
+def test_a_recipe_that_is_longer_as_it_is_kept_than_any_text_from_outside_is_read_back() -> None:
+    long = Recipe("a/base", metadata=(MetadataChange("general.tags", ("x" * 1000,) * 1000),))
+    assert len(recipe_to_json(long)) > TEXT_MAX_BYTES
+    assert recipe_from_json(recipe_to_json(long)) == long

@@ -1,0 +1,20 @@
+"""One lock, one file: in whichever order a registry took its models in, on whichever processor organs are computed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.compose.reproducible_chimera import MODELS, made_in
+from tests.transform.test_reproducible import OLD, ROOT
+
+
+def test_two_registries_make_the_same_bytes_whatever_came_in_first_and_on_an_old_processor(tmp_path: Path) -> None:
+    here = made_in(tmp_path / "here", [*MODELS])
+    command = [sys.executable, "-m", "tests.compose.reproducible_chimera", str(tmp_path / "there"), *reversed(MODELS)]
+    environment = {**os.environ, **OLD}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == here
+    assert len(set(here)) == 12

@@ -1,0 +1,280 @@
+"""What the tests of faults share: a model with blobs in files and in rows, a disk and a catalog that fail on demand."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from organs.ingest.service import IngestReport, always, ingest_model
+from organs.ingest.sources import ModelSource
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_after,
+)
+from organs.registry.catalog.queries.reports import (
+    counted_totals,
+    running_totals,
+)
+from organs.registry.catalog.register.organs import (
+    begin_ingest,
+    end_ingest,
+    record_blobs,
+)
+from organs.registry.catalog.tables import Blob, Ingest, Model
+from organs.registry.local import LocalRegistry
+from organs.registry.names import ModelName
+from organs.registry.settings import GRACE
+from organs.registry.store import BlobStore, StoredBlob
+from organs.registry.store.files import Files
+from organs.registry.upkeep import Share, SweepReport, VerifyReport, sweep, take_back, verify
+from tests.gguf_files import file_bytes
+from tests.small_models import block_metadata, block_tensors, token_array
+
+EVERYTHING = Share(1, 1)
+LARGE, SMALL = 80_000, 1000
+"""Plain sizes of a blob in a file and of one in a row."""
+NAME = ModelName("local", "little")
+CALLS = (
+    "make_folder",
+    "create",
+    "create_direct",
+    "truncate",
+    "write_at",
+    "make_read_only",
+    "sync",
+    "close",
+    "rename",
+    "sync_folder",
+    "unlink",
+    "open_to_read",
+    "size",
+    "read_at",
+    "free_bytes",
+)
+"""The methods of `Files` that the store calls."""
+
+
+def model_bytes(seed: int = 0, blocks: int = 1, width: int = 256) -> bytes:
+    """A model whose matrices are files of the store, and whose norms, embedding and vocabulary are rows."""
+    tokens = token_array([b"token %d" % index for index in range(600)])
+    return file_bytes([*block_metadata(blocks=blocks), tokens], block_tensors(blocks, width, seed))
+
+
+def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
+    """`model_bytes` in the file `path`."""
+    path.write_bytes(model_bytes(seed, blocks))
+    return path
+
+
+def take_in(
+    registry: LocalRegistry, path: Path, progress: Callable[[int], None] | None = None, name: ModelName = NAME
+) -> IngestReport:
+    """Ingest `path`, whatever it is, without looking at it first."""
+    return ingest_model(registry, ModelSource((path,), name), name, progress, new_version=always)
+
+
+class SteppedFiles(Files):
+    """The real calls; `before` is told the number and the name of each, from 1 on, and may raise."""
+
+    def __init__(self, before: Callable[[int, str], None]) -> None:
+        self.calls = 0
+        self._before = before
+        self._lock = threading.Lock()
+
+    def step(self, name: str) -> None:
+        with self._lock:
+            self.calls += 1
+            number = self.calls
+        self._before(number, name)
+
+
+def _stepped(name: str) -> Callable[..., Any]:
+    real = getattr(Files, name)
+
+    def call(self: SteppedFiles, *arguments: Any) -> Any:
+        if name == "close":  # a descriptor is gone, whatever close says
+            real(self, *arguments)
+            return self.step(name)
+        self.step(name)
+        return real(self, *arguments)
+
+    return call
+
+
+for _name in CALLS:
+    setattr(SteppedFiles, _name, _stepped(_name))
+
+
+def failing_once(at: int, number: int) -> SteppedFiles:
+    """Files whose call `at` fails with the error `number`; later ones work."""
+
+    def before(call: int, _name: str) -> None:
+        if call == at:
+            raise OSError(number, os.strerror(number))
+
+    return SteppedFiles(before)
+
+
+def failing_from(at: int, number: int) -> SteppedFiles:
+    """Files of which every call from `at` on fails with the error `number`."""
+
+    def before(call: int, _name: str) -> None:
+        if call >= at:
+            raise OSError(number, os.strerror(number))
+
+    return SteppedFiles(before)
+
+
+def with_files(registry: LocalRegistry, files: Files) -> LocalRegistry:
+    """The same registry on a disk of `files`."""
+    blobs = BlobStore(registry.settings.blobs, files, partial(take_back, registry.catalog))
+    return LocalRegistry(registry.settings, registry.catalog, blobs)
+
+
+def rows(registry: LocalRegistry) -> list[BlobRow]:
+    """Every blob's row."""
+    with registry.catalog.reading() as session:
+        return blobs_after(session, "", 1_000_000)
+
+
+def files_below(registry: LocalRegistry) -> list[str]:
+    """What lies in the store's folder, its lock left out: physical names and `tmp/...`."""
+    root = registry.settings.blobs
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.parent != root)
+
+
+def models(registry: LocalRegistry) -> list[str]:
+    """The names of all models, whatever their state."""
+    with registry.catalog.reading() as session:
+        return list(session.scalars(select(Model.name).order_by(Model.id)))
+
+
+def assert_no_orphans(registry: LocalRegistry) -> None:
+    """Every row of a blob has its file, and no other file is there; the running totals are right."""
+    assert files_below(registry) == sorted(row.file for row in rows(registry) if row.file is not None)
+    with registry.catalog.reading() as session:
+        assert running_totals(session) == counted_totals(session)
+
+
+def let_time_pass(registry: LocalRegistry, time: timedelta = timedelta(days=3)) -> None:
+    """As if what is recorded and written had been so earlier by `time`; the leases of ingests are left as they are."""
+    earlier = datetime.now(UTC) - time
+    with registry.catalog.writing() as session:
+        session.execute(update(Blob).values(touched_at=earlier, created_at=earlier))
+        session.execute(update(Ingest).values(started_at=earlier))
+    for name in files_below(registry):
+        os.utime(registry.settings.blobs / name, (earlier.timestamp(), earlier.timestamp()))
+
+
+def let_leases_expire(registry: LocalRegistry) -> None:
+    """As if every ingest that still runs by its row had died long ago."""
+    with registry.catalog.writing() as session:
+        session.execute(update(Ingest).values(lease_expires_at=datetime.now(UTC) - timedelta(days=1)))
+
+
+class Unsynced(Files):
+    """The real calls but for those that wait for the disk."""
+
+    def sync(self, descriptor: int) -> None:
+        """Durable some time later."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Durable some time later."""
+
+
+def without_syncing(registry: LocalRegistry) -> LocalRegistry:
+    """The same registry, for very many transactions and files whose durability is not what is tested."""
+    with closing(registry.catalog.writer.raw_connection()) as connection:
+        assert isinstance(connection.driver_connection, sqlite3.Connection)
+        connection.driver_connection.execute("PRAGMA synchronous = OFF")
+    return with_files(registry, Unsynced())
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write into a blob's file, which is read-only."""
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """`data` with one bit turned round."""
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class Watched(Catalog):
+    """The catalog of a registry; `step` is called before and after every session."""
+
+    def __init__(self, catalog: Catalog, step: Callable[[], None]) -> None:
+        super().__init__(catalog.reader, catalog.writer)
+        object.__setattr__(self, "step", step)
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        self.step()
+        with super().reading() as session:
+            yield session
+        self.step()
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        self.step()
+        with super().writing() as session:
+            yield session
+        self.step()
+
+
+def at_step(number: int, act: Callable[[], None]) -> Callable[[], None]:
+    """A step that does `act` when it is called for the `number`-th time."""
+    steps = iter(range(1, 1_000_000))
+
+    def step() -> None:
+        if next(steps) == number:
+            act()
+
+    return step
+
+
+def crash() -> None:
+    raise Crash
+
+
+def run_sweep(registry: LocalRegistry, grace: timedelta = GRACE) -> SweepReport:
+    return sweep(registry.catalog, registry.blobs, grace=grace, dry_run=False)
+
+
+def read_all(registry: LocalRegistry) -> VerifyReport:
+    return verify(registry.catalog, registry.blobs, read_data=EVERYTHING)
+
+
+def sample(size: int, seed: int = 0) -> bytes:
+    return np.random.default_rng([size, seed]).bytes(size)
+
+
+def leave(registry: LocalRegistry, *blobs: StoredBlob) -> None:
+    """Record blobs that nothing needs, as an ingest that failed leaves them."""
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "a test")
+        assert record_blobs(session, ingest_id, blobs) == []
+        end_ingest(session, ingest_id, "failed")
+
+
+def states(registry: LocalRegistry) -> dict[str, str]:
+    return {row.digest: row.state for row in rows(registry)}

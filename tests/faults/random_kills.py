@@ -1,0 +1,329 @@
+"""Very many kills in minutes: a process that has everything loaded forks children, which ingest or sweep until SIGKILL.
+
+    python -m tests.faults.random_kills --kills 1000 --seed 1
+
+The moment of each kill is drawn evenly from the time that an undisturbed run takes, which is measured and then followed
+up as the machine gets busier or quieter; a kill that comes after the end is none and not counted. After each one the
+rows are compared with the files; after every tenth everything is read and every model is assembled and compared. When
+all models of a registry are in, or enough has happened to it, what is missing is ingested and swept, nothing may be
+left over, and a new registry is begun. `test_kill.py` does the same to the real command, more slowly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import random
+import shutil
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from sqlalchemy.orm import Session
+
+from bench.generated import Architecture, write_model
+from organs.registry.catalog.engine import Catalog
+from organs.registry.local import LocalRegistry
+from organs.registry.names import ModelName
+from organs.registry.store import BlobStore
+from organs.registry.upkeep import sweep, verify
+from tests.faults.failing import (
+    CALLS,
+    SteppedFiles,
+    assert_no_orphans,
+    let_leases_expire,
+    let_time_pass,
+    models,
+    read_all,
+    run_sweep,
+    take_in,
+)
+from tests.small_models import assembled
+
+SHAPE = Architecture(2, 256, 512, 256, 768, 4000, 64)
+"""5.9 MB in 24 tensors."""
+SHARED = 0.4
+"""The part of each file, from its beginning, that all models have in common but for their names."""
+SWEEPS_SHARE = 0.2
+"""Of the kills, those that hit a sweep; an ingest runs beside every second one."""
+KILLS_OF_A_HOME = 40
+FULL_CHECK_EVERY = 10
+PATIENCE_SECONDS = 120.0
+
+MOMENTS = ("starting", *CALLS, "reading", "transaction", "commit", "between", "after the end")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has happened so far."""
+
+    kills: int = 0
+    too_late: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    """Kills by who was hit and at which moment."""
+    committed: int = 0
+    full_checks: int = 0
+    homes: int = 0
+
+
+class Moment:
+    """One byte that parent and child share: what the child did last."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def mark(self, name: str) -> None:
+        self._shared[0] = MOMENTS.index(name)
+
+    @property
+    def name(self) -> str:
+        return MOMENTS[self._shared[0]]
+
+
+class MarkedCatalog(Catalog):
+    """The catalog of a registry; transactions and commits are marked."""
+
+    def __init__(self, catalog: Catalog, moment: Moment) -> None:
+        super().__init__(catalog.reader, catalog.writer)
+        object.__setattr__(self, "moment", moment)
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        self.moment.mark("reading")
+        with super().reading() as session:
+            yield session
+        self.moment.mark("between")
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        self.moment.mark("transaction")
+        with super().writing() as session:
+            yield session
+            session.flush()
+            self.moment.mark("commit")
+        self.moment.mark("between")
+
+
+class Harness:
+    """Runs the kills in the folder `scratch`."""
+
+    def __init__(self, scratch: Path, seed: int, models: int) -> None:
+        self.tally = Tally()
+        self._scratch = scratch
+        self._random = random.Random(seed)
+        self._moment = Moment()
+        self._waits_to_be_killed = True
+        self._sources = _models(scratch, models)
+        self._home = scratch / "home"
+        self._missing: list[Path] = []
+        self._new_home()
+        self._seconds = {"ingest": self._duration(), "sweep": 0.05}
+        self._finish_home()
+
+    def run(self, kills: int) -> None:
+        """So many kills, with all checks; raises AssertionError when one finds something."""
+        while self.tally.kills < kills:
+            if self._random.random() < SWEEPS_SHARE:
+                self._kill_a_sweep()
+            else:
+                self._kill_an_ingest()
+            self._look()
+            if not self._missing or self.tally.kills % KILLS_OF_A_HOME == 0:
+                self._finish_home()
+        self._finish_home()
+
+    def _kill_an_ingest(self) -> None:
+        child = self._fork(self._ingest, self._missing[0])
+        self._kill(child, "ingest")
+
+    def _kill_a_sweep(self) -> None:
+        _succeeds(self._fork(self._expire))
+        beside = self._fork(self._ingest, self._missing[0], unmarked=True) if self._random.random() < 0.5 else None
+        child = self._fork(self._sweep)
+        if self._random.random() < 0.9:
+            self._wait_while("starting")
+        self._kill(child, "sweep")
+        if beside is not None:
+            _succeeds(beside)
+
+    def _kill(self, child: int, what: str) -> None:
+        time.sleep(self._random.uniform(0, self._seconds[what]))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), f"the {what} failed by itself"
+        if self._moment.name == "after the end":
+            self.tally.too_late += 1
+            self._seconds[what] *= 0.9
+            return
+        self._seconds[what] *= 1.01 if what == "ingest" else 1
+        self.tally.kills += 1
+        self.tally.hits[f"{what}: {self._moment.name}"] += 1
+
+    def _wait_while(self, moment: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._moment.name == moment:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def _look(self) -> None:
+        full = self.tally.kills % FULL_CHECK_EVERY == 0
+        _succeeds(self._fork(self._check_fully if full else self._check))
+        self.tally.full_checks += full
+        there = set(self._registered())
+        self.tally.committed += sum(path.stem in there for path in self._missing)
+        self._missing = [path for path in self._missing if path.stem not in there]
+
+    def _finish_home(self) -> None:
+        _succeeds(self._fork(self._complete))
+        self.tally.homes += 1
+        self._new_home()
+
+    def _new_home(self) -> None:
+        shutil.rmtree(self._home, ignore_errors=True)
+        self._missing = list(self._sources)
+        self._random.shuffle(self._missing)
+        _succeeds(self._fork(lambda: LocalRegistry.open(self._home).close()))
+
+    def _duration(self) -> float:
+        """Seconds that an ingest takes when nobody disturbs it, the median of three."""
+        seconds = []
+        for path in self._missing[:3]:
+            begun = time.monotonic()
+            child = self._fork(self._ingest, path)
+            while self._moment.name != "after the end":
+                assert time.monotonic() - begun < PATIENCE_SECONDS
+                time.sleep(0.001)
+            seconds.append(time.monotonic() - begun)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        return median(seconds)
+
+    def _registered(self) -> list[str]:
+        """The names of the models that are in, from a child: this process opens no database and starts no thread."""
+        names = self._scratch / "names"
+
+        def write() -> None:
+            with LocalRegistry.open(self._home) as registry:
+                names.write_text("\n".join(models(registry)))
+
+        _succeeds(self._fork(write))
+        return names.read_text().split("\n")
+
+    def _fork(self, work: Callable[..., None], *arguments: object, unmarked: bool = False) -> int:
+        if not unmarked:
+            self._moment.mark("starting")
+        child = os.fork()
+        if child:
+            return child
+        if unmarked:
+            self._moment = Moment()
+            self._waits_to_be_killed = False
+        status = 1
+        try:
+            work(*arguments)
+            status = 0
+        except BaseException:  # whatever it is, the child must not go on as if it were the parent
+            traceback.print_exc()
+            raise
+        finally:
+            os._exit(status)
+
+    # In a child.
+
+    def _opened(self) -> LocalRegistry:
+        registry = LocalRegistry.open(self._home)
+        files = SteppedFiles(lambda _number, name: self._moment.mark(name))
+        catalog = MarkedCatalog(registry.catalog, self._moment)
+        return LocalRegistry(registry.settings, catalog, BlobStore(registry.settings.blobs, files))
+
+    def _ingest(self, path: Path) -> None:
+        take_in(self._opened(), path, name=ModelName("local", path.stem))
+        self._moment.mark("after the end")
+        if self._waits_to_be_killed:
+            signal.pause()
+
+    def _sweep(self) -> None:
+        registry = self._opened()
+        while True:
+            sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
+
+    def _expire(self) -> None:
+        with LocalRegistry.open(self._home) as registry:
+            let_leases_expire(registry)
+
+    def _check(self) -> None:
+        with LocalRegistry.open(self._home) as registry:
+            assert verify(registry.catalog, registry.blobs).faults == []
+
+    def _check_fully(self) -> None:
+        with LocalRegistry.open(self._home) as registry:
+            assert read_all(registry).faults == []
+            self._assert_models_come_back(registry)
+
+    def _complete(self) -> None:
+        with LocalRegistry.open(self._home) as registry:
+            for path in self._sources:
+                take_in(registry, path, name=ModelName("local", path.stem))
+            assert len(models(registry)) == len(self._sources)
+            let_leases_expire(registry)
+            let_time_pass(registry)
+            for _ in range(2):
+                run_sweep(registry)
+            assert_no_orphans(registry)
+            assert read_all(registry).faults == []
+            self._assert_models_come_back(registry)
+
+    def _assert_models_come_back(self, registry: LocalRegistry) -> None:
+        for name in models(registry):
+            (back,) = assembled(registry, f"local/{name}", self._scratch / "back")
+            assert back.read_bytes() == (self._scratch / f"{name}.gguf").read_bytes()
+            back.unlink()
+
+
+def _models(folder: Path, count: int) -> list[Path]:
+    """Models whose first organs are the same."""
+    paths = [folder / f"model-{number}.gguf" for number in range(10, 10 + count)]
+    for number, path in enumerate(paths, 10):
+        size = write_model(path, SHAPE, number)
+        own = path.read_bytes()
+        first, shared = paths[0].read_bytes(), range(size // 10, int(SHARED * size))
+        path.write_bytes(own[: shared.start] + first[shared.start : shared.stop] + own[shared.stop :])
+    return paths
+
+
+def _succeeds(child: int) -> None:
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "what a child has found stands above"
+
+
+def main() -> None:
+    """Kill, and say in one line where it hit and what became of it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.random_kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--models", type=int, default=8, help="of 6 MB each, that a registry takes in")
+    chosen = parser.parse_args()
+    begun = time.monotonic()
+    with TemporaryDirectory() as name:
+        harness = Harness(Path(name), chosen.seed, chosen.models)
+        harness.run(chosen.kills)
+    tally = harness.tally
+    hits = ", ".join(f"{moment} {number}" for moment, number in sorted(tally.hits.items()))
+    print(
+        f"{tally.kills} kills ({hits}), {tally.too_late} more came too late; "
+        f"{tally.committed} models committed meanwhile, {tally.homes} registries completed and swept, "
+        f"{tally.full_checks} full checks, nothing lost; {time.monotonic() - begun:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

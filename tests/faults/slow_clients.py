@@ -1,0 +1,513 @@
+"""Slow and hostile clients beside honest ones: `python -m tests.faults.slow_clients` (`make slow-crowds`).
+
+A real `organ serve` with two processes and default settings is held by 500 hostile connections of one kind at a time
+while 50 honest users read pages and JSON, download whole files and send small bodies. Each kind runs twice: all hostile
+connections from one address, then each from an address of its own (all of 127.0.0.0/8 is this machine). Honest users
+have other addresses. It passes when, for every kind,
+
+- the 99th percentile of the honest pages and JSON stays below PAGE_SECONDS,
+- no honest request is answered with 5xx or 429, or closed without an answer,
+- `/healthz` always answers within HEALTH_SECONDS.
+
+The same users without any hostile connection run first and last: the baseline of the machine as it is now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import socket
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
+from tests.gguf_files import file_bytes
+from tests.small_models import block_metadata, ingest_file, weights
+from tests.web.live_server import start_server, stop_server
+
+HOSTILE = 500
+HONEST = 50
+WORKERS = 2
+RAMP_SECONDS = 3.0
+"""In which the hostile connections begin; honest requests of this time count too."""
+RECONNECT_SECONDS = 1.0
+DRIP_SECONDS, DRIP_BYTES = 1.0, 2
+CHURN_RATE = 400.0
+"""Connections a second that are opened and reset, all together."""
+WARM_SECONDS = 5.0
+"""Before anything is judged: a process that has just begun reads its programs and templates."""
+THINK_SECONDS = 1.0
+"""The average pause of an honest user between two requests."""
+ANSWER_SECONDS = 30.0
+PAGE_SECONDS = 1.0
+HEALTH_SECONDS = 1.0
+LARGE_BYTES = 24 * 1024 * 1024
+SMALL_BYTES = 2 * 1024 * 1024
+UPLOAD_BYTES = 8 * 1024 * 1024
+SUBMISSION_BYTES = 8_000_000
+BEGUN_BYTES = 66_000
+"""Of a large body, enough for the server to give it a thread."""
+LARGE, SMALL = "/models/local/large.gguf", "/models/local/small.gguf"
+READ_BYTES = 1024
+RECEIVE_BUFFER_BYTES = 4096
+
+
+# The registry that is served
+
+
+def fill(home: Path) -> None:
+    """Make a registry with a large file to download, a small one, and long lists."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    numbers = np.random.default_rng(1)
+    large = numbers.integers(-90, 90, LARGE_BYTES, dtype=np.int8).tobytes()
+    tensors = [(TensorSpec("blk.0.ffn_up.weight", (LARGE_BYTES,), dtype_by_name("I8")), large)]
+    small = [weights(f"blk.{block}.attn_q.weight", (64, 64), seed=block) for block in range(200)]
+    small.append(weights("token_embd.weight", (256, SMALL_BYTES // 512)))
+    with LocalRegistry.open(home) as registry:
+        for name, content in (("large", tensors), ("small", small)):
+            path = home.parent / f"{name}.gguf"
+            path.write_bytes(file_bytes(block_metadata(name, 200), content))
+            ingest_file(registry, path)
+
+
+# HTTP, as little of it as the users need
+
+
+@dataclass(slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    body_bytes: int
+    closes: bool
+
+
+class Closed(Exception):
+    """The server closed the connection before the answer was whole; `begun` says whether any of it came."""
+
+    def __init__(self, begun: bool) -> None:
+        super().__init__("closed")
+        self.begun = begun
+
+
+class Connection:
+    """A connection of an honest user."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, port: int, address: str) -> Connection:
+        return cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0)))
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request and read its answer. Raises Closed."""
+        begun = False
+        try:
+            self._writer.write(request)
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            begun = True
+            lines = head.lower().split(b"\r\n")
+            fields = dict(line.split(b": ", 1) for line in lines[1:] if b": " in line)
+            size = int(fields.get(b"content-length", b"0"))
+            left = size
+            while left:
+                data = await self._reader.read(min(left, 1 << 18))
+                if not data:
+                    raise Closed(True)
+                left -= len(data)
+            return Answer(int(lines[0].split()[1]), size, fields.get(b"connection") == b"close")
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise Closed(begun or bool(getattr(error, "partial", b""))) from error
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def request_bytes(method: str, path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
+    """A whole request."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    if method != "GET":
+        head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"\r\n" + body
+
+
+# Honest users
+
+
+@dataclass(slots=True)
+class Results:
+    """What honest users saw in one run."""
+
+    page_seconds: list[float] = field(default_factory=list)
+    download_seconds: list[float] = field(default_factory=list)
+    post_seconds: list[float] = field(default_factory=list)
+    health_seconds: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+    closed: int = 0
+    """Connections that were closed without an answer, or within one."""
+    refused_health: int = 0
+
+    @property
+    def refused(self) -> int:
+        """Answers that an honest user should not get."""
+        return sum(count for status, count in self.statuses.items() if status >= 500 or status == 429)
+
+    def faults(self) -> list[str]:
+        """What does not hold."""
+        found = []
+        if percentile(self.page_seconds, 0.99) >= PAGE_SECONDS:
+            found.append(f"p99 of pages {percentile(self.page_seconds, 0.99):.2f} s")
+        if self.refused:
+            found.append(f"{self.refused} refused: {dict(self.statuses)}")
+        if self.closed:
+            found.append(f"{self.closed} closed without an answer")
+        if self.refused_health or max(self.health_seconds, default=ANSWER_SECONDS) >= HEALTH_SECONDS:
+            found.append(f"health {max(self.health_seconds, default=ANSWER_SECONDS):.2f} s")
+        return found
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which that share of `values` lies; ANSWER_SECONDS where there are none."""
+    ordered = sorted(values) or [ANSWER_SECONDS]
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+_numbers = count()
+"""Of users: each has another address in each run, so that no rate of one run reaches into the next."""
+
+
+class User:
+    """One honest user, with an address of its own."""
+
+    def __init__(self, number: int, port: int, results: Results) -> None:
+        self._address = f"127.1.{next(_numbers) // HONEST}.{number + 1}"
+        self._port = port
+        self._results = results
+        self._random = random.Random(number)
+        self._connection: Connection | None = None
+
+    async def work(self, until: float) -> None:
+        """Send one request after another until the clock says `until`."""
+        try:
+            await asyncio.sleep(self._random.random() * THINK_SECONDS)
+            while time.monotonic() < until:
+                seconds, request = self._choose()
+                began = time.monotonic()
+                await self._send(request)
+                seconds.append(time.monotonic() - began)
+                await asyncio.sleep(self._random.random() * 2 * THINK_SECONDS)
+        finally:
+            self._drop()
+
+    def _choose(self) -> tuple[list[float], bytes]:
+        results, draw, number = self._results, self._random.random(), self._random.randrange(40)
+        if draw < 0.45:
+            path = self._random.choice(("/", "/organs", "/models", f"/organs?q=type:organ+theta%3E%3D{number}"))
+            return results.page_seconds, request_bytes("GET", path)
+        if draw < 0.8:
+            search = f"/api/v1/organs?q=block:{number}"
+            path = self._random.choice(("/api/v1/organs?limit=20", search, "/api/v1/models"))
+            return results.page_seconds, request_bytes("GET", path)
+        if draw < 0.87:
+            form = request_bytes("POST", "/login", b"token=orgp_none", "application/x-www-form-urlencoded")
+            return results.post_seconds, form
+        if draw < 0.93:
+            lookup = b'{"digests": ["' + b"0" * 64 + b'"]}'
+            return results.post_seconds, request_bytes("POST", "/api/v1/uploads/lookup", lookup)
+        return results.download_seconds, request_bytes("GET", SMALL)
+
+    async def _send(self, request: bytes) -> None:
+        """Send `request`; on a connection that the server closed while it was idle, once more on a new one."""
+        results, is_fresh = self._results, self._connection is None
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                if self._connection is None:
+                    self._connection = await Connection.open(self._port, self._address)
+                answer = await self._connection.ask(request)
+        except (Closed, OSError) as error:
+            self._drop()
+            if is_fresh or getattr(error, "begun", False) or isinstance(error, TimeoutError):
+                results.closed += 1
+            else:
+                await self._send(request)
+            return
+        results.statuses[answer.status] += 1
+        if answer.closes or self._random.random() < 0.3:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+async def watch_health(port: int, results: Results, until: float) -> None:
+    """Ask for `/healthz` twice a second, each time on a new connection."""
+    while time.monotonic() < until:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                connection = await Connection.open(port, "127.2.0.1")
+                answer = await connection.ask(request_bytes("GET", "/healthz"))
+                connection.close()
+            results.refused_health += answer.status != 200
+        except (Closed, OSError):
+            results.refused_health += 1
+        results.health_seconds.append(time.monotonic() - began)
+        await asyncio.sleep(0.5)
+
+
+# Hostile clients
+
+Attack = Callable[[socket.socket, asyncio.AbstractEventLoop], Awaitable[None]]
+"""What is done with a connection, until the server closes it."""
+
+
+def dripping(beginning: bytes) -> Attack:
+    """Send `beginning` at once, then go on at two bytes a second."""
+
+    async def attack(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        await loop.sock_sendall(client, beginning)
+        while True:
+            await asyncio.sleep(DRIP_SECONDS)
+            await loop.sock_sendall(client, b"a" * DRIP_BYTES)
+            with suppress(BlockingIOError):
+                client.recv(4096)
+                return  # the server closed, or refused
+
+    return attack
+
+
+def reading_slowly(path: str) -> Attack:
+    """Ask for `path` and read a kilobyte a second of the answer."""
+
+    async def attack(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        await loop.sock_sendall(client, request_bytes("GET", path))
+        while await loop.sock_recv(client, READ_BYTES):
+            await asyncio.sleep(1.0)
+
+    return attack
+
+
+async def staying_idle(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    """Ask for a page, then keep the connection."""
+    await loop.sock_sendall(client, request_bytes("GET", "/api/v1/models"))
+    while await loop.sock_recv(client, 1 << 16):
+        pass
+
+
+async def saying_nothing(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    """Keep the connection and send nothing."""
+    while await loop.sock_recv(client, 4096):
+        pass
+
+
+def post_head(path: str, size: int, kind: str, method: str = "POST", more: str = "") -> bytes:
+    """The head of a request with a body that will never come whole."""
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {size}\r\n{more}\r\n"
+    ).encode()
+
+
+async def begin_upload(port: int) -> str:
+    """The id of an upload that waits for its first chunk."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = b'{"kind": "file", "size_bytes": %d}' % UPLOAD_BYTES
+    head = post_head("/api/v1/uploads", len(body), "application/json", more="Connection: close\r\n")
+    writer.write(head + body)
+    answer = await reader.read()
+    writer.close()
+    return answer.partition(b'"id":"')[2].partition(b'"')[0].decode()
+
+
+async def attacks(port: int) -> dict[str, Attack | None]:
+    """The kinds of hostile clients by name; None for those that connect and reset."""
+    form = "application/x-www-form-urlencoded"
+    upload = await begin_upload(port)
+    assert upload, "the server does not let this machine upload"
+    chunk = f"Content-Range: bytes 0-{UPLOAD_BYTES - 1}/{UPLOAD_BYTES}\r\n"
+    path = f"/api/v1/uploads/{upload}"
+    return {
+        "slow header": dripping(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "),
+        "slow form": dripping(post_head("/logout", 2000, form)),
+        "slow hub body": dripping(post_head("/api/models/local/small/paths-info/main", 2000, form)),
+        "slow upload": dripping(post_head(path, UPLOAD_BYTES, "application/octet-stream", "PATCH", chunk)),
+        "slow submission": dripping(
+            post_head("/api/v1/models/local/slow", SUBMISSION_BYTES, "application/json", "PUT") + b" " * BEGUN_BYTES
+        ),
+        "slow download": reading_slowly(LARGE),
+        "slow page reader": reading_slowly("/api/v1/organs?limit=500"),
+        "idle": staying_idle,
+        "silent": saying_nothing,
+        "connect and reset": None,
+    }
+
+
+class Crowd:
+    """The hostile connections of one kind."""
+
+    def __init__(self, port: int, attack: Attack | None, *, one_address: bool) -> None:
+        self._port = port
+        self._attack = attack
+        self._one_address = one_address
+        self.connections = 0
+        """That were opened."""
+
+    async def run(self) -> None:
+        """Keep HOSTILE connections busy until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(HOSTILE):
+                group.create_task(self._keep(number))
+
+    async def _keep(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(RAMP_SECONDS * number / HOSTILE)
+        while True:
+            with suppress(OSError):
+                await self._connect(number, loop)
+            await asyncio.sleep(RECONNECT_SECONDS if self._attack else HOSTILE / CHURN_RATE)
+
+    async def _connect(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        with socket.socket() as client:
+            client.setblocking(False)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            client.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
+            client.bind(("127.9.9.9" if self._one_address else f"127.10.{number // 250}.{number % 250 + 1}", 0))
+            await loop.sock_connect(client, ("127.0.0.1", self._port))
+            self.connections += 1
+            if self._attack is not None:
+                await self._attack(client, loop)
+            else:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if number % 2:
+                    await loop.sock_sendall(client, request_bytes("GET", "/models"))
+
+
+# What the server takes
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Resources of all processes of the server."""
+
+    processor_seconds: float
+    resident_bytes: int
+    threads: int
+    files: int
+
+
+def taken(pid: int) -> Taken:
+    """What process `pid` and those below it hold now."""
+    processor, resident, threads, files = 0.0, 0, 0, 0
+    for one in family(pid):
+        with suppress(OSError):
+            values = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            processor += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+            threads += int(values[17])
+            resident += int(values[21]) * os.sysconf("SC_PAGE_SIZE")
+            files += len(os.listdir(f"/proc/{one}/fd"))
+    return Taken(processor, resident, threads, files)
+
+
+def family(pid: int) -> Iterator[int]:
+    """Process `pid` and all below it."""
+    yield pid
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield from family(int(child))
+
+
+# The runs
+
+
+@contextmanager
+def crowd_around(crowd: Crowd | None) -> Iterator[None]:
+    """Run the hostile connections while the block runs."""
+    task = None if crowd is None else asyncio.ensure_future(crowd.run())
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+
+
+async def run(name: str, port: int, pid: int, crowd: Crowd | None, seconds: float) -> list[str]:
+    """One run; print its line, and return what does not hold."""
+    results, before = Results(), taken(pid)
+    until = time.monotonic() + seconds + (RAMP_SECONDS if crowd else 0)
+    with crowd_around(crowd):
+        users = [User(number, port, results).work(until) for number in range(HONEST)]
+        await asyncio.gather(*users, watch_health(port, results, until))
+        after = taken(pid)
+    await asyncio.sleep(1.0)
+    pages, downloads = results.page_seconds, results.download_seconds
+    print(
+        f"{name:34} {len(pages):5} {1000 * percentile(pages, 0.5):7.0f} {1000 * percentile(pages, 0.99):7.0f}"
+        f" {1000 * percentile(results.post_seconds, 0.99):7.0f} {1000 * percentile(downloads, 0.99):7.0f}"
+        f" {results.refused:5} {results.closed:6} {1000 * max(results.health_seconds):7.0f}"
+        f" {after.processor_seconds - before.processor_seconds:6.1f} {after.resident_bytes >> 20:6} {after.threads:4}"
+        f" {after.files:5} {crowd.connections if crowd else 0:6} {os.getloadavg()[0]:5.1f}",
+        flush=True,
+    )
+    return [f"{name}: {fault}" for fault in results.faults()]
+
+
+HEAD = (
+    f"{'milliseconds':34} pages     p50     p99 post99  down99   5xx closed  health"
+    "    cpu    MiB thrd files opened  load"
+)
+
+
+async def run_all(port: int, pid: int, seconds: float, only: str) -> list[str]:
+    """All kinds, each from one address and from many; what does not hold."""
+    print(HEAD, flush=True)
+    await run("first requests of each process", port, pid, None, WARM_SECONDS)
+    faults = await run("baseline", port, pid, None, seconds)
+    for kind, attack in (await attacks(port)).items():
+        for where in ("one address", "many addresses"):
+            name = f"{kind}, {where}"
+            if only in name:
+                crowd = Crowd(port, attack, one_address=where == "one address")
+                faults += await run(name, port, pid, crowd, seconds)
+    return faults + await run("baseline", port, pid, None, seconds)
+
+
+def main() -> None:
+    """Fill a registry, serve it, run everything; exits with 1 when anything does not hold."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each run, after its beginning")
+    parser.add_argument("--only", default="", help="only the runs with this in their names")
+    options = parser.parse_args()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        fill(folder / "home")
+        live = start_server(folder / "home", folder / "log", options=["--workers", str(WORKERS)])
+        try:
+            faults = asyncio.run(run_all(live.port, live.process.pid, options.seconds, options.only))
+        finally:
+            stop_server(live)
+            log = live.log.read_text(errors="replace")
+    if "Traceback" in log:
+        faults.append("a traceback in the server's log:\n" + log[-4000:])
+    for fault in faults:
+        print("DOES NOT HOLD:", fault)
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()

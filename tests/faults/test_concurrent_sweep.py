@@ -1,0 +1,244 @@
+"""The list of faults, lines 55 and 56, with three sides: a sweep beside two writers, a dead sweep, a verify, readers.
+
+`make test` walks through a sample of the orders, the slow form through very many.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import pytest
+from sqlalchemy import delete
+
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+)
+from organs.registry.catalog.register.organs import mark_corrupt
+from organs.registry.catalog.tables import Blob, BlobLease, InlineBlob
+from organs.registry.digest import digest_of
+from organs.registry.errors import CatalogError, MissingBlob, StoreError
+from organs.registry.local import LocalRegistry
+from organs.registry.store import BlobReader
+from tests.faults.failing import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep, sample
+from tests.faults.test_sweep import SWEEPER, WRITER, Race, Step, interleavings, prepared, quick
+
+__all__ = ["quick"]
+
+STATES = ["absent", "unneeded", "doomed", "corrupt", "corrupt and doomed"]
+SAMPLE, MANY = 5, 600
+
+
+def orders(sides: Sequence[Sequence[Callable[[], None]]], number: int, seed: int) -> Iterator[list[Callable[[], None]]]:
+    """`number` random orders of all steps that keep the order of each side."""
+    generator = random.Random(seed)
+    for _ in range(number):
+        waiting = [list(side) for side in sides]
+        order = []
+        while any(waiting):
+            # By how many are left: then every order is equally likely.
+            side = generator.choices(waiting, [len(steps) for steps in waiting])[0]
+            order.append(side.pop(0))
+        yield order
+
+
+def bound(race: Race, steps: Sequence[Step]) -> list[Callable[[], None]]:
+    return [lambda step=step: step(race) for step in steps]
+
+
+SIZES = [SAMPLE, pytest.param(MANY, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("number", SIZES)
+@pytest.mark.parametrize("state", STATES)
+def test_line_55_no_order_of_a_sweep_and_two_writers_of_the_same_bytes_loses_them(
+    state: str, number: int, quick: LocalRegistry
+) -> None:
+    for attempt in range(number):
+        plain = sample(66_000, attempt)
+        sweeper, one, other = (Race(quick, plain) for _ in range(3))
+        prepared(quick, state, plain)
+        sides = [bound(sweeper, SWEEPER), bound(one, WRITER[:-1]), bound(other, WRITER[:-1])]
+        for step in next(orders(sides, 1, attempt)):
+            step()
+        one.register()  # the organ is one for both
+        assert not one.is_lost
+        assert not other.is_lost
+    finish(quick, number)
+
+
+@pytest.mark.parametrize("number", SIZES)
+@pytest.mark.parametrize("state", STATES)
+def test_line_56_no_order_of_a_sweep_that_died_its_successor_and_a_writer_loses_bytes(
+    state: str, number: int, quick: LocalRegistry
+) -> None:
+    for attempt in range(number):
+        plain = sample(66_000, attempt)
+        died, successor, writer = (Race(quick, plain) for _ in range(3))
+        prepared(quick, state, plain)
+        sweeps = [*bound(died, SWEEPER[: attempt % 5]), *bound(successor, SWEEPER)]
+        for step in next(orders([sweeps, bound(writer, WRITER)], 1, attempt)):
+            step()
+        assert not writer.is_lost
+    finish(quick, number)
+
+
+def finish(registry: LocalRegistry, number: int) -> None:
+    """All are there, and what sweeps leave behind is gone after the next ones."""
+    let_leases_expire(registry)
+    let_time_pass(registry)
+    for _ in range(2):
+        run_sweep(registry)
+    with registry.catalog.reading() as session:
+        digests = [digest_of(sample(66_000, attempt)) for attempt in range(number)]
+        assert len(blobs_by_digest(session, digests)) == number
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []
+
+
+@dataclass(slots=True)
+class Looker:
+    """A verify with repair of one blob, or a reader that has planned to read it, step by step."""
+
+    registry: LocalRegistry
+    plain: bytes
+    row: BlobRow | None = None
+    reader: BlobReader | None = None
+    is_faulty: bool = False
+    found: list[bytes] = field(default_factory=list)
+
+    def look(self) -> None:
+        with self.registry.catalog.reading() as session:
+            self.row = blobs_by_digest(session, [digest_of(self.plain)]).get(digest_of(self.plain))
+
+    def check(self) -> None:
+        self.is_faulty = self.row is not None and self._fails(self.row)
+
+    def check_again(self) -> None:
+        if self.is_faulty:
+            self.look()
+            self.check()
+
+    def set_aside(self) -> None:
+        if self.is_faulty and self.row is not None:
+            with self.registry.catalog.writing() as session:
+                mark_corrupt(session, self.row)
+
+    def open(self) -> None:
+        try:
+            self.reader = None if self.row is None else self.registry.blobs.open(self.row)
+        except MissingBlob:
+            self.reader = None
+
+    def read(self) -> None:
+        if self.reader is not None:
+            with self.reader as reader:
+                self.found.append(reader.read())
+
+    def _fails(self, row: BlobRow) -> bool:
+        try:
+            with self.registry.blobs.open(row) as reader:
+                reader.verify()
+        except StoreError:
+            return True
+        return row.state == "corrupt"
+
+
+VERIFIER = (Looker.look, Looker.check, Looker.check_again, Looker.set_aside)
+READER = (Looker.look, Looker.open, Looker.read)
+
+
+@pytest.mark.parametrize("number", SIZES)
+@pytest.mark.parametrize("state", STATES)
+def test_line_55_no_order_of_a_sweep_a_repair_and_a_writer_loses_bytes(
+    state: str, number: int, quick: LocalRegistry
+) -> None:
+    for attempt in range(number):
+        plain = sample(66_000, attempt)
+        sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
+        prepared(quick, state, plain)
+        verifier = [lambda step=step, looker=looker: step(looker) for step in VERIFIER]
+        for step in next(orders([bound(sweeper, SWEEPER), bound(writer, WRITER), verifier], 1, attempt)):
+            step()
+        assert not writer.is_lost
+    finish(quick, number)
+
+
+@pytest.mark.parametrize("state", ["unneeded", "doomed"])
+def test_line_55_a_reader_of_what_a_sweep_removes_gets_the_right_bytes_or_a_clean_error(
+    state: str, quick: LocalRegistry
+) -> None:
+    read = refused = 0
+    for number, places in enumerate(combinations(range(7), 3)):
+        plain = sample(66_000, number)
+        sweeper, reader = Race(quick, plain), Looker(quick, plain)
+        prepared(quick, state, plain)
+        sides = [iter(SWEEPER), iter(READER)]
+        for place in range(7):
+            if place in places:
+                next(sides[1])(reader)
+            else:
+                next(sides[0])(sweeper)
+        assert all(found == plain for found in reader.found)
+        read += len(reader.found)
+        refused += not reader.found
+    assert read + refused == 35
+    assert read > 5
+    assert refused > 0 or state == "unneeded", "one sweep does not remove what it dooms"
+
+
+@pytest.mark.parametrize("number", SIZES)
+def test_line_55_a_reader_gets_the_right_bytes_also_when_they_are_stored_anew(
+    number: int, quick: LocalRegistry
+) -> None:
+    for attempt in range(number):
+        plain = sample(66_000, attempt)
+        sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
+        prepared(quick, "doomed", plain)
+        reader = [lambda step=step, looker=looker: step(looker) for step in READER]
+        for step in next(orders([bound(sweeper, SWEEPER), bound(writer, WRITER), reader], 1, attempt)):
+            step()
+        assert all(found == plain for found in looker.found)
+        assert not writer.is_lost
+
+
+# Mutants, each of which some order must catch.
+
+
+def some_order_loses(registry: LocalRegistry, sweeper: Sequence[Step], state: str) -> bool:
+    """Whether a writer loses its bytes, or fails although it holds a lease, in one of all orders."""
+    for number, order in enumerate(interleavings(sweeper, WRITER)):
+        race = Race(registry, sample(66_000, number))
+        prepared(registry, state, race.plain)
+        try:
+            for step in order:
+                step(race)
+        except (KeyError, CatalogError):
+            return True
+        if race.is_lost:
+            return True
+    return False
+
+
+def test_line_55_deleting_rows_without_asking_again_is_caught(quick: LocalRegistry) -> None:
+    def reclaim_at_once(race: Race) -> None:
+        for blob_id in race.doomed:
+            with race.registry.catalog.writing() as session:
+                blob = session.get(Blob, blob_id)
+                if blob is None:
+                    continue
+                race.files += [blob.file] if blob.file else []
+                for table in (BlobLease, InlineBlob):
+                    session.execute(delete(table).where(table.blob_id == blob_id))
+                session.execute(delete(Blob).where(Blob.id == blob_id))
+
+    assert some_order_loses(quick, (Race.doom, Race.find, reclaim_at_once, Race.unlink), "doomed")
+
+
+def test_line_55_using_names_again_is_caught(quick: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "token_hex", lambda _size: "0" * 16)
+    assert some_order_loses(quick, SWEEPER, "doomed")

@@ -1,0 +1,100 @@
+"""An ingest never stands still: with the least room, when its threads cannot be started, or one of them dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from organs.ingest import hashing, pipeline, tasks
+from organs.ingest.hashing import FilePass
+from organs.registry.local import LocalRegistry
+from tests.faults.failing import assert_no_orphans, models, read_all, take_in, without_syncing, write_model
+from tests.gguf_files import file_bytes
+from tests.small_models import Tensors, assembled, block_metadata, weights
+
+PATIENCE_SECONDS = 60.0
+KEPT = 2
+"""Chunks of a piece that are kept, and all the buffers that there are."""
+MEBI = 1 << 20
+
+
+def ended(work: Callable[[], object]) -> BaseException | None:
+    """What `work` raised; it must come to an end."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # handed on to the caller
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="a test", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive(), "it stands still"
+    return raised[0] if raised else None
+
+
+def large_and_small() -> Tensors:
+    """Tensors of more chunks than are kept, of as many, of one, of next to nothing and equal ones, in an odd order."""
+    sizes = [16, 8, 2 * KEPT * MEBI, 32, (2 * KEPT + 1) * MEBI, 2 * MEBI + 32, 8, 2 * MEBI + 64]
+    named = [weights(f"blk.{number}.ffn_up.weight", (size,)) for number, size in enumerate(sizes)]
+    return [*named, (weights("output.weight", (sizes[2],))[0], named[2][1])]
+
+
+def test_an_ingest_with_the_least_room_comes_to_its_end(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Narrow(tasks.Tasks):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)
+            self._chunk_slots = threading.Semaphore(1)
+
+    monkeypatch.setattr(hashing, "HELD_CHUNKS_MAX", KEPT)
+    monkeypatch.setattr(tasks, "BUFFERS", KEPT)
+    monkeypatch.setattr(tasks, "PIECES_AHEAD", 1)
+    monkeypatch.setattr(tasks, "SYNCERS", 1)
+    monkeypatch.setattr(pipeline, "Tasks", Narrow)
+    path = tmp_path / "little.gguf"
+    path.write_bytes(file_bytes(block_metadata(), large_and_small()))
+    quick = without_syncing(registry)
+    for _ in range(2):
+        assert ended(lambda: take_in(quick, path)) is None
+    (back,) = assembled(quick, "local/little", tmp_path / "back")
+    assert back.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["reader", "feeder", "file-hash", "ingest_0", "sync_0"])
+def test_an_ingest_whose_thread_is_not_started_fails_and_succeeds_later(
+    name: str, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    path = write_model(tmp_path / "little.gguf")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert isinstance(ended(lambda: take_in(registry, path)), RuntimeError)
+    monkeypatch.undo()
+    assert models(registry) == []
+    assert take_in(registry, path).created
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []
+
+
+def test_an_ingest_whose_file_cannot_be_hashed_fails_instead_of_recording_a_wrong_digest(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_pass: FilePass, _offset: int, _data: memoryview) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(FilePass, "_hash", fail)
+    path = write_model(tmp_path / "little.gguf")
+    assert isinstance(ended(lambda: take_in(registry, path)), MemoryError)
+    assert models(registry) == []

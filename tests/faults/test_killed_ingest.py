@@ -1,0 +1,243 @@
+"""An ingest that is killed or interrupted at any moment: models stay whole, the rest is found again or swept."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bench.generated import Architecture, write_model
+from organs.registry.local import LocalRegistry
+from tests.faults.failing import (
+    assert_no_orphans,
+    let_leases_expire,
+    let_time_pass,
+    models,
+    read_all,
+    rows,
+    run_sweep,
+    take_in,
+)
+from tests.faults.failing import write_model as write_small_model
+from tests.small_models import assembled
+
+ROOT = Path(__file__).resolve().parents[2]
+MIDDLE = Architecture(2, 512, 1024, 512, 1536, 32_000, 128)
+"""43 MB, 33 of them in one tensor of more chunks than are under way at once."""
+LARGE = Architecture(12, 1024, 2048, 1024, 3072, 100_000, 128)
+"""580 MB in 134 tensors."""
+PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A registry's folder with a small model in it that must survive everything."""
+
+    folder: Path
+    small: Path
+
+    @classmethod
+    def made(cls, folder: Path) -> Home:
+        folder.mkdir()
+        home = cls(folder, write_small_model(folder / "small.gguf"))
+        with LocalRegistry.open(folder) as registry:
+            take_in(registry, home.small)
+        return home
+
+    def start(self, path: Path) -> subprocess.Popen[str]:
+        """`organ ingest` of `path`, in a process of its own."""
+        command = [sys.executable, "-m", "organs.cli", "--home", str(self.folder), "ingest", "--json", str(path)]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def stored_bytes(self) -> int:
+        """What lies in the store's folder by now."""
+        return sum(size for _, size in self._files())
+
+    def wait_for_first_write(self, process: subprocess.Popen[str]) -> None:
+        """Until the store's folder changes, or the process has ended."""
+        before, deadline = set(self._files()), time.monotonic() + PATIENCE_SECONDS
+        while set(self._files()) == before and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    def wait_for_bytes(self, process: subprocess.Popen[str], size_bytes: float) -> None:
+        """Until so much lies in the store's folder, or the process has ended."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.stored_bytes() < size_bytes and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    def assert_sound(self, path: Path, scratch: Path) -> bool:
+        """Every registered model comes back; whether that of `path` is among them."""
+        with LocalRegistry.open(self.folder) as registry:
+            names = models(registry)
+            report = read_all(registry)
+            assert report.faults == []
+            assert names[0] == "little"
+            assert assembled(registry, "local/little", scratch)[0].read_bytes() == self.small.read_bytes()
+            if len(names) > 1:
+                (back,) = assembled(registry, f"local/{path.stem}", scratch)
+                assert back.read_bytes() == path.read_bytes()
+            return len(names) > 1
+
+    def digests(self) -> frozenset[str]:
+        """Of all blobs that have a row."""
+        with LocalRegistry.open(self.folder) as registry:
+            return frozenset(row.digest for row in rows(registry))
+
+    def _files(self) -> list[tuple[str, int]]:
+        found = []
+        for folder, _, names in os.walk(self.folder / "blobs"):
+            for name in names:
+                try:
+                    found.append((name, os.stat(os.path.join(folder, name)).st_size))
+                except FileNotFoundError:
+                    continue  # renamed since it was listed; seen under its new name the next time
+        return found
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, int]:
+    """The report of an ingest that ends well."""
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, err
+    report: dict[str, int] = json.loads(out)
+    return report
+
+
+def kill(process: subprocess.Popen[str], sign: signal.Signals = signal.SIGKILL) -> str:
+    """Send `sign`, wait for the end; what was said on stderr."""
+    process.send_signal(sign)
+    return process.communicate(timeout=PATIENCE_SECONDS)[1]
+
+
+@pytest.fixture(scope="module")
+def middle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "middle.gguf"
+    assert write_model(path, MIDDLE) > 40_000_000
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """What an ingest of `middle` does when nobody kills it."""
+
+    seconds: float
+    """From its first write on."""
+    stored_bytes: int
+    """Of which those of the small model are next to nothing."""
+    digests: frozenset[str]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(middle: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    home = Home.made(tmp_path_factory.mktemp("undisturbed") / "home")
+    process = home.start(middle)
+    home.wait_for_first_write(process)
+    begun = time.monotonic()
+    assert finished(process)["created"]
+    return Undisturbed(time.monotonic() - begun, home.stored_bytes(), home.digests())
+
+
+@pytest.mark.parametrize(("rounds", "seed"), [(4, 1), pytest.param(100, 2, marks=pytest.mark.slow)])
+def test_a_kill_at_any_moment_loses_no_model_and_leaves_nothing_that_stays(
+    rounds: int, seed: int, middle: Path, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    generator = random.Random(seed)
+    home, homes = Home.made(tmp_path / "home"), 1
+    for _ in range(rounds):
+        process = home.start(middle)
+        if generator.random() < 0.9:
+            home.wait_for_first_write(process)
+            time.sleep(generator.uniform(0, undisturbed.seconds))
+        else:
+            time.sleep(generator.uniform(0, 1))  # while it starts
+        kill(process)
+        if home.assert_sound(middle, tmp_path / "scratch"):
+            home, homes = Home.made(tmp_path / f"home-{homes}"), homes + 1
+    finished(home.start(middle))
+    assert home.assert_sound(middle, tmp_path / "scratch")
+    with LocalRegistry.open(home.folder) as registry:
+        let_leases_expire(registry)
+        let_time_pass(registry)
+        for _ in range(2):
+            run_sweep(registry)
+        assert_no_orphans(registry)
+    assert home.digests() == undisturbed.digests
+    assert home.assert_sound(middle, tmp_path / "scratch")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5])
+def test_an_ingest_that_is_interrupted_cleans_up_and_goes_on_when_it_is_run_again(
+    share: float, middle: Path, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    home = Home.made(tmp_path / "home")
+    process = home.start(middle)
+    home.wait_for_first_write(process)
+    home.wait_for_bytes(process, share * undisturbed.stored_bytes)
+    said = kill(process, signal.SIGINT)
+    assert "Traceback" not in said
+    known = home.assert_sound(middle, tmp_path / "scratch")
+    if not known:  # else it was faster
+        assert process.returncode == 130
+        assert "run the same command again" in said
+    with LocalRegistry.open(home.folder) as registry:
+        assert_no_orphans(registry)
+        found = sum(row.size_bytes for row in rows(registry))
+    report = finished(home.start(middle))
+    assert report["new_bytes"] <= middle.stat().st_size + home.small.stat().st_size - found
+    assert home.digests() == undisturbed.digests
+    assert home.assert_sound(middle, tmp_path / "scratch")
+
+
+def test_an_interrupt_while_a_large_tensor_is_written_leaves_no_temporary(
+    middle: Path, registry: LocalRegistry
+) -> None:
+    def press_once(_size_bytes: int) -> None:
+        if not pressed:
+            pressed.append(True)
+            signal.pthread_kill(main, signal.SIGINT)
+
+    pressed: list[bool] = []
+    main = threading.main_thread().ident or 0
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            take_in(registry, middle, press_once)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert_no_orphans(registry)
+    assert models(registry) == []
+
+
+@pytest.mark.slow
+def test_a_kill_at_nine_tenths_costs_less_than_15_percent_of_the_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "large.gguf"
+    size = write_model(path, LARGE)
+    home = Home.made(tmp_path / "home")
+    before = home.stored_bytes()
+    process = home.start(path)
+    while home.stored_bytes() - before < 0.9 * 0.666 * size:  # the ratio of such weights is known
+        assert process.poll() is None
+        time.sleep(0.002)
+    kill(process)
+    written = home.stored_bytes() - before
+    report = finished(home.start(path))
+    assert 0.85 < written / sum_of_stored(home) < 0.96
+    share = report["new_bytes"] / size
+    print(f"killed at {written / sum_of_stored(home):.3f} of the bytes; the re-run wrote {share:.3f} of them")
+    assert share < 0.15
+    assert home.assert_sound(path, tmp_path / "scratch")
+
+
+def sum_of_stored(home: Home) -> int:
+    with LocalRegistry.open(home.folder) as registry:
+        return sum(row.stored_bytes for row in rows(registry) if row.file is not None)

@@ -1,0 +1,47 @@
+"""The list of faults, line 122: the short form of `python -m tests.faults.random_kills`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from organs.registry.catalog.tables import Ingest
+from organs.registry.local import LocalRegistry
+from tests.faults.failing import Crash, SteppedFiles, models, read_all, take_in, with_files, write_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_line_122_kills_at_random_moments_lose_nothing() -> None:
+    command = [sys.executable, "-m", "tests.faults.random_kills", "--kills", "8", "--seed", "122", "--models", "2"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert re.match(r"8 kills \(.*\), \d+ more came too late; \d+ models .* nothing lost; \d+ s\n", said.stdout)
+
+
+def test_line_122_an_ingest_that_was_killed_does_not_hinder_the_next(registry: LocalRegistry, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "little.gguf")
+
+    def die(_number: int, name: str) -> None:
+        if name == "rename":
+            raise Crash
+
+    dead = with_files(registry, SteppedFiles(die))
+    for _ in range(3):
+        with registry.catalog.writing() as session:  # what a killed ingest leaves: it runs, by its row
+            session.add(_running())
+    try:
+        take_in(dead, path)
+    except Crash:
+        assert models(registry) == []
+    assert take_in(registry, path).created
+    assert read_all(registry).faults == []
+
+
+def _running() -> Ingest:
+    present = datetime.now(UTC)
+    later = present + timedelta(hours=1)
+    return Ingest(source="killed", state="running", started_at=present, lease_expires_at=later)

@@ -1,0 +1,278 @@
+"""The list of faults, line 133: a blob that gave wrong bytes once is taken back when its bytes are right again.
+
+The damage is real: bits of a blob's file, or of its row, are flipped and flipped back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from sqlalchemy import select, update
+
+from organs.registry import upkeep
+from organs.registry.assembly import first_header
+from organs.registry.backup import back_up
+from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+)
+from organs.registry.catalog.tables import Blob, Event
+from organs.registry.compose.build import plan_lock
+from organs.registry.compose.lock import Lock, LockedTensor
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import CorruptBlob, NotAssemblable
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.local import LocalRegistry
+from organs.registry.store import BlobStore
+from organs.registry.store.blobs import LOOK_AGAIN_SECONDS, SecondLooks
+from organs.registry.store.files import Files
+from organs.registry.upkeep import set_aside, take_back, verify
+from tests.faults.conftest import Organ
+from tests.faults.failing import EVERYTHING, flipped, read_all
+from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes
+
+Kind = Callable[[LocalRegistry], BlobRow]
+MODEL = "local/little"
+HEAD_MAX_BYTES = 4096
+"""Of these blobs. What is read at once and is longer is a chunk."""
+
+
+@pytest.fixture
+def data(filled_home: Path) -> bytes:
+    """The model's file."""
+    return (filled_home.parent / "little.gguf").read_bytes()
+
+
+def flip(registry: LocalRegistry, row: BlobRow) -> bytes:
+    """Flip one bit of the last stored byte; the stored bytes as they were."""
+    stored = stored_bytes(registry, row)
+    damage(registry, row, flipped(stored, 8 * (len(stored) - 1)))
+    return stored
+
+
+def current(registry: LocalRegistry, row: BlobRow) -> BlobRow:
+    with registry.catalog.reading() as session:
+        return blobs_by_digest(session, [row.digest])[row.digest]
+
+
+def flipped_and_set_aside(registry: LocalRegistry, kind: Kind = in_file) -> tuple[BlobRow, bytes]:
+    """A blob that was set aside because one bit of it is flipped, and its stored bytes as they were."""
+    row = kind(registry)
+    stored = flip(registry, row)
+    assert verify(registry.catalog, registry.blobs, read_data=EVERYTHING, repair=True).quarantined == 1
+    assert current(registry, row).state == "corrupt"
+    return current(registry, row), stored
+
+
+def flipped_and_back(registry: LocalRegistry, kind: Kind = in_file) -> BlobRow:
+    """A blob that was set aside because one bit of it was flipped, and that has its bytes again."""
+    row, stored = flipped_and_set_aside(registry, kind)
+    damage(registry, row, stored)
+    return current(registry, row)
+
+
+def events(registry: LocalRegistry) -> list[str]:
+    """The events about stored bytes, oldest first, each with the first word of its text."""
+    with registry.catalog.reading() as session:
+        found = select(Event.action, Event.text).where(Event.action.like("%blob")).order_by(Event.id)
+        return [f"{action} {text.split(',')[0]}" for action, text in session.execute(found)]
+
+
+def taken_back(row: BlobRow) -> list[str]:
+    return [f"set aside blob {row.digest}", f"take back blob {row.digest}"]
+
+
+@pytest.mark.parametrize("kind", [in_file, inline])
+@pytest.mark.parametrize(
+    "words", [["assemble", MODEL, "-o", "back.gguf"], ["extract", MODEL, "-o", "folder"]], ids=["assemble", "extract"]
+)
+def test_line_133_a_command_that_reads_a_blob_whose_bytes_are_right_again_takes_it_back(
+    words: list[str], kind: Kind, filled: LocalRegistry, organ: Organ, data: bytes, tmp_path: Path
+) -> None:
+    row = flipped_and_back(filled, kind)
+    done = organ(*words[:-1], tmp_path / words[-1])
+    assert done.status == 0, done.err
+    if words[0] == "assemble":
+        assert (tmp_path / "back.gguf").read_bytes() == data
+    assert current(filled, row).state == "present"
+    assert events(filled) == taken_back(row)
+
+
+@pytest.mark.parametrize("kind", [in_file, inline])
+def test_line_133_a_blob_whose_bytes_are_still_wrong_stays_refused(
+    kind: Kind, filled: LocalRegistry, organ: Organ, tmp_path: Path
+) -> None:
+    row, _ = flipped_and_set_aside(filled, kind)
+    refused = organ("assemble", MODEL, "-o", tmp_path / "back.gguf")
+    assert refused.status == 7
+    assert row.digest[:12] in refused.err
+    assert not (tmp_path / "back.gguf").exists()
+    assert current(filled, row).state == "corrupt"
+    assert events(filled) == [f"set aside blob {row.digest}"]
+
+
+@pytest.mark.parametrize("kind", [in_file, inline])
+def test_line_133_verify_reports_a_blob_that_is_right_again_and_with_repair_takes_it_back(
+    kind: Kind, filled: LocalRegistry, organ: Organ
+) -> None:
+    row = flipped_and_back(filled, kind)
+    looked = organ("verify")
+    assert looked.status == 0
+    assert "1 blobs that were set aside have the right bytes again: the next read" in looked.out
+    assert json.loads(organ("verify", "--json").out)["recovered"] == [row.digest]
+    assert current(filled, row).state == "corrupt", "without --repair, verify changes nothing"
+    assert "taken back" in organ("verify", "--repair").out
+    assert current(filled, row).state == "present"
+    assert events(filled) == taken_back(row)
+    assert "set aside" not in organ("verify").out
+
+
+def test_line_133_a_plan_takes_a_blob_back_and_the_lock_of_a_damaged_one_is_refused(filled: LocalRegistry) -> None:
+    row, stored = flipped_and_set_aside(filled)
+    elements = row.size_bytes // 2
+    with filled.catalog.reading() as session:
+        header = first_header(session, filled.blobs, model_by_text(session, MODEL))
+    spec = TensorSpec("blk.0.ffn_up.weight", (elements,), dtype_by_name("F16"))
+    lock = Lock(Digest(header.file.header_sha256), (LockedTensor(spec, row.digest),), (), ())
+    with filled.catalog.reading() as session, pytest.raises(NotAssemblable, match="is damaged"):
+        plan_lock(session, filled.blobs, lock, "again.gguf")
+    damage(filled, row, stored)
+    with filled.catalog.reading() as session:
+        plan_lock(session, filled.blobs, lock, "again.gguf")
+    assert current(filled, row).state == "present"
+
+
+def test_line_133_a_backup_takes_a_blob_back_and_copies_it_anew(filled: LocalRegistry, tmp_path: Path) -> None:
+    row = in_file(filled)
+    stored = flip(filled, row)
+    folder = tmp_path / "copy"
+    back_up(filled.catalog, filled.blobs, filled.settings, folder)  # copies the wrong bytes, whose size is right
+    set_aside(filled.catalog, [row])
+    report = back_up(filled.catalog, filled.blobs, filled.settings, folder)
+    assert [fault.digest for fault in report.faults] == [row.digest]
+    damage(filled, row, stored)
+    assert back_up(filled.catalog, filled.blobs, filled.settings, folder).faults == []
+    assert current(filled, row).state == "present"
+    with LocalRegistry.open(folder) as copy:
+        assert read_all(copy).faults == []
+
+
+class UnsteadyFiles(Files):
+    """A disk that gives one bit of every chunk wrong while `is_bad`; its files never change."""
+
+    def __init__(self) -> None:
+        self.is_bad = False
+        self.chunks_read = 0
+
+    def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
+        data = super().read_at(descriptor, offset, size)
+        if size <= HEAD_MAX_BYTES:
+            return data
+        self.chunks_read += 1
+        return flipped(data, 8 * (len(data) - 1)) if self.is_bad else data
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(slots=True)
+class Unsteady:
+    """A registry's blobs on an unsteady disk, with the clock of their second looks."""
+
+    registry: LocalRegistry
+    row: BlobRow
+    files: UnsteadyFiles
+    clock: Clock
+    store: BlobStore
+
+    def opens(self) -> bool:
+        """Whether a request for the blob that is set aside is served."""
+        try:
+            self.store.open(current(self.registry, self.row)).close()
+        except CorruptBlob:
+            return False
+        return True
+
+
+@pytest.fixture
+def unsteady(filled: LocalRegistry) -> Unsteady:
+    row, files, clock = in_file(filled), UnsteadyFiles(), Clock()
+    store = BlobStore(filled.settings.blobs, files, partial(take_back, filled.catalog), SecondLooks(clock))
+    set_aside(filled.catalog, [row])
+    return Unsteady(filled, row, files, clock, store)
+
+
+def test_line_133_a_faulty_blob_is_read_once_a_minute_however_often_it_is_requested(unsteady: Unsteady) -> None:
+    unsteady.files.is_bad = True
+    assert not any(unsteady.opens() for _ in range(10))
+    assert unsteady.files.chunks_read == 1
+    unsteady.files.is_bad = False
+    assert not unsteady.opens(), "its bytes may be right again, but it was read less than a minute ago"
+    unsteady.clock.now += LOOK_AGAIN_SECONDS
+    assert unsteady.opens()
+    assert unsteady.files.chunks_read == 2
+    assert events(unsteady.registry) == taken_back(unsteady.row)
+
+
+def test_line_133_a_blob_that_changes_from_read_to_read_is_not_taken_back_each_time(unsteady: Unsteady) -> None:
+    assert unsteady.opens()
+    for _ in range(5):
+        set_aside(unsteady.registry.catalog, [unsteady.row])
+        assert unsteady.opens(), "each chunk is checked when it is read"
+    assert unsteady.files.chunks_read == 1
+    assert events(unsteady.registry) == [*taken_back(unsteady.row), f"set aside blob {unsteady.row.digest}"]
+    unsteady.clock.now += LOOK_AGAIN_SECONDS
+    assert unsteady.opens()
+    assert current(unsteady.registry, unsteady.row).state == "present"
+
+
+def test_line_133_a_file_that_was_written_to_is_read_again_at_once(unsteady: Unsteady) -> None:
+    unsteady.files.is_bad = True
+    assert not unsteady.opens()
+    unsteady.files.is_bad = False
+    damage(unsteady.registry, unsteady.row, stored_bytes(unsteady.registry, unsteady.row))
+    assert unsteady.opens()
+
+
+def test_line_133_of_readers_at_once_one_looks_and_all_read(unsteady: Unsteady) -> None:
+    row, readers = current(unsteady.registry, unsteady.row), 4
+    together = Barrier(readers)
+
+    def read(_number: int) -> bytes:
+        together.wait()
+        with unsteady.store.open(row) as reader:
+            return reader.read()
+
+    with ThreadPoolExecutor(readers) as pool:
+        found = set(pool.map(read, range(readers)))
+    assert [digest_of(plain) for plain in found] == [row.digest]
+    assert unsteady.files.chunks_read == 1 + readers
+    assert events(unsteady.registry) == taken_back(row)
+
+
+def test_line_133_a_blob_is_read_though_another_keeps_the_database_from_being_written(
+    unsteady: Unsteady, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "TAKE_BACK_PAUSE_SECONDS", 0.0)
+    with unsteady.registry.catalog.writing() as session:
+        session.execute(update(Blob).values(state=Blob.state))
+        assert unsteady.opens()
+    assert current(unsteady.registry, unsteady.row).state == "corrupt"
+    unsteady.clock.now += LOOK_AGAIN_SECONDS
+    assert unsteady.opens()
+    assert current(unsteady.registry, unsteady.row).state == "present"

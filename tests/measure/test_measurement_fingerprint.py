@@ -1,0 +1,127 @@
+"""256 bytes by which relatives are found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from organs.registry.digest import digest_of
+from organs.registry.gguf.quants import dequantize, quantize
+from organs.registry.gguf.types import dtype_by_name
+from organs.registry.lineage import correlation
+from organs.registry.measure import (
+    FINGERPRINT_BYTES,
+    fingerprint,
+)
+from organs.registry.measure.sample import spread
+from tests.random_files import PATIENT
+
+
+def gaussian(count: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+def steps_of(values: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.int8]:
+    found = fingerprint(values)
+    assert found is not None
+    assert len(found) == FINGERPRINT_BYTES
+    return np.frombuffer(found, np.int8)
+
+
+def alike(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    value = correlation(steps_of(first).tobytes(), steps_of(second).tobytes())
+    assert value is not None
+    return value
+
+
+def test_fewer_than_256_values_have_no_fingerprint() -> None:
+    assert fingerprint(gaussian(255)) is None
+    assert fingerprint(gaussian(256)) is not None
+
+
+def test_a_step_is_a_thirtysecond_of_a_standard_deviation() -> None:
+    values = gaussian(256)
+    exact = values.astype(np.float64)
+    expected = np.rint(32 * (exact - exact.mean()) / exact.std())
+    assert steps_of(values).tolist() == np.clip(expected, -127, 127).tolist()
+
+
+def test_far_values_stop_at_127_on_both_sides() -> None:
+    values = gaussian(256) * np.float32(0.01)
+    values[10], values[20] = 100.0, -100.0
+    steps = steps_of(values)
+    assert (steps[10], steps[20]) == (127, -127)
+    assert steps.min() == -127
+
+
+def test_scale_and_shift_do_not_change_it_and_a_sign_turns_it() -> None:
+    values = gaussian(5000)
+    steps = steps_of(values)
+    assert np.abs(steps_of(values * np.float32(7.0) + np.float32(3.0)).astype(int) - steps).max() <= 1
+    assert steps_of(-values).tolist() == (-steps).tolist()
+
+
+@pytest.mark.parametrize("count", [257, 1000, 65_536, 98_304])
+def test_which_values_are_taken_depends_on_the_count_alone(count: int) -> None:
+    positions = list(spread(count, 256))
+    for values in (gaussian(count), np.random.default_rng(1).laplace(size=count)):
+        assert steps_of(values).tolist() == steps_of(values[positions]).tolist()
+
+
+def test_values_that_are_not_finite_stand_at_the_mean() -> None:
+    values = gaussian(256)
+    values[[1, 100, 255]] = [np.nan, np.inf, -np.inf]
+    steps = steps_of(values)
+    assert steps[[1, 100, 255]].tolist() == [0, 0, 0]
+    assert np.count_nonzero(steps) > 200
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, np.nan, np.inf, 3e38])
+def test_equal_values_have_a_fingerprint_of_zeros(value: float) -> None:
+    assert fingerprint(np.full(1000, value, np.float32)) == bytes(256)
+
+
+@PATIENT
+@given(values=arrays(np.float64, 256, elements=st.floats(allow_subnormal=True)))
+def test_no_doubles_break_it(values: NDArray[np.float64]) -> None:
+    assert steps_of(values).min() >= -127
+
+
+def test_strangers_are_uncorrelated_within_seven_hundredths() -> None:
+    values = [alike(gaussian(98_304, 2 * seed), gaussian(98_304, 2 * seed + 1)) for seed in range(200)]
+    assert float(np.mean(values)) == pytest.approx(0.0, abs=0.015)
+    assert float(np.std(values)) < 0.07
+
+
+@pytest.mark.parametrize("weight", [0.99, 0.84, 0.52])
+def test_the_correlation_of_fingerprints_estimates_that_of_the_organs(weight: float) -> None:
+    estimates, exact = [], []
+    for seed in range(30):
+        parent, noise = gaussian(65_536, seed), gaussian(65_536, seed + 1000)
+        child = np.float32(weight) * parent + np.float32(np.sqrt(1 - weight**2)) * noise
+        estimates.append(alike(parent, child))
+        exact.append(float(np.corrcoef(parent, child)[0, 1]))
+    assert float(np.mean(estimates)) == pytest.approx(float(np.mean(exact)), abs=3 * (1 - weight**2) / 16 / 30**0.5)
+    assert float(np.max(np.abs(np.subtract(estimates, exact)))) < 4 * (1 - weight**2) / 16 + 0.002
+
+
+@pytest.mark.parametrize(("name", "least"), [("BF16", 0.9995), ("Q8_0", 0.9995), ("Q5_1", 0.997), ("Q4_0", 0.98)])
+def test_a_quantisation_is_nearly_the_same_organ(name: str, least: float) -> None:
+    values, dtype = gaussian(98_304), dtype_by_name(name)
+    assert alike(values, dequantize(quantize(values, dtype), dtype)) > least
+
+
+def test_heavy_tails_do_not_hide_a_relative() -> None:
+    values = np.random.default_rng(3).standard_t(3, 98_304).astype(np.float32)
+    child = values + np.float32(0.3) * gaussian(98_304)
+    assert alike(values, child) == pytest.approx(float(np.corrcoef(values, child)[0, 1]), abs=0.03)
+
+
+def test_the_bytes_of_a_known_organ_are_recorded() -> None:
+    # A change here would cut the ties between old and new fingerprints.
+    values = (np.arange(98_304) * 40_503 % 65_537 - 32_768).astype(np.float32)
+    assert digest_of(steps_of(values).tobytes()) == "ef5fbebdef1f7cc269a68a182b2353dbf35d6a5ceecb785e9f7129d82963ec4c"

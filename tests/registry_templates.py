@@ -1,0 +1,100 @@
+"""Registries that many tests begin with: furnished once in a run, by whichever worker needs one first, then copied."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.queries.accounts import KnownToken, token_account
+from organs.registry.local import LocalRegistry
+from organs.registry.tokens import SentToken
+from tests import postgres
+from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.small_models import block_tensors, ingest_file
+
+DATABASE = postgres.MARKER if postgres.is_used() else "registry.sqlite3"
+"""The file in a home that is its database, or that names it."""
+ZOO_FILES = sorted((Path(__file__).parents[1] / "examples" / "zoo").glob("*.gguf"))
+
+Furnish = Callable[[LocalRegistry, Path], None]
+"""Fills an empty registry; the folder is for files that it needs meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Homes of registries in a folder that all workers of a run share, each under the name of what furnished it."""
+
+    folder: Path
+    empty_database: Path
+
+    def copy(self, furnish: Furnish, target: Path) -> Path:
+        """A copy of what `furnish` makes of an empty registry, as the folder `target`."""
+        return Path(shutil.copytree(self._kept(furnish), target))
+
+    def into(self, registry: LocalRegistry, furnish: Furnish) -> None:
+        """Let `registry`, which is open and empty, be what `furnish` makes of one."""
+        kept, home = self._kept(furnish), registry.settings.home
+        shutil.copytree(kept, home, dirs_exist_ok=True, ignore=lambda *_: [DATABASE])
+        if postgres.is_used():
+            registry.catalog.close()
+            postgres.replace_database(home, kept)
+            return
+        with (
+            closing(sqlite3.connect(f"{(kept / DATABASE).as_uri()}?immutable=1", uri=True)) as source,
+            closing(sqlite3.connect(home / DATABASE)) as target,
+        ):
+            source.backup(target)
+
+    @contextmanager
+    def opened(self, furnish: Furnish, target: Path) -> Iterator[LocalRegistry]:
+        """The registry in such a copy."""
+        with LocalRegistry.open(self.copy(furnish, target)) as registry:
+            yield registry
+
+    def once(self, name: str, make: Callable[[Path], None]) -> Path:
+        """The folder that `make` has filled, for all who ask for `name` in this run."""
+        kept, making = self.folder / name, self.folder / f"{name}.making"
+        with (self.folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                shutil.rmtree(making, ignore_errors=True)  # of somebody who failed at it
+                making.mkdir()
+                make(making)
+                making.rename(kept)
+        return kept
+
+    def _kept(self, furnish: Furnish) -> Path:
+        def make(folder: Path) -> None:
+            (folder / "home").mkdir()
+            shutil.copy(self.empty_database, folder / "home")
+            with LocalRegistry.open(folder / "home") as registry:
+                furnish(registry, folder)
+
+        return self.once(f"{furnish.__module__}.{furnish.__name__}", make) / "home"
+
+
+def shipped(registry: LocalRegistry, _folder: Path) -> None:
+    """The shipped models under their own names."""
+    for path in ZOO_FILES:
+        ingest_file(registry, path)
+
+
+def three_models(registry: LocalRegistry, folder: Path) -> None:
+    """`local/base`, a fine-tune of it (`tuned`) and a `stranger`."""
+    ingest_bytes(registry, folder, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, folder, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
+    ingest_bytes(registry, folder, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+
+
+def valid_account(session: Session, token: SentToken, moment: datetime) -> KnownToken | None:
+    """Return the account of a token; None if it is unknown, revoked or expired, or its contributor is suspended."""
+    account = token_account(session, token, moment)
+    return account if isinstance(account, KnownToken) else None

@@ -1,0 +1,76 @@
+"""Little models of known kinship, and what a registry holds to be related."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import select
+
+from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.gguf import KeyValue, TensorSpec, dtype_by_name
+from organs.registry.gguf.quants import quantize
+from organs.registry.local import LocalRegistry
+from tests.gguf_files import file_bytes, text, unsigned
+from tests.small_models import Tensors, block_metadata, block_tensors, ingest_file
+
+WEIGHT = 0.05
+
+
+def kin_tensors(seed: int = 0, alike: float = 1.0, other: int = 1, dtype: str = "F16", blocks: int = 2) -> Tensors:
+    """The tensors of `block_tensors`, correlated by `alike` with those of `seed`; the rest is those of `other`.
+
+    Norms are as they were where nothing has changed, and moved a little where something has.
+    """
+    own, strange = (block_tensors(blocks, seed=one, dtype="F32") for one in (seed, other))
+    found = []
+    for (spec, first), (_, second) in zip(own, strange, strict=True):
+        values = alike * np.frombuffer(first, np.float32) + np.sqrt(1 - alike**2) * np.frombuffer(second, np.float32)
+        kind = dtype_by_name(dtype if len(spec.shape) > 1 else "F32")
+        found.append((TensorSpec(spec.name, spec.shape, kind), quantize(values.astype(np.float32), kind)))
+    return found
+
+
+def kin_file(name: str, tensors: Tensors, more: Iterable[KeyValue] = ()) -> bytes:
+    """A file of `tensors` with `name` as its title."""
+    return file_bytes([*block_metadata(name), *more], tensors)
+
+
+def parent_entries(*names: str, **more: str) -> list[KeyValue]:
+    """Metadata that declares parents of these names; `more` is said of the first of them."""
+    entries = [unsigned("general.base_model.count", max(len(names), 1))]
+    entries += [text(f"general.base_model.{number}.name", name) for number, name in enumerate(names)]
+    return entries + [text(f"general.base_model.0.{key}", value) for key, value in more.items()]
+
+
+def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> str:
+    """Ingest `data` as `name`; what it is registered as."""
+    path = folder / f"{name}.gguf"
+    path.write_bytes(data)
+    return ingest_file(registry, path).model
+
+
+def measured_pairs(registry: LocalRegistry) -> dict[frozenset[str], tuple[str, float]]:
+    """Relation and score of each pair of model names that was measured to be related."""
+    pairs: dict[frozenset[str], tuple[str, float]] = {}
+    for child, parent, edge in _edges(registry, "measured"):
+        assert parent is not None
+        assert edge.score is not None
+        assert frozenset((child, parent)) not in pairs, "a pair has one edge"
+        pairs[frozenset((child, parent))] = (edge.relation, edge.score)
+    return pairs
+
+
+def declared_pairs(registry: LocalRegistry) -> set[tuple[str, str | None, str]]:
+    """Child, parent (None where it is not registered) and relation of every declared edge."""
+    return {(child, parent, edge.relation) for child, parent, edge in _edges(registry, "declared")}
+
+
+def _edges(registry: LocalRegistry, evidence: str) -> list[tuple[str, str | None, Lineage]]:
+    with registry.catalog.reading() as session:
+        names: dict[int | None, str] = {model.id: model.name for model in session.scalars(select(Model))}
+        statement = select(Lineage).where(Lineage.child_model_id.is_not(None), Lineage.evidence == evidence)
+        edges = session.scalars(statement.order_by(Lineage.id)).all()
+        session.expunge_all()
+    return [(names[edge.child_model_id], names.get(edge.parent_model_id), edge) for edge in edges]

@@ -1,0 +1,49 @@
+"""No question that an ingest or a page asks about relatives reads a table from end to end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.relatives import record_relatives, resolve_declared
+from organs.registry.relatives.lineage import lineage_of
+from tests.related_models import ingest_bytes, kin_file, kin_tensors, parent_entries
+
+LARGE = re.compile(
+    r"SCAN (placements|organs|fingerprints|lineage|model_metadata|model_words|blobs)\b(?! USING COVERING)"
+)
+
+
+def test_every_question_is_answered_by_an_index(registry: LocalRegistry, tmp_path: Path) -> None:
+    for number in range(3):
+        file = kin_file("Base", kin_tensors(alike=0.9, other=number + 3))
+        ingest_bytes(registry, tmp_path, f"base{number}", file)
+    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(), parent_entries("Base", "Absent")))
+    asked: dict[str, Any] = {}
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked[statement] = parameters
+
+    event.listen(registry.catalog.writer, "before_cursor_execute", note)
+    with registry.catalog.writing() as session:
+        model = model_by_name(session, parse_model_name("tuned"))
+        record_relatives(session, model)
+        resolve_declared(session, model)
+        lineage_of(session, model)
+        event.remove(registry.catalog.writer, "before_cursor_execute", note)
+        questions = {text: values for text, values in asked.items() if text.lstrip().startswith("SELECT")}
+        assert len(questions) >= 8
+        connection = session.connection()
+        plans = {
+            text: [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)]
+            for text, values in questions.items()
+        }
+    found = [step for plan in plans.values() for step in plan]
+    assert [step for step in found if LARGE.search(step)] == []
+    assert sum("ix_placements_place (slot=? AND block=? AND tower=?)" in step for step in found) >= 1

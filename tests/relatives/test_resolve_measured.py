@@ -1,0 +1,198 @@
+"""What a newcomer is found to be related to, whatever its header says."""
+
+from __future__ import annotations
+
+import threading
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Lineage, Model, Placement
+from organs.registry.errors import OrganError
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.lineage import NOISE
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.relatives import (
+    find_relatives,
+    resolve,
+)
+from tests.gguf_files import file_bytes, text
+from tests.related_models import ingest_bytes, kin_file, kin_tensors, measured_pairs
+from tests.small_models import block_metadata, ingest_file, weights
+
+FAMILY = {
+    "base": kin_file("Base", kin_tensors()),
+    "quantised": kin_file("Base", kin_tensors(dtype="Q8_0")),
+    "tuned": kin_file("Tuned", kin_tensors(alike=0.99)),
+    "far": kin_file("Far", kin_tensors(alike=0.6, other=2)),
+    "stranger": kin_file("Stranger", kin_tensors(seed=5)),
+}
+TOLERANCE = 4 * NOISE / 7**0.5
+"""Of the mean of seven matrices."""
+
+
+def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
+    with registry.catalog.reading() as session:
+        model = model_by_name(session, parse_model_name(name))
+        relatives = find_relatives(session, model)
+        return [(session.get_one(Model, one.model_id).name, one.relation) for one in relatives]
+
+
+def test_relatives_are_found_and_strangers_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
+    for name, data in FAMILY.items():
+        ingest_bytes(registry, tmp_path, name, data)
+    pairs = measured_pairs(registry)
+    expected = {
+        ("base", "quantised"): ("quantized", 1.0),
+        ("base", "tuned"): ("relative", 0.99),
+        ("quantised", "tuned"): ("relative", 0.99),
+        ("base", "far"): ("relative", 0.6),
+        ("quantised", "far"): ("relative", 0.6),
+        ("tuned", "far"): ("relative", 0.6),
+    }
+    assert set(pairs) == {frozenset(pair) for pair in expected}
+    for pair, (relation, score) in expected.items():
+        assert pairs[frozenset(pair)] == (relation, pytest.approx(score, abs=TOLERANCE))
+
+
+@pytest.mark.parametrize("order", list(permutations(FAMILY))[::29])
+def test_every_order_of_ingest_finds_the_same_pairs(
+    order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
+) -> None:
+    for name in order:
+        ingest_bytes(registry, tmp_path, name, FAMILY[name])
+    pairs = measured_pairs(registry)
+    assert len(pairs) == 6
+    for pair, (relation, score) in pairs.items():
+        assert "stranger" not in pair
+        assert relation == ("quantized" if pair == {"base", "quantised"} else "relative")
+        assert score == pytest.approx(0.6 if "far" in pair else 1.0, abs=TOLERANCE)
+
+
+def test_the_same_weights_with_other_metadata_are_fully_alike(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "one", kin_file("One", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "two", kin_file("Two", kin_tensors()))
+    assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
+
+
+def test_the_parent_of_a_measured_edge_is_the_one_that_was_there_first(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "tuned", FAMILY["tuned"])
+    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
+    assert found(registry, "base") == [("tuned", "relative")]
+    with registry.catalog.reading() as session:
+        (edge,) = session.scalars(select(Lineage).where(Lineage.evidence == "measured")).all()
+        older, newer = (model_by_name(session, parse_model_name(name)).id for name in ("tuned", "base"))
+    assert (edge.parent_model_id, edge.child_model_id) == (older, newer)
+
+
+def test_the_same_file_again_adds_no_edge(registry: LocalRegistry, tmp_path: Path) -> None:
+    for name in ("base", "tuned", "tuned"):
+        ingest_bytes(registry, tmp_path, name, FAMILY[name])
+    assert len(measured_pairs(registry)) == 1
+
+
+def test_a_longer_vocabulary_leaves_the_rest_to_compare(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
+    longer = [weights("token_embd.weight", (64, 128), seed=9), *kin_tensors(alike=0.99)[1:]]
+    ingest_bytes(registry, tmp_path, "longer", kin_file("Longer", longer))
+    ((relation, score),) = measured_pairs(registry).values()
+    assert (relation, score) == ("relative", pytest.approx(0.99, abs=0.01))
+    with registry.catalog.reading() as session:
+        (one,) = find_relatives(session, model_by_name(session, parse_model_name("longer")))
+    assert (one.similarity.organ_count, one.similarity.first_count) == (6, 7)
+
+
+def test_other_shapes_are_not_compared(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
+    turned = [(TensorSpec(spec.name, spec.shape[::-1], spec.dtype), data) for spec, data in kin_tensors()]
+    turned = [(spec, data) for spec, data in turned if len(set(spec.shape)) == 2]
+    ingest_bytes(registry, tmp_path, "turned", kin_file("Turned", turned))
+    assert measured_pairs(registry) == {}
+
+
+def test_a_model_of_which_organs_were_taken_is_related_by_those(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
+    strange = dict(kin_tensors(seed=5))
+    grafted = [(spec, data if "ffn" in spec.name else strange[spec]) for spec, data in kin_tensors()]
+    ingest_bytes(registry, tmp_path, "grafted", kin_file("Grafted", grafted))
+    ((relation, score),) = measured_pairs(registry).values()
+    assert (relation, score) == ("relative", pytest.approx(4 / 7, abs=TOLERANCE))
+
+
+def test_weights_that_cannot_be_read_are_related_where_they_are_the_same(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    opaque = [(TensorSpec("blk.0.ffn_up.weight", (128, 64), dtype_by_name("Q1_0")), bytes(range(18)) * 64)]
+    for name in ("one", "two"):
+        ingest_bytes(registry, tmp_path, name, kin_file(name, opaque))
+    assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
+
+
+def test_adapters_and_vocabularies_have_no_measured_relatives(registry: LocalRegistry, tmp_path: Path) -> None:
+    halves = [weights(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))]
+    for name in ("one", "two"):
+        entries = [text("general.type", "adapter"), text("general.name", name)]
+        ingest_bytes(registry, tmp_path, name, file_bytes(entries, halves))
+        ingest_bytes(registry, tmp_path, f"words-{name}", file_bytes([text("general.name", name)]))
+    assert measured_pairs(registry) == {}
+
+
+def test_what_is_hidden_is_not_found(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).values(state="quarantined"))
+        session.execute(update(Placement).values(visible=False))
+    ingest_bytes(registry, tmp_path, "tuned", FAMILY["tuned"])
+    assert measured_pairs(registry) == {}
+
+
+def test_a_newcomer_with_many_relatives_keeps_the_most_alike(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, alike in enumerate((0.5, 0.95, 0.7, 0.99, 0.6)):
+        ingest_bytes(registry, tmp_path, f"kin{number}", kin_file("Kin", kin_tensors(alike=alike, other=10 + number)))
+    monkeypatch.setattr(resolve, "COMPARED_MAX", 2)
+    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
+    assert [name for name, _ in found(registry, "base")] == ["kin3", "kin1"]
+    assert {pair for pair in measured_pairs(registry) if "base" in pair} == {
+        frozenset(("base", "kin3")),
+        frozenset(("base", "kin1")),
+    }
+
+
+def test_two_relatives_that_are_ingested_at_once_find_each_other(registry: LocalRegistry, tmp_path: Path) -> None:
+    names = ("base", "tuned", "far")
+    for name in names:
+        (tmp_path / f"{name}.gguf").write_bytes(FAMILY[name])
+    together = threading.Barrier(len(names))
+    errors: list[OrganError] = []
+
+    def ingest(name: str) -> None:
+        together.wait()
+        try:
+            ingest_file(registry, tmp_path / f"{name}.gguf")
+        except OrganError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ingest, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert set(measured_pairs(registry)) == {
+        frozenset(("base", "tuned")),
+        frozenset(("base", "far")),
+        frozenset(("tuned", "far")),
+    }
+
+
+def test_a_model_without_matrices_has_none(registry: LocalRegistry, tmp_path: Path) -> None:
+    norm = weights("output_norm.weight", (512,), dtype="F32")
+    for name in ("one", "two"):
+        ingest_bytes(registry, tmp_path, name, file_bytes(block_metadata(name), [norm]))
+    assert measured_pairs(registry) == {}

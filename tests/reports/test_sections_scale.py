@@ -1,0 +1,123 @@
+"""What is said about θ and size is no more than the points bear."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.queries.reports import matrix_figures
+from organs.registry.entities.report import ReportTable
+from organs.registry.local import LocalRegistry
+from organs.registry.reports.sections import (
+    Point,
+    scale_tables,
+    scale_verdict,
+)
+from organs.registry.reports.statistics import fit_line
+from tests.small_models import ingest_file, little_model
+
+
+def points(*pairs: tuple[float, float]) -> list[Point]:
+    """Families with a θ of their matrices; that of all their tensors is the same."""
+    return [Point(f"m{index}", 1, log, theta, theta) for index, (log, theta) in enumerate(pairs)]
+
+
+def tables(session: Session, limit: int = 50) -> tuple[ReportTable, ReportTable]:
+    return scale_tables(session, matrix_figures(session), limit)
+
+
+def many(slope: float, count: int = 12, wobble: float = 0.1) -> list[Point]:
+    logs = [6 + 3 * index / (count - 1) for index in range(count)]
+    return points(*((log, 40 + slope * log + (wobble if index % 2 else -wobble)) for index, log in enumerate(logs)))
+
+
+@pytest.mark.parametrize("families", [[], points((6, 40))])
+def test_one_family_says_nothing_about_size(families: list[Point]) -> None:
+    assert "cannot say anything about size" in scale_verdict(families, len(families))
+
+
+def test_two_families_always_lie_on_a_line_and_say_nothing() -> None:
+    said = scale_verdict(points((6, 40), (7, 41)), 5)
+    assert said == "There are only 2 families, too few for a line, so this report cannot say anything about size."
+
+
+def test_models_of_one_size_say_nothing_about_size() -> None:
+    said = scale_verdict(points((6, 40), (6, 41), (6, 42)), 3)
+    assert said == "All 3 families have the same number of parameters, so this report cannot say anything about size."
+
+
+@pytest.mark.parametrize("families", [many(5.0, count=9), points(*((6 + n / 20, 40 + n) for n in range(12)))])
+def test_few_families_or_a_narrow_range_show_no_law_however_straight_the_line(families: list[Point]) -> None:
+    assert "cannot show a law" in scale_verdict(families, 40)
+
+
+def test_a_slope_within_its_margin_is_no_trend() -> None:
+    assert "no trend beyond chance" in scale_verdict(many(0.0, wobble=3.0), 12)
+
+
+@pytest.mark.parametrize(("slope", "way"), [(2.0, "rises by 2.0°"), (-2.0, "falls by 2.0°")])
+def test_a_trend_is_said_with_its_margin_and_what_it_does_not_say(slope: float, way: str) -> None:
+    said = scale_verdict(many(slope), 30)
+    assert way in said
+    assert "±" in said
+    assert "It does not say that size is the reason" in said
+
+
+def test_where_the_two_means_disagree_on_the_direction_the_report_says_so() -> None:
+    families = [Point(str(n), 1, 6 + n, 40.0 - n, 30.0 + 2 * n) for n in range(3)]
+    assert "Even the direction is uncertain: +2.0° per tenfold by matrices, -1.0° by all tensors." in scale_verdict(
+        families, 3
+    )
+    assert "direction" not in scale_verdict(points((6, 40), (7, 41), (8, 42)), 3)
+
+
+def test_a_family_without_matrices_is_no_point() -> None:
+    families = [Point("a", 1, 6, 40, None), *points((6, 40), (7, 41))]
+    assert scale_verdict(families, 3).startswith("There are only 2 families, too few")
+
+
+def test_relatives_are_one_family_and_two_families_draw_no_line(filled: LocalRegistry) -> None:
+    with filled.catalog.reading() as session:
+        scale, families = tables(session)
+        matrices = matrix_figures(session)
+    values = {row["family"]: row for row in families.items}
+    assert {name: row["models_count"] for name, row in values.items()} == {"local/tall@1": 1, "local/little@1": 2}
+    assert scale.items == ()
+    assert "too few for a line" in scale.before[0]
+    little = values["local/little@1"]
+    assert little["matrix_mean_theta_degrees"] == pytest.approx(
+        ((matrices[1].mean_theta or 0) + (matrices[3].mean_theta or 0)) / 2
+    )
+    assert {type(row["mean_parameters_count"]) for row in values.values()} == {int}, "a count is a whole number"
+
+
+def test_the_lines_go_through_families_and_through_models_by_both_means(filled: LocalRegistry, tmp_path: Path) -> None:
+    (tmp_path / "third.gguf").write_bytes(little_model("Third", blocks=9, seed=2))
+    ingest_file(filled, tmp_path / "third.gguf")
+    with filled.catalog.reading() as session:
+        scale, families = tables(session)
+    items = scale.items
+    assert [(item["basis"], item["reading"], item["points_count"]) for item in items] == [
+        ("each family once", "matrices", 3),
+        ("each family once", "all tensors", 3),
+        ("each model by itself", "matrices", 4),
+        ("each model by itself", "all tensors", 4),
+    ]
+    rows = families.items
+    logs = [math.log10(row["mean_parameters_count"]) for row in rows]
+    for item, key in zip(items, ("matrix_mean_theta_degrees", "mean_theta_degrees"), strict=False):
+        line = fit_line(logs, [row[key] for row in rows])
+        assert line is not None
+        assert item["slope_degrees_per_decade"] == pytest.approx(line.slope, rel=1e-3)
+        assert item["slope_margin_degrees_per_decade"] == pytest.approx(line.slope_margin, rel=1e-3)
+        assert type(item["parameters_minimum_count"]) is int
+
+
+def test_a_list_of_families_that_is_cut_says_so(filled: LocalRegistry) -> None:
+    with filled.catalog.reading() as session:
+        _, families = tables(session, 1)
+    assert len(families.items) == 1
+    assert "The 1 largest of 2 are listed." in families.before[0]

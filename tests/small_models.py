@@ -1,0 +1,97 @@
+"""Small models, and the way of one through a registry: from a file to rows and back to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import func, select
+
+from organs.ingest.service import IngestReport, always, ingest_model
+from organs.ingest.sources import find_sources
+from organs.registry.assembly import place_file, plan_model
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Base
+from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from tests.gguf_files import array, file_bytes, text, unsigned
+
+Tensors = list[tuple[TensorSpec, bytes]]
+
+
+def weights(name: str, shape: tuple[int, ...], seed: int = 0, dtype: str = "F16") -> tuple[TensorSpec, bytes]:
+    """A float tensor of Gaussian values that depend on its name and `seed`."""
+    kind = {"F16": np.float16, "F32": np.float32, "F64": np.float64}[dtype]
+    spec = TensorSpec(name, shape, dtype_by_name(dtype))
+    random = np.random.default_rng([seed, *name.encode()])
+    return spec, (0.05 * random.standard_normal(spec.elements)).astype(kind).tobytes()
+
+
+def block_tensors(blocks: int = 2, width: int = 64, seed: int = 0, dtype: str = "F16") -> Tensors:
+    """The tensors of a little decoder: an embedding, `blocks` blocks of four tensors, a norm behind them."""
+    tensors = [weights("token_embd.weight", (width, 96), seed, dtype)]
+    for block in range(blocks):
+        tensors += [
+            weights(f"blk.{block}.attn_norm.weight", (width,), seed, "F32"),
+            weights(f"blk.{block}.attn_q.weight", (width, width), seed, dtype),
+            weights(f"blk.{block}.ffn_up.weight", (width, 2 * width), seed, dtype),
+            weights(f"blk.{block}.ffn_down.weight", (2 * width, width), seed, dtype),
+        ]
+    return [*tensors, weights("output_norm.weight", (width,), seed, "F32")]
+
+
+def block_metadata(name: str = "Little", blocks: int = 2) -> list[KeyValue | RawKeyValue]:
+    """What goes with `block_tensors`."""
+    return [
+        text("general.architecture", "llama"),
+        text("general.name", name),
+        text("general.license", "apache-2.0"),
+        unsigned("llama.block_count", blocks),
+    ]
+
+
+def little_model(name: str = "Little", blocks: int = 2, seed: int = 0, more: Iterable[KeyValue] = ()) -> bytes:
+    """A whole file with `block_tensors`, complete by its own header."""
+    return file_bytes([*block_metadata(name, blocks), *more], block_tensors(blocks, seed=seed))
+
+
+def token_array(tokens: list[bytes], kind: str = "tokens") -> KeyValue:
+    """An array of strings of the tokenizer."""
+    return array(f"tokenizer.ggml.{kind}", ValueType.STRING, tokens)
+
+
+def ingest_file(registry: LocalRegistry, path: Path, name: str | None = None) -> IngestReport:
+    """Ingest the one model that `path` names; under a name that is taken, as its next version."""
+    (source,) = find_sources([str(path)])
+    return ingest_model(registry, source, None if name is None else parse_model_name(name), new_version=always)
+
+
+def assembled(registry: LocalRegistry, model: str, folder: Path) -> list[Path]:
+    """The files of `model`, written into `folder`, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with registry.catalog.reading() as session:
+        plans = plan_model(session, model_by_name(session, parse_model_name(model)))
+    for plan in plans:
+        assert plan.sha256 is not None
+        assert place_file(registry.blobs, plan, folder / plan.name) == plan.sha256
+    return [folder / plan.name for plan in plans]
+
+
+def assert_round_trip(registry: LocalRegistry, path: Path, folder: Path) -> IngestReport:
+    """Ingest `path`, assemble it into `folder`, compare every byte."""
+    report = ingest_file(registry, path)
+    (back,) = assembled(registry, report.model, folder)
+    assert back.name == path.name
+    assert back.read_bytes() == path.read_bytes()
+    return report
+
+
+def row_counts(registry: LocalRegistry) -> dict[str, int]:
+    """How many rows each table has."""
+    with registry.catalog.reading() as session:
+        return {
+            name: session.scalar(select(func.count()).select_from(table)) or 0
+            for name, table in Base.metadata.tables.items()
+        }

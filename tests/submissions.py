@@ -1,0 +1,133 @@
+"""Submissions without a server: uploads are put into place, and the inspector is a thread instead of a process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import func, select
+
+from organs.ingest.contributions.inspection import (
+    Inspection,
+    StartInspector,
+    Stopped,
+)
+from organs.ingest.contributions.inspector import serve
+from organs.ingest.contributions.intake import process_submission
+from organs.ingest.contributions.manifest import parse_manifest
+from organs.ingest.contributions.messages import Channel
+from organs.ingest.contributions.submissions import submit
+from organs.ingest.contributions.uploads import spool_of
+from organs.registry.catalog.queries.submissions import SubmissionRow, submission_by_id
+from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.register.submissions import (
+    add_upload,
+    complete_upload,
+    record_received,
+)
+from organs.registry.catalog.tables import BlobLease, Upload
+from organs.registry.digest import digest_of
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from tests.small_models import row_counts
+
+
+def put_upload(registry: LocalRegistry, contributor: str, pieces: Sequence[bytes], kind: str = "pack") -> str:
+    """A finished upload of `pieces`, one after another; its id."""
+    data, spool = b"".join(pieces), spool_of(registry)
+    name = spool.make(len(data))
+    spool.path(name).write_bytes(data)
+    with registry.catalog.writing() as session:
+        row = add_upload(
+            session,
+            contributor_id(session, contributor),
+            name,
+            kind=kind,
+            size_bytes=len(data),
+            digest=digest_of(data),
+            name="sent.gguf" if kind == "file" else None,
+            pieces=[] if kind == "file" else [(len(piece), digest_of(piece)) for piece in pieces],
+        )
+        record_received(session, row.id, 0, len(data))
+        complete_upload(session, row.id, digest_of(data))
+    return name
+
+
+def whole(registry: LocalRegistry, contributor: str, data: bytes, name: str = "model.gguf") -> dict[str, Any]:
+    """A file of a manifest that is sent whole."""
+    return {"name": name, "upload": put_upload(registry, contributor, [data], "file")}
+
+
+def of_pieces(data: bytes, spans: Sequence[tuple[int, int]], name: str = "model.gguf") -> dict[str, Any]:
+    """A file of a manifest that is put together from these stretches of it: offsets and sizes."""
+    pieces = [[offset, size, digest_of(data[offset : offset + size])] for offset, size in spans]
+    return {"name": name, "size_bytes": len(data), "sha256": digest_of(data), "pieces": pieces}
+
+
+def asked_for(
+    registry: LocalRegistry, name: str, files: Sequence[dict[str, Any]], *, publish: bool = True, **metadata: Any
+) -> int:
+    """Submit a model for the contributor that its namespace is of; the submission's id."""
+    manifest = parse_manifest({"files": list(files), "metadata": metadata, "publish": publish})
+    model = parse_model_name(name)
+    return submit(registry, model.namespace, model, manifest)
+
+
+@contextmanager
+def inspector_thread(
+    _size_bytes: int, _required: bool, serve: Callable[[Channel], None] = serve
+) -> Iterator[Inspection]:
+    """An inspector in a thread of this process, with the same pipes and messages as the confined one."""
+    (its_reads, our_writes), (our_reads, its_writes) = os.pipe(), os.pipe()
+    ours, theirs = Channel(our_reads, our_writes), Channel(its_reads, its_writes)
+
+    def run() -> None:
+        try:
+            with suppress(OSError):
+                serve(theirs)
+        finally:
+            theirs.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    inspection = Inspection(ours, lambda: Stopped("It ended.", is_limit=False), lambda: None)
+    try:
+        yield inspection
+    finally:
+        inspection.end()
+        while thread.is_alive():  # as if it was killed: whatever it still wants to say is read
+            with suppress(BlockingIOError):
+                os.read(our_reads, 1 << 16)
+            thread.join(0.001)
+        thread.join()
+        inspection.close()
+
+
+def attended(
+    registry: LocalRegistry,
+    submission_id: int,
+    *,
+    publish: bool = True,
+    tell: Callable[[float, str], None] = lambda _share, _note: None,
+    start_inspector: StartInspector = inspector_thread,
+) -> SubmissionRow:
+    """The submission after its job."""
+    process_submission(registry, submission_id, tell, publish=publish, start_inspector=start_inspector)
+    return found(registry, submission_id)
+
+
+def found(registry: LocalRegistry, submission_id: int) -> SubmissionRow:
+    with registry.catalog.reading() as session:
+        return submission_by_id(session, submission_id)
+
+
+def assert_nothing_is_left(registry: LocalRegistry) -> None:
+    """No upload has a row or a file, and no blob is leased."""
+    assert list(spool_of(registry).walk()) == []
+    with registry.catalog.reading() as session:
+        for table in (Upload, BlobLease):
+            assert session.scalar(select(func.count()).select_from(table)) == 0, table
+    assert row_counts(registry)["upload_pieces"] == 0

@@ -1,0 +1,514 @@
+"""The house keeps its own rules: functions, layers, words that may not stand in the code, and what lies at the top."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+BODY_MAX_LINES = 60
+TRACKED_MAX_BYTES = 6 * 1024 * 1024
+
+TOP = {
+    *("registry", "migrations", "web", "ingest", "cli", "tests", "bench", "docs", "examples"),
+    *(
+        "pyproject.toml",
+        "src",
+        "Makefile",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        ".ci",
+        ".gitignore",
+        ".dockerignore",
+    ),
+}
+NOT_OURS = re.compile(r"\.(?!ci$|gitignore$|dockerignore$)|__pycache__$|build$|dist$|.*\.egg-info$|PKG-INFO$")
+"""What a folder holds beside the project when there is no git to ask."""
+
+CODE = ("registry", "ingest", "cli", "web", "migrations", "bench", "examples")
+PRODUCT = ("registry", "ingest", "cli", "web")
+PORTIONS = (*PRODUCT, "migrations")
+"""The folders that are installed below one name, as `organs.registry` and so on."""
+WITHOUT_A_FACE = ("registry", "ingest", "migrations")
+
+LONG_BODIES: dict[str, str] = {}
+"""Function bodies over the limit: `path::function` to the reason, in one sentence."""
+FRAGMENTS: dict[str, str] = {
+    "registry/compose/prediction.py": "A pure model with constants that were fitted; the benches fit it by itself.",
+    "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
+    "ingest/contributions/inspector.py": "A program of its own, started by its name.",
+    "ingest/jobs/report.py": "Each kind of job is a module of its own.",
+    "ingest/jobs/submissions.py": "Each kind of job is a module of its own.",
+    "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
+    "registry/catalog/queries/search_plan.py": "How a search is planned, apart from the rows and counts that it gives.",
+    "registry/client/composition.py": "It loads the code of recipes, which reading a remote registry does not need.",
+    "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
+    "registry/validation/probe.py": "A program of its own, started by its name.",
+    "web/hub.py": "The routes of the Hugging Face hub, for the application.",
+    "web/server/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
+    "web/server/worker.py": "The worker process, apart from the parent that starts it.",
+}
+"""Modules that one other module beside them imports and no other: path to the reason why they are not part of it."""
+OLD_NAMES: dict[str, str] = {
+    "metadata_given": "A column of the database, which migrations named.",
+}
+"""Names that the words of today would not choose: name to the reason why they stay."""
+MORE_FACES: dict[str, str] = {
+    "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
+    "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
+    "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
+    "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
+    "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
+    "registry/local.py": "LocalRegistry.open() is the face of scripts: it opens what the environment names.",
+}
+"""Modules outside the faces' folders that may read the command line or the environment: path to the reason."""
+
+OPEN_VALUES: dict[str, str] = {
+    "registry/entities/base.py": "A JSON Schema is an open document: any keyword with any value.",
+    "web/api/document.py": "The OpenAPI document and its examples are JSON of any shape.",
+    "web/server/gateway.py": "PEP 3333 defines the WSGI environment as a dictionary of any values.",
+    "web/pages/anatomy.py": "The context of a template: only Jinja reads it.",
+    "web/pages/charts.py": "The context of a template: only Jinja reads it.",
+    "ingest/contributions/messages.py": "Messages of the confined inspector have a strict format of their own.",
+}
+"""Modules with public functions that take or return `dict[str, Any]`: path to the reason."""
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every file of the project, relative to its root: what git knows or would add; without git, what lies there."""
+    listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    if listed is not None and _git("rev-parse", "--show-prefix") == "\n":
+        paths = [Path(name) for name in listed.split("\0") if name]
+        return tuple(sorted(path for path in paths if (ROOT / path).is_file()))
+    return tuple(sorted(path.relative_to(ROOT) for path in _walk(ROOT)))
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for entry in folder.iterdir():
+        if NOT_OURS.match(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry)
+        else:
+            yield entry
+
+
+def modules(*folders: str) -> list[Path]:
+    """The Python files below `folders`."""
+    return [path for path in files() if path.suffix == ".py" and path.parts[0] in folders]
+
+
+@cache
+def source(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(source(path), str(path))
+
+
+def nodes(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(tree(path))
+
+
+def dotted(node: ast.AST) -> str:
+    """`os.path.join` for an attribute of an attribute of a name; what is no name is an empty part."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def at(path: Path, node: ast.AST) -> str:
+    return f"{path}:{getattr(node, 'lineno', 0)}"
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Every call in a module with the dotted name of what is called."""
+    for node in nodes(path):
+        if isinstance(node, ast.Call):
+            yield dotted(node.func), node
+
+
+def imported(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    """Every import of a module, as `package.name`."""
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
+
+
+def docstrings(path: Path) -> set[int]:
+    """The ids of the nodes that are docstrings or stand alone as the comment of an attribute."""
+    return {
+        id(node.value) for node in nodes(path) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function's body, its docstring not counted."""
+    body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_the_list_of_files_is_not_empty() -> None:
+    assert Path("tests/test_code_rules.py") in files()
+    assert Path("registry/gguf/read.py") in modules("registry")
+
+
+def test_the_project_is_also_found_without_git() -> None:
+    walked = {path.relative_to(ROOT) for path in _walk(ROOT)}
+    assert {path for path in files() if path.suffix == ".py"} <= walked
+
+
+def test_the_top_holds_what_the_plan_of_the_house_says_and_nothing_else() -> None:
+    found = {path.parts[0] for path in files()} | {"src"}  # of which the files are links to folders
+    assert found - TOP == set()
+    if (ROOT / ".git").exists():
+        assert TOP - found == set()
+
+
+def test_the_import_package_has_a_link_to_each_of_its_folders() -> None:
+    links = {path.name: path for path in (ROOT / "src" / "organs").iterdir() if path.name != "__pycache__"}
+    assert set(links) == set(PORTIONS)
+    for name, link in links.items():
+        assert link.is_symlink()
+        assert link.resolve() == (ROOT / name).resolve()
+
+
+def test_the_product_is_imported_below_its_one_name() -> None:
+    bare = re.compile(rf"(?:^|[;\"'])\s*(?:from|import) (?:{'|'.join(PORTIONS)})\b", re.MULTILINE)
+    assert bare.search('script = """\nfrom registry import store\n"""')
+    found = [str(path) for path in modules(*CODE, "tests") if path.name != Path(__file__).name]
+    found = [path for path in found if bare.search(source(Path(path)).replace("import web, organs.web", ""))]
+    assert found == [], "such an import finds a second copy of the module, or nothing: write organs.registry"
+
+
+def test_no_function_body_is_longer_than_60_lines() -> None:
+    long = {
+        f"{path}::{node.name}": body_lines(node)
+        for path in modules(*CODE)
+        if path.parts[:2] != ("migrations", "versions")
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > BODY_MAX_LINES
+    }
+    assert {name: lines for name, lines in long.items() if name not in LONG_BODIES} == {}
+    assert [name for name in LONG_BODIES if name not in long] == [], "exceptions that are needed no more"
+
+
+def test_a_module_with_one_importer_beside_it_is_part_of_it() -> None:
+    names = {_name(path): path for path in modules(*PRODUCT)}
+    importers: dict[str, set[str]] = {}
+    for path in names.values():
+        for name, _ in imported(path):
+            target = next((one for one in (name, name.rpartition(".")[0]) if one.removeprefix("organs.") in names), "")
+            importers.setdefault(target.removeprefix("organs."), set()).add(_name(path))
+    alone = set()
+    for name, path in names.items():
+        users = importers.get(name, set()) - {name}
+        if path.name != "__init__.py" and len(users) == 1 and _package(*users) == _package(name) != "cli":
+            alone.add(str(path))
+    assert alone - FRAGMENTS.keys() == set(), "merge it into the module that imports it, or give a reason"
+    assert FRAGMENTS.keys() - alone == set(), "exceptions that are needed no more"
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _package(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def open_aliases() -> set[tuple[str, str]]:
+    """Return the names that stand for `dict[str, Any]`, or for something with it: module and name."""
+    aliases = set()
+    for path in modules(*PRODUCT):
+        for statement in tree(path).body:
+            is_alias = isinstance(statement, ast.Assign) and not isinstance(statement.value, ast.Call)
+            if is_alias and has_open_values(statement.value, ()):
+                aliases |= {(f"organs.{_name(path)}", dotted(target)) for target in statement.targets}
+    return aliases
+
+
+def known_aliases(path: Path, aliases: Collection[tuple[str, str]]) -> set[str]:
+    """Return those of `aliases` that a module defines or imports, as it calls them."""
+    known = {name for module, name in aliases if module == f"organs.{_name(path)}"}
+    for node in nodes(path):
+        if isinstance(node, ast.ImportFrom):
+            known |= {one.asname or one.name for one in node.names if (node.module, one.name) in aliases}
+    return known
+
+
+def has_open_values(annotation: ast.AST, aliases: Collection[str]) -> bool:
+    """Return whether an annotation has `dict[str, Any]`, `Mapping[str, Any]` or one of `aliases` in it."""
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Subscript) and dotted(node.value).endswith(("dict", "Mapping")):
+            if ast.unparse(node.slice).strip("()") == "str, Any":
+                return True
+        elif isinstance(node, ast.Name) and node.id in aliases:
+            return True
+    return False
+
+
+def public_functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    """Yield the functions of a module, and the methods of its classes, whose names have no leading underscore."""
+    for statement in body:
+        if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_"):
+            yield from public_functions(statement.body)
+        elif isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+            yield statement
+
+
+def test_no_public_signature_has_a_dictionary_of_any_values() -> None:
+    aliases = open_aliases()
+    found = set()
+    for path in modules(*PRODUCT):
+        known = known_aliases(path, aliases)
+        for function in public_functions(tree(path).body):
+            parameters = [node for node in ast.walk(function.args) if isinstance(node, ast.arg)]
+            annotations = [*(one.annotation for one in parameters), function.returns]
+            if any(one is not None and has_open_values(one, known) for one in annotations):
+                found.add(str(path))
+    assert found - OPEN_VALUES.keys() == set(), "return an entity; take Mapping[str, object] for JSON to check"
+    assert OPEN_VALUES.keys() - found == set(), "exceptions that are needed no more"
+
+
+def test_names_are_the_standard_nouns_and_verbs() -> None:
+    riddles = {"told", "asked", "said", "given", "whoever", "elsewhere", "owning", "trying", "looking", "tallies"}
+    found = [
+        f"{at(path, node)} {name}"
+        for path in modules(*PRODUCT)
+        for node in nodes(path)
+        for name in _bound(node)
+        if riddles & set(re.findall("[a-z]+", re.sub("([A-Z])", r"_\1", name).lower())) and name not in OLD_NAMES
+    ]
+    assert found == [], "write settings, requested, message, inputs, remote, permissions ..."
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The name that a node binds: of a variable, a parameter, a function or a class."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+
+
+def test_every_exception_has_a_reason() -> None:
+    reasons = (*LONG_BODIES.values(), *MORE_FACES.values(), *FRAGMENTS.values(), *OPEN_VALUES.values())
+    for reason in reasons:
+        assert len(reason.split()) >= 4
+        assert reason.endswith(".")
+
+
+def test_the_length_of_a_body_is_measured_without_its_docstring() -> None:
+    function = ast.parse('def f():\n    """One.\n\n    Two.\n    """\n    a = 1\n\n    # why\n    return a\n').body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert body_lines(function) == 4
+
+
+def test_every_package_and_module_says_what_it_is() -> None:
+    silent = [str(path) for path in modules(*CODE) if not (ast.get_docstring(tree(path)) or "").strip()]
+    assert silent == []
+
+
+def test_every_folder_of_the_product_that_holds_modules_is_a_package() -> None:
+    folders = {folder for path in modules(*PRODUCT) for folder in path.parents if folder != Path()}
+    assert sorted(str(folder) for folder in folders if folder / "__init__.py" not in files()) == []
+
+
+def test_a_flag_is_compared_with_a_constant_because_postgresql_has_no_is_with_a_parameter() -> None:
+    literals = ("is_(True)", "is_(False)", "is_not(True)", "is_not(False)")
+    assert [str(path) for path in modules(*PRODUCT) if any(literal in source(path) for literal in literals)] == []
+
+
+def test_nothing_is_caught_without_a_name() -> None:
+    found = [
+        at(path, node)
+        for path in modules(*CODE, "tests")
+        for node in nodes(path)
+        if isinstance(node, ast.ExceptHandler) and _catches_everything(node)
+    ]
+    assert found == []
+
+
+def _catches_everything(handler: ast.ExceptHandler) -> bool:
+    """A bare except; and Exception or BaseException unless the error is raised again, logged, or handed on."""
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {dotted(kind).removeprefix("builtins.") for kind in kinds}
+    inside = [node for statement in handler.body for node in ast.walk(statement)]
+    again = any(isinstance(node, ast.Raise) and node.exc is None for node in inside)
+    logged = any(isinstance(node, ast.Call) and dotted(node.func).endswith("log.exception") for node in inside)
+    handed_on = handler.name is not None and any(dotted(node) == handler.name for node in inside)
+    return bool(names & {"Exception", "BaseException"}) and not (again or logged or handed_on)
+
+
+def test_no_reminder_is_left_in_the_code() -> None:
+    word = re.compile(r"\b(?:TO-?DO|FIX-?ME|X{3}|HACK)\b".replace("-?", ""))
+    texts = [path for path in files() if path.suffix in {".py", ".html", ".css", ".js", ".toml", ".mako"}]
+    assert word.search("a " + "TO" + "DO")
+    assert [str(path) for path in texts if word.search(source(path)) and path.name != Path(__file__).name] == []
+
+
+def test_no_test_is_skipped_or_expected_to_fail() -> None:
+    ways = {"skip", "skipif", "xfail", "importorskip", "skipTest", "skipUnless", "skipIf", "expectedFailure"}
+    found = [
+        at(path, node)
+        for path in modules("tests")
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ways
+        and dotted(node).startswith(("pytest.", "unittest.", "self."))
+    ]
+    assert found == []
+
+
+def test_only_the_faces_print_exit_and_read_the_environment() -> None:
+    verbs = {"print", "input", "exit", "quit", "sys.exit", "os._exit", "os.getenv", "breakpoint"}
+    places = {"os.environ", "os.environb", "sys.argv", "sys.stdout", "sys.stderr", "sys.stdin"}
+    found = []
+    for path in modules(*WITHOUT_A_FACE):
+        if str(path) in MORE_FACES:
+            continue
+        found += [at(path, node) for name, node in calls(path) if name in verbs]
+        found += [at(path, node) for node in nodes(path) if dotted(node) in places | {"SystemExit"}]
+        found += [at(path, node) for name, node in imported(path) if name in places | verbs]
+    assert found == []
+
+
+def test_only_the_anatomy_knows_the_names_of_tensors() -> None:
+    known = re.compile(r"blk\.|attn_|ffn_")
+    found = [
+        at(path, node)
+        for path in modules(*PRODUCT)
+        if path != Path("registry/anatomy.py")
+        for node in nodes(path)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and known.search(node.value)
+        if id(node) not in docstrings(path)
+    ]
+    assert found == []
+
+
+def test_sql_is_spoken_in_the_catalog_alone() -> None:
+    words = {"select", "insert", "update", "delete"}
+    found = []
+    for path in modules(*PRODUCT):
+        if path.parts[:2] == ("registry", "catalog"):
+            continue
+        found += [
+            at(path, node)
+            for name, node in imported(path)
+            if name.startswith("sqlalchemy.") and name.rpartition(".")[2] in words
+        ]
+        found += [at(path, node) for name, node in calls(path) if _speaks_sql(name, words)]
+    assert found == []
+
+
+def _speaks_sql(name: str, words: set[str]) -> bool:
+    owner, _, verb = name.rpartition(".")
+    if owner in {"sqlalchemy", "sa"}:
+        return verb in words
+    return owner.rpartition(".")[2].endswith("session") and verb in {"execute", "scalars", "scalar", "query"}
+
+
+def test_no_module_decides_by_the_text_of_an_exception() -> None:
+    """A class or a code says what happened. Only texts of exceptions that are not ours may be shortened for people."""
+    found = [at(path, node) for path in modules(*PRODUCT) for node in text_decisions(tree(path))]
+    assert found == []
+
+
+SEARCHES = {"startswith", "endswith", "find", "rfind", "index", "rindex", "count", "partition", "rpartition", "split"}
+MATCHES = {"re.search", "re.match", "re.fullmatch", "re.findall", "re.finditer", "re.split"}
+
+
+def text_decisions(module: ast.Module) -> Iterator[ast.AST]:
+    """Every comparison or search of the text of an exception: of what a handler names, or of an `error`."""
+    handlers = (node for node in ast.walk(module) if isinstance(node, ast.ExceptHandler))
+    names = {"error", *(handler.name for handler in handlers if handler.name is not None)}
+    texts = {f"{name}.{member}" for name in names for member in ("args", "detail")}
+
+    def is_text(node: ast.AST) -> bool:
+        while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+            if isinstance(node, ast.Call) and dotted(node.func) in ("str", "repr") and node.args:
+                return dotted(node.args[0]).partition(".")[0] in names
+            if dotted(node) in texts:
+                return True
+            node = node.func if isinstance(node, ast.Call) else node.value
+        return False
+
+    for node in ast.walk(module):
+        if isinstance(node, ast.Compare) and any(map(is_text, (node.left, *node.comparators))):
+            yield node
+        elif isinstance(node, ast.Call):
+            is_search = isinstance(node.func, ast.Attribute) and node.func.attr in SEARCHES and is_text(node.func.value)
+            if is_search or (dotted(node.func) in MATCHES and any(map(is_text, node.args))):
+                yield node
+
+
+def test_decisions_by_the_text_of_an_exception_are_found() -> None:
+    def decisions(code: str) -> int:
+        return len(list(text_decisions(ast.parse(f"try:\n    f()\nexcept E as wrong:\n    {code}"))))
+
+    for code in (
+        *("if 'locked' in str(error): pass", "x = str(error).lower() == 'no'", "y = str(error).startswith('a')"),
+        *(
+            "re.search('a', str(error))",
+            "error.args[0] == 'a'",
+            "str(error.reason).partition(':')",
+            "'a' in error.detail",
+        ),
+    ):
+        assert decisions(code) == 1, code
+    for code in ("raise X(str(error)) from error", "x = error.code == 'a'", "if error.errno == 2: pass"):
+        assert decisions(code) == 0, code
+
+
+def test_no_template_is_made_out_of_text() -> None:
+    verbs = {"from_string", "render_template_string", "Template"}
+    found = [
+        at(path, node)
+        for path in modules(*CODE)
+        for name, node in calls(path)
+        if name.rpartition(".")[2] in verbs and name != "string.Template"
+    ]
+    assert found == []
+
+
+def test_no_file_is_too_large_for_the_repository() -> None:
+    large = {str(path): (ROOT / path).stat().st_size for path in files()}
+    assert {path: size for path, size in large.items() if size >= TRACKED_MAX_BYTES} == {}
+
+
+@pytest.mark.parametrize(
+    "module", ["organs.registry.gguf", "organs.registry.anatomy", "organs.registry.measure", "organs.registry.digest"]
+)
+def test_a_pure_module_loads_neither_the_database_nor_a_face(module: str) -> None:
+    script = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "organs" in loaded
+    assert loaded & {"sqlalchemy", "alembic", "flask", "werkzeug", "jinja2", "click", "rich", "requests"} == set()

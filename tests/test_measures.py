@@ -1,0 +1,78 @@
+"""The table of measures: everything that follows from it, and organs that lack a measure."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event, select, update
+
+from organs.registry.catalog.search import ALIASES, ORGANS, parse_query
+from organs.registry.catalog.tables import Measurement, Placement
+from organs.registry.entities.base import schemas
+from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.local import LocalRegistry
+from organs.registry.measure import Measurement as Measured
+from organs.registry.measures import MEASURES, RANKED_MEASURES, Measure
+from organs.registry.upkeep import measure_missing
+from tests.cli.in_process import Organ
+
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "numbers.md"
+
+
+@pytest.mark.parametrize("one", MEASURES.values(), ids=lambda one: one.name)
+def test_a_measure_is_computed_kept_searched_described_and_documented(one: Measure) -> None:
+    assert one.name in {field.name for field in fields(Measured)}
+    for table in (Placement.__table__, Measurement.__table__):
+        assert table.columns[one.name].nullable
+    indexed = {column.name for index in Placement.__table__.indexes for column in list(index.columns)[2:3]}
+    assert (one.name in indexed) == (one.name in RANKED_MEASURES) == (one.ranked_as is None)
+    assert ORGANS.fields[one.field].meaning == ORGANS.sorts[one.field] == one.summary
+    assert all(ALIASES.get(alias, alias) == one.field for alias in (one.name, *one.aliases))
+    parse_query(one.example.split()[0])
+    member = schemas([PlacedOrgan])["PlacedOrgan"]["properties"][one.name]["anyOf"][0]
+    assert member["description"].startswith(one.meaning)
+    assert (member["minimum"], member.get("maximum")) == (one.low, one.high)
+    assert one.label in DOCS.read_text("utf-8").replace("*", "")
+
+
+def test_organs_of_an_earlier_version_get_the_measure_that_they_lack(filled: LocalRegistry) -> None:
+    registry = filled
+    organ = Organ(registry.settings.home)
+    before = {one.digest: one for one in registry.search("type:organ sort:-erank")}
+    assert all(one.effective_rank is not None for one in before.values())
+    with registry.catalog.writing() as session:
+        for table in (Measurement, Placement):
+            session.execute(update(table).values(effective_rank=None))
+    assert {one.effective_rank for one in registry.search("type:organ")} == {None}
+    assert organ.done("measure", "--missing").out.endswith(" organs measured\n")
+    after = {one.digest: one for one in registry.search("type:organ sort:-erank")}
+    assert after == before
+    assert organ.done("measure", "--missing").out == "no organ lacks a measure\n"
+    assert organ("measure", "--missing", "x.gguf").status == 2
+
+
+def test_only_missing_measures_are_written_with_one_statement_per_table(filled: LocalRegistry) -> None:
+    registry = filled
+    with registry.catalog.writing() as session:
+        session.execute(update(Measurement).values(effective_rank=None))
+        session.execute(update(Measurement).where(Measurement.stable_rank.is_not(None)).values(stable_rank=1.5))
+    updates: list[str] = []
+    listener = partial(_note_update, updates)
+    event.listen(Engine, "before_cursor_execute", listener)
+    try:
+        report = measure_missing(registry.catalog, registry.blobs)
+    finally:
+        event.remove(Engine, "before_cursor_execute", listener)
+    assert (report.measured > 2, report.unreadable) == (True, 0)
+    assert len(updates) == 2, "one UPDATE per table for the measure that is missing, for any number of organs"
+    with registry.catalog.reading() as session:
+        rows = session.scalars(select(Measurement).where(Measurement.effective_rank.is_not(None))).all()
+        assert {row.stable_rank for row in rows} == {1.5}
+
+
+def _note_update(updates: list[str], _connection: object, _cursor: object, statement: str, *_others: object) -> None:
+    if statement.startswith("UPDATE"):
+        updates.append(statement)

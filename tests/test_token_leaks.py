@@ -1,0 +1,113 @@
+"""The watch over tokens would find one: in an address, an answer, a log, or what is printed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask import Flask, Response, request
+
+from organs.registry.tokens import new_page_token, new_token
+from tests.token_leaks import Watch, look_at_command, look_at_log, now_watching, watching
+
+TOKENS = (new_token().text, new_page_token().text)
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    """One that is told in place of the watch over the whole run, which none of what it is told reaches."""
+    outer = now_watching()
+    with watching() as own:
+        yield own
+    assert outer is now_watching()
+    assert outer.found == []
+
+
+@pytest.fixture
+def leaky() -> Flask:
+    """A server that shows the token that it is sent wherever it can be shown."""
+    app = Flask("leaky")
+
+    @app.route("/<way>", methods=["GET", "POST"])
+    def answer(way: str) -> Response:
+        token = request.headers.get("X-Token", "")
+        if way == "pieces":
+            return Response(iter([b"x" * 5000, token[:20].encode(), token[20:].encode()]))
+        if way == "raised":
+            raise ValueError(token)
+        if way == "elsewhere":
+            return Response(headers={"Location": f"/?next={token}"}, status=303)
+        return Response(token if way == "shown" else "")
+
+    @app.route("/account/page-token", methods=["GET", "POST"])
+    def page_token() -> Response:
+        return Response(request.headers["X-Token"], status=int(request.args.get("status", 200)))
+
+    return app
+
+
+def test_line_99_a_token_is_found_wherever_a_server_shows_it(leaky: Flask, watch: Watch) -> None:
+    client = leaky.test_client()
+    for token in TOKENS:
+        for path in ("/shown", "/pieces", "/elsewhere", "/raised"):
+            client.get(path, headers={"X-Token": token}).get_data()
+            with pytest.raises(AssertionError, match="a token gets out") as failure:
+                watch.check()
+            assert token not in str(failure.value)
+        client.get("/nothing", headers={"X-Token": token, "Authorization": f"Bearer {token}"}).get_data()
+        watch.check()
+
+
+def test_line_99_a_token_is_found_in_an_address_of_our_own(leaky: Flask, watch: Watch) -> None:
+    client = leaky.test_client()
+    for token in TOKENS:
+        for path in (f"/x?token={token}", f"/{token}", f"/x?next=%2F{token.replace('_', '%5F')}"):
+            client.get(path).get_data()
+            assert len(watch.found) == 1, path
+            assert token not in watch.found.pop()
+        client.get("/x", headers={"Referer": f"http://localhost/?t={token}"}).get_data()
+        assert len(watch.found) == 1
+        watch.found.clear()
+
+
+def test_line_99_a_new_token_is_shown_once_and_in_no_other_answer(leaky: Flask, watch: Watch) -> None:
+    client, sent = leaky.test_client(), {"X-Token": TOKENS[1]}
+    client.post("/account/page-token", headers=sent).get_data()
+    assert watch.found == []
+    client.get("/account/page-token", headers=sent).get_data()
+    client.post("/account/page-token?status=400", headers=sent).get_data()
+    assert len(watch.found) == 2
+    watch.found.clear()
+
+
+def test_line_99_a_token_is_found_in_any_record_and_in_its_traceback(watch: Watch) -> None:
+    for number, token in enumerate(TOKENS, 1):
+        for name in ("organs.web.x", "urllib3.connectionpool", "organs.registry.client.connection"):
+            logging.getLogger(name).debug("asked for %s", f"/?t={token}")
+        try:
+            raise ValueError(token)
+        except ValueError:
+            logging.getLogger("anything").exception("it went wrong")
+        assert len(watch.found) == 4, number
+        watch.found.clear()
+    logging.getLogger("organs.web").warning("revoked %s", TOKENS[0][5:14])
+    watch.check()
+
+
+def test_line_99_a_token_is_found_in_what_commands_print(watch: Watch) -> None:
+    look_at_command(["token", "create", "ada"], TOKENS[0], "shown once")
+    look_at_command(["--home", "x", "token", "create", "ada"], TOKENS[0], "")
+    watch.check()
+    look_at_command(["token", "list"], TOKENS[0], "")
+    look_at_command(["token", "create", "ada"], "", f"Error: {TOKENS[0]}")
+    assert len(watch.found) == 2
+    watch.found.clear()
+
+
+def test_line_99_a_token_is_found_in_the_log_of_a_server(watch: Watch, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"GET / {TOKENS[0]}\n")
+    look_at_log(tmp_path / "log")
+    assert len(watch.found) == 1
+    watch.found.clear()

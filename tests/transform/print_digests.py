@@ -1,0 +1,68 @@
+"""Digests of everything that this package computes, as JSON: run with other processors feigned, they must be the same.
+
+python -m tests.transform.print_digests
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.quants import quantize
+from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed
+from organs.registry.transform.purify import cleaned
+from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
+
+COUNT = (1 << 16) + (1 << 12) + 96
+LONGEST = 20
+"""The base-two logarithm of a whole window's length."""
+
+
+def whole_numbers(count: int, seed: int) -> NDArray[np.float64]:
+    """Values made without any function that may differ between processors: sums of drawn whole numbers."""
+    drawn = np.random.default_rng(seed).integers(-(1 << 20), 1 << 20, (3, count))
+    values: NDArray[np.float64] = (drawn[0] + drawn[1] + drawn[2]) / float(1 << 26)
+    return values
+
+
+def organ(shape: tuple[int, ...], dtype_name: str, seed: int) -> Plain:
+    dtype = dtype_by_name(dtype_name)
+    data = quantize(whole_numbers(int(np.prod(shape)), seed), dtype)
+    return Plain(lambda offset, size: data[offset : offset + size], dtype, shape)
+
+
+def digest(computation: Computation) -> str:
+    summed = hashlib.sha256()
+    for piece in computed(computation):
+        summed.update(piece)
+    return summed.hexdigest()
+
+
+def digests() -> dict[str, str]:
+    """The digest of each kind of result."""
+    found = {}
+    flat, matrix = organ((COUNT,), "F16", 1), organ((512, 600), "F16", 2)
+    pair = (organ((512, 16), "F32", 3), organ((16, 600), "F32", 4))
+    lookup = (organ((16, 600), "F32", 5), organ((16, 512), "F32", 6))
+    for name in WRITTEN_AS_THEY_ARE:
+        dtype = dtype_by_name(name)
+        found[f"encoded as {name}"] = digest(Computation(flat, dtype))
+        found[f"merged as {name}"] = digest(Computation(matrix, dtype, (Adapter(*pair, 32.0, 0.7),)))
+        for method in PurifyMethod:
+            found[f"{method} as {name}"] = digest(Computation(flat, dtype, purification=Purification(method)))
+    f32 = dtype_by_name("F32")
+    found["embedding"] = digest(Computation(matrix, f32, (Adapter(*lookup, 7.0, 0.3),), is_token_embedding=True))
+    for exponent in range(1, LONGEST + 1):
+        values = whole_numbers(1 << exponent, exponent)
+        for method in PurifyMethod:
+            clean = cleaned(values, Purification(method, 0.7))
+            found[f"{method} of 2^{exponent}"] = hashlib.sha256(clean.tobytes()).hexdigest()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(digests()))

@@ -1,0 +1,184 @@
+"""Low-rank adapters: what fits, and the sum against a plain matrix product in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from organs.registry.errors import BadOrgan
+from organs.registry.gguf import DType
+from organs.registry.transform import Adapter, Computation, misfit
+from organs.registry.transform.compute import (
+    FACTOR_MAX_ELEMENTS,
+    RANK_MAX,
+    ROW_MAX_ELEMENTS,
+    merged_rows,
+)
+from organs.registry.transform.values import WINDOW_ELEMENTS
+from tests.transform.memory_organs import BF16, F16, F32, Q4_0, Q8_0, Values, organ, result, values_in, values_of
+
+HALF_A_STEP = {"F32": 2**-24, "F16": 2**-11, "BF16": 2**-8}
+"""Half of the distance of two neighbours, over the larger of them."""
+
+
+def normal(*shape: int, seed: int = 0) -> Values:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def product(b: NDArray[np.float64], a: NDArray[np.float64]) -> Values:
+    """B·A by numpy's matrix product, which is exact enough to compare with."""
+    multiplied: Values = np.matmul(b, a)
+    return multiplied
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
+def test_a_merge_is_the_sum_in_float64_to_the_rounding_of_the_type(dtype: DType) -> None:
+    base, b, a = organ(normal(50, 64), dtype), organ(normal(50, 8, seed=1)), organ(normal(8, 64, seed=2))
+    merged = values_in(result(Computation(base, dtype, (Adapter(a, b, alpha=4.0, scale=0.8),))), dtype)
+    change = product(values_of(b).reshape(50, 8), values_of(a).reshape(8, 64))
+    expected = values_of(base) + 0.8 * 4 / 8 * change.ravel()
+    assert (np.abs(merged - expected) <= np.abs(expected) * HALF_A_STEP[dtype.name] * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize(("dtype", "levels"), [(Q8_0, 127), (Q4_0, 8)], ids=["Q8_0", "Q4_0"])
+def test_a_merge_into_blocks_is_within_half_a_step_of_the_sum_in_float64(dtype: DType, levels: int) -> None:
+    base, b, a = organ(normal(40, 96), dtype), organ(normal(40, 4, seed=1)), organ(normal(4, 96, seed=2))
+    merged = values_in(result(Computation(base, dtype, (Adapter(a, b, alpha=1.0),))), dtype)
+    expected = values_of(base) + (product(values_of(b).reshape(40, 4), values_of(a).reshape(4, 96)) / 4).ravel()
+    blocks, found = expected.reshape(-1, 32), merged.reshape(-1, 32)
+    step = np.abs(blocks).max(axis=1, keepdims=True) / levels
+    # A Q4_0 block has 16 levels, one of them beyond the largest value's opposite: that end may miss by a whole step.
+    most = step * (0.5 if dtype is Q8_0 else 1.0) + np.abs(blocks) * 2**-10
+    assert (np.abs(found - blocks) <= most).all()
+
+
+def test_a_token_embedding_takes_its_factors_the_other_way_round() -> None:
+    base, a, b = organ(normal(100, 32)), organ(normal(100, 3, seed=1)), organ(normal(32, 3, seed=2))
+    assert (base.shape, a.shape, b.shape) == ((32, 100), (3, 100), (3, 32))
+    merged = result(Computation(base, F32, (Adapter(a, b, alpha=0.0),), is_token_embedding=True))
+    change = product(values_of(a).reshape(100, 3), values_of(b).reshape(32, 3).T)
+    np.testing.assert_allclose(values_in(merged, F32), values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
+
+
+def test_every_expert_of_a_stack_takes_its_own_factors() -> None:
+    base, a, b = organ(normal(5, 20, 32)), organ(normal(5, 3, 32, seed=1)), organ(normal(5, 20, 3, seed=2))
+    assert (base.shape, a.shape, b.shape) == ((32, 20, 5), (32, 3, 5), (3, 20, 5))
+    merged = values_in(result(Computation(base, F32, (Adapter(a, b, alpha=6.0),))), F32)
+    pairs = zip(values_of(b).reshape(5, 20, 3), values_of(a).reshape(5, 3, 32), strict=True)
+    change = np.stack([2 * product(*pair) for pair in pairs])
+    np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
+
+
+def test_an_alpha_of_nought_means_a_factor_of_one() -> None:
+    a, b = organ(normal(8, 4)), organ(normal(6, 8))
+    assert Adapter(a, b, alpha=0.0, scale=0.5).factor == 0.5
+    assert Adapter(a, b, alpha=16.0, scale=0.5).factor == 1.0
+
+
+def test_a_scale_of_nought_changes_no_byte_of_plain_floats() -> None:
+    base, a, b = organ(normal(6, 32), F16), organ(normal(8, 32)), organ(normal(6, 8))
+    assert result(Computation(base, F16, (Adapter(a, b, 16.0, scale=0.0),))) == base.read(0, base.size_bytes)
+
+
+def test_several_adapters_are_summed_before_one_rounding() -> None:
+    base = organ(np.ones((1, 1)), F16)
+    halves = tuple(Adapter(organ(np.ones((1, 1))), organ([[2**-11]]), 0.0, scale=0.6) for _ in range(2))
+    # Alone each is less than half a step of F16 at 1 and would vanish; together they are more.
+    assert values_in(result(Computation(base, F16, halves[:1])), F16)[0] == 1.0
+    assert values_in(result(Computation(base, F16, halves)), F16)[0] == 1.0 + 2**-10
+
+
+def test_a_merge_over_many_bands_and_tiles_is_that_of_the_whole() -> None:
+    rows, row = 700, 2048
+    assert rows * row > WINDOW_ELEMENTS
+    base, b, a = organ(normal(rows, row), F16), organ(normal(rows, 2, seed=1), F16), organ(normal(2, row, seed=2))
+    merged = np.concatenate(list(merged_rows(base, (Adapter(a, b, 2.0),))))
+    change = product(values_of(b).reshape(rows, 2), values_of(a).reshape(2, row))
+    np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-13, atol=1e-13)
+
+
+def test_factors_of_a_quantised_type_are_merged_too() -> None:
+    base, b, a = organ(normal(6, 64), F32), organ(normal(6, 32, seed=1), F16), organ(normal(32, 64, seed=2), Q8_0)
+    merged = values_in(result(Computation(base, F32, (Adapter(a, b, 0.0),))), F32)
+    change = product(values_of(b).reshape(6, 32), values_of(a).reshape(32, 64))
+    np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("base", "a", "b", "embedding"),
+    [
+        ((64, 50), (64, 8), (8, 50), False),
+        ((64, 50, 4), (64, 8, 4), (8, 50, 4), False),
+        ((64, 50, 1), (64, 8), (8, 50), False),
+        ((32, 100), (3, 100), (3, 32), True),
+        ((64, 50), (64, 1), (1, 50), False),
+    ],
+)
+def test_factors_that_multiply_to_the_tensor_fit(
+    base: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], embedding: bool
+) -> None:
+    assert misfit(base, a, b, embedding) is None
+
+
+@pytest.mark.parametrize(
+    ("base", "a", "b", "embedding", "reason"),
+    [
+        ((64, 50), (65, 8), (8, 50), False, "factors of 65×8 and 8×50 do not multiply to 64×50"),
+        ((64, 50), (64, 8), (8, 51), False, "do not multiply"),
+        ((64, 50), (64, 8), (9, 50), False, "do not multiply"),
+        ((64, 50), (8, 64), (8, 50), False, "do not multiply"),
+        ((64, 50, 4), (64, 8, 4), (8, 50, 3), False, "do not multiply"),
+        ((64, 50, 4), (64, 8), (8, 50), False, "do not multiply"),
+        ((32, 100), (32, 3), (3, 100), True, "do not multiply"),
+        ((32, 100), (3, 100), (3, 32), False, "do not multiply"),
+        ((32, 100, 2), (3, 100, 2), (3, 32, 2), True, "a token embedding is one matrix"),
+        ((64,), (64, 8), (8, 1), False, "only a matrix"),
+        ((64, 50, 2, 2), (64, 8, 2, 2), (8, 50, 2, 2), False, "only a matrix"),
+        ((64, 50), (64, 0), (0, 50), False, "its rank is 0"),
+        ((64, 50), (64, RANK_MAX + 1), (RANK_MAX + 1, 50), False, "its rank is 4,097"),
+        ((ROW_MAX_ELEMENTS + 1, 2), (ROW_MAX_ELEMENTS + 1, 1), (1, 2), False, "more than is merged"),
+        ((1 << 22, 2), (1 << 22, 32), (32, 2), False, "more than is merged"),
+        ((), (), (), False, "only a matrix"),
+    ],
+)
+def test_factors_that_do_not_fit_are_told_why(
+    base: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], embedding: bool, reason: str
+) -> None:
+    found = misfit(base, a, b, embedding)
+    assert found is not None
+    assert reason in found
+    assert FACTOR_MAX_ELEMENTS < 32 << 22
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_read() -> None:
+    base, a, b = organ(normal(6, 32)), organ(normal(8, 31)), organ(normal(6, 8))
+    with pytest.raises(BadOrgan, match="does not fit"):
+        result(Computation(base, F32, (Adapter(a, b, 1.0),)))
+    assert base.read.made == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("alpha", "scale"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.inf), (1e300, 1e300)])
+def test_a_factor_that_is_not_finite_is_refused(alpha: float, scale: float) -> None:
+    base, a, b = organ(normal(6, 32)), organ(normal(8, 32)), organ(normal(6, 8))
+    with pytest.raises(BadOrgan, match="no finite factor"):
+        result(Computation(base, F32, (Adapter(a, b, alpha, scale),)))
+
+
+@pytest.mark.parametrize("factor", ["a", "b"])
+def test_a_factor_with_a_nan_is_refused(factor: str) -> None:
+    values = {"base": normal(6, 32), "a": normal(8, 32), "b": normal(6, 8)}
+    values[factor][3, 3] = np.nan
+    base, a, b = (organ(values[name]) for name in ("base", "a", "b"))
+    with pytest.raises(BadOrgan, match="not a number"):
+        result(Computation(base, F32, (Adapter(a, b, 1.0),)))
+
+
+def test_a_sum_that_the_type_cannot_hold_is_refused() -> None:
+    base, a, b = organ(normal(6, 32), F16), organ(normal(8, 32)), organ(normal(6, 8))
+    with pytest.raises(BadOrgan, match="F16 can store"):
+        result(Computation(base, F16, (Adapter(a, b, 1e6),)))
+    with pytest.raises(BadOrgan, match="F32 can store"):
+        result(Computation(base, F32, (Adapter(a, b, 1e300, 1e8),)))

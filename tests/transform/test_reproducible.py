@@ -1,0 +1,51 @@
+"""Computed organs are equal to the last byte on every processor: other ones are feigned in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.transform.print_digests import digests
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LOOPS = import_module("numpy._core._multiarray_umath")
+MODERN = [name for name in LOOPS.__cpu_dispatch__ if LOOPS.__cpu_features__.get(name)]
+"""What numpy uses of this processor beyond its least demands."""
+
+OLD = {
+    # The matrix products, numpy's own loops, and the C library's sines, as on a processor of 2005.
+    "OPENBLAS_CORETYPE": "Prescott",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(MODERN),
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F,-AVX2_Usable,-FMA_Usable",
+}
+MIDDLE_AGED = {
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in MODERN if "512" in name or name == "X86_V4"),
+}
+
+
+@pytest.fixture(scope="module")
+def here() -> dict[str, str]:
+    return digests()
+
+
+@pytest.mark.parametrize("processor", [OLD, MIDDLE_AGED], ids=["old", "middle-aged"])
+def test_an_older_processor_computes_the_same_bytes(here: dict[str, str], processor: dict[str, str]) -> None:
+    environment = {**os.environ, **{name: value for name, value in processor.items() if value}}
+    command = [sys.executable, "-m", "tests.transform.print_digests"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    there = json.loads(done.stdout)
+    assert {name: digest for name, digest in there.items() if digest != here[name]} == {}
+    assert there.keys() == here.keys()
+
+
+def test_every_result_is_another_one(here: dict[str, str]) -> None:
+    # So that a digest says something about the work behind it.
+    assert len(set(here.values())) == len(here)

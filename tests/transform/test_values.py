@@ -1,0 +1,63 @@
+"""An organ's values by the window."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from organs.registry.errors import BadOrgan, UnsupportedDType
+from organs.registry.gguf import dtype_by_name
+from organs.registry.transform.values import (
+    WINDOW_ELEMENTS,
+    Plain,
+    in_windows,
+)
+from tests.transform.memory_organs import F16, F32, F64, Q8_0, Reads, organ, values_of, weights
+
+
+def test_windows_are_all_values_in_order_by_one_read_each() -> None:
+    whole = organ(weights(2 * WINDOW_ELEMENTS + 96), Q8_0)
+    windows = list(whole.windows())
+    assert [window.size for window in windows] == [WINDOW_ELEMENTS, WINDOW_ELEMENTS, 96]
+    assert (np.concatenate(windows) == values_of(whole)).all()
+    assert isinstance(whole.read, Reads)
+    assert [size for _, size in whole.read.made[:3]] == [WINDOW_ELEMENTS // 32 * 34] * 2 + [3 * 34]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_no_number_is_refused(value: float) -> None:
+    values = weights(256)
+    values[77] = value
+    for dtype in (F32, F16, F64):
+        with pytest.raises(BadOrgan, match=r"of the 256 values from the 0th on, one is not a number"):
+            list(organ(values, dtype).windows())
+
+
+def test_a_double_that_no_result_could_hold_is_refused() -> None:
+    with pytest.raises(BadOrgan, match="F32"):
+        list(organ([1.0, 1e300], F64).windows())
+
+
+def test_a_type_without_a_kernel_is_refused() -> None:
+    unread = dtype_by_name("Q8_K")
+    with pytest.raises(UnsupportedDType):
+        list(Plain(Reads(bytes(unread.block_bytes), []), unread, (256,)).windows())
+
+
+def test_signalling_patterns_are_refused_without_a_warning() -> None:
+    # Warnings are errors here.
+    patterns = np.full(32, 0x7D01, np.uint16).tobytes()
+    with pytest.raises(BadOrgan):
+        list(Plain(Reads(patterns, []), F16, (32,)).windows())
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 3 * WINDOW_ELEMENTS // 2), max_size=4))
+def test_bands_cut_anywhere_give_the_same_windows(sizes: list[int]) -> None:
+    values = np.arange(float(sum(sizes)))
+    bands = np.split(values, np.cumsum(sizes)[:-1]) if sizes else []
+    windows = list(in_windows(bands))
+    assert all(window.size == WINDOW_ELEMENTS for window in windows[:-1])
+    assert (np.concatenate([np.empty(0), *windows]) == values).all()

@@ -1,0 +1,85 @@
+"""Models made out of the zoo's by changing bytes, and runtimes that say what they are told to."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from organs.registry.anatomy import place_of
+from organs.registry.gguf import KeyValue, MemorySource, RawKeyValue, TensorSpec, carry_over, dtype_by_name, read_header
+from organs.registry.gguf.quants import decode, quantize
+from organs.registry.validation.weights import CHAT_TEMPLATE_KEY, Weights, is_feed_forward
+from tests.gguf_files import file_bytes, text
+
+ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+A = ZOO / "Zoo-A-2M-v1.0-Q8_0.gguf"
+A_F16 = ZOO / "Zoo-A-2M-v1.0-F16.gguf"
+A_PROSE = ZOO / "Zoo-A-2M-Prose-v1.0-Q8_0.gguf"
+B = ZOO / "Zoo-B-2M-v1.0-Q8_0.gguf"
+LORA = ZOO / "Zoo-A-2M-Code-LoRA-v1.0-F32.gguf"
+
+
+def feed_forward(path: Path, blocks: Iterable[int] | None = None) -> tuple[str, ...]:
+    """The names of the feed-forward organs, of some blocks or of all."""
+    wanted = None if blocks is None else set(blocks)
+    with Weights(path) as weights:
+        return tuple(
+            name
+            for name in weights.spots
+            if is_feed_forward(name) and (wanted is None or place_of(name).block in wanted)
+        )
+
+
+def graft(base: Path, donor: Path, names: Iterable[str], target: Path) -> Path:
+    """`base` with the tensors `names` of `donor`, which have the same dtypes and shapes."""
+    data = bytearray(base.read_bytes())
+    with Weights(base) as ours, Weights(donor) as theirs:
+        for name in names:
+            here, there = ours.spots[name], theirs.spots[name]
+            assert (here.info.dtype, here.info.shape) == (there.info.dtype, there.info.shape)
+            data[here.offset : here.offset + here.info.size_bytes] = b"".join(there.chunks())
+    target.write_bytes(data)
+    return target
+
+
+def with_f64(model: Path, name: str, target: Path) -> Path:
+    """`model` with the tensor `name` in F64, which llama.cpp cannot multiply."""
+    metadata, tensors = _taken_apart(model)
+    wide = dtype_by_name("F64")
+    changed = [
+        (TensorSpec(name, spec.shape, wide), quantize(decode(data, spec.dtype), wide))
+        if spec.name == name
+        else (spec, data)
+        for spec, data in tensors
+    ]
+    target.write_bytes(file_bytes(metadata, changed))
+    return target
+
+
+def with_chat_template(model: Path, template: str, target: Path) -> Path:
+    """`model`, which has none, with a chat template."""
+    metadata, tensors = _taken_apart(model)
+    target.write_bytes(file_bytes([*metadata, text(CHAT_TEMPLATE_KEY, template)], tensors))
+    return target
+
+
+def _taken_apart(model: Path) -> tuple[list[KeyValue | RawKeyValue], list[tuple[TensorSpec, bytes]]]:
+    source = MemorySource(model.read_bytes())
+    header = read_header(source)
+    tensors = [
+        (
+            TensorSpec(info.name, info.shape, info.dtype),
+            source.read_at(header.data_offset + info.offset, info.size_bytes),
+        )
+        for info in header.tensors
+    ]
+    return [carry_over(source, field) for field in header.fields], tensors
+
+
+def script(folder: Path, body: str, arguments: str = "{model} {text} {tokens}") -> str:
+    """A command template of a Python script whose `model`, `text` and `tokens` are set before `body` runs."""
+    path = folder / "runtime.py"
+    path.write_text(f"import json, os, sys, time\nmodel, text, tokens = sys.argv[1:4]\n{body}\n")
+    return f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(path))} {arguments}"

@@ -1,0 +1,88 @@
+"""The control: which bytes become zero, and which stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from organs.registry.errors import BadGguf, BadInput, StoreUnwritable, UnsupportedDType
+from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.quants import can_dequantize, decode
+from organs.registry.gguf.types import DTYPES, DType
+from organs.registry.validation import comparison
+from organs.registry.validation.comparison import (
+    write_control,
+    zero_bytes_mean_zero,
+)
+from organs.registry.validation.weights import Weights
+from tests.gguf_files import file_bytes, tensor, text
+from tests.validation.changed_models import A, feed_forward
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda dtype: dtype.name)
+def test_zero_bytes_are_zeros_in_every_dtype_that_can_be_read(dtype: DType) -> None:
+    if can_dequantize(dtype):
+        assert not np.any(decode(bytes(3 * dtype.block_bytes), dtype))
+    assert zero_bytes_mean_zero(dtype) == can_dequantize(dtype)
+
+
+def test_the_named_tensors_are_zero_and_all_else_is_the_same_to_the_last_byte(tmp_path: Path) -> None:
+    names, target = feed_forward(A, [1, 3]), tmp_path / "control.gguf"
+    write_control(A, names, target)
+    assert target.stat().st_size == A.stat().st_size
+    expected = bytearray(A.read_bytes())
+    with Weights(A) as weights:
+        for name in names:
+            spot = weights.spots[name]
+            expected[spot.offset : spot.offset + spot.info.size_bytes] = bytes(spot.info.size_bytes)
+    assert target.read_bytes() == bytes(expected)
+    assert len(names) == 6
+
+
+def test_a_copy_without_the_kernels_help_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = feed_forward(A)
+    write_control(A, names, tmp_path / "fast.gguf")
+    monkeypatch.setattr(comparison, "_copy_range", lambda *_: 0)
+    write_control(A, names, tmp_path / "slow.gguf")
+    assert (tmp_path / "fast.gguf").read_bytes() == (tmp_path / "slow.gguf").read_bytes()
+
+
+def test_nothing_to_zero_is_a_copy(tmp_path: Path) -> None:
+    write_control(A, [], tmp_path / "copy.gguf")
+    assert (tmp_path / "copy.gguf").read_bytes() == A.read_bytes()
+
+
+def test_a_name_that_is_not_there_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no tensor 'nonsense'"):
+        write_control(A, ["nonsense"], tmp_path / "control.gguf")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dtype_without_a_kernel_is_refused(tmp_path: Path) -> None:
+    unread = next(dtype for dtype in DTYPES.values() if not can_dequantize(dtype))
+    path = tmp_path / "model.gguf"
+    path.write_bytes(
+        file_bytes([text("general.architecture", "llama")], [tensor("a", (unread.block_elements,), unread)])
+    )
+    with pytest.raises(UnsupportedDType, match=unread.name):
+        write_control(path, ["a"], tmp_path / "control.gguf")
+
+
+def test_a_file_that_stands_there_already_is_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "control.gguf"
+    target.write_bytes(b"mine")
+    with pytest.raises(StoreUnwritable):
+        write_control(A, [], target)
+    assert target.read_bytes() == b"mine"
+
+
+def test_what_is_no_gguf_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "no.gguf").write_bytes(b"nothing")
+    with pytest.raises(BadGguf):
+        write_control(tmp_path / "no.gguf", [], tmp_path / "control.gguf")
+
+
+def test_f32_is_among_those_that_are_asked() -> None:
+    assert zero_bytes_mean_zero(dtype_by_name("F32"))

@@ -1,0 +1,58 @@
+"""What the catalog offers to try finds something in the catalog that a newcomer sees first: the zoo's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+from flask.testing import FlaskClient
+
+from organs.web.app import create_app
+from tests.registry_templates import Homes, shipped
+from tests.web.page_parser import parsed
+
+ADAPTER, ALONE = "local/Zoo-A-2M-Code-LoRA-v1.0-F32", "local/Zoo-B-2M-v1.0-Q8_0"
+
+
+@pytest.fixture(scope="module")
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
+    """A client of the zoo's catalog."""
+    home = tmp_path_factory.mktemp("zoo") / "home"
+    with homes.opened(shipped, home) as registry, create_app(registry).test_client() as client:
+        yield client
+
+
+@pytest.mark.parametrize("page", ["/", "/organs", "/models"])
+def test_every_search_that_is_offered_finds_something(zoo: FlaskClient, page: str) -> None:
+    html = zoo.get(page).text
+    (box,) = [one for one in parsed(html).named("input") if one.attributes.get("type") == "search"]
+    path = "/models" if page == "/models" else "/organs"
+    offered = {f"{path}?q={box.attributes['placeholder']}"}
+    tries = re.findall(r"Try (.*?)</p>", html, re.DOTALL)
+    offered |= {unescape(link) for part in tries for link in re.findall(r'href="([^"]+)"', part)}
+    assert len(offered) > 3
+    for address in offered:
+        found = zoo.get("/api/v1" + address).get_json()
+        assert found["items"], address
+
+
+@pytest.mark.parametrize("name", [ADAPTER, ALONE])
+@pytest.mark.parametrize("by", ["change", "alike"])
+def test_a_model_without_a_relative_to_compare_with_is_shown_by_theta(zoo: FlaskClient, name: str, by: str) -> None:
+    answer = zoo.get(f"/models/{name}?by={by}")
+    assert answer.status_code == 200
+    assert "likeness</a>" not in answer.text
+    assert "Compared with" not in answer.text
+
+
+def test_what_is_uncertain_is_marked(zoo: FlaskClient) -> None:
+    page = zoo.get("/models/local/Zoo-A-2M-v1.0-F16").text
+    (foot,) = re.findall(r'<li class="t31 rough"><a [^>]*aria-label="([^"]+)"', page)
+    assert foot == "output_norm.weight: θ 90.0° (computed from few values)"
+    assert "uncertain: few values" in page
+    digest = zoo.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]["digest"]
+    assert "This θ is uncertain" in zoo.get(f"/organs/{digest}").text
+    matrix = zoo.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]["digest"]
+    assert "This θ is uncertain" not in zoo.get(f"/organs/{matrix}").text

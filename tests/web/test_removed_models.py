@@ -1,0 +1,116 @@
+"""What is told of models that were removed: 410 with when and why, of what everybody saw before; else as if never."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.models import (
+    hide_model,
+    remove_model,
+)
+from organs.registry.catalog.tables import Model, now
+from organs.registry.catalog.vocabulary import Action
+from organs.registry.errors import Removed
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.web.api.document import document
+from organs.web.app import create_app
+from tests.registry_templates import Homes
+from tests.small_models import ingest_file, little_model
+from tests.web.accounts import logged_in, new_token
+from tests.web.api.document_checks import assert_refused
+from tests.web.page_parser import parsed
+
+WHY = "It was <b>not</b> theirs."
+TWICE, ONCE, UNSEEN = "ada/twice", "ada/once", "ada/unseen"
+
+
+def removals(registry: LocalRegistry, folder: Path) -> None:
+    """Of `twice` the first version was removed, of `once` the only one; `unseen` waited, and was never seen."""
+    for seed, name in enumerate((TWICE, TWICE, ONCE, UNSEEN)):
+        path = folder / f"{seed}.gguf"
+        path.write_bytes(little_model(seed=seed))
+        ingest_file(registry, path, name)
+    with registry.catalog.writing() as session:
+        record_event(session, "local", Action.SUBMIT, UNSEEN, model_id=named(session, UNSEEN).id)
+        for name in (f"{TWICE}@1", ONCE, UNSEEN):
+            remove_model(session, named(session, name), WHY, "local")
+
+
+def named(session: Session, name: str) -> Model:
+    return model_by_name(session, parse_model_name(name))
+
+
+@pytest.fixture
+def removed(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
+    homes.into(registry, removals)
+    return registry
+
+
+@pytest.fixture
+def client(removed: LocalRegistry) -> FlaskClient:
+    return create_app(removed).test_client()
+
+
+def test_a_removed_model_is_gone_with_the_day_and_the_reason_wherever_it_is_named(client: FlaskClient) -> None:
+    sentence = f"{ONCE}@1 was removed on {now().date().isoformat()}: {WHY}"
+    for page in (
+        f"/models/{ONCE}",
+        f"/models/{ONCE}@1",
+        f"/models/{ONCE}.gguf",
+        f"/compare?first={ONCE}&second={TWICE}",
+    ):
+        answer = client.get(page)
+        assert (answer.status_code, sentence in parsed(answer.text).text) == (410, True), page
+        assert WHY not in answer.text, "it is text"
+    for address in (f"/api/v1/models/{ONCE}", f"/models/{ONCE}.json", f"/models/{ONCE}/report.json"):
+        assert assert_refused(document("1"), client.get(address, follow_redirects=True), 410, None) == sentence
+    assert client.get(f"/models/{TWICE}@1").status_code == 410
+    assert client.get(f"/models/{TWICE}.json", follow_redirects=True).get_json()["name"] == f"{TWICE}@2"
+
+
+def test_clients_of_the_hub_are_told_by_their_own_words(client: FlaskClient) -> None:
+    for address, status, code in (
+        (f"/api/models/{ONCE}", 410, "RepoNotFound"),
+        (f"/{ONCE}/resolve/v1/little.gguf", 410, "RepoNotFound"),
+        (f"/api/models/{TWICE}/revision/v1", 410, "RevisionNotFound"),
+        (f"/api/models/{TWICE}/revision/v3", 404, "RevisionNotFound"),
+        (f"/api/models/{UNSEEN}", 404, "RepoNotFound"),
+    ):
+        answer = client.get(address)
+        assert (answer.status_code, answer.headers["X-Error-Code"]) == (status, code), address
+    assert WHY in client.get(f"/api/models/{TWICE}/revision/v1").headers["X-Error-Message"]
+
+
+def test_what_nobody_saw_before_it_was_removed_is_told_of_as_what_never_was(client: FlaskClient) -> None:
+    for address in ("/models/{}", "/models/{}.json", "/models/{}.gguf", "/api/v1/models/{}", "/models/{}/report"):
+        hidden, absent = (client.get(address.format(name), follow_redirects=True) for name in (UNSEEN, "ada/anseen"))
+        assert hidden.status_code == absent.status_code == 404, address
+        assert hidden.text.replace("unseen", "anseen") == absent.text, address
+
+
+def test_what_was_published_and_then_taken_back_into_quarantine_is_gone_only_when_it_is_removed(
+    removed: LocalRegistry, client: FlaskClient
+) -> None:
+    name = f"{TWICE}@2"
+    with removed.catalog.writing() as session:
+        model = named(session, name)
+        record_event(session, "ada", Action.SUBMIT, name, model_id=model.id)
+        hide_model(session, model, "quarantined", "It waits again.", "local")
+    assert client.get(f"/models/{name}").status_code == 404
+    token = new_token(removed, "ada")
+    assert logged_in(client.application, token).get(f"/models/{name}/edit").status_code == 200
+    with removed.catalog.writing() as session:
+        remove_model(session, session.get_one(Model, model.id), WHY, "local")
+    assert client.get(f"/models/{name}").status_code == 410
+
+
+def test_the_same_is_raised_for_commands_and_scripts(removed: LocalRegistry) -> None:
+    with removed.catalog.reading() as session, pytest.raises(Removed, match=r"ada/once@1 was removed on .*theirs"):
+        named(session, ONCE)

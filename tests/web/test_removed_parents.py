@@ -1,0 +1,171 @@
+"""A chimera, a plan and an organ say that a model behind them was yanked or removed: on every page, in the API and the
+command, whether that was before the chimera was made or after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from organs.cli.catalog import print_chimera, print_lineage
+from organs.ingest.service import publish_model
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.models import (
+    hide_model,
+    remove_model,
+)
+from organs.registry.catalog.tables import Model
+from organs.registry.entities import model as entities
+from organs.registry.entities.base import decode
+from organs.registry.entities.chimera import Chimera
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
+from tests.registry_templates import Homes
+from tests.related_models import kin_file, kin_tensors
+from tests.small_models import ingest_file
+
+BASE, DONOR, CHIMERA = "local/base", "local/donor", "local/mixed"
+REASON = "It was trained on the wrong texts."
+
+
+def with_a_chimera(registry: LocalRegistry, folder: Path) -> None:
+    """A base, a donor, and a chimera of the two."""
+    for name, alike in ((BASE, 1.0), (DONOR, 0.995)):
+        path = folder / f"{name.partition('/')[2]}.gguf"
+        path.write_bytes(kin_file(path.stem, kin_tensors(alike=alike)))
+        ingest_file(registry, path)
+    registry.compose(BASE).graft(DONOR, blocks=0).named(CHIMERA).plan().register()
+
+
+@pytest.fixture
+def held(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
+    homes.into(registry, with_a_chimera)
+    return registry
+
+
+@pytest.fixture
+def client(held: LocalRegistry) -> Iterator[FlaskClient]:
+    with create_app(held, WebSettings(personal=True)).test_client() as client:
+        yield client
+
+
+def change(registry: LocalRegistry, name: str, state: str) -> None:
+    with registry.catalog.writing() as session:
+        model = model_by_name(session, parse_model_name(name))
+        if state == "removed":
+            remove_model(session, model, REASON, "local")
+        elif state == "yanked":
+            hide_model(session, model, state, REASON, "local")
+        else:
+            publish_model(session, model, "local")
+
+
+def warnings(values: Any) -> list[tuple[str, str]]:
+    """Code and first model of each finding about a parent."""
+    return [
+        (one["code"], one["models"][0])
+        for one in values["findings"]
+        if one["code"].startswith("parent-") and one["severity"] == "warn"
+    ]
+
+
+def lock_of(client: FlaskClient) -> str:
+    return str(client.get(f"/api/v1/models/{CHIMERA}").get_json()["composed"]["lock_id"])
+
+
+@pytest.mark.parametrize("parent", [BASE, DONOR])
+@pytest.mark.parametrize("state", ["yanked", "removed"])
+def test_a_chimera_says_that_a_parent_was_withdrawn_after_it_was_made(
+    client: FlaskClient, held: LocalRegistry, capsys: pytest.CaptureFixture[str], parent: str, state: str
+) -> None:
+    lock = lock_of(client)
+    places = (
+        f"/api/v1/models/{CHIMERA}",
+        f"/models/{CHIMERA}.json",
+        f"/api/v1/chimeras/{lock}",
+        f"/chimeras/{lock}.json",
+    )
+    assert [warnings(client.get(place, follow_redirects=True).get_json()) for place in places] == [[]] * 4
+    change(held, parent, state)
+    expected = [(f"parent-{state}", f"{parent}@1")]
+    for place in places:
+        assert warnings(client.get(place, follow_redirects=True).get_json()) == expected, place
+    for page in (f"/models/{CHIMERA}", f"/chimeras/{lock}"):
+        text = client.get(page).text
+        assert f"The parent {parent}@1 was {state} on " in text, page
+        assert REASON[:-1] in text
+    (listed,) = client.get("/api/v1/chimeras").get_json()["items"]
+    assert listed["withdrawn_parents"] == [f"{parent}@1"]
+    assert "(yanked or removed)" in client.get("/chimeras").text
+    print_chimera(decode(client.get(f"/api/v1/chimeras/{lock}").data, Chimera))
+    print_lineage(decode(client.get(f"/api/v1/models/{CHIMERA}").data, entities.Model))
+    assert capsys.readouterr().out.replace("\n", " ").count(f"was {state} on") == 2
+
+
+def test_what_was_restored_is_warned_of_no_more(client: FlaskClient, held: LocalRegistry) -> None:
+    change(held, DONOR, "yanked")
+    change(held, f"{DONOR}@1", "visible")
+    assert warnings(client.get(f"/models/{CHIMERA}.json", follow_redirects=True).get_json()) == []
+
+
+def test_a_parent_that_was_removed_before_it_was_published_is_not_told_of(
+    client: FlaskClient, held: LocalRegistry
+) -> None:
+    with held.catalog.writing() as session:
+        model = session.query(Model).filter_by(name="donor").one()
+        model.state = "quarantined"
+    assert warnings(client.get(f"/models/{CHIMERA}.json", follow_redirects=True).get_json()) == []
+    assert client.get("/api/v1/chimeras").get_json()["items"][0]["withdrawn_parents"] == []
+
+
+def test_the_lineage_marks_a_yanked_model(client: FlaskClient, held: LocalRegistry) -> None:
+    change(held, DONOR, "yanked")
+    (family,) = client.get("/lineage.json", follow_redirects=True).get_json()["items"]
+    assert {one["name"]: one["state"] for one in family["models"]}[f"{DONOR}@1"] == "yanked"
+    page = client.get("/lineage").text
+    assert "<strong>yanked</strong>" in page
+    assert ", yanked" in page
+
+
+def test_a_plan_with_a_yanked_model_has_to_be_accepted_and_then_the_chimera_says_it_too(
+    client: FlaskClient, held: LocalRegistry
+) -> None:
+    change(held, DONOR, "yanked")
+    recipe: dict[str, Any] = {"base": BASE, "grafts": [{"from": f"{DONOR}@1", "blocks": 1}]}
+    plan = client.post("/api/v1/plans", json=recipe).get_json()
+    assert (warnings(plan), plan["can_be_made"]) == ([("parent-yanked", f"{DONOR}@1")], False)
+    plan = client.post("/api/v1/plans", json=recipe | {"accept": ["parent-yanked"]}).get_json()
+    assert plan["can_be_made"] is True
+    composition = held.compose(BASE).graft(f"{DONOR}@1", blocks=1).accept("parent-yanked").named("local/second")
+    made = composition.plan().register()
+    lock = client.get(f"/api/v1/models/{made.model}").get_json()["composed"]["lock_id"]
+    assert warnings(client.get(f"/chimeras/{lock}.json", follow_redirects=True).get_json()) == [
+        ("parent-yanked", f"{DONOR}@1")
+    ], "once"
+
+
+def test_a_yanked_base_and_the_compatibility_with_a_yanked_model_are_warned_of(
+    client: FlaskClient, held: LocalRegistry
+) -> None:
+    change(held, BASE, "yanked")
+    recipe = {"base": f"{BASE}@1", "grafts": [{"from": DONOR, "blocks": 1}]}
+    assert warnings(client.post("/api/v1/plans", json=recipe).get_json()) == [("parent-yanked", f"{BASE}@1")]
+    address = f"/api/v1/compatibility?base={DONOR}&donor={BASE}@1"
+    assert warnings(client.get(address).get_json()) == [("parent-yanked", f"{BASE}@1")]
+
+
+def test_an_organ_that_only_a_yanked_model_has_says_so(client: FlaskClient, held: LocalRegistry) -> None:
+    base, donor, chimera = (
+        {one["digest"] for one in client.get(f"/api/v1/models/{name}/organs?limit=1000").get_json()["items"]}
+        for name in (BASE, DONOR, CHIMERA)
+    )
+    digest = min(donor - base - chimera)
+    change(held, DONOR, "yanked")
+    (place,) = client.get(f"/api/v1/organs/{digest}").get_json()["places"]
+    assert (place["model"], place["model_state"]) == (f"{DONOR}@1", "yanked")
+    assert "<strong>yanked</strong>" in client.get(f"/organs/{digest}").text
