@@ -18,7 +18,7 @@ from organs.registry.gguf import types
 from organs.registry.store import BlobAddress, BlobReader, BlobStore
 from organs.registry.store import blobs as reading
 from organs.registry.store import files as system
-from organs.registry.store import local as places
+from organs.registry.store import folder as places
 from organs.registry.store.codec import (
     chunks,
     entropy,
