@@ -44,7 +44,7 @@ test-long: $(BIN)/pytest  ## the tests that take a second or more: faults, docum
 
 test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of their own (needs PostgreSQL's programs)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]'
-	$(BIN)/pytest -n 2 -p tests.postgres $(ON_POSTGRES) $(addprefix --deselect=,$(QUERY_PLANS_OF_SQLITE))
+	PYTHONPATH=. $(BIN)/pytest -n 2 -p tests.postgres $(ON_POSTGRES) $(addprefix --deselect=,$(QUERY_PLANS_OF_SQLITE))
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default

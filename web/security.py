@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flask import Flask, Request, Response, abort, request
+from werkzeug.exceptions import MethodNotAllowed
 
 from organs.web.settings import WebSettings
 
@@ -45,6 +46,8 @@ def secure(app: Flask, settings: WebSettings) -> None:
                 421,
                 "This server does not accept this host name. An administrator can allow it: --allow-host NAME.",
             )
+        if isinstance(request.routing_exception, MethodNotAllowed):
+            return  # is answered by the router, with the methods that are allowed
         if len(request.environ.get("QUERY_STRING", "")) + len(request.path) > ADDRESS_MAX_LENGTH:
             abort(414, f"An address has at most {ADDRESS_MAX_LENGTH} characters.")
 

@@ -64,7 +64,13 @@ ACCOUNT = "/api/v1/account"
 
 
 class _Quiet(WSGIRequestHandler):
-    """Does not log a line a request."""
+    """Logs no requests, and refuses an address over 64 KiB, which never reaches the application, as `organ serve` does."""
+
+    error_content_type = "application/problem+json"
+    error_message_format = (
+        '{"type":"about:blank","title":"%(message)s","status":%(code)d,"detail":"%(explain)s","code":"uri-too-long",'
+        '"errors":[]}'
+    )
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002  # the name is werkzeug's
         pass

@@ -39,6 +39,11 @@ def test_an_address_has_an_end(little: FlaskClient) -> None:
     assert little.get("/organs?q=" + "a" * ADDRESS_MAX_LENGTH).status_code == 414
 
 
+def test_a_method_that_is_not_allowed_is_refused_first_also_with_a_long_address(little: FlaskClient) -> None:
+    answer = little.open("/api/v1/organs?q=" + "a" * ADDRESS_MAX_LENGTH, method="TRACE")
+    assert (answer.status_code, "GET" in answer.headers["Allow"]) == (405, True)
+
+
 def test_a_body_has_an_end(little: FlaskClient) -> None:
     assert little.post("/organs", data=b"x" * (BODY_MAX_BYTES + 1)).status_code in (405, 413)
 

@@ -215,7 +215,7 @@ def model_families() -> FamilyPage:
     """Models that descend from each other or are alike, the largest family first; with `model` the family of that
     model, even if it is alone. A family comes with at most 60 members: those with the most edges."""
     limit, first = requested_limit(FAMILIES_DEFAULT, FAMILIES_MAX), requested_place()
-    name = _requested_model("model") if request.args.get("model") else None
+    name = _requested_model("model") if "model" in request.args else None
     with reading(settings().search_seconds) as session:
         if name is None:
             return families(session, first, limit)

@@ -50,6 +50,7 @@ ADDRESSES: list[tuple[str, int, str | None]] = [
     ("/api/v1/organs?q=like:zz", 400, "q"),
     (f"/api/v1/organs?q=like:{DIGEST}", 404, None),
     ("/api/v1/facets?limit=1", 400, "limit"),
+    ("/api/v1/families?model=", 400, "model"),
     ("/api/v1?x=1", 400, "x"),
     ("/api/v1/openapi.json?x", 400, "x"),
     ("/api/v1/organs/zz", 400, "digest"),
