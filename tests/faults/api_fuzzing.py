@@ -64,7 +64,7 @@ ACCOUNT = "/api/v1/account"
 
 
 class _Quiet(WSGIRequestHandler):
-    """Logs no requests, and refuses an address over 64 KiB, which never reaches the application, as `organ serve` does."""
+    """Logs no requests. Refuses addresses over 64 KiB, which do not reach the application, as `organ serve` does."""
 
     error_content_type = "application/problem+json"
     error_message_format = (

@@ -39,8 +39,10 @@ OUT_OF_REACH = (
     "it would be … shards; a split set has at most …",  # of a model that is cut, not read
     "it carries the lock sha256:… of a chimera",  # no seed is one
     "…: it has … tensors; the limit is …",  # ingest counts the tensors after the header was read
-    "…: more than … of its tensors are smaller than … bytes or repeat another of its tensors: "
-    "a model with so many tensors must bring more bytes",
+    (
+        "…: more than … of its tensors are smaller than … bytes or repeat another of its tensors: "
+        "a model with so many tensors must bring more bytes"
+    ),
 )
 """Sentences that need files larger than a case, or other callers; tests of their own speak them."""
 
