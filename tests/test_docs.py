@@ -29,11 +29,17 @@ from tests.registry_templates import Homes
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROSE = [*DOCUMENTS, *sorted((ROOT / "docs" / "design").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+"""All pages, also those whose blocks of code are not run."""
+FOLDERS = ("registry", "ingest", "web", "cli", "migrations", "tests", "bench", "docs", "examples")
+NAMES_OF_OTHERS = {"convert_hf_to_gguf.py"}
 LANGUAGES = ("sh", "console", "python")
 BEGINNINGS = ("organ ingest examples/zoo", "organ ingest -q examples/zoo")
 """Commands that many documents begin with."""
 
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>[a-z]*)")
+_PATH = re.compile(rf"(?:^|\s)((?:{'|'.join(FOLDERS)})/[\w./-]*)")
+_MODULE = re.compile(rf"(?:python -m |organs\.)((?:{'|'.join(FOLDERS)})[\w.]*)")
 _NOT_RUN = re.compile(r" *<!-- not run: (?P<reason>.+) -->")
 _NUMBER = re.compile(r"[0-9a-f]{8,64}|[0-9]+(?:[.,][0-9]+)*")
 
@@ -250,9 +256,54 @@ def test_every_target_that_a_document_names_is_in_the_makefile() -> None:
 
 def test_every_link_between_documents_leads_somewhere() -> None:
     broken = []
-    for path in [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+    for path in PROSE:
         for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
-            file = target.partition("#")[0]
-            if file and "://" not in target and not target.startswith("mailto:") and not (path.parent / file).exists():
-                broken.append(f"{path.name}: {target}")
+            file, _, anchor = target.partition("#")
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            linked = path.parent / file if file else path
+            if not linked.exists() or (anchor and anchor not in anchors(linked)):
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_file_of_the_project_that_a_document_names_exists() -> None:
+    files = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")} | NAMES_OF_OTHERS
+    missing = []
+    for path in PROSE:
+        if path.name == "CHANGELOG.md":
+            continue  # history names files that were removed later
+        for quoted in re.findall(r"`([^`\n]+)`", path.read_text(encoding="utf-8")):
+            named = [*_PATH.findall(quoted), *(module.replace(".", "/") for module in _MODULE.findall(quoted))]
+            missing += [f"{path.relative_to(ROOT)}: {name}" for name in named if not exists(name)]
+            if re.fullmatch(r"\w+\.py", quoted) and quoted not in files:
+                missing.append(f"{path.relative_to(ROOT)}: {quoted}")
+    assert missing == []
+
+
+def exists(name: str) -> bool:
+    """Return whether `name` is a file or folder of the project, a module without its suffix, or a name in a module."""
+    module = (ROOT / name).parent.with_suffix(".py")
+    return (ROOT / name).exists() or (ROOT / f"{name}.py").exists() or ("." not in name and module.exists())
+
+
+def test_a_file_that_does_not_exist_is_noticed() -> None:
+    assert exists("registry/errors.py")
+    assert exists("registry/errors/NotFound")
+    assert not exists("registry/mistakes.py")
+    assert not exists("bench/mistakes")
+    assert _PATH.findall("pytest tests/test_docs.py") == ["tests/test_docs.py"]
+    assert _MODULE.findall("organs.registry.errors") == ["registry.errors"]
+    assert _MODULE.findall("python -m bench.mistakes --quick") == ["bench.mistakes"]
+
+
+def test_every_design_note_is_in_the_list_of_design_notes() -> None:
+    folder = ROOT / "docs" / "design"
+    listed = re.findall(r"\]\(([a-z-]+\.md)\)", (folder / "README.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(path.name for path in folder.glob("*.md") if path.name != "README.md")
