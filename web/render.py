@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -13,14 +13,11 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
-from msgspec import structs
 
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import OrganType
 from organs.registry.entities.organ import Organ, PlacedOrgan
 from organs.registry.entities.published import DESCRIPTION_MAX
-from organs.registry.entities.report import Cell
-from organs.registry.measures import MEASURE_NAMES
 from organs.registry.reports.words import (
     COARSE,
     FEW,
@@ -226,22 +223,6 @@ class Meaning:
     label: str
     meaning: str
     limits: str
-
-
-ORGAN_COLUMNS = (
-    *("digest", "model", "name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", *MEASURE_NAMES),
-    *("architecture", "license", "nonfinite", "likeness", "model_state"),
-)
-"""Of lists of organs as CSV."""
-
-
-def organ_rows(organs: Iterable[PlacedOrgan]) -> list[list[Cell]]:
-    """Return rows of CSV with the members ORGAN_COLUMNS."""
-    rows = []
-    for organ in organs:
-        values: dict[str, Any] = structs.asdict(organ) | {"shape": "x".join(map(str, organ.shape))}
-        rows.append([values[name] for name in ORGAN_COLUMNS])
-    return rows
 
 
 def caution_of(organ: Organ | PlacedOrgan) -> str:

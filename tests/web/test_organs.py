@@ -9,37 +9,51 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from flask.testing import FlaskClient
 
+from organs.registry.catalog.search import parse_query
+from organs.web.pages.organs import columns
 from organs.web.render import TYPE_NAMES
 from tests.web.page_parser import parsed
 
 
-def facet_links(client: FlaskClient, address: str) -> dict[str, str]:
-    """The address behind each value of the facets, by its text."""
+def filter_links(client: FlaskClient, address: str) -> dict[str, str]:
+    """Return the address of each value of the filters, by its text."""
     page = client.get(address).text
     aside = page[page.index('<aside class="labels"') :]
     found = re.findall(r'<li><a href="([^"]+)"[^>]*>(.*?)</a>', aside)
     return {re.sub(r"<[^>]+>", "", text).strip(" ×◆●■│▲○"): unescape(link) for link, text in found}
 
 
-def test_a_facet_narrows_the_search_and_its_count_is_what_is_then_found(little: FlaskClient) -> None:
+def test_a_filter_narrows_the_search_and_its_count_is_the_number_of_results(little: FlaskClient) -> None:
     values = little.get("/api/v1/organs?counts=1").get_json()
-    links = facet_links(little, "/organs")
+    links = filter_links(little, "/organs")
     for kind, count in values["facets"]["fields"]["type"].items():
         found = little.get(links[TYPE_NAMES.get(kind, kind)].replace("/organs?", "/api/v1/organs?counts=1&")).get_json()
         assert found["facets"]["total"] == count == len(found["items"]), kind
 
 
-def test_a_chosen_facet_is_taken_out_by_the_same_link(little: FlaskClient) -> None:
-    chosen = facet_links(little, "/organs")["norm"]
+def test_a_chosen_filter_is_removed_by_the_same_link(little: FlaskClient) -> None:
+    chosen = filter_links(little, "/organs")["norm"]
     assert parse_qs(urlsplit(unescape(chosen)).query)["q"] == ["type:norm"]
-    back = facet_links(little, chosen)["norm"]
+    back = filter_links(little, chosen)["norm"]
     assert urlsplit(back).query == ""
 
 
-def test_two_values_of_one_facet_are_either_or(little: FlaskClient) -> None:
-    first = facet_links(little, "/organs")["norm"]
-    both = facet_links(little, first)["embedding"]
+def test_two_values_of_one_filter_find_organs_with_either_value(little: FlaskClient) -> None:
+    first = filter_links(little, "/organs")["norm"]
+    both = filter_links(little, first)["embedding"]
     assert parse_qs(urlsplit(both).query)["q"] == ["type:norm,embed"]
+
+
+@pytest.mark.parametrize("text", ["", "sort:signal", "like:tokens"])
+def test_the_table_has_the_headings_of_its_columns_and_a_table_cell_for_each(little: FlaskClient, text: str) -> None:
+    if text.startswith("like:"):
+        text = f"like:{little.get('/api/v1/organs?q=type:skeleton').get_json()['items'][0]['digest'][:16]}"
+    page = little.get("/organs", query_string={"q": text}).text
+    head, rows = page[page.index("<thead>") : page.index("</tbody>")].split("<tbody>")
+    headings = re.findall(r"<th [^>]*>(?:<a [^>]*>)?([^<]+?)(?: [▾▴])?<", head)
+    assert headings == [unescape(column.heading) for column in columns(parse_query(text))]
+    for row in rows.split("</tr>")[:-1]:
+        assert len(re.findall(r"<t[hd]\b", row)) == len(headings)
 
 
 def test_every_bar_of_the_histogram_leads_to_what_it_counts(little: FlaskClient) -> None:

@@ -62,6 +62,7 @@ from organs.web.downloads import (
 from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.jobs import active_validations, missing_runtime
+from organs.web.pages.organs import CSV_COLUMNS, Column, heading, organ_rows
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages, writing_form
 from organs.web.params import (
     requested_after,
@@ -76,7 +77,7 @@ from organs.web.permissions import (
     model_to_restore,
     model_to_yank,
 )
-from organs.web.render import ORGAN_COLUMNS, organ_rows, verdict_meaning
+from organs.web.render import verdict_meaning
 from organs.web.responses import model_address, plain_page, reading, registry, settings, with_parameters
 
 READING_DEFAULT = "theta"
@@ -140,7 +141,7 @@ def _organs_sheet(shown: _Shown) -> Sheet:
         tensors = f"{shown.model.tensors:,}"
         reason = f"it has {tensors} tensors, and a sheet has up to {PAGE_TENSORS_MAX:,}: the API has pages"
         raise BadQuery(shown.model.name, reason)
-    return Sheet(ORGAN_COLUMNS, organ_rows(shown.organs))
+    return Sheet(CSV_COLUMNS, organ_rows(shown.organs))
 
 
 def _against(session: Session, model: Model) -> str | None:
@@ -267,21 +268,25 @@ def _links(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> Context:
     }
 
 
-SORTS = {
-    "theta": "mean θ",
-    "signal": "signal",
-    "params": "parameters",
-    "tensors": "organs",
-    "size": "size",
-    "downloads": "downloads",
-    "grafts": "uses",
-    "new": "added",
-}
-MODEL_COLUMNS = (
+COLUMNS = (
+    Column("model", "model", classes=""),
+    Column("kind", "kind", classes=""),
+    Column("license", "license", classes="hide-small"),
+    Column("mean_theta", "mean θ", "Mean of θ over all organs, in degrees.", sort="theta"),
+    Column("mean_signal", "mean sin θ", "Mean of sin θ over all organs, from 0 to 1.", sort="signal"),
+    Column("parameters", "parameters", "Number of weights.", sort="params"),
+    Column("tensors", "organs", "Number of organs.", sort="tensors"),
+    Column("size_bytes", "size", "Size of all files.", sort="size"),
+    Column("downloads", "downloads", "Number of downloads.", sort="downloads"),
+    Column("grafts", "uses", "Number of chimeras that use its organs.", sort="grafts"),
+    Column("created_at", "added", "When the model was added.", sort="new"),
+)
+"""Columns of the table of models. `models.html` writes the table cells in this order."""
+CSV_MODEL_COLUMNS = (
     *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
     *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors"),
 )
-"""Of the list as CSV."""
+"""Columns of the list as CSV."""
 EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-grafts", "license:apache-2.0")
 
 
@@ -296,7 +301,7 @@ def models() -> Page:
         if not plain_page():
             raise
         typed = request.args.get("q", "")
-        extra = {"text": typed, "problem": str(error), "examples": _examples(), "heads": {}}
+        extra = {"text": typed, "problem": str(error), "examples": _examples()}
         return Page("models.html", {"items": [], "notes": []}, extra=lambda: extra, status=400)
     return Page(
         "models.html",
@@ -310,7 +315,7 @@ def models() -> Page:
 def _list_links(query: Query, found: ModelPage) -> Context:
     return {
         "text": short_text(query, MODELS),
-        "heads": {name: _head(query, name) for name in SORTS},
+        "headings": [heading(query, column, _sort_address(query, column)) for column in COLUMNS],
         "following": found.next and _address(query, after=found.next, limit=request.args.get("limit", "")),
         "first": _address(query) if request.args.get("after") else None,
         "examples": _examples(),
@@ -322,10 +327,8 @@ def _address(query: Query, **more: str) -> str:
     return with_parameters(url_for("pages.models"), {"q": short_text(query, MODELS)}, **more)
 
 
-def _head(query: Query, name: str) -> Context:
-    chosen = query.sort.field == name
-    order = ("descending" if query.sort.descending else "ascending") if chosen else None
-    return {"label": SORTS[name], "order": order, "address": _address(sorted_by(query, name))}
+def _sort_address(query: Query, column: Column) -> str:
+    return _address(sorted_by(query, column.sort)) if column.sort else ""
 
 
 def _examples() -> list[Context]:
@@ -334,7 +337,7 @@ def _examples() -> list[Context]:
 
 def _models_sheet(found: ModelPage) -> Sheet:
     rows = [msgspec.to_builtins(model) for model in found]
-    return Sheet(MODEL_COLUMNS, [[row[key] for key in MODEL_COLUMNS] for row in rows])
+    return Sheet(CSV_MODEL_COLUMNS, [[row[key] for key in CSV_MODEL_COLUMNS] for row in rows])
 
 
 TAGS_SEPARATOR = ","

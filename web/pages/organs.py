@@ -1,7 +1,8 @@
-"""Organs: the search with facets and a histogram of θ, and the page of one organ."""
+"""Organs: the search with its columns, filters and histogram of θ, and the page of one organ."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flask import g, request, url_for
@@ -26,7 +27,8 @@ from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     THETA_MAX_DEGREES,
 )
-from organs.registry.entities.organ import FacetCounts, Measurement, Organ, OrganPage
+from organs.registry.entities.organ import FacetCounts, Measurement, Organ, OrganPage, PlacedOrgan
+from organs.registry.entities.report import Cell
 from organs.registry.errors import BadQuery, NotFound, TooSlow
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import can_dequantize
@@ -38,7 +40,7 @@ from organs.registry.measure.zmeasure import (
     KURTOSIS_NOISE,
     KURTOSIS_SIGNAL,
 )
-from organs.registry.measures import MEASURES, Measure
+from organs.registry.measures import MEASURE_NAMES, MEASURES, Measure
 from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
 from organs.web.pages.routes import Context, Page, Sheet, paged, pages
@@ -47,8 +49,227 @@ from organs.web.params import (
     requested_limit,
     requested_query,
 )
-from organs.web.render import ORGAN_COLUMNS, Meaning, caution_of, organ_rows
+from organs.web.render import Meaning, caution_of
 from organs.web.responses import plain_page, query_address, reading, registry, settings, with_parameters
+
+FILTERS = {"type": "type", "slot": "slot", "dtype": "tensor type", "arch": "architecture", "license": "license"}
+"""Headings of the filters beside the table, by field of queries, in their order."""
+FILTER_VALUES_OPEN = 8
+"""Values of a filter that are shown at once; the others unfold."""
+EXAMPLES = (
+    "type:organ sort:-spectral",
+    f"slot:{EXAMPLE_SLOTS[1]} theta>=35",
+    "type:skeleton block:0-3",
+    "unique:organ sort:size",
+)
+
+LIKENESS = Meaning(
+    "likeness",
+    "The correlation of the weights at the same positions: 1 for equal weights, about 0 for unrelated models.",
+    "It is the same in both directions. Organs with reordered rows look unrelated.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table of organs or models. The template writes its table cells."""
+
+    name: str
+    """By which the template chooses what to write."""
+    heading: str
+    meaning: str = ""
+    """The tooltip of the heading."""
+    sort: str = ""
+    """The word after `sort:` in queries; empty for a column that does not sort."""
+    classes: str = "n"
+    """CSS classes of the heading and of the table cells: `n` for numbers."""
+    measure: Measure | None = None
+
+
+ORGAN = Column("organ", "organ", classes="")
+LIKENESS_COLUMN = Column("likeness", LIKENESS.label, LIKENESS.meaning)
+TYPE = Column("type", "type, tensor type, shape", classes="hide-small")
+SIZE = Column("size", "size", "Size of the organ in a GGUF file.", sort="size")
+CSV_COLUMNS = (
+    *("digest", "model", "name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", *MEASURE_NAMES),
+    *("architecture", "license", "nonfinite", "likeness", "model_state"),
+)
+"""Columns of lists of organs as CSV: members of `PlacedOrgan`."""
+
+
+def columns(query: Query) -> list[Column]:
+    """Return the columns of the table: likeness for a search by likeness; of the measures, those that lists show, and
+    the one that the list is sorted by.
+
+    Headings of measures come from `registry.measures`.
+    """
+    is_alike = query.like is not None
+    sort = None if is_alike else query.sort.field
+    measures = [measure for measure in MEASURES.values() if measure.shown or measure.field == sort]
+    return [
+        ORGAN,
+        *([LIKENESS_COLUMN] if is_alike else []),
+        TYPE,
+        *(Column(each.name, each.label, each.meaning, sort=each.field, measure=each) for each in measures),
+        SIZE,
+    ]
+
+
+def organ_rows(organs: Iterable[PlacedOrgan]) -> list[list[Cell]]:
+    """Return the rows of a CSV with CSV_COLUMNS."""
+    rows = []
+    for organ in organs:
+        values: Context = structs.asdict(organ) | {"shape": "x".join(map(str, organ.shape))}
+        rows.append([values[name] for name in CSV_COLUMNS])
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading above the results of a query, for `parts.heading`."""
+
+    column: Column
+    order: str | None
+    """`ascending` or `descending` if the results are sorted by this column."""
+    address: str
+    """The results sorted by this column; empty if it does not sort."""
+
+
+def heading(query: Query, column: Column, address: str) -> Heading:
+    """Return the heading of a column above the results of `query`; `address` sorts by it."""
+    chosen = bool(column.sort) and query.like is None and query.sort.field == column.sort
+    order = "descending" if query.sort.descending else "ascending"
+    return Heading(column, order if chosen else None, address)
+
+
+@paged(pages, "/organs", csv=True, api="organs")
+def organs() -> Page:
+    """Show the results of the query in `q`; `after` and `limit` page through them."""
+    try:
+        query, limit, after = requested_query(ORGANS), requested_limit(), requested_after()
+        limits = settings()
+        found, counts = registry().search_page(
+            query, limit=limit, after=after, search_seconds=limits.search_seconds, counts_seconds=limits.counts_seconds
+        )
+    except BadQuery as error:
+        if not plain_page():
+            raise
+        return _refused(error)
+    g.not_cached = counts is not None and counts.hurried  # the next request may have more luck
+    return Page(
+        "organs.html",
+        {"query": str(query), "items": found.items, "notes": found.notes, "facets": counts},
+        extra=lambda: _links(query, found, counts),
+        sheet=lambda: _sheet(found),
+        next=found.next,
+    )
+
+
+def _refused(error: BadQuery) -> Page:
+    """Show the query as typed, and its error."""
+    typed = request.args.get("q", "")
+    extra: Context = {
+        "text": typed,
+        "problem": str(error),
+        "examples": _examples(),
+        "filters": [],
+        "bars": [],
+        "terms": [],
+    }
+    return Page("organs.html", {"items": [], "notes": [], "next": None}, extra=lambda: extra, status=400)
+
+
+def _links(query: Query, found: OrganPage, counts: FacetCounts | None) -> Context:
+    following = found.next and query_address(
+        "pages.organs", query, after=found.next, limit=request.args.get("limit", "")
+    )
+    return {
+        "text": short_text(query),
+        "terms": [_term_link(query, part) for part in (*query.terms, *query.words)]
+        + [_term_link(query, f"-{word}") for word in query.excluded_words],
+        "filters": [_filter(query, name, counts) for name in FILTERS] if counts else [],
+        "bars": _bars(query, counts) if counts else [],
+        "headings": [heading(query, column, _sort_address(query, column)) for column in columns(query)],
+        "following": following,
+        "first": query_address("pages.organs", query) if request.args.get("after") else None,
+        "examples": _examples(),
+        "csv": query_address("pages.organs_csv", query, limit="1000"),
+    }
+
+
+def _sort_address(query: Query, column: Column) -> str:
+    return query_address("pages.organs", sorted_by(query, column.sort)) if column.sort else ""
+
+
+def _term_link(query: Query, part: object) -> Context:
+    return {"text": str(part), "address": query_address("pages.organs", without(query, part))}
+
+
+def _filter(query: Query, name: str, counts: FacetCounts) -> Context:
+    counted = counts.fields.get(name, {})
+    path = url_for("pages.organs")
+    texts = toggled_texts(query, name, counted)
+    values = [
+        {
+            "value": value,
+            "count": count,
+            "chosen": has_choice(query, name, value),
+            "address": with_parameters(path, {"q": texts[value]}),
+        }
+        for value, count in counted.items()
+    ]
+    return {
+        "name": name,
+        "heading": FILTERS[name],
+        "open": values[:FILTER_VALUES_OPEN],
+        "more": values[FILTER_VALUES_OPEN:],
+    }
+
+
+def _bars(query: Query, counts: FacetCounts) -> list[Context]:
+    """Return a bar for each interval of θ; those outside of the query are paler."""
+    by_bin = counts.theta_counts
+    most = max((count for lower, count in by_bin.items() if lower is not None), default=0)
+    low, high = _theta_bounds(query)
+    bars = []
+    for lower in range(0, THETA_MAX_DEGREES, BIN_DEGREES):
+        count = by_bin.get(lower, 0)
+        upper = lower + BIN_DEGREES
+        chosen = low == lower and high == (upper if upper < THETA_MAX_DEGREES else None)
+        bounds = (None, None) if chosen else (float(lower), float(upper) if upper < THETA_MAX_DEGREES else None)
+        bars.append(
+            {
+                "lower": lower,
+                "upper": upper,
+                "count": count,
+                "height": count / most if most else 0.0,
+                "chosen": chosen,
+                "out": (low is not None and upper <= low) or (high is not None and lower >= high),
+                "address": query_address("pages.organs", bounded(query, "theta", *bounds)),
+            }
+        )
+    return bars
+
+
+def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
+    """Return the range of θ that single bounds leave; None for a query with lists of ranges."""
+    low: float | None = None
+    high: float | None = None
+    for term in query.numbers("theta"):
+        if len(term.intervals) == 1 and not term.negated:
+            (interval,) = term.intervals
+            low = interval.low if interval.low is not None else low
+            high = interval.high if interval.high is not None else high
+    return low, high
+
+
+def _examples() -> list[Context]:
+    return [{"text": text, "address": url_for("pages.organs", q=text)} for text in EXAMPLES]
+
+
+def _sheet(found: OrganPage) -> Sheet:
+    return Sheet(CSV_COLUMNS, organ_rows(found.items))
+
 
 ALIKE_SHOWN = 8
 FORMS = {"raw": "plain bytes (.raw)", "bin": "with name and shape (.bin)", "npy": "float32 for NumPy (.npy)"}
@@ -73,7 +294,7 @@ def _alike(digest: str) -> Context:
     except NotFound:
         return {"alike": [], "alike_note": None}
     except TooSlow:
-        g.not_cached = True  # the next one who asks may have more luck
+        g.not_cached = True  # the next request may have more luck
         return {"alike": [], "alike_note": "Not shown: there are too many organs to compare at once."}
     others = [one for one in page if one.digest != digest][:ALIKE_SHOWN]
     return {"alike": others, "alike_note": None if others else "No other organ has the same slot and shape."}
@@ -142,163 +363,3 @@ def theta_sentence(reading: Measurement) -> str | None:
     if not parts or reading.theta is None:
         return None
     return f"θ = 90° × the mean of three scores: {', '.join(parts)}."
-
-
-FACETS = {"type": "type", "slot": "slot", "dtype": "format", "arch": "architecture", "license": "license"}
-"""Field and heading, in the order in which they are shown."""
-FACET_VALUES_OPEN = 8
-"""Context of a facet that are shown at once; the others unfold."""
-SIZE_MEANING = "Size of the organ in a GGUF file."
-LIKENESS = Meaning(
-    "likeness",
-    "The correlation of the weights at the same places: 1 is the same weights, unrelated models have about 0.",
-    "It has no direction. Organs with reordered rows look unrelated.",
-)
-EXAMPLES = (
-    "type:organ sort:-spectral",
-    f"slot:{EXAMPLE_SLOTS[1]} theta>=35",
-    "type:skeleton block:0-3",
-    "unique:organ sort:size",
-)
-
-
-@paged(pages, "/organs", csv=True, api="organs")
-def organs() -> Page:
-    """Show the results of the query in `q`; `after` and `limit` page through them."""
-    try:
-        query, limit, after = requested_query(ORGANS), requested_limit(), requested_after()
-        limits = settings()
-        found, counts = registry().search_page(
-            query, limit=limit, after=after, search_seconds=limits.search_seconds, counts_seconds=limits.counts_seconds
-        )
-    except BadQuery as error:
-        if not plain_page():
-            raise
-        return _refused(error)
-    g.not_cached = counts is not None and counts.hurried  # the next request may have more luck
-    return Page(
-        "organs.html",
-        {"query": str(query), "items": found.items, "notes": found.notes, "facets": counts},
-        extra=lambda: _links(query, found, counts),
-        sheet=lambda: _sheet(found),
-        next=found.next,
-    )
-
-
-def _refused(error: BadQuery) -> Page:
-    """Show the query as typed, and its error."""
-    typed = request.args.get("q", "")
-    extra: Context = {
-        "text": typed,
-        "problem": str(error),
-        "examples": _examples(),
-        "facets_shown": [],
-        "bars": [],
-        "terms": [],
-    }
-    return Page("organs.html", {"items": [], "notes": [], "next": None}, extra=lambda: extra, status=400)
-
-
-def _links(query: Query, found: OrganPage, counts: FacetCounts | None) -> Context:
-    columns = _columns(query)
-    following = found.next and query_address(
-        "pages.organs", query, after=found.next, limit=request.args.get("limit", "")
-    )
-    return {
-        "text": short_text(query),
-        "terms": [_term_link(query, part) for part in (*query.terms, *query.words)]
-        + [_term_link(query, f"-{word}") for word in query.excluded_words],
-        "facets_shown": [_facet(query, name, counts) for name in FACETS] if counts else [],
-        "bars": _bars(query, counts) if counts else [],
-        "measures": columns,
-        "heads": [_head(query, one.field, one.label, one.meaning) for one in columns]
-        + [_head(query, "size", "size", SIZE_MEANING)],
-        "following": following,
-        "first": query_address("pages.organs", query) if request.args.get("after") else None,
-        "examples": _examples(),
-        "csv": query_address("pages.organs_csv", query, limit="1000"),
-        "is_alike": query.like is not None,
-    }
-
-
-def _term_link(query: Query, part: object) -> Context:
-    return {"text": str(part), "address": query_address("pages.organs", without(query, part))}
-
-
-def _facet(query: Query, name: str, counts: FacetCounts) -> Context:
-    counted = counts.fields.get(name, {})
-    path = url_for("pages.organs")
-    texts = toggled_texts(query, name, counted)
-    values = [
-        {
-            "value": value,
-            "count": count,
-            "chosen": has_choice(query, name, value),
-            "address": with_parameters(path, {"q": texts[value]}),
-        }
-        for value, count in counted.items()
-    ]
-    return {
-        "name": name,
-        "heading": FACETS[name],
-        "open": values[:FACET_VALUES_OPEN],
-        "more": values[FACET_VALUES_OPEN:],
-    }
-
-
-def _bars(query: Query, counts: FacetCounts) -> list[Context]:
-    """Return a bar for each interval of θ; those outside of the query are paler."""
-    by_bin = counts.theta_counts
-    most = max((count for lower, count in by_bin.items() if lower is not None), default=0)
-    low, high = _theta_bounds(query)
-    bars = []
-    for lower in range(0, THETA_MAX_DEGREES, BIN_DEGREES):
-        count = by_bin.get(lower, 0)
-        upper = lower + BIN_DEGREES
-        chosen = low == lower and high == (upper if upper < THETA_MAX_DEGREES else None)
-        bounds = (None, None) if chosen else (float(lower), float(upper) if upper < THETA_MAX_DEGREES else None)
-        bars.append(
-            {
-                "lower": lower,
-                "upper": upper,
-                "count": count,
-                "height": count / most if most else 0.0,
-                "chosen": chosen,
-                "out": (low is not None and upper <= low) or (high is not None and lower >= high),
-                "address": query_address("pages.organs", bounded(query, "theta", *bounds)),
-            }
-        )
-    return bars
-
-
-def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
-    """Return the range of θ that single bounds leave; None for a query with lists of ranges."""
-    low: float | None = None
-    high: float | None = None
-    for term in query.numbers("theta"):
-        if len(term.intervals) == 1 and not term.negated:
-            (interval,) = term.intervals
-            low = interval.low if interval.low is not None else low
-            high = interval.high if interval.high is not None else high
-    return low, high
-
-
-def _columns(query: Query) -> list[Measure]:
-    """Return the measures that lists show, and the one by which this list is sorted."""
-    chosen = None if query.like is not None else query.sort.field
-    return [one for one in MEASURES.values() if one.shown or one.field == chosen]
-
-
-def _head(query: Query, field: str, label: str, meaning: str) -> Context:
-    chosen = query.like is None and query.sort.field == field
-    order = ("descending" if query.sort.descending else "ascending") if chosen else None
-    address = query_address("pages.organs", sorted_by(query, field))
-    return {"label": label, "order": order, "meaning": meaning, "address": address}
-
-
-def _examples() -> list[Context]:
-    return [{"text": text, "address": url_for("pages.organs", q=text)} for text in EXAMPLES]
-
-
-def _sheet(found: OrganPage) -> Sheet:
-    return Sheet(ORGAN_COLUMNS, organ_rows(found.items))
