@@ -1,8 +1,8 @@
-"""A chimera by query: the best fitting organs are looked for, an adapter is merged, some organs are purified.
+"""Make a chimera by query: graft the organs that rank highest, merge an adapter, and purify some organs.
 
     python examples/chimera_by_query.py [FOLDER OR URL OF A REGISTRY [FILE TO WRITE]]
 
-Without one it works on the little models of examples/zoo, in a temporary registry.
+Without a registry, it uses the small models of examples/zoo, in a temporary registry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
         path = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(folder, "chimera.gguf")
         composition = (
             registry.compose(BASE)
-            # The model wins whose weakest organ of a block ranks best; only what fits the base is looked at.
+            # In each block, the first model with all feed-forward organs among the results is the donor.
             .graft(where="type:organ model:local/Zoo-A-2M-Code*,local/Zoo-A-2M-Prose*", sort="-theta", blocks="0-1")
             .adapter(ADAPTER, 0.5)
             .purify("spectral", slot="attn_v", blocks="2-3", keep=0.99)
@@ -31,19 +31,19 @@ def main() -> None:
         plan = composition.plan()
         donors = {part.model for part in plan.parts if "grafted" in part.acts}
         print("Donors:", ", ".join(sorted(donors)))
-        warned = {finding.code for finding in plan.findings if finding.severity == "warn"}
-        print("Warnings:", ", ".join(sorted(warned)) or "none")
+        codes = {finding.code for finding in plan.findings if finding.severity == "warn"}
+        print("Warnings:", ", ".join(sorted(codes)) or "none")
 
-        made = composition.accept(*warned).plan().assemble(path)
-        print(f"Made {made.model}, {made.size_bytes:,} bytes, lock {made.lock_id}")
+        result = composition.accept(*codes).plan().assemble(path)
+        print(f"Made {result.model}, {result.size_bytes:,} bytes, lock {result.lock_id}")
 
-        # What was measured of the organs, before and after.
-        before, after = registry.model(BASE), registry.model(made.model)
+        # θ of the changed organs of blocks 0 and 2, before and after.
+        base, chimera = registry.model(BASE), registry.model(result.model)
         acts = {part.name: part.acts for part in plan.parts}
-        for organ in after.organs:
-            own = before.organ(organ.name)
-            if organ.block in (0, 2) and own.theta is not None and organ.theta is not None and acts[organ.name]:
-                print(f"  θ {own.theta:5.1f}° -> {organ.theta:5.1f}°  {organ.name:24} {', '.join(acts[organ.name])}")
+        for organ in chimera.organs:
+            old = base.organ(organ.name)
+            if organ.block in (0, 2) and old.theta is not None and organ.theta is not None and acts[organ.name]:
+                print(f"  θ {old.theta:5.1f}° -> {organ.theta:5.1f}°  {organ.name:24} {', '.join(acts[organ.name])}")
 
 
 if __name__ == "__main__":

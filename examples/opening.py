@@ -1,6 +1,6 @@
-"""Opens the registry for an example: the given one, or a temporary one with the models of the zoo.
+"""Open the registry for an example: by its folder or its address, or a temporary registry with the models of the zoo.
 
-A registry is given by its folder or by its address; an empty folder also gets the models of the zoo.
+If the folder has no models, the models of the zoo are ingested into it.
 """
 
 from __future__ import annotations

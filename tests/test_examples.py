@@ -47,17 +47,17 @@ def test_find_and_rank_takes_the_zoo_in_where_there_is_nothing(ranked: tuple[Pat
     assert angles == sorted(angles, reverse=True)
     assert all(35 < angle < 40 for angle in angles)
     assert "Organs by type: {'skeleton': 144, 'organ': 108, 'norm': 81, 'adapter': 56, 'embed': 10}" in printed
-    begin = next(number for number, line in enumerate(printed) if line.startswith("Most like "))
+    begin = next(number for number, line in enumerate(printed) if line.startswith("Most similar to "))
     alike = [float(line.split()[0]) for line in printed[begin + 1 : begin + 6]]
     assert alike[0] == 1.0
     assert alike == sorted(alike, reverse=True)
-    assert any(re.search(r" are alike by 0\.\d{3}:$", line) for line in printed)
+    assert any(re.search(r" have a likeness of 0\.\d{3}:$", line) for line in printed)
 
 
 def test_a_chimera_is_composed_warned_of_accepted_and_made_twice_alike(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.gguf"
     printed = run("compose_a_chimera.py", home, file, folder=tmp_path / "temporary")
-    assert "With the fine-tune: can be made\nWith the stranger: cannot be made yet\n" in printed
+    assert "With the fine-tune: can be made\nWith an unrelated model: cannot be made yet\n" in printed
     assert re.search(r"^  warn   unrelated-lineage ", printed, re.MULTILINE)
     assert "\n('unrelated-lineage',) " in printed
     assert "\nThe same lock and the same bytes: True\n" in printed

@@ -79,7 +79,7 @@ def _card(files: list[tuple[plan.Shipped, dict[str, Any]]]) -> str:
     written = "\n\n".join(f"```text\n{_sample(found, kind)}\n```" for kind in ("code", "prose"))
     return f"""{heading}
 
-{shipped.description} It is made to be dissected and grafted; it knows nothing and should answer nobody's questions.
+{shipped.description} It is an example for dissecting and grafting. It has no knowledge; do not ask it questions.
 
 {stored}
 
@@ -87,14 +87,14 @@ def _card(files: list[tuple[plan.Shipped, dict[str, Any]]]) -> str:
 |---|---|
 {table}
 
-Made by this command, which first trains what it descends from:
+This command makes it. It trains the parents first:
 
 ```shell
 python examples/zoo/train.py --only {run.name}
 ```
 
-What it writes in llama.cpp, the likeliest token each time, after `def read_lines(path):` and `The file is opened for
-reading, and`:
+The text that it writes in llama.cpp after `def read_lines(path):` and after `The file is opened for reading, and`,
+always with the most likely token:
 
 {written}
 """

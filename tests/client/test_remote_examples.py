@@ -37,7 +37,7 @@ def test_finding_and_ranking_prints_the_same_of_a_url_and_of_a_folder(zoo: Elsew
 def test_a_chimera_is_composed_elsewhere_and_comes_here(zoo: Elsewhere, tmp_path: Path) -> None:
     file = tmp_path / "out.gguf"
     printed = run("compose_a_chimera.py", zoo.url, file, folder=tmp_path / "temporary")  # type: ignore[arg-type]
-    assert "With the fine-tune: can be made\nWith the stranger: cannot be made yet\n" in printed
+    assert "With the fine-tune: can be made\nWith an unrelated model: cannot be made yet\n" in printed
     assert "\nThe same lock and the same bytes: True\n" in printed
     digest = zoo.registry.assemble("two-donors", tmp_path / "again.gguf")
     assert f"Made local/two-donors@1, sha256:{digest}" in printed
