@@ -27,6 +27,7 @@ from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     RunResult,
     run_chimera,
+    verdict_report,
 )
 from organs.registry.validation.runtime import (
     Adapter,
@@ -157,3 +158,28 @@ def values_of(path: Path) -> dict[str, NDArray[np.float64]]:
         data = source.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
         found[tensor.name] = dequantize(data, tensor.dtype).reshape(tensor.shape[::-1]).astype(np.float64)
     return found
+
+
+README_DONORS = (CODE, "Zoo-A-2M-v0.3-Q8_0", B)
+
+
+def readme_rows() -> list[list[str]]:
+    """Return the cells of the first table of the README: the base, then a row for each of README_DONORS."""
+    lines = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|---"))
+    return [[cell.strip(" *`") for cell in line.split("|")[1:-1]] for line in lines[first + 1 :][:4]]
+
+
+@pytest.mark.long
+def test_the_readme_has_the_predictions_and_the_perplexities_of_its_chimeras(zoo: LocalRegistry) -> None:
+    base, *rows = readme_rows()
+    for donor, (_, likeness, prediction, perplexities, verdict) in zip(README_DONORS, rows, strict=True):
+        plan = zoo.compose(A).graft(donor, type="organ").plan().accepting_all()
+        assert f"{plan.prediction.similarity:.2f}" == likeness
+        change, usable = prediction.split(": ")
+        assert plan.prediction.sentence.startswith(f"{usable.capitalize()}: {change}")
+        report = verdict_report(tried(zoo, plan))
+        assert report.verdict == verdict
+        for run, printed in ((report.chimera, perplexities), (report.base, base[3])):
+            figures = [float(figure.strip(" *").replace(",", "")) for figure in printed.split("·")]
+            assert [score.perplexity for score in run.scores] == pytest.approx(figures, rel=0.02)
