@@ -22,7 +22,7 @@ Builder = Callable[..., tuple[str, str]]
 
 
 @contextmanager
-def compiled_once() -> Iterator[None]:
+def compile_once() -> Iterator[None]:
     """Let nothing be compiled twice meanwhile."""
     with _statements_once(), _addresses_once():
         yield

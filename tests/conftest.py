@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from organs.registry.local import LocalRegistry
-from tests.compiled_cache import compiled_once
-from tests.faults.failing import take_in, write_model
-from tests.registry_templates import DATABASE, Homes
-from tests.token_leaks import everything_watched, now_watching
+from tests.compiled_cache import compile_once
+from tests.faults.failing import ingest_path, write_model
+from tests.registry_templates import DATABASE, RegistryTemplates
+from tests.token_leaks import current_watch, watch_everything
 
 # The same examples in every run: what fails, fails for everybody. `--hypothesis-profile=default` looks for new ones.
 # No example has to be quick: the machine may stand still for seconds.
@@ -29,8 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Look for tokens from now on, compile nothing twice, and collect garbage less often, which is a tenth faster."""
     gc.set_threshold(50_000, 20, 100)
     meanwhile = ExitStack()
-    meanwhile.enter_context(everything_watched())
-    meanwhile.enter_context(compiled_once())
+    meanwhile.enter_context(watch_everything())
+    meanwhile.enter_context(compile_once())
     config.add_cleanup(meanwhile.close)
 
 
@@ -40,7 +40,7 @@ def pytest_runtest_teardown() -> None:
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
             thread.cancel()
-    now_watching().check()
+    current_watch().check()
 
 
 @pytest.fixture(scope="session")
@@ -52,12 +52,12 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def homes(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Homes:
+def templates(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> RegistryTemplates:
     """Registries that were furnished once, to be copied."""
     shared = tmp_path_factory.getbasetemp()
     folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "homes"
     folder.mkdir(exist_ok=True)
-    return Homes(folder, migrated_database)
+    return RegistryTemplates(folder, migrated_database)
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +67,7 @@ def filled_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Pat
     home.mkdir()
     shutil.copy(migrated_database, home)
     with LocalRegistry.open(home) as registry:
-        take_in(registry, write_model(home.parent / "little.gguf"))
+        ingest_path(registry, write_model(home.parent / "little.gguf"))
     return home
 
 

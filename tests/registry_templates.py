@@ -17,29 +17,29 @@ from organs.registry.catalog.queries.accounts import KnownToken, token_account
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import SentToken
 from tests import postgres
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import block_tensors, ingest_file
 
 DATABASE = postgres.MARKER if postgres.is_used() else "registry.sqlite3"
 """The file in a home that is its database, or that names it."""
 ZOO_FILES = sorted((Path(__file__).parents[1] / "examples" / "zoo").glob("*.gguf"))
 
-Furnish = Callable[[LocalRegistry, Path], None]
+FillRegistry = Callable[[LocalRegistry, Path], None]
 """Fills an empty registry; the folder is for files that it needs meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class Homes:
+class RegistryTemplates:
     """Homes of registries in a folder that all workers of a run share, each under the name of what furnished it."""
 
     folder: Path
     empty_database: Path
 
-    def copy(self, furnish: Furnish, target: Path) -> Path:
+    def copy(self, furnish: FillRegistry, target: Path) -> Path:
         """A copy of what `furnish` makes of an empty registry, as the folder `target`."""
         return Path(shutil.copytree(self._kept(furnish), target))
 
-    def into(self, registry: LocalRegistry, furnish: Furnish) -> None:
+    def fill(self, registry: LocalRegistry, furnish: FillRegistry) -> None:
         """Let `registry`, which is open and empty, be what `furnish` makes of one."""
         kept, home = self._kept(furnish), registry.settings.home
         shutil.copytree(kept, home, dirs_exist_ok=True, ignore=lambda *_: [DATABASE])
@@ -54,12 +54,12 @@ class Homes:
             source.backup(target)
 
     @contextmanager
-    def opened(self, furnish: Furnish, target: Path) -> Iterator[LocalRegistry]:
+    def open_copy(self, furnish: FillRegistry, target: Path) -> Iterator[LocalRegistry]:
         """The registry in such a copy."""
         with LocalRegistry.open(self.copy(furnish, target)) as registry:
             yield registry
 
-    def once(self, name: str, make: Callable[[Path], None]) -> Path:
+    def build_once(self, name: str, make: Callable[[Path], None]) -> Path:
         """The folder that `make` has filled, for all who ask for `name` in this run."""
         kept, making = self.folder / name, self.folder / f"{name}.making"
         with (self.folder / f"{name}.lock").open("w") as lock:
@@ -71,27 +71,27 @@ class Homes:
                 making.rename(kept)
         return kept
 
-    def _kept(self, furnish: Furnish) -> Path:
+    def _kept(self, furnish: FillRegistry) -> Path:
         def make(folder: Path) -> None:
             (folder / "home").mkdir()
             shutil.copy(self.empty_database, folder / "home")
             with LocalRegistry.open(folder / "home") as registry:
                 furnish(registry, folder)
 
-        return self.once(f"{furnish.__module__}.{furnish.__name__}", make) / "home"
+        return self.build_once(f"{furnish.__module__}.{furnish.__name__}", make) / "home"
 
 
-def shipped(registry: LocalRegistry, _folder: Path) -> None:
+def add_zoo_models(registry: LocalRegistry, _folder: Path) -> None:
     """The shipped models under their own names."""
     for path in ZOO_FILES:
         ingest_file(registry, path)
 
 
-def three_models(registry: LocalRegistry, folder: Path) -> None:
+def add_three_models(registry: LocalRegistry, folder: Path) -> None:
     """`local/base`, a fine-tune of it (`tuned`) and a `stranger`."""
-    ingest_bytes(registry, folder, "base", kin_file("Base", kin_tensors()))
-    ingest_bytes(registry, folder, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
-    ingest_bytes(registry, folder, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+    ingest_bytes(registry, folder, "base", model_file("Base", related_tensors()))
+    ingest_bytes(registry, folder, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
+    ingest_bytes(registry, folder, "stranger", model_file("Stranger", block_tensors(2, seed=9)))
 
 
 def valid_account(session: Session, token: SentToken, moment: datetime) -> KnownToken | None:

@@ -18,21 +18,25 @@ from tests.small_models import Tensors, block_metadata, block_tensors, ingest_fi
 WEIGHT = 0.05
 
 
-def kin_tensors(seed: int = 0, alike: float = 1.0, other: int = 1, dtype: str = "F16", blocks: int = 2) -> Tensors:
+def related_tensors(
+    seed: int = 0, correlation: float = 1.0, other_seed: int = 1, dtype: str = "F16", blocks: int = 2
+) -> Tensors:
     """The tensors of `block_tensors`, correlated by `alike` with those of `seed`; the rest is those of `other`.
 
     Norms are as they were where nothing has changed, and moved a little where something has.
     """
-    own, strange = (block_tensors(blocks, seed=one, dtype="F32") for one in (seed, other))
+    own, strange = (block_tensors(blocks, seed=one, dtype="F32") for one in (seed, other_seed))
     found = []
     for (spec, first), (_, second) in zip(own, strange, strict=True):
-        values = alike * np.frombuffer(first, np.float32) + np.sqrt(1 - alike**2) * np.frombuffer(second, np.float32)
+        values = correlation * np.frombuffer(first, np.float32) + np.sqrt(1 - correlation**2) * np.frombuffer(
+            second, np.float32
+        )
         kind = dtype_by_name(dtype if len(spec.shape) > 1 else "F32")
         found.append((TensorSpec(spec.name, spec.shape, kind), quantize(values.astype(np.float32), kind)))
     return found
 
 
-def kin_file(name: str, tensors: Tensors, more: Iterable[KeyValue] = ()) -> bytes:
+def model_file(name: str, tensors: Tensors, more: Iterable[KeyValue] = ()) -> bytes:
     """A file of `tensors` with `name` as its title."""
     return file_bytes([*block_metadata(name), *more], tensors)
 

@@ -21,7 +21,7 @@ from tests.gguf_files import array, file_bytes, text, unsigned
 Tensors = list[tuple[TensorSpec, bytes]]
 
 
-def weights(name: str, shape: tuple[int, ...], seed: int = 0, dtype: str = "F16") -> tuple[TensorSpec, bytes]:
+def weight_tensor(name: str, shape: tuple[int, ...], seed: int = 0, dtype: str = "F16") -> tuple[TensorSpec, bytes]:
     """A float tensor of Gaussian values that depend on its name and `seed`."""
     kind = {"F16": np.float16, "F32": np.float32, "F64": np.float64}[dtype]
     spec = TensorSpec(name, shape, dtype_by_name(dtype))
@@ -31,15 +31,15 @@ def weights(name: str, shape: tuple[int, ...], seed: int = 0, dtype: str = "F16"
 
 def block_tensors(blocks: int = 2, width: int = 64, seed: int = 0, dtype: str = "F16") -> Tensors:
     """The tensors of a little decoder: an embedding, `blocks` blocks of four tensors, a norm behind them."""
-    tensors = [weights("token_embd.weight", (width, 96), seed, dtype)]
+    tensors = [weight_tensor("token_embd.weight", (width, 96), seed, dtype)]
     for block in range(blocks):
         tensors += [
-            weights(f"blk.{block}.attn_norm.weight", (width,), seed, "F32"),
-            weights(f"blk.{block}.attn_q.weight", (width, width), seed, dtype),
-            weights(f"blk.{block}.ffn_up.weight", (width, 2 * width), seed, dtype),
-            weights(f"blk.{block}.ffn_down.weight", (2 * width, width), seed, dtype),
+            weight_tensor(f"blk.{block}.attn_norm.weight", (width,), seed, "F32"),
+            weight_tensor(f"blk.{block}.attn_q.weight", (width, width), seed, dtype),
+            weight_tensor(f"blk.{block}.ffn_up.weight", (width, 2 * width), seed, dtype),
+            weight_tensor(f"blk.{block}.ffn_down.weight", (2 * width, width), seed, dtype),
         ]
-    return [*tensors, weights("output_norm.weight", (width,), seed, "F32")]
+    return [*tensors, weight_tensor("output_norm.weight", (width,), seed, "F32")]
 
 
 def block_metadata(name: str = "Little", blocks: int = 2) -> list[KeyValue | RawKeyValue]:
@@ -52,7 +52,7 @@ def block_metadata(name: str = "Little", blocks: int = 2) -> list[KeyValue | Raw
     ]
 
 
-def little_model(name: str = "Little", blocks: int = 2, seed: int = 0, more: Iterable[KeyValue] = ()) -> bytes:
+def small_model(name: str = "Little", blocks: int = 2, seed: int = 0, more: Iterable[KeyValue] = ()) -> bytes:
     """A whole file with `block_tensors`, complete by its own header."""
     return file_bytes([*block_metadata(name, blocks), *more], block_tensors(blocks, seed=seed))
 
@@ -68,7 +68,7 @@ def ingest_file(registry: LocalRegistry, path: Path, name: str | None = None) ->
     return ingest_model(registry, source, None if name is None else parse_model_name(name), new_version=always)
 
 
-def assembled(registry: LocalRegistry, model: str, folder: Path) -> list[Path]:
+def assemble_model(registry: LocalRegistry, model: str, folder: Path) -> list[Path]:
     """The files of `model`, written into `folder`, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
     with registry.catalog.reading() as session:
@@ -82,7 +82,7 @@ def assembled(registry: LocalRegistry, model: str, folder: Path) -> list[Path]:
 def assert_round_trip(registry: LocalRegistry, path: Path, folder: Path) -> IngestReport:
     """Ingest `path`, assemble it into `folder`, compare every byte."""
     report = ingest_file(registry, path)
-    (back,) = assembled(registry, report.model, folder)
+    (back,) = assemble_model(registry, report.model, folder)
     assert back.name == path.name
     assert back.read_bytes() == path.read_bytes()
     return report

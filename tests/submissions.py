@@ -56,18 +56,18 @@ def put_upload(registry: LocalRegistry, contributor: str, pieces: Sequence[bytes
     return name
 
 
-def whole(registry: LocalRegistry, contributor: str, data: bytes, name: str = "model.gguf") -> dict[str, Any]:
+def whole_file(registry: LocalRegistry, contributor: str, data: bytes, name: str = "model.gguf") -> dict[str, Any]:
     """A file of a manifest that is sent whole."""
     return {"name": name, "upload": put_upload(registry, contributor, [data], "file")}
 
 
-def of_pieces(data: bytes, spans: Sequence[tuple[int, int]], name: str = "model.gguf") -> dict[str, Any]:
+def file_of_pieces(data: bytes, spans: Sequence[tuple[int, int]], name: str = "model.gguf") -> dict[str, Any]:
     """A file of a manifest that is put together from these stretches of it: offsets and sizes."""
     pieces = [[offset, size, digest_of(data[offset : offset + size])] for offset, size in spans]
     return {"name": name, "size_bytes": len(data), "sha256": digest_of(data), "pieces": pieces}
 
 
-def asked_for(
+def submit_model(
     registry: LocalRegistry, name: str, files: Sequence[dict[str, Any]], *, publish: bool = True, **metadata: Any
 ) -> int:
     """Submit a model for the contributor that its namespace is of; the submission's id."""
@@ -106,7 +106,7 @@ def inspector_thread(
         inspection.close()
 
 
-def attended(
+def process_and_read(
     registry: LocalRegistry,
     submission_id: int,
     *,
@@ -116,15 +116,15 @@ def attended(
 ) -> SubmissionRow:
     """The submission after its job."""
     process_submission(registry, submission_id, tell, publish=publish, start_inspector=start_inspector)
-    return found(registry, submission_id)
+    return submission_row(registry, submission_id)
 
 
-def found(registry: LocalRegistry, submission_id: int) -> SubmissionRow:
+def submission_row(registry: LocalRegistry, submission_id: int) -> SubmissionRow:
     with registry.catalog.reading() as session:
         return submission_by_id(session, submission_id)
 
 
-def assert_nothing_is_left(registry: LocalRegistry) -> None:
+def assert_no_upload_is_left(registry: LocalRegistry) -> None:
     """No upload has a row or a file, and no blob is leased."""
     assert list(spool_of(registry).walk()) == []
     with registry.catalog.reading() as session:

@@ -21,21 +21,21 @@ from organs.registry.errors import Busy, DiskFull, NotAllowed, StoreError
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from organs.registry.upkeep import sweep
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.faults.failing import (
     SteppedFiles,
-    flipped,
-    leave,
+    add_unneeded_blobs,
+    blob_rows,
+    flip_bit,
+    ingest_path,
     let_time_pass,
     model_bytes,
     overwrite,
-    read_all,
-    rows,
     run_sweep,
-    take_in,
+    verify_all,
     write_model,
 )
-from tests.small_models import assembled, row_counts
+from tests.small_models import assemble_model, row_counts
 
 
 def copied(
@@ -50,7 +50,7 @@ def blob_files(folder: Path) -> list[Path]:
 
 def assert_whole(folder: Path) -> None:
     with LocalRegistry.open(folder) as copy:
-        report = read_all(copy)
+        report = verify_all(copy)
         assert (report.faults, report.miscounted, report.orphans) == ([], {}, 0)
 
 
@@ -63,7 +63,7 @@ def busy(registry: LocalRegistry, folder: Path, models: int) -> Iterator[threadi
         try:
             with LocalRegistry.open(registry.settings.home) as own:
                 for number in range(1, models + 1):
-                    take_in(own, write_model(folder / f"more{number}.gguf", seed=number))
+                    ingest_path(own, write_model(folder / f"more{number}.gguf", seed=number))
                     try:
                         sweep(own.catalog, own.blobs, grace=timedelta(), dry_run=False)
                     except Busy:
@@ -114,12 +114,12 @@ def test_many_backups_beside_many_ingests_and_sweeps_are_whole_registries(
 
 def test_a_restored_registry_gives_the_file_that_came_in(filled: LocalRegistry, tmp_path: Path) -> None:
     report = copied(filled, tmp_path / "copy", read_back=True)
-    assert (report.faults, report.blobs) == ([], len(rows(filled)))
-    assert report.read_bytes == sum(row.size_bytes for row in rows(filled))
+    assert (report.faults, report.blobs) == ([], len(blob_rows(filled)))
+    assert report.read_bytes == sum(row.size_bytes for row in blob_rows(filled))
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [MARK, "blobs", DATABASE]
     (tmp_path / "copy").rename(tmp_path / "restored")
     with LocalRegistry.open(tmp_path / "restored") as restored:
-        (back,) = assembled(restored, "local/little", tmp_path / "out")
+        (back,) = assemble_model(restored, "local/little", tmp_path / "out")
     assert back.read_bytes() == model_bytes()
 
 
@@ -130,7 +130,7 @@ def test_a_second_backup_copies_what_is_new_and_drops_what_went(filled: LocalReg
     assert (again.copied, again.copied_bytes, again.removed) == (0, 0, 0)
     before = {path.name: path.stat().st_ino for path in blob_files(tmp_path / "copy")}
     needless = filled.blobs.put(b"needless" * 20_000)
-    leave(filled, needless)
+    add_unneeded_blobs(filled, needless)
     assert copied(filled, tmp_path / "copy").copied == 1
     let_time_pass(filled)
     run_sweep(filled)
@@ -145,7 +145,7 @@ def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: Local
 
     calls: list[str] = []
     copied(filled, tmp_path / "older")
-    take_in(filled, write_model(tmp_path / "more.gguf", seed=5))
+    ingest_path(filled, write_model(tmp_path / "more.gguf", seed=5))
     shutil.copytree(tmp_path / "older", tmp_path / "counted")
     copied(filled, tmp_path / "counted", files=SteppedFiles(lambda _call, name: calls.append(name)))
     exchanged = len(calls) - calls[::-1].index("rename")
@@ -162,7 +162,7 @@ def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: Local
             copied(filled, tmp_path / "copy", files=SteppedFiles(die))
         with LocalRegistry.open(tmp_path / "copy") as older:
             assert row_counts(older)["models"] == (2 if stop > exchanged else 1), calls[stop - 1]
-            assert read_all(older).faults == []
+            assert verify_all(older).faults == []
     copied(filled, tmp_path / "copy")
     assert_whole(tmp_path / "copy")
     assert not (tmp_path / "copy" / FRESH).exists()
@@ -172,7 +172,7 @@ def test_a_rotten_copy_is_found_by_reading_back_and_made_anew(filled: LocalRegis
     copied(filled, tmp_path / "copy")
     rotten = blob_files(tmp_path / "copy")[0]
     sound = rotten.read_bytes()
-    overwrite(rotten, flipped(sound, 8 * len(sound) - 1))
+    overwrite(rotten, flip_bit(sound, 8 * len(sound) - 1))
     assert copied(filled, tmp_path / "copy").copied == 0, "its size is right"
     report = copied(filled, tmp_path / "copy", read_back=True)
     assert (report.copied, report.faults) == (1, [])
@@ -180,9 +180,9 @@ def test_a_rotten_copy_is_found_by_reading_back_and_made_anew(filled: LocalRegis
 
 
 def test_what_the_registry_lacks_is_told_with_who_needs_it(filled: LocalRegistry, tmp_path: Path) -> None:
-    gone = next(row for row in rows(filled) if row.file is not None)
+    gone = next(row for row in blob_rows(filled) if row.file is not None)
     (filled.settings.blobs / (gone.file or "")).unlink()
-    ended = Organ(filled.settings.home)("backup", tmp_path / "copy")
+    ended = OrganCommand(filled.settings.home)("backup", tmp_path / "copy")
     assert ended.status == 7
     assert f"{gone.digest}" in ended.out
     assert "needed by local/little@1" in ended.out
@@ -294,7 +294,7 @@ def test_uploads_and_log_ins_stay_behind_and_no_secret_is_copied(filled: LocalRe
 
 
 def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: LocalRegistry, tmp_path: Path) -> None:
-    organ = Organ(filled.settings.home)
+    organ = OrganCommand(filled.settings.home)
     report = organ.done("backup", tmp_path / "copy", "--blobs-only", "--verify", "--json").values
     assert report["copied"] == len(blob_files(tmp_path / "copy")) > 0
     assert (report["database_bytes"], report["faults"], report["removed"]) == (0, [], 0)
@@ -303,12 +303,12 @@ def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: Loca
 
 
 def test_the_command_says_what_the_copy_has(filled: LocalRegistry, tmp_path: Path) -> None:
-    organ = Organ(filled.settings.home)
+    organ = OrganCommand(filled.settings.home)
     first, second = organ.done("backup", tmp_path / "copy", "--verify").lines
     assert first.startswith(f"{len(blob_files(tmp_path / 'copy'))} files copied (")
     assert second.startswith(f"{tmp_path / 'copy'} has a database of ")
     assert second.endswith("read back and hashed")
-    assert Organ(tmp_path / "copy").done("verify", "--read-data").out.endswith("all are sound\n")
+    assert OrganCommand(tmp_path / "copy").done("verify", "--read-data").out.endswith("all are sound\n")
     assert json.loads((tmp_path / "copy" / MARK).read_text())["form"].startswith("organ registry backup")
     refused = organ("backup", tmp_path)
     assert (refused.status, refused.out) == (4, "")

@@ -25,7 +25,7 @@ import pytest
 from organs.cli.main import organ
 from organs.registry import settings
 from tests.preloaded_command import preloaded
-from tests.registry_templates import Homes
+from tests.registry_templates import RegistryTemplates
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -137,7 +137,7 @@ def check_printed(expected: list[str], output: str, where: str) -> None:
         left = left[left.index(wanted) + 1 :]
 
 
-def run_in_shell(command: str, place: dict[str, str], where: str, homes: Homes) -> str:
+def run_in_shell(command: str, place: dict[str, str], where: str, templates: RegistryTemplates) -> str:
     """What `command` prints. Many documents begin with the same one: it is run once, and what it leaves is copied."""
     home = Path(place["ORGAN_HOME"])
     if command.strip() not in BEGINNINGS or home.exists():
@@ -147,14 +147,14 @@ def run_in_shell(command: str, place: dict[str, str], where: str, homes: Homes) 
         (folder / "printed").write_text(run(["sh", "-e", "-c", command], place, where))
         shutil.copytree(home, folder / "home")
 
-    kept = homes.once(f"docs {BEGINNINGS.index(command.strip())}", make)
+    kept = templates.build_once(f"docs {BEGINNINGS.index(command.strip())}", make)
     shutil.copytree(kept / "home", home, dirs_exist_ok=True)
     return (kept / "printed").read_text()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_every_block_of_code_runs(path: Path, place: dict[str, str], homes: Homes) -> None:
+def test_every_block_of_code_runs(path: Path, place: dict[str, str], templates: RegistryTemplates) -> None:
     for block in runnable(path):
         where = f"{path.name}:{block.line}"
         if block.not_run is not None or _only_makes(block.text):
@@ -162,10 +162,10 @@ def test_every_block_of_code_runs(path: Path, place: dict[str, str], homes: Home
         if block.language == "python":
             run(["python", "-c", block.text], place, where)
         elif block.language == "sh":
-            run_in_shell(block.text, place, where, homes)
+            run_in_shell(block.text, place, where, templates)
         else:
             for command, printed in commands(block.text):
-                check_printed(printed, run_in_shell(command, place, where, homes), where)
+                check_printed(printed, run_in_shell(command, place, where, templates), where)
 
 
 def _only_makes(text: str) -> bool:

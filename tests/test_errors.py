@@ -56,7 +56,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.validation.runtime import NoRuntime
 from organs.web.app import create_app
 from organs.web.hub import RevisionRemoved
-from tests.client.scripted_server import Answer, Fine, scripted
+from tests.client.scripted_server import AcceptedAnswer, Answer, scripted_server
 from tests.test_code_rules import PRODUCT, ROOT, modules, tree
 
 WORDS = "it happened to 'Größe', \N{ROCKET}"
@@ -140,7 +140,7 @@ def test_an_error_raised_in_a_view_comes_back_as_the_same_class_with_the_same_da
 ) -> None:
     due = sample(code)
     with pytest.raises(OrganError) as caught:
-        raising.read(Fine, f"/api/v1/raise/{code}")
+        raising.read(AcceptedAnswer, f"/api/v1/raise/{code}")
     error = caught.value
     assert type(error) is type(due) is TABLE[code]
     assert (str(error), error.detail, error.code, error.status) == (str(due), due.detail, code, due.status)
@@ -153,7 +153,7 @@ def test_an_error_raised_in_a_view_comes_back_as_the_same_class_with_the_same_da
 @pytest.mark.parametrize("code", [code for code, kind in TABLE.items() if kind.status == INTERNAL])
 def test_an_error_of_the_server_itself_tells_nothing_of_its_inside(code: str, raising: Connection) -> None:
     with pytest.raises(Unreachable, match="The server failed to answer this request") as caught:
-        raising.read(Fine, f"/api/v1/raise/{code}")
+        raising.read(AcceptedAnswer, f"/api/v1/raise/{code}")
     assert sample(code).detail not in str(caught.value)
     assert (type(caught.value), caught.value.errors) == (Unreachable, ())
 
@@ -178,8 +178,8 @@ def test_a_class_has_the_status_and_the_exit_code_of_its_parent_unless_it_says_o
 def answered(body: Any, status: int) -> OrganError:
     """Return the error that a client raises where that is answered."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    with scripted(lambda _: Answer(status, data)) as server, pytest.raises(OrganError) as caught:
-        Connection(server.url, tries=1).read(Fine, "/x")
+    with scripted_server(lambda _: Answer(status, data)) as server, pytest.raises(OrganError) as caught:
+        Connection(server.url, tries=1).read(AcceptedAnswer, "/x")
     return caught.value
 
 

@@ -17,7 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement as Measured
 from organs.registry.measures import MEASURES, RANKED_MEASURES, Measure
 from organs.registry.upkeep import measure_missing
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "numbers.md"
 
@@ -40,7 +40,7 @@ def test_a_measure_is_computed_kept_searched_described_and_documented(one: Measu
 
 def test_organs_of_an_earlier_version_get_the_measure_that_they_lack(filled: LocalRegistry) -> None:
     registry = filled
-    organ = Organ(registry.settings.home)
+    organ = OrganCommand(registry.settings.home)
     before = {one.digest: one for one in registry.search("type:organ sort:-erank")}
     assert all(one.effective_rank is not None for one in before.values())
     with registry.catalog.writing() as session:

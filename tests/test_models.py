@@ -21,7 +21,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from tests.gguf_files import file_bytes
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 
 F32 = dtype_by_name("F32")
 
@@ -47,7 +47,7 @@ def shown_organ(registry: LocalRegistry, folder: Path, values: np.ndarray[Any, n
 
 @pytest.fixture
 def ingested(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     return registry
 
@@ -60,8 +60,8 @@ def test_a_model_says_what_its_header_and_its_tensors_say(ingested: LocalRegistr
     assert model.license == "apache-2.0"
     assert model.tensors == 10
     assert model.parameters == 64 * 96 + 2 * (64 + 64 * 64 + 2 * 64 * 128) + 64
-    assert model.size_bytes == len(little_model())
-    assert model.digest == digest_of(little_model()) == model.files[0].sha256
+    assert model.size_bytes == len(small_model())
+    assert model.digest == digest_of(small_model()) == model.files[0].sha256
     assert 0 < model.mean_theta < 90
     assert model.flags == model.unassemblable == ()
     assert [entry.key for entry in model.metadata][:2] == ["general.architecture", "general.name"]
@@ -101,7 +101,7 @@ def test_everything_that_is_shown_is_json(ingested: LocalRegistry) -> None:
 
 
 def test_an_organ_names_every_place_that_it_has(ingested: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "b.gguf").write_bytes(little_model("B"))
+    (tmp_path / "b.gguf").write_bytes(small_model("B"))
     ingest_file(ingested, tmp_path / "b.gguf")
     digest = shown_organs(ingested, "a")[2].digest
     with ingested.catalog.reading() as session:

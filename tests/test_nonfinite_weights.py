@@ -26,10 +26,10 @@ from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.upkeep import Share, verify
 from organs.web.app import create_app
-from tests.cli.in_process import Organ as Command
+from tests.cli.in_process import OrganCommand as Command
 from tests.gguf_files import file_bytes, text
-from tests.registry_templates import Homes
-from tests.small_models import block_metadata, block_tensors, ingest_file, weights
+from tests.registry_templates import RegistryTemplates
+from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
 UP, DOWN, QUERY = "blk.0.ffn_up.weight", "blk.1.ffn_down.weight", "blk.0.attn_q.weight"
 ODD = {UP: 3, DOWN: 1}
@@ -63,9 +63,9 @@ def furnish(registry: LocalRegistry, folder: Path) -> None:
 
 
 @pytest.fixture
-def both(homes: Homes, tmp_path: Path) -> Iterator[LocalRegistry]:
+def both(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegistry]:
     """A registry with a model that has such weights, and with the same model without them."""
-    with homes.opened(furnish, tmp_path / "home") as registry:
+    with templates.open_copy(furnish, tmp_path / "home") as registry:
         yield registry
 
 
@@ -148,7 +148,7 @@ def test_an_adapter_with_them_is_refused(both: LocalRegistry, tmp_path: Path) ->
     entries = [text("general.architecture", "llama"), text("general.type", "adapter"), text("adapter.type", "lora")]
     entries.append(KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 8.0))
     (a, first), (b, second) = (
-        weights(f"{QUERY}.lora_{half}", shape, 3, "F32") for half, shape in (("a", (64, 4)), ("b", (4, 64)))
+        weight_tensor(f"{QUERY}.lora_{half}", shape, 3, "F32") for half, shape in (("a", (64, 4)), ("b", (4, 64)))
     )
     broken = np.frombuffer(second, np.float32).copy()
     broken[9] = np.inf

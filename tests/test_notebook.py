@@ -14,7 +14,7 @@ from organs.registry import notebook
 from organs.registry.compose.recipe import MetadataChange, Recipe
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, text
-from tests.small_models import block_metadata, block_tensors, ingest_file, weights
+from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
 TAGS = {"div", "p", "b", "pre", "table", "thead", "tbody", "tr", "th", "td"}
 STYLES = {"text-align:left", "text-align:right"}
@@ -72,7 +72,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]
                 entry for entry in block_metadata(blocks=1) if entry.key not in ("general.name", "general.license")
             ]
             entries += [text("general.name", said), text("general.license", said), text("general.description", said)]
-            tensors = [*block_tensors(1, seed=seed), weights(ODD_TENSOR, (64, 64), seed)]
+            tensors = [*block_tensors(1, seed=seed), weight_tensor(ODD_TENSOR, (64, 64), seed)]
             (folder / f"{name}.gguf").write_bytes(file_bytes(entries, tensors))
             ingest_file(registry, folder / f"{name}.gguf")
         yield registry

@@ -19,8 +19,8 @@ from organs.registry.backup import back_up
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.faults.failing import take_in, write_model
-from tests.small_models import assembled
+from tests.faults.failing import ingest_path, write_model
+from tests.small_models import assemble_model
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def open_to_others(folder: Path) -> list[str]:
 def test_line_137_a_new_registry_is_its_owners_alone(tmp_path: Path) -> None:
     model, home = write_model(tmp_path / "little.gguf"), tmp_path / "home"
     with LocalRegistry.open(home) as registry:
-        take_in(registry, model)
+        ingest_path(registry, model)
         with registry.catalog.writing() as session:
             contributor = add_contributor(session, "ada", "local").id
         upload = open_upload(registry, contributor, Declared("piece", 10, digest_of(b"0123456789")))
@@ -49,7 +49,7 @@ def test_line_137_a_new_registry_is_its_owners_alone(tmp_path: Path) -> None:
             assert {path.name for path in home.iterdir()} >= {"registry.sqlite3-wal", "blobs", "uploads"}
             assert open_to_others(home) == []
         back_up(registry.catalog, registry.blobs, registry.settings, tmp_path / "copy")
-        (written,) = assembled(registry, "little", tmp_path / "out")
+        (written,) = assemble_model(registry, "little", tmp_path / "out")
     assert [line for line in open_to_others(tmp_path / "copy") if not line.startswith("backup.json")] == []
     assert stat.S_IMODE(written.stat().st_mode) == 0o644, "what a person asks for is as any file of theirs"
 
@@ -74,7 +74,7 @@ def test_line_137_the_files_are_private_from_the_call_on_that_makes_them(
     monkeypatch.setattr(os, "mkdir", watched_mkdir)
     model = write_model(tmp_path / "little.gguf")
     with LocalRegistry.open(tmp_path / "home") as registry:
-        take_in(registry, model)
+        ingest_path(registry, model)
     assert [path for path in made if str(tmp_path / "home") in path] == []
 
 

@@ -15,7 +15,7 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
 from organs.registry.gguf import MemorySource, read_header
 from tests.gguf_files import text, unsigned
-from tests.small_models import block_tensors, ingest_file, little_model
+from tests.small_models import block_tensors, ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def filled(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     """The registry with one model of two blocks."""
     path = tmp_path / "little.gguf"
-    path.write_bytes(little_model())
+    path.write_bytes(small_model())
     ingest_file(registry, path)
     return registry
 
@@ -74,7 +74,7 @@ def test_a_model_is_given_whole_by_its_name_or_by_what_a_digest_begins_with(fill
     model = filled.model("little")
     assert (model.name, model.architecture, model.license) == ("local/little@1", "llama", "apache-2.0")
     assert (model.kind, model.title, model.complete) == ("model", "Little", True)
-    assert model.size_bytes == len(little_model())
+    assert model.size_bytes == len(small_model())
     assert [organ.name for organ in model.organs] == [spec.name for spec, _ in block_tensors()]
     assert model.parameters == sum(spec.elements for spec, _ in block_tensors())
     for name in ("local/little", "little@1", f"sha256:{model.digest}", f"sha256:{model.digest[:12]}"):
@@ -99,7 +99,7 @@ def test_a_model_knows_its_relatives_in_both_directions(filled: LocalRegistry, t
         unsigned("general.base_model.count", 1),
         text("general.finetune", "Close"),
     ]
-    (tmp_path / "close.gguf").write_bytes(little_model("Close", more=close))
+    (tmp_path / "close.gguf").write_bytes(small_model("Close", more=close))
     ingest_file(filled, tmp_path / "close.gguf")
     edges = {(one.direction, one.model, one.evidence) for one in filled.model("close").relatives}
     assert ("parent", "local/little@1", "declared") in edges
@@ -132,8 +132,8 @@ def test_a_model_that_is_not_there_is_told(
 
 def test_a_model_is_written_as_it_came_in(filled: LocalRegistry, tmp_path: Path) -> None:
     for path in (tmp_path / "back.gguf", str(tmp_path / "back.gguf")):
-        assert filled.assemble("little", path) == digest_of(little_model())
-        assert Path(path).read_bytes() == little_model()
+        assert filled.assemble("little", path) == digest_of(small_model())
+        assert Path(path).read_bytes() == small_model()
 
 
 def test_a_model_in_shards_is_written_as_one_file(filled: LocalRegistry, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_model_in_shards_is_written_as_one_file(filled: LocalRegistry, tmp_pat
     digest = filled.assemble("cut", tmp_path / "whole.gguf")
     data = (tmp_path / "whole.gguf").read_bytes()
     assert digest == digest_of(data)
-    assert read_header(MemorySource(data)).tensors == read_header(MemorySource(little_model())).tensors
+    assert read_header(MemorySource(data)).tensors == read_header(MemorySource(small_model())).tensors
 
 
 def test_what_cannot_be_written_leaves_what_was_there(filled: LocalRegistry, tmp_path: Path) -> None:

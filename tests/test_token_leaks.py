@@ -10,7 +10,7 @@ import pytest
 from flask import Flask, Response, request
 
 from organs.registry.tokens import new_page_token, new_token
-from tests.token_leaks import Watch, look_at_command, look_at_log, now_watching, watching
+from tests.token_leaks import Watch, check_command_output, check_log, current_watch, watching
 
 TOKENS = (new_token().text, new_page_token().text)
 
@@ -18,10 +18,10 @@ TOKENS = (new_token().text, new_page_token().text)
 @pytest.fixture
 def watch() -> Iterator[Watch]:
     """One that is told in place of the watch over the whole run, which none of what it is told reaches."""
-    outer = now_watching()
+    outer = current_watch()
     with watching() as own:
         yield own
-    assert outer is now_watching()
+    assert outer is current_watch()
     assert outer.found == []
 
 
@@ -97,17 +97,17 @@ def test_line_99_a_token_is_found_in_any_record_and_in_its_traceback(watch: Watc
 
 
 def test_line_99_a_token_is_found_in_what_commands_print(watch: Watch) -> None:
-    look_at_command(["token", "create", "ada"], TOKENS[0], "shown once")
-    look_at_command(["--home", "x", "token", "create", "ada"], TOKENS[0], "")
+    check_command_output(["token", "create", "ada"], TOKENS[0], "shown once")
+    check_command_output(["--home", "x", "token", "create", "ada"], TOKENS[0], "")
     watch.check()
-    look_at_command(["token", "list"], TOKENS[0], "")
-    look_at_command(["token", "create", "ada"], "", f"Error: {TOKENS[0]}")
+    check_command_output(["token", "list"], TOKENS[0], "")
+    check_command_output(["token", "create", "ada"], "", f"Error: {TOKENS[0]}")
     assert len(watch.found) == 2
     watch.found.clear()
 
 
 def test_line_99_a_token_is_found_in_the_log_of_a_server(watch: Watch, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"GET / {TOKENS[0]}\n")
-    look_at_log(tmp_path / "log")
+    check_log(tmp_path / "log")
     assert len(watch.found) == 1
     watch.found.clear()

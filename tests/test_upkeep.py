@@ -28,38 +28,38 @@ from tests.faults.failing import (
     LARGE,
     SMALL,
     SteppedFiles,
+    add_unneeded_blobs,
     assert_no_orphans,
+    blob_rows,
+    blob_states,
     files_below,
-    flipped,
-    leave,
+    flip_bit,
+    ingest_path,
     let_time_pass,
     overwrite,
-    read_all,
-    rows,
+    random_bytes,
     run_sweep,
-    sample,
-    states,
-    take_in,
+    verify_all,
     with_files,
     write_model,
 )
-from tests.small_models import assembled
+from tests.small_models import assemble_model
 
 
 def test_a_sound_registry_has_no_faults_and_every_byte_is_read(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     seen: list[int] = []
-    take_in(registry, path)
+    ingest_path(registry, path)
     report = verify(registry.catalog, registry.blobs, read_data=EVERYTHING, progress=seen.append)
     assert (report.faults, report.orphans, report.quarantined) == ([], 0, 0)
-    assert report.blobs == len(rows(registry)) == len(seen)
-    assert report.read_bytes == sum(seen) == sum(row.size_bytes for row in rows(registry))
+    assert report.blobs == len(blob_rows(registry)) == len(seen)
+    assert report.read_bytes == sum(seen) == sum(row.size_bytes for row in blob_rows(registry))
     assert verify(registry.catalog, registry.blobs).read_bytes == 0
 
 
 def test_shares_read_every_blob_exactly_once(registry: LocalRegistry) -> None:
-    blobs = [registry.blobs.put(sample(SMALL, seed)) for seed in range(60)]
-    leave(registry, *blobs)
+    blobs = [registry.blobs.put(random_bytes(SMALL, seed)) for seed in range(60)]
+    add_unneeded_blobs(registry, *blobs)
     shares = [verify(registry.catalog, registry.blobs, read_data=Share(number, 7)) for number in range(1, 8)]
     assert [share.blobs for share in shares] == [60] * 7, "each looks at all of them"
     assert sum(share.read_bytes for share in shares) == 60 * SMALL
@@ -68,28 +68,28 @@ def test_shares_read_every_blob_exactly_once(registry: LocalRegistry) -> None:
 
 
 def test_rot_is_found_by_the_share_that_it_lies_in(registry: LocalRegistry) -> None:
-    blob = registry.blobs.put(sample(LARGE))
-    leave(registry, blob)
+    blob = registry.blobs.put(random_bytes(LARGE))
+    add_unneeded_blobs(registry, blob)
     path = registry.settings.blobs / (blob.file or "")
-    overwrite(path, flipped(path.read_bytes(), 8 * blob.stored_bytes - 1))
+    overwrite(path, flip_bit(path.read_bytes(), 8 * blob.stored_bytes - 1))
     found = [len(verify(registry.catalog, registry.blobs, read_data=Share(number, 3)).faults) for number in (1, 2, 3)]
     assert sorted(found) == [0, 0, 1]
 
 
 def test_verify_changes_nothing_unless_it_is_to_repair(registry: LocalRegistry) -> None:
-    blob = registry.blobs.put(sample(LARGE))
-    leave(registry, blob)
+    blob = registry.blobs.put(random_bytes(LARGE))
+    add_unneeded_blobs(registry, blob)
     (registry.settings.blobs / (blob.file or "")).unlink()
     assert len(verify(registry.catalog, registry.blobs).faults) == 1
-    assert states(registry) == {blob.digest: "present"}
+    assert blob_states(registry) == {blob.digest: "present"}
     report = verify(registry.catalog, registry.blobs, repair=True)
     assert (len(report.faults), report.quarantined) == (1, 1)
-    assert states(registry) == {blob.digest: "corrupt"}
+    assert blob_states(registry) == {blob.digest: "corrupt"}
 
 
 def test_what_a_sweep_removes_while_verify_runs_is_no_fault(registry: LocalRegistry) -> None:
-    needless = [registry.blobs.put(sample(LARGE, seed)) for seed in range(3)]
-    leave(registry, *needless)
+    needless = [registry.blobs.put(random_bytes(LARGE, seed)) for seed in range(3)]
+    add_unneeded_blobs(registry, *needless)
     let_time_pass(registry)
     run_sweep(registry)
 
@@ -99,54 +99,54 @@ def test_what_a_sweep_removes_while_verify_runs_is_no_fault(registry: LocalRegis
 
     swept = with_files(registry, SteppedFiles(sweep_once)).blobs
     report = verify(registry.catalog, swept, read_data=EVERYTHING, repair=True)
-    assert rows(registry) == []
+    assert blob_rows(registry) == []
     assert (report.blobs, report.faults, report.quarantined) == (3, [], 0)
 
 
 def test_what_an_ingest_heals_while_verify_runs_is_not_set_aside(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
-    take_in(registry, path)
-    lost = [row for row in rows(registry) if row.file is not None]
+    ingest_path(registry, path)
+    lost = [row for row in blob_rows(registry) if row.file is not None]
     for row in lost:
         (registry.settings.blobs / (row.file or "")).unlink()
 
     def heal(call: int, _name: str) -> None:
         if call == 2 * len(lost):  # verify looks twice at what it cannot open; this is the last time
-            take_in(registry, path)
+            ingest_path(registry, path)
 
     report = verify(registry.catalog, with_files(registry, SteppedFiles(heal)).blobs, repair=True)
     assert {fault.digest for fault in report.faults} == {row.digest for row in lost}
     assert report.quarantined == 0
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def test_a_sweep_dooms_first_and_removes_the_next_time(registry: LocalRegistry) -> None:
-    large, small = registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL))
-    leave(registry, large, small)
+    large, small = registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL))
+    add_unneeded_blobs(registry, large, small)
     assert run_sweep(registry).doomed == 0, "touched within the grace"
     let_time_pass(registry)
     first = run_sweep(registry)
     assert (first.doomed, first.doomed_bytes) == (2, large.stored_bytes + small.stored_bytes)
     assert (first.removed, first.stray_files) == (0, 0)
-    assert set(states(registry).values()) == {"doomed"}
-    assert read_all(registry).faults == [], "what is doomed is still there"
+    assert set(blob_states(registry).values()) == {"doomed"}
+    assert verify_all(registry).faults == [], "what is doomed is still there"
     second = run_sweep(registry)
     assert (second.removed, second.removed_bytes) == (2, large.stored_bytes + small.stored_bytes)
-    assert (rows(registry), files_below(registry)) == ([], [])
+    assert (blob_rows(registry), files_below(registry)) == ([], [])
     with registry.catalog.reading() as session:
         assert session.scalars(select(InlineBlob.blob_id)).all() == []
     assert run_sweep(registry) == SweepReport(dry_run=False)
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(registry: LocalRegistry) -> None:
-    leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
-    registry.blobs.put(sample(LARGE, 1))  # an orphan
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL)))
+    registry.blobs.put(random_bytes(LARGE, 1))  # an orphan
     let_time_pass(registry)
     for _ in range(2):
-        before = (states(registry), files_below(registry))
+        before = (blob_states(registry), files_below(registry))
         foretold = sweep(registry.catalog, registry.blobs)
         assert foretold.dry_run
-        assert (states(registry), files_below(registry)) == before
+        assert (blob_states(registry), files_below(registry)) == before
         done = run_sweep(registry)
         assert (foretold.doomed, foretold.removed, foretold.stray_files) == (
             done.doomed,
@@ -177,8 +177,8 @@ def needed_by_a_living_ingest(session: Session, blob_id: int) -> None:
 def test_what_is_needed_is_spared_at_every_stage(
     doomed: bool, needed: Callable[[Session, int], None], registry: LocalRegistry
 ) -> None:
-    blob = registry.blobs.put(sample(LARGE))
-    leave(registry, blob)
+    blob = registry.blobs.put(random_bytes(LARGE))
+    add_unneeded_blobs(registry, blob)
     let_time_pass(registry)
     if doomed:
         assert run_sweep(registry).doomed == 1
@@ -187,26 +187,26 @@ def test_what_is_needed_is_spared_at_every_stage(
     for _ in range(3):
         let_time_pass(registry)
         assert run_sweep(registry).removed == 0
-    assert blob.digest in states(registry)
+    assert blob.digest in blob_states(registry)
     assert blob.file in files_below(registry)
 
 
 def test_headers_and_vocabularies_are_spared_with_their_model(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
-    take_in(registry, path)
-    leave(registry, registry.blobs.put(sample(LARGE)))
-    before = len(rows(registry))
+    ingest_path(registry, path)
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
+    before = len(blob_rows(registry))
     for _ in range(3):
         let_time_pass(registry)
         run_sweep(registry)
-    assert len(rows(registry)) == before - 1
+    assert len(blob_rows(registry)) == before - 1
     assert_no_orphans(registry)
-    (back,) = assembled(registry, "local/little", tmp_path / "back")
+    (back,) = assemble_model(registry, "local/little", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
 def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry: LocalRegistry) -> None:
-    orphan = registry.blobs.put(sample(LARGE))
+    orphan = registry.blobs.put(random_bytes(LARGE))
     pending = registry.blobs.folder.begin(digest_of(b"x"), 5)
     pending.append([b"half"])
     assert len(files_below(registry)) == 2
@@ -221,7 +221,7 @@ def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry
 
 
 def test_line_52_what_is_not_the_stores_is_never_removed(registry: LocalRegistry) -> None:
-    orphan = registry.blobs.put(sample(LARGE))
+    orphan = registry.blobs.put(random_bytes(LARGE))
     root = registry.settings.blobs
     (root / "README").write_text("mine")
     (root / "ab").mkdir(exist_ok=True)

@@ -61,13 +61,13 @@ def watching() -> Iterator[Watch]:
         _watches.remove(watch)
 
 
-def now_watching() -> Watch:
+def current_watch() -> Watch:
     """Who is told; one that nobody asks where nothing is watched."""
     return _watches[-1] if _watches else Watch()
 
 
 @contextmanager
-def everything_watched() -> Iterator[Watch]:
+def watch_everything() -> Iterator[Watch]:
     """A watch, with everything in this process that is to be looked at."""
     listener = _Listener()
     levels = {name: logging.getLogger(name).level for name in WATCHED_LOGGERS}
@@ -83,30 +83,30 @@ def everything_watched() -> Iterator[Watch]:
             logging.getLogger(name).setLevel(level)
 
 
-def look_at_command(arguments: Sequence[object], out: str, err: str) -> None:
+def check_command_output(arguments: Sequence[object], out: str, err: str) -> None:
     """Look at what a command has printed; `organ token create` prints what it has made, and nothing else does."""
     words = list(map(str, arguments))
     is_new = any(words[place : place + 2] == ["token", "create"] for place in range(len(words)))
-    now_watching().look(err, f"what organ {words[:2]} prints to stderr")
+    current_watch().look(err, f"what organ {words[:2]} prints to stderr")
     if not is_new:
-        now_watching().look(out, f"what organ {words[:2]} prints")
+        current_watch().look(out, f"what organ {words[:2]} prints")
 
 
-def look_at_log(log: Path) -> None:
+def check_log(log: Path) -> None:
     """Look at what a server has written."""
-    now_watching().look(log.read_bytes(), f"the log of a server, {log.name}")
+    current_watch().look(log.read_bytes(), f"the log of a server, {log.name}")
 
 
 class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        now_watching().look(self.format(record), f"a record of {record.name}")
+        current_watch().look(self.format(record), f"a record of {record.name}")
 
 
 def _looked_at(run: Any) -> Any:
     """`run_wsgi_app`, whose requests and answers are looked at; no answer is asked for more than is taken of it."""
 
     def run_and_look(app: Any, environ: dict[str, Any], buffered: bool = False) -> Answer:
-        path, watch = str(environ.get("PATH_INFO", "")), now_watching()
+        path, watch = str(environ.get("PATH_INFO", "")), current_watch()
         where = f"{environ.get('REQUEST_METHOD')} {_shown(path)}"
         for name in ("PATH_INFO", "QUERY_STRING", "HTTP_REFERER"):
             watch.look(unquote(str(environ.get(name, ""))), f"the address of {where}")

@@ -23,12 +23,12 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.store.files import PRIVATE_FILE, Files
 from tests.gguf_files import file_bytes
-from tests.small_models import ingest_file, weights
+from tests.small_models import ingest_file, weight_tensor
 
 
 @pytest.fixture
 def data() -> bytes:
-    return file_bytes([], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
+    return file_bytes([], [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
 
 
 @pytest.fixture

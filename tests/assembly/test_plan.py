@@ -20,7 +20,7 @@ from organs.registry.gguf import ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.gguf_files import array, file_bytes, tensor, vocabulary
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 
 
 def planned(registry: LocalRegistry, name: str) -> list[FilePlan]:
@@ -30,7 +30,7 @@ def planned(registry: LocalRegistry, name: str) -> list[FilePlan]:
 
 def test_a_plan_covers_the_file_in_order_and_without_overlap(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(1_000))
-    data = bytearray(little_model(more=[tokens]))
+    data = bytearray(small_model(more=[tokens]))
     (tmp_path / "a.gguf").write_bytes(data)
     ingest_file(registry, tmp_path / "a.gguf")
     (plan,) = planned(registry, "a")

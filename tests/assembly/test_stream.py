@@ -22,7 +22,7 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.gguf_files import file_bytes
-from tests.small_models import ingest_file, weights
+from tests.small_models import ingest_file, weight_tensor
 
 CHUNK = 4 << 20
 
@@ -34,11 +34,11 @@ def mixed_model() -> bytes:
     return file_bytes(
         [],
         [
-            weights("token_embd.weight", (256, 300)),
-            weights("blk.0.attn_norm.weight", (5,)),
+            weight_tensor("token_embd.weight", (256, 300)),
+            weight_tensor("blk.0.attn_norm.weight", (5,)),
             (long, numbers),
-            weights("blk.1.attn_norm.weight", (7,)),
-            weights("output.weight", (256, 300)),
+            weight_tensor("blk.1.attn_norm.weight", (7,)),
+            weight_tensor("output.weight", (256, 300)),
         ],
     )
 

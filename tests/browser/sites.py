@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, text, unsigned
-from tests.small_models import Tensors, block_metadata, block_tensors, ingest_file, weights
+from tests.small_models import Tensors, block_metadata, block_tensors, ingest_file, weight_tensor
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
-from tests.web.live_server import ROOT, Live, serving
+from tests.web.live_server import ROOT, LiveServer, running_server
 
 ZOO = ROOT / "examples" / "zoo"
 BASE = "local/Zoo-A-2M-v1.0-F16"
@@ -32,7 +32,7 @@ LONG_TITLE = "DeepThought Experimental Mixture of Experts 671B A37B Instruct 032
 class Site:
     """A catalog behind a running server."""
 
-    live: Live
+    live: LiveServer
     organ: str = ""
     """The digest of an organ of it that has relatives; stands for `{organ}` in addresses."""
     lock: str = ""
@@ -55,7 +55,7 @@ def serving_zoo(folder: Path) -> Iterator[Site]:
             ingest_file(registry, path)
         made = registry.compose(BASE).graft(TUNED, type="organ").purify("fractal", slot="ffn_up", blocks=3)
         lock = made.accept("likely-degraded").plan().register().lock_id
-    with serving(folder / "zoo", folder / "zoo.log") as live:
+    with running_server(folder / "zoo", folder / "zoo.log") as live:
         query = quote(f"model:{BASE} slot:ffn_down block:1")
         organ = json.loads(live.get(f"/api/v1/organs?limit=1&q={query}"))["items"][0]["digest"]
         yield Site(live, organ, lock)
@@ -70,7 +70,7 @@ def serving_odd(folder: Path) -> Iterator[Site]:
     with LocalRegistry.open(folder / "odd") as registry:
         ingest_file(registry, attack, ODD)
         ingest_file(registry, wide, WIDE)
-    with serving(folder / "odd", folder / "odd.log") as live:
+    with running_server(folder / "odd", folder / "odd.log") as live:
         yield Site(live)
 
 
@@ -78,7 +78,7 @@ def serving_odd(folder: Path) -> Iterator[Site]:
 def serving_nothing(folder: Path) -> Iterator[Site]:
     """A registry that was made just now."""
     LocalRegistry.open(folder / "empty").close()
-    with serving(folder / "empty", folder / "empty.log") as live:
+    with running_server(folder / "empty", folder / "empty.log") as live:
         yield Site(live)
 
 
@@ -94,13 +94,15 @@ def _attack() -> bytes:
         f"acme.{HOSTILE}": HOSTILE,
     }
     metadata = [text(key, value) for key, value in entries.items()]
-    return file_bytes(metadata, [*block_tensors(2), *(weights(name, (64, 64)) for name in names)])
+    return file_bytes(metadata, [*block_tensors(2), *(weight_tensor(name, (64, 64)) for name in names)])
 
 
 def _wide() -> bytes:
-    tensors: Tensors = [weights("token_embd.weight", (NARROW, 64))]
+    tensors: Tensors = [weight_tensor("token_embd.weight", (NARROW, 64))]
     for block in range(BLOCKS):
-        tensors += [weights(f"blk.{block}.{slot}.weight", (NARROW, NARROW)) for slot in ATTENTION + FORWARD + SHARED]
-        tensors += [weights(f"blk.{block}.{slot}.weight", (NARROW,), dtype="F32") for slot in NORMS]
+        tensors += [
+            weight_tensor(f"blk.{block}.{slot}.weight", (NARROW, NARROW)) for slot in ATTENTION + FORWARD + SHARED
+        ]
+        tensors += [weight_tensor(f"blk.{block}.{slot}.weight", (NARROW,), dtype="F32") for slot in NORMS]
     entries = [*block_metadata(LONG_TITLE, BLOCKS), unsigned("llama.context_length", 1 << 20)]
-    return file_bytes(entries, [*tensors, weights("output_norm.weight", (NARROW,), dtype="F32")])
+    return file_bytes(entries, [*tensors, weight_tensor("output_norm.weight", (NARROW,), dtype="F32")])

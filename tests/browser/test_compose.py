@@ -14,7 +14,7 @@ from tests.browser.addresses import PHONE_WIDTHS, WITHOUT_SCRIPT, Opener, phone
 from tests.browser.sites import BASE, TUNED, ZOO, Site
 from tests.browser.test_accessibility import assert_accessible
 from tests.small_models import ingest_file
-from tests.web.live_server import serving
+from tests.web.live_server import running_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -37,7 +37,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with LocalRegistry.open(folder / "home") as registry:
         for name in FILES:
             ingest_file(registry, ZOO / f"{name}.gguf")
-    with serving(folder / "home", folder / "log") as live:
+    with running_server(folder / "home", folder / "log") as live:
         yield Site(live)
 
 

@@ -19,7 +19,7 @@ from tests.browser.addresses import PHONE_WIDTHS, Opener, phone
 from tests.browser.sites import BASE, ZOO, Site
 from tests.browser.test_accessibility import assert_accessible
 from tests.small_models import ingest_file
-from tests.web.live_server import serving
+from tests.web.live_server import running_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -50,7 +50,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
             root = add_contributor(session, "root")
             admin = create_token(session, root.id, ("upload", "admin"), "a-label-that-is-long-enough-to-fold").text
     write_model(folder / "Large.gguf", SHAPE)
-    with serving(folder / "home", folder / "log", options=["--accounts"]) as live:
+    with running_server(folder / "home", folder / "log", options=["--accounts"]) as live:
         yield Shop(Site(live), token, folder, admin)
     assert token not in (folder / "log").read_text()
 

@@ -21,14 +21,14 @@ from organs.registry.names import parse_model_name
 
 
 @contextmanager
-def undone(registry: LocalRegistry) -> Iterator[Session]:
+def rolled_back(registry: LocalRegistry) -> Iterator[Session]:
     """A transaction of which nothing stays."""
     with registry.catalog.writing() as session:
         yield session
         session.rollback()
 
 
-def named(session: Session, name: str) -> Model:
+def model_named(session: Session, name: str) -> Model:
     return model_by_name(session, parse_model_name(name))
 
 

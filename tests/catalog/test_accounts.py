@@ -35,7 +35,7 @@ from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import NewToken, parse_token, secret_sha256
 from tests.registry_templates import valid_account
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_the_quota_counts_models_until_they_are_removed_and_uploads_with_what_th
     registry: LocalRegistry, token: NewToken, tmp_path: Path
 ) -> None:
     path = tmp_path / "little.gguf"
-    path.write_bytes(little_model())
+    path.write_bytes(small_model())
     ingest_file(registry, path)
     with registry.catalog.writing() as session:
         ada = contributor_by_name(session, "ada")

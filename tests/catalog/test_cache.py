@@ -22,7 +22,7 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Contributor
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
+from tests.catalog.search.catalogs import ModelRow, PlacementRow, random_models, write_models
 from tests.catalog.search.oracle import expected_organs
 
 ADD_A_NAME = """
@@ -221,14 +221,14 @@ def test_the_longest_unused_is_dropped() -> None:
 
 @pytest.fixture
 def few(registry: LocalRegistry) -> LocalRegistry:
-    place(registry, [ModelRow((Row(theta=40.0), Row(theta=60.0, organ=2, slot="ffn_down")))])
+    write_models(registry, [ModelRow((PlacementRow(theta=40.0), PlacementRow(theta=60.0, organ=2, slot="ffn_down")))])
     return registry
 
 
 def test_a_search_and_its_counts_know_of_a_model_that_was_added_just_now(registry: LocalRegistry) -> None:
-    placed = place(registry, [])
-    for number, model in enumerate(drawn(25, seed=3)):
-        place(registry, [model], placed, seed=number)
+    placed = write_models(registry, [])
+    for number, model in enumerate(random_models(25, seed=3)):
+        write_models(registry, [model], placed, seed=number)
         for asked in ("type:organ theta>=40", "arch:qwen2", "-license:none slot:ffn_*", "block:0"):
             page, counts = registry.search_page(asked, limit=1000)
             expected = expected_organs(placed, parse_query(asked))

@@ -28,8 +28,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.lineage import lineage_of
-from tests.catalog.counts import assert_counts_are_right, named, undone
-from tests.related_models import ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
+from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 
 
 @pytest.fixture(scope="module")
@@ -37,22 +37,24 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A base, and a child that declares another parent, which is not here."""
     home = tmp_path_factory.mktemp("editing")
     with LocalRegistry.open(home / "home") as opened:
-        ingest_bytes(opened, home, "base", kin_file("Base", kin_tensors()))
-        ingest_bytes(opened, home, "child", kin_file("Child", kin_tensors(alike=0.9), parent_entries("Elsewhere")))
+        ingest_bytes(opened, home, "base", model_file("Base", related_tensors()))
+        ingest_bytes(
+            opened, home, "child", model_file("Child", related_tensors(correlation=0.9), parent_entries("Elsewhere"))
+        )
         yield opened
 
 
 @pytest.fixture
 def session(family: LocalRegistry) -> Iterator[Session]:
     """A transaction that is undone."""
-    with undone(family) as session:
+    with rolled_back(family) as session:
         yield session
 
 
 def edit(session: Session, name: str = "child", **changes: object) -> list[str]:
     edits, wrong = read_edits(changes)
     assert not wrong
-    return edit_model(session, named(session, name), edits, "local")
+    return edit_model(session, model_named(session, name), edits, "local")
 
 
 def found(session: Session, query: str) -> list[str]:
@@ -64,7 +66,7 @@ def test_a_model_is_found_by_what_is_said_of_it_now(session: Session) -> None:
     assert found(session, "weaver yarns wool größe") == ["child"]
     edit(session, title="", description=None, tags=[])
     assert (found(session, "weaver"), found(session, "wool")) == ([], [])
-    model = named(session, "child")
+    model = model_named(session, "child")
     assert (model.title, model.description, model.tags) == (None, None, "[]")
 
 
@@ -75,12 +77,12 @@ def test_another_license_moves_the_organs_and_the_counts_with_them(session: Sess
     assert {organ.model for organ in organs} == {"local/child@1"}
     assert_counts_are_right(session)
     edit(session, license="")
-    assert (named(session, "child").license, found(session, "license:none")) == (None, ["child"])
+    assert (model_named(session, "child").license, found(session, "license:none")) == (None, ["child"])
     assert_counts_are_right(session)
 
 
 def test_a_hidden_model_is_edited_and_counted_nowhere(session: Session) -> None:
-    hide_model(session, named(session, "child"), "yanked", "it was wrong", "local")
+    hide_model(session, model_named(session, "child"), "yanked", "it was wrong", "local")
     edit(session, license="mit", title="Weaver")
     assert (found(session, "license:mit"), found(session, "weaver")) == ([], [])
     assert_counts_are_right(session)
@@ -89,9 +91,9 @@ def test_a_hidden_model_is_edited_and_counted_nowhere(session: Session) -> None:
 def test_a_base_that_is_here_is_led_to_and_replaces_what_the_file_declares(session: Session) -> None:
     edit(session, base="local/base")
     (edge,) = _declared(session)
-    assert (edge.parent_text, edge.parent_model_id) == ("local/base", named(session, "base").id)
-    resolve_declared(session, named(session, "child"))
-    assert lineage_of(session, named(session, "child")).edges[0].model == "local/base@1"
+    assert (edge.parent_text, edge.parent_model_id) == ("local/base", model_named(session, "base").id)
+    resolve_declared(session, model_named(session, "child"))
+    assert lineage_of(session, model_named(session, "child")).edges[0].model == "local/base@1"
     edit(session, base="")
     assert _declared(session) == []
 
@@ -100,7 +102,7 @@ def test_a_base_that_comes_later_is_led_to_when_it_comes(session: Session) -> No
     edit(session, base="someone/Base")
     assert _declared(session)[0].parent_model_id is None
     edit(session, base="local/Base")
-    base = named(session, "base")
+    base = model_named(session, "base")
     assert _declared(session)[0].parent_model_id is None, "names are told apart by case"
     resolve_declared(session, base)
     assert _declared(session)[0].parent_model_id == base.id
@@ -112,14 +114,14 @@ def test_no_model_is_its_own_base(session: Session) -> None:
 
 
 def _declared(session: Session) -> list[Lineage]:
-    child = named(session, "child")
+    child = model_named(session, "child")
     statement = select(Lineage).where(Lineage.child_model_id == child.id, Lineage.evidence == "declared")
     return list(session.scalars(statement))
 
 
 def test_the_log_has_what_changed_and_nothing_where_nothing_did(session: Session) -> None:
     changed = edit(session, title="Weaver", license="apache-2.0", description="x" * 4096)
-    model = named(session, "child")
+    model = model_named(session, "child")
     said = session.scalars(select(Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()[-1]
     assert changed == ["title 'Child' -> 'Weaver'", f"description (nothing) -> '{'x' * 79}…'"]
     assert said == f"local/child@1: {'; '.join(changed)}"
@@ -128,7 +130,7 @@ def test_the_log_has_what_changed_and_nothing_where_nothing_did(session: Session
 
 
 def test_a_removed_model_is_edited_no_more(session: Session) -> None:
-    model = named(session, "child")
+    model = model_named(session, "child")
     remove_model(session, model, "gone", "local")
     with pytest.raises(Conflict, match="was removed"):
         edit_model(session, model, Edits(title="x"), "local")
@@ -137,7 +139,7 @@ def test_a_removed_model_is_edited_no_more(session: Session) -> None:
 def test_what_the_database_would_cut_is_refused(session: Session) -> None:
     for edits in (Edits(title="x" * 201), Edits(description="x" * 4097), Edits(tags=("x",) * 21), Edits(base="a\0b")):
         with pytest.raises(BadValue):
-            edit_model(session, named(session, "child"), edits, "local")
+            edit_model(session, model_named(session, "child"), edits, "local")
     assert isinstance(session.scalar(select(Model.title).where(Model.name == "child")), str)
 
 
@@ -191,13 +193,13 @@ def test_what_is_no_license_gets_a_sentence(text: str) -> None:
 
 def test_tags_come_back_as_a_list(session: Session) -> None:
     edit(session, tags=["  a b ", "", "a b", "c"])
-    assert json.loads(named(session, "child").tags) == ["a b", "c"]
+    assert json.loads(model_named(session, "child").tags) == ["a b", "c"]
 
 
 def test_an_edited_license_is_what_a_chimera_is_held_to(family: LocalRegistry) -> None:
     """Though the file's header says another, or none: else an edit would be for show."""
-    with undone(family) as session:
-        edit_model(session, named(session, "child"), Edits(license="cc-by-nc-4.0"), "ada")
+    with rolled_back(family) as session:
+        edit_model(session, model_named(session, "child"), Edits(license="cc-by-nc-4.0"), "ada")
         library = RegisteredLibrary(session, family.blobs)
         assert library.parent("local/child").license == "cc-by-nc-4.0"
         assert library.parent("local/base").license == "apache-2.0"

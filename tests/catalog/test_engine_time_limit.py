@@ -8,7 +8,7 @@ from sqlalchemy import text
 from organs.registry.catalog.engine import limited
 from organs.registry.errors import TooSlow
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import drawn, place
+from tests.catalog.search.catalogs import random_models, write_models
 
 ENDLESS = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
 LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) SELECT count(*) FROM n")
@@ -67,7 +67,7 @@ def test_the_limit_of_the_whole_holds_again_behind_its_part(registry: LocalRegis
 
 @pytest.fixture
 def many(registry: LocalRegistry) -> LocalRegistry:
-    place(registry, drawn(30, seed=2))
+    write_models(registry, random_models(30, seed=2))
     return registry
 
 

@@ -19,11 +19,11 @@ from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
-from tests.catalog.search.oracle import expected_organs, histogram, spread
-from tests.catalog.search.queries import queries
+from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, random_models, write_models
+from tests.catalog.search.oracle import expected_organs, histogram, value_counts
+from tests.catalog.search.queries import query_texts
 from tests.gguf_files import file_bytes, tensor, text
-from tests.small_models import block_tensors, ingest_file, little_model, weights
+from tests.small_models import block_tensors, ingest_file, small_model, weight_tensor
 
 FIELDS = (Facet.type, Facet.tower, Facet.slot, Facet.dtype, Facet.architecture, Facet.license)
 
@@ -49,11 +49,13 @@ def recounted(registry: LocalRegistry) -> dict[tuple[object, ...], int]:
 
 
 def test_the_counts_equal_a_recount_after_several_ingests(registry: LocalRegistry, tmp_path: Path) -> None:
-    bare = file_bytes([text("general.architecture", "gpt2")], [tensor("what.is.this"), weights("blk.0.attn_q", (64,))])
+    bare = file_bytes(
+        [text("general.architecture", "gpt2")], [tensor("what.is.this"), weight_tensor("blk.0.attn_q", (64,))]
+    )
     for name, data in [
-        ("a.gguf", little_model("A")),
-        ("b.gguf", little_model("B", seed=1)),
-        ("relative.gguf", little_model("A, retouched", blocks=3)),
+        ("a.gguf", small_model("A")),
+        ("b.gguf", small_model("B", seed=1)),
+        ("relative.gguf", small_model("A, retouched", blocks=3)),
         ("bare.gguf", bare),
         ("empty.gguf", file_bytes([text("general.name", "Nothing")])),
         ("nameless.gguf", file_bytes([], block_tensors(1, dtype="F32"))),
@@ -65,7 +67,7 @@ def test_the_counts_equal_a_recount_after_several_ingests(registry: LocalRegistr
 
 
 def test_an_ingest_that_adds_nothing_counts_nothing(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     before = rolled_up(registry)
     assert not ingest_file(registry, tmp_path / "a.gguf").created
@@ -73,7 +75,7 @@ def test_an_ingest_that_adds_nothing_counts_nothing(registry: LocalRegistry, tmp
 
 
 def test_a_second_name_of_the_same_bytes_counts_again(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     before = rolled_up(registry)
     ingest_file(registry, tmp_path / "a.gguf", "other/name")
@@ -81,7 +83,7 @@ def test_a_second_name_of_the_same_bytes_counts_again(registry: LocalRegistry, t
 
 
 def test_what_is_taken_away_is_no_longer_counted(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.writing() as session:
         count_placements(session, session.scalars(select(Placement)).all(), sign=-1)
@@ -103,12 +105,12 @@ FIELDS_SHOWN = ("type", "slot", "dtype", "arch", "license")
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, Placed]]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, WrittenCatalog]]:
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as opened:
-        yield opened, place(opened, drawn(60, seed=7))
+        yield opened, write_models(opened, random_models(60, seed=7))
 
 
-def compare_counts(registry: LocalRegistry, placed: Placed, text: str) -> FacetCounts:
+def compare_counts(registry: LocalRegistry, placed: WrittenCatalog, text: str) -> FacetCounts:
     """The counts are those of a look at every row, or say that they are not exact, and then lie within the bins."""
     query = parse_query(text)
     counts = registry.count(text)
@@ -119,7 +121,7 @@ def compare_counts(registry: LocalRegistry, placed: Placed, text: str) -> FacetC
     assert counts.uncounted == ()
     assert counts.total == total
     for field in FIELDS_SHOWN:
-        assert list(counts.fields[field].items()) == list(spread(placed, query, field).items()), field
+        assert list(counts.fields[field].items()) == list(value_counts(placed, query, field).items()), field
     assert list(counts.theta_counts.items()) == list(histogram(placed, query).items())
     return counts
 
@@ -133,8 +135,8 @@ def lower_the_cap(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.long
 @settings(deadline=None, max_examples=60)
-@given(text=queries())
-def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[LocalRegistry, Placed]) -> None:
+@given(text=query_texts())
+def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[LocalRegistry, WrittenCatalog]) -> None:
     compare_counts(*many, text)
 
 
@@ -166,7 +168,7 @@ def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Loc
     ],
 )
 def test_counts_are_exact_but_for_a_bound_inside_a_bin_of_very_many(
-    text: str, exact: bool, many: tuple[LocalRegistry, Placed], monkeypatch: pytest.MonkeyPatch
+    text: str, exact: bool, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compare_counts(*many, text).exact
     if not exact:
@@ -185,7 +187,7 @@ def test_counts_are_exact_but_for_a_bound_inside_a_bin_of_very_many(
     ],
 )
 def test_an_estimate_lies_between_the_bins_that_the_bound_cuts(
-    text: str, inner: str, outer: str, many: tuple[LocalRegistry, Placed], monkeypatch: pytest.MonkeyPatch
+    text: str, inner: str, outer: str, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
     lower_the_cap(registry, monkeypatch)
@@ -196,7 +198,7 @@ def test_an_estimate_lies_between_the_bins_that_the_bound_cuts(
 
 
 def test_filters_that_would_have_to_be_counted_one_by_one_past_the_cap_are_named(
-    many: tuple[LocalRegistry, Placed], monkeypatch: pytest.MonkeyPatch
+    many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
     lower_the_cap(registry, monkeypatch)
@@ -204,14 +206,14 @@ def test_filters_that_would_have_to_be_counted_one_by_one_past_the_cap_are_named
     assert (counts.total, counts.exact) == (None, False)
     assert counts.uncounted == ("block:0", "spectral>=0.3", "the filter by model")
     rest = parse_query("type:organ theta>=40")
-    assert counts.fields == {field: spread(placed, rest, field) for field in FIELDS_SHOWN}
+    assert counts.fields == {field: value_counts(placed, rest, field) for field in FIELDS_SHOWN}
     assert counts.theta_counts == histogram(placed, rest)
     assert compare_counts(registry, placed, "type:organ theta>=40").exact
 
 
 def test_a_value_with_a_hundred_others_before_it_is_not_shown(registry: LocalRegistry) -> None:
-    rows = tuple(Row(slot=f"slot{number:03}", organ=number) for number in range(1, 104))
-    place(registry, [ModelRow((*rows, replace(rows[-1], block=1)))])
+    rows = tuple(PlacementRow(slot=f"slot{number:03}", organ=number) for number in range(1, 104))
+    write_models(registry, [ModelRow((*rows, replace(rows[-1], block=1)))])
     counts = registry.count("")
     assert (counts.total, len(counts.fields["slot"])) == (104, 100)
     assert list(counts.fields["slot"].items())[:2] == [("slot103", 2), ("slot001", 1)]

@@ -26,24 +26,24 @@ from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, place
+from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, digest, write_models
 from tests.catalog.search.oracle import fits
-from tests.registry_templates import Homes, shipped
+from tests.registry_templates import RegistryTemplates, add_zoo_models
 
 BASE = ModelRow(
     (
-        Row(type="skeleton", slot="attn_q", organ=1),
-        Row(slot="ffn_up", organ=2),
-        Row(slot="ffn_up", block=1, organ=3),
-        Row(type="norm", slot="attn_norm", shape="64", dtype="F32", organ=4),
-        Row(type="embed", block=None, slot="token_embd", organ=5),
+        PlacementRow(type="skeleton", slot="attn_q", organ=1),
+        PlacementRow(slot="ffn_up", organ=2),
+        PlacementRow(slot="ffn_up", block=1, organ=3),
+        PlacementRow(type="norm", slot="attn_norm", shape="64", dtype="F32", organ=4),
+        PlacementRow(type="embed", block=None, slot="token_embd", organ=5),
     ),
     name="base",
 )
 """Four types, a place outside the blocks, a vector, two blocks."""
 
 
-def donor(*rows: Row, **more: Any) -> ModelRow:
+def donor(*rows: PlacementRow, **more: Any) -> ModelRow:
     return ModelRow(rows, name="donor", **more)
 
 
@@ -63,37 +63,37 @@ def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> Fitti
 @pytest.mark.parametrize(
     ("row", "more", "does"),
     [
-        (Row(slot="ffn_up", organ=9), {}, True),
-        (Row(slot="ffn_up", organ=9, dtype="Q4_K", theta=None), {}, True),
-        (Row(type="embed", block=None, slot="token_embd", organ=9), {}, True),
-        (Row(slot="ffn_up", organ=2), {}, False),
-        (Row(slot="ffn_up", organ=3), {}, True),
-        (Row(slot="ffn_up", block=2, organ=9), {}, False),
-        (Row(slot="ffn_up", block=None, organ=9), {}, False),
-        (Row(type="embed", block=0, slot="token_embd", organ=9), {}, False),
-        (Row(slot="ffn_down", organ=9), {}, False),
-        (Row(slot="ffn_up", tower="vision", organ=9), {}, False),
-        (Row(slot="ffn_up", shape="64x128", organ=9), {}, False),
-        (Row(slot="ffn_up", shape="64", dtype="F32", organ=9), {}, False),
-        (Row(slot="ffn_up", organ=9), {"architecture": "qwen2"}, False),
-        (Row(slot="ffn_up", organ=9), {"architecture": "LLAMA"}, False),
-        (Row(slot="ffn_up", organ=9), {"architecture": None}, False),
-        (Row(slot="ffn_up", organ=9), {"kind": "adapter", "complete": False}, True),
-        (Row(type="adapter", slot="ffn_up", organ=9), {}, False),
-        (Row(slot="ffn_up", organ=9), {"state": "quarantined"}, False),
-        (Row(slot="ffn_up", organ=9), {"state": "yanked"}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {}, True),
+        (PlacementRow(slot="ffn_up", organ=9, dtype="Q4_K", theta=None), {}, True),
+        (PlacementRow(type="embed", block=None, slot="token_embd", organ=9), {}, True),
+        (PlacementRow(slot="ffn_up", organ=2), {}, False),
+        (PlacementRow(slot="ffn_up", organ=3), {}, True),
+        (PlacementRow(slot="ffn_up", block=2, organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", block=None, organ=9), {}, False),
+        (PlacementRow(type="embed", block=0, slot="token_embd", organ=9), {}, False),
+        (PlacementRow(slot="ffn_down", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", tower="vision", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", shape="64x128", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", shape="64", dtype="F32", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"architecture": "qwen2"}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"architecture": "LLAMA"}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"architecture": None}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"kind": "adapter", "complete": False}, True),
+        (PlacementRow(type="adapter", slot="ffn_up", organ=9), {}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"state": "quarantined"}, False),
+        (PlacementRow(slot="ffn_up", organ=9), {"state": "yanked"}, False),
     ],
 )
 def test_an_organ_fits_where_the_base_has_another_of_its_shape(
-    row: Row, more: dict[str, Any], does: bool, registry: LocalRegistry
+    row: PlacementRow, more: dict[str, Any], does: bool, registry: LocalRegistry
 ) -> None:
-    place(registry, [BASE, donor(row, **more)])
+    write_models(registry, [BASE, donor(row, **more)])
     assert found(registry, "fits:acme/base") == ([f"acme/donor {row.slot}"] if does else [])
 
 
 @pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"])
 def test_a_dtype_that_a_runtime_takes_for_no_matrix_does_not_fit(dtype: str, registry: LocalRegistry) -> None:
-    place(registry, [BASE, donor(Row(slot="ffn_up", organ=9, dtype=dtype))])
+    write_models(registry, [BASE, donor(PlacementRow(slot="ffn_up", organ=9, dtype=dtype))])
     assert found(registry, "fits:acme/base") == []
 
 
@@ -102,8 +102,8 @@ def test_a_dtype_that_a_runtime_takes_for_no_matrix_does_not_fit(dtype: str, reg
     [("64", "F32", True), ("64", "F16", False), ("64", "I32", False), ("64x1", "F32", True), ("64x1", "F16", False)],
 )
 def test_a_vector_is_taken_as_f32_alone(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
-    norm = Row(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
-    place(registry, [replace(BASE, rows=(norm,)), donor(replace(norm, dtype=dtype, organ=9))])
+    norm = PlacementRow(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
+    write_models(registry, [replace(BASE, rows=(norm,)), donor(replace(norm, dtype=dtype, organ=9))])
     assert found(registry, "fits:acme/base") == (["acme/donor attn_norm"] if does else [])
 
 
@@ -111,9 +111,12 @@ def test_a_vector_is_taken_as_f32_alone(shape: str, dtype: str, does: bool, regi
 def test_a_dtype_that_the_base_has_there_itself_fits_but_for_f64(
     dtype: str, does: bool, registry: LocalRegistry
 ) -> None:
-    rows = Row(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4), Row(slot="ffn_up", dtype=dtype)
+    rows = (
+        PlacementRow(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4),
+        PlacementRow(slot="ffn_up", dtype=dtype),
+    )
     others = tuple(replace(row, organ=row.organ + 10) for row in rows)
-    place(registry, [replace(BASE, rows=rows), donor(*others)])
+    write_models(registry, [replace(BASE, rows=rows), donor(*others)])
     assert found(registry, "fits:acme/base") == (["acme/donor attn_norm", "acme/donor ffn_up"] if does else [])
 
 
@@ -134,24 +137,26 @@ def test_attention_fits_where_it_is_cut_into_the_same_heads_and_the_rest_anyway(
     def stated(value: str | None) -> tuple[tuple[str, str], ...]:
         return (("general.name", "x"), *([(f"llama.{key}", value)] if value else []))
 
-    rows = Row(type="skeleton", slot="attn_q", organ=8), Row(slot="ffn_up", organ=9)
-    place(registry, [replace(BASE, metadata=stated(ours)), donor(*rows, metadata=stated(theirs))])
+    rows = PlacementRow(type="skeleton", slot="attn_q", organ=8), PlacementRow(slot="ffn_up", organ=9)
+    write_models(registry, [replace(BASE, metadata=stated(ours)), donor(*rows, metadata=stated(theirs))])
     attention = ["acme/donor attn_q"] if does else []
     assert found(registry, "fits:acme/base") == [*attention, "acme/donor ffn_up"]
 
 
 @pytest.mark.parametrize("key", ["expert_count", "expert_used_count"])
 def test_a_feed_forward_organ_fits_where_there_are_as_many_experts(key: str, registry: LocalRegistry) -> None:
-    rows = Row(type="skeleton", slot="attn_q", organ=8), Row(slot="ffn_up", organ=9)
+    rows = PlacementRow(type="skeleton", slot="attn_q", organ=8), PlacementRow(slot="ffn_up", organ=9)
     other = donor(*rows, metadata=((f"llama.{key}", "8"),))
-    place(registry, [BASE, other, replace(BASE, name="expert", metadata=other.metadata)])
+    write_models(registry, [BASE, other, replace(BASE, name="expert", metadata=other.metadata)])
     assert found(registry, "fits:acme/base model:acme/donor") == ["acme/donor attn_q"]
     assert found(registry, "fits:acme/expert model:acme/donor") == ["acme/donor attn_q", "acme/donor ffn_up"]
 
 
 def test_facts_of_another_architecture_say_nothing(registry: LocalRegistry) -> None:
-    rows = (Row(type="skeleton", slot="attn_q", organ=8),)
-    place(registry, [BASE, donor(*rows, metadata=(("qwen2.attention.head_count", "8"), ("llama.block_count", "3")))])
+    rows = (PlacementRow(type="skeleton", slot="attn_q", organ=8),)
+    write_models(
+        registry, [BASE, donor(*rows, metadata=(("qwen2.attention.head_count", "8"), ("llama.block_count", "3")))]
+    )
     assert found(registry, "fits:acme/base") == ["acme/donor attn_q"]
 
 
@@ -161,7 +166,7 @@ def test_facts_of_another_architecture_say_nothing(registry: LocalRegistry) -> N
 def versions(*states: str) -> list[ModelRow]:
     """Versions of one model that differ in the slot that they have."""
     return [
-        replace(BASE, rows=(Row(slot=f"slot{number}", organ=number),), version=number, state=state)
+        replace(BASE, rows=(PlacementRow(slot=f"slot{number}", organ=number),), version=number, state=state)
         for number, state in enumerate(states, 1)
     ]
 
@@ -181,18 +186,18 @@ def versions(*states: str) -> list[ModelRow]:
 def test_a_name_means_its_newest_version_or_the_one_that_it_says(
     states: tuple[str, ...], asked: str, slot: str, registry: LocalRegistry
 ) -> None:
-    rows = [Row(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
-    place(registry, [*versions(*states), donor(*rows)])
+    rows = [PlacementRow(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
+    write_models(registry, [*versions(*states), donor(*rows)])
     assert found(registry, f"fits:{asked} model:acme/donor") == [f"acme/donor {slot}"]
 
 
 def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(registry: LocalRegistry) -> None:
-    rows = [Row(slot="ffn_up", organ=9), Row(slot="ffn_down", organ=10)]
+    rows = [PlacementRow(slot="ffn_up", organ=9), PlacementRow(slot="ffn_down", organ=10)]
     others = [
-        replace(BASE, namespace=name, rows=(Row(slot=slot),))
+        replace(BASE, namespace=name, rows=(PlacementRow(slot=slot),))
         for name, slot in (("acme", "ffn_up"), ("Acme", "ffn_down"))
     ]
-    place(registry, [*others, donor(*rows)])
+    write_models(registry, [*others, donor(*rows)])
     assert found(registry, "fits:Acme/base model:acme/donor") == ["acme/donor ffn_down"]
     assert found(registry, "fits:ACME/BASE model:acme/donor") == ["acme/donor ffn_down", "acme/donor ffn_up"]
 
@@ -200,9 +205,13 @@ def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(re
 def test_line_59_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_is_named(
     registry: LocalRegistry,
 ) -> None:
-    place(
+    write_models(
         registry,
-        [BASE, donor(Row(slot="ffn_up", organ=9)), replace(BASE, namespace="hidden", name="xyz", state="quarantined")],
+        [
+            BASE,
+            donor(PlacementRow(slot="ffn_up", organ=9)),
+            replace(BASE, namespace="hidden", name="xyz", state="quarantined"),
+        ],
     )
     for name, nearest in (
         ("acme/bas", "; the nearest is fits:acme/base"),
@@ -219,8 +228,8 @@ def test_line_59_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_n
 
 
 def test_a_base_that_states_no_architecture_is_spoken_of(registry: LocalRegistry) -> None:
-    others = donor(Row(slot="ffn_up", organ=9), architecture=None)
-    place(registry, [replace(BASE, architecture=None), others])
+    others = donor(PlacementRow(slot="ffn_up", organ=9), architecture=None)
+    write_models(registry, [replace(BASE, architecture=None), others])
     page = registry.search("fits:acme/base")
     assert page.items == ()
     assert page.notes == ("acme/base states no architecture, so nothing is known to fit it",)
@@ -233,10 +242,10 @@ def test_a_base_that_states_no_architecture_is_spoken_of(registry: LocalRegistry
 def test_several_names_are_either_or_several_terms_are_both_and_a_minus_is_the_opposite(
     registry: LocalRegistry,
 ) -> None:
-    rows = [Row(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
+    rows = [PlacementRow(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
     first, second = replace(BASE, rows=tuple(rows[:2])), replace(BASE, name="second", rows=tuple(rows[1:]))
     others = donor(*(replace(row, organ=row.organ + 10) for row in rows))
-    place(registry, [first, second, others])
+    write_models(registry, [first, second, others])
     of_donor = "model:acme/donor"
     assert found(registry, f"fits:acme/base,acme/second {of_donor}") == [
         f"acme/donor {s}" for s in ("one", "three", "two")
@@ -251,11 +260,11 @@ def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
-        Row(slot="ffn_up", organ=8, theta=41),
-        Row(slot="ffn_up", block=1, organ=9, theta=61),
-        Row(slot="no", organ=7),
+        PlacementRow(slot="ffn_up", organ=8, theta=41),
+        PlacementRow(slot="ffn_up", block=1, organ=9, theta=61),
+        PlacementRow(slot="no", organ=7),
     ]
-    place(registry, [BASE, donor(*rows, license="gpl")])
+    write_models(registry, [BASE, donor(*rows, license="gpl")])
     counts = registry.count("fits:acme/base theta>=60")
     assert (counts.total, counts.exact, counts.uncounted) == (1, True, ())
     assert counts.theta_counts == {40: 1, 60: 1}, "without the filter by θ"
@@ -268,15 +277,19 @@ def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
 
 
 def test_the_likes_of_an_organ_may_be_narrowed_to_what_fits(registry: LocalRegistry) -> None:
-    rows = Row(slot="ffn_up", organ=8), Row(slot="ffn_up", block=1, organ=9), Row(slot="ffn_up", block=7, organ=10)
-    place(registry, [BASE, donor(*rows)])
+    rows = (
+        PlacementRow(slot="ffn_up", organ=8),
+        PlacementRow(slot="ffn_up", block=1, organ=9),
+        PlacementRow(slot="ffn_up", block=7, organ=10),
+    )
+    write_models(registry, [BASE, donor(*rows)])
     like = f"like:{digest(8)[:16]}"
     assert {one.digest for one in registry.search(like)} == {digest(number) for number in (2, 3, 8, 9, 10)}
     assert {one.digest for one in registry.search(f"{like} fits:acme/base")} == {digest(8), digest(9)}
 
 
 def test_models_are_not_searched_by_what_they_fit(registry: LocalRegistry) -> None:
-    place(registry, [BASE])
+    write_models(registry, [BASE])
     with pytest.raises(BadQuery, match="fits is a field of organs; models have kind, model"):
         registry.models("fits:acme/base")
 
@@ -304,7 +317,8 @@ def catalogs(draw: st.DrawFn) -> list[ModelRow]:
     """Models of which many share places, shapes, organs and facts."""
     places = draw(st.lists(st.tuples(PLACES, SHAPES, DTYPES), min_size=1, max_size=12))
     organs = [
-        Row(*where, organ=number, shape=shape, dtype=dtype) for number, (where, shape, dtype) in enumerate(places)
+        PlacementRow(*where, organ=number, shape=shape, dtype=dtype)
+        for number, (where, shape, dtype) in enumerate(places)
     ]
     models = []
     for number in range(draw(st.integers(1, 7))):
@@ -332,12 +346,12 @@ def test_what_fits_is_what_the_definition_says_of_every_row(
         patch.setattr(fitting, "SAMPLED_MAX", sampled)
         patch.setattr(search_plan, "GATHER_MAX", gathered)
         with LocalRegistry.open(folder) as registry:
-            placed = place(registry, models)
+            placed = write_models(registry, models)
             for base in models:
                 compare(registry, placed, base)
 
 
-def compare(registry: LocalRegistry, placed: Placed, base: ModelRow) -> None:
+def compare(registry: LocalRegistry, placed: WrittenCatalog, base: ModelRow) -> None:
     name = f"{base.namespace}/{base.name}"
     expected = {row_id for row_id, (row, model) in placed.visible.items() if fits(row, model, base)}
     assert ids(placed, registry.search(f"fits:{name}", limit=PAGE_MAX)) == expected
@@ -352,7 +366,7 @@ def compare(registry: LocalRegistry, placed: Placed, base: ModelRow) -> None:
             assert by_model[model.full_name] == type_fits(model, base)
 
 
-def ids(placed: Placed, page: OrganPage) -> set[int]:
+def ids(placed: WrittenCatalog, page: OrganPage) -> set[int]:
     found = placed.found(page)
     assert len(found) == len(set(found))
     return set(found)
@@ -372,9 +386,13 @@ def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
 
 
 def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry) -> None:
-    others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
-    strangers = [replace(BASE, name=f"x{number}", rows=(Row(slot="no", organ=number),)) for number in range(20, 23)]
-    place(registry, [BASE, *others[:3], *strangers, *others[3:]])
+    others = [
+        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
+    ]
+    strangers = [
+        replace(BASE, name=f"x{number}", rows=(PlacementRow(slot="no", organ=number),)) for number in range(20, 23)
+    ]
+    write_models(registry, [BASE, *others[:3], *strangers, *others[3:]])
     told = models_fitting(registry, "acme/base", 4)
     assert [one.model for one in told.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
     assert told.more
@@ -388,8 +406,10 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry
 def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_for(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
-    place(registry, [BASE, *others])
+    others = [
+        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
+    ]
+    write_models(registry, [BASE, *others])
     monkeypatch.setattr(fitting, "_AT_ONCE", 2)
     with registry.catalog.reading() as session:
         base = base_of(session, model_by_name(session, parse_model_name("acme/base")).id)
@@ -403,8 +423,10 @@ def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_fo
 def test_no_more_models_are_looked_at_than_a_limit_says(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
-    place(registry, [BASE, *others])
+    others = [
+        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
+    ]
+    write_models(registry, [BASE, *others])
     monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
     told = models_fitting(registry, "acme/base")
     assert (len(told.items), told.more) == (3, True)
@@ -412,7 +434,7 @@ def test_no_more_models_are_looked_at_than_a_limit_says(
 
 def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: LocalRegistry) -> None:
     same = tuple(replace(row, organ=row.organ + (10 if row.type == "organ" and row.block else 0)) for row in BASE.rows)
-    place(registry, [BASE, donor(*same, Row(type="skeleton", slot="attn_k", organ=30))])
+    write_models(registry, [BASE, donor(*same, PlacementRow(type="skeleton", slot="attn_k", organ=30))])
     (model,) = models_fitting(registry, "acme/base").items
     assert list(model.types.items()) == [
         ("skeleton", FitCount(0, 1, 2)),
@@ -427,8 +449,8 @@ def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: LocalRegi
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
+def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 

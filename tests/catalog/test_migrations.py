@@ -33,8 +33,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
 from tests import postgres
 from tests.registry_templates import valid_account
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
-from tests.small_models import ingest_file, little_model
+from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.small_models import ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions()]
@@ -140,8 +140,8 @@ def go_back(session: Session, revision: int) -> None:
 
 def test_a_registry_of_before_contributors_keeps_its_own_and_counts_what_was_grafted(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
-        for name, tensors in (("base", kin_tensors()), ("donor", kin_tensors(alike=0.99))):
-            ingest_bytes(registry, tmp_path, name, kin_file(name, tensors))
+        for name, tensors in (("base", related_tensors()), ("donor", related_tensors(correlation=0.99))):
+            ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
         composition = registry.compose("local/base").graft("local/donor", type="organ")
         warned = {found.code for found in composition.plan().findings if found.severity == "warn"}
         composition.accept(*warned).plan().register()
@@ -157,7 +157,7 @@ def test_a_registry_of_before_contributors_keeps_its_own_and_counts_what_was_gra
 
 
 def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Path) -> None:
-    (tmp_path / "little.gguf").write_bytes(little_model())
+    (tmp_path / "little.gguf").write_bytes(small_model())
     with LocalRegistry.open(tmp_path / "home") as registry:
         ingest_file(registry, tmp_path / "little.gguf")
         with registry.catalog.writing() as session:

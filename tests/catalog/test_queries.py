@@ -34,7 +34,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
 from tests.catalog.test_tables import NOON, ROWS
 from tests.gguf_files import file_bytes, text
-from tests.small_models import ingest_file, little_model, weights
+from tests.small_models import ingest_file, small_model, weight_tensor
 
 
 def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> str:
@@ -106,7 +106,7 @@ def test_bytes_under_two_shapes_are_two_organs_of_one_digest(registry: LocalRegi
 
 def test_a_name_without_a_version_is_the_newest(registry: LocalRegistry, tmp_path: Path) -> None:
     for seed in range(3):
-        ingest_bytes(registry, tmp_path, "a", little_model(seed=seed))
+        ingest_bytes(registry, tmp_path, "a", small_model(seed=seed))
     with registry.catalog.reading() as session:
         assert model_by_name(session, parse_model_name("a")).version == 3
         assert model_by_name(session, parse_model_name("local/a@2")).version == 2
@@ -121,13 +121,13 @@ def test_a_name_without_a_version_is_the_newest(registry: LocalRegistry, tmp_pat
 def test_line_77_a_name_that_nobody_has_is_not_found(
     namespace: str, name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_bytes(registry, tmp_path, "a", little_model())
+    ingest_bytes(registry, tmp_path, "a", small_model())
     with registry.catalog.reading() as session, pytest.raises(NotFound):
         model_by_name(session, ModelName(namespace, name))
 
 
 def test_a_yanked_model_is_found_by_its_name_and_in_no_list(registry: LocalRegistry, tmp_path: Path) -> None:
-    set_state(registry, ingest_bytes(registry, tmp_path, "a", little_model()), "yanked")
+    set_state(registry, ingest_bytes(registry, tmp_path, "a", small_model()), "yanked")
     with registry.catalog.reading() as session:
         assert model_by_name(session, parse_model_name("a")).state == "yanked"
         assert list(visible_models(session)) == []
@@ -136,7 +136,7 @@ def test_a_yanked_model_is_found_by_its_name_and_in_no_list(registry: LocalRegis
 
 @pytest.mark.parametrize("state", ["quarantined", "removed"])
 def test_a_model_that_is_not_shown_counts_as_absent(state: str, registry: LocalRegistry, tmp_path: Path) -> None:
-    data = little_model()
+    data = small_model()
     set_state(registry, ingest_bytes(registry, tmp_path, "a", data), state)
     with registry.catalog.reading() as session:
         with pytest.raises(NotFound):
@@ -148,7 +148,7 @@ def test_a_model_that_is_not_shown_counts_as_absent(state: str, registry: LocalR
 def test_the_same_bytes_are_known_by_their_digest_and_by_their_own_name(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    data = little_model()
+    data = small_model()
     ingest_bytes(registry, tmp_path, "a", data)
     with registry.catalog.reading() as session:
         found = visible_model_with_digest(session, digest_of(data), None)
@@ -161,7 +161,7 @@ def test_the_same_bytes_are_known_by_their_digest_and_by_their_own_name(
 def test_models_are_listed_newest_first_and_those_of_one_moment_by_their_ids(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    names = [ingest_bytes(registry, tmp_path, name, little_model(name)) for name in ("a", "b", "c")]
+    names = [ingest_bytes(registry, tmp_path, name, small_model(name)) for name in ("a", "b", "c")]
     with registry.catalog.reading() as session:
         assert [f"local/{model.name}@1" for model in visible_models(session)] == names[::-1]
         assert len(visible_models(session, 2)) == 2
@@ -175,7 +175,7 @@ def test_line_68_the_ranking_falls_by_theta_and_ends_with_what_has_none(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for name in ("a", "b", "c", "d"):
-        ingest_bytes(registry, tmp_path, name, little_model(name))
+        ingest_bytes(registry, tmp_path, name, small_model(name))
     with registry.catalog.writing() as session:
         for name, theta in (("a", None), ("b", 20.0), ("c", 30.0), ("d", 20.0)):
             session.execute(update(Model).where(Model.name == name).values(mean_theta=theta))
@@ -184,10 +184,10 @@ def test_line_68_the_ranking_falls_by_theta_and_ends_with_what_has_none(
 
 
 def test_only_complete_models_are_ranked(registry: LocalRegistry, tmp_path: Path) -> None:
-    adapter = file_bytes([text("general.type", "adapter")], [weights("blk.0.attn_q.weight.lora_a", (64, 4))])
+    adapter = file_bytes([text("general.type", "adapter")], [weight_tensor("blk.0.attn_q.weight.lora_a", (64, 4))])
     ingest_bytes(registry, tmp_path, "adapter", adapter)
     ingest_bytes(registry, tmp_path, "vocabulary", file_bytes([text("general.name", "Words")]))
-    ingest_bytes(registry, tmp_path, "whole", little_model())
+    ingest_bytes(registry, tmp_path, "whole", small_model())
     with registry.catalog.writing() as session:
         session.execute(update(Model).where(Model.name == "whole").values(complete=False))
     with registry.catalog.reading() as session:
@@ -198,7 +198,7 @@ def test_only_complete_models_are_ranked(registry: LocalRegistry, tmp_path: Path
 def test_line_59_only_organs_of_visible_and_yanked_models_are_admitted_to(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    spec, data = weights("output_norm.weight", (64,))
+    spec, data = weight_tensor("output_norm.weight", (64,))
     own = digest_of(data)
     name = ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
     absent = Digest("12345678" * 8)
@@ -216,7 +216,7 @@ def test_line_59_only_organs_of_visible_and_yanked_models_are_admitted_to(
 
 
 def test_a_blob_knows_by_name_where_it_is_needed(registry: LocalRegistry, tmp_path: Path) -> None:
-    spec, data = weights("output_norm.weight", (64,))
+    spec, data = weight_tensor("output_norm.weight", (64,))
     ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
     ingest_bytes(registry, tmp_path, "b", file_bytes([text("general.name", "B")], [(spec, data)]))
     with registry.catalog.reading() as session:
@@ -227,7 +227,7 @@ def test_a_blob_knows_by_name_where_it_is_needed(registry: LocalRegistry, tmp_pa
 def test_the_totals_count_every_blob_once(registry: LocalRegistry, tmp_path: Path) -> None:
     with registry.catalog.reading() as session:
         assert running_totals(session) == RegistryTotals(0, 0, 0, 0, 0, 0)
-    data = little_model()
+    data = small_model()
     for name in ("a", "b"):
         ingest_bytes(registry, tmp_path, name, data)
     with registry.catalog.reading() as session:
@@ -247,7 +247,7 @@ def test_many_digests_are_asked_for_in_several_statements(registry: LocalRegistr
 
 
 def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: LocalRegistry, tmp_path: Path) -> None:
-    data = little_model()
+    data = small_model()
     ingest_bytes(registry, tmp_path, "a", data)
     ingest_bytes(registry, tmp_path, "again", data)
     with registry.catalog.reading() as session:
@@ -269,8 +269,8 @@ def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: LocalRegistry, 
 def test_a_name_that_is_nearly_one_gets_the_one_that_was_meant(
     typed: str, meant: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_bytes(registry, tmp_path, "Zoo-A", little_model())
-    ingest_bytes(registry, tmp_path, "Zoo-hidden", little_model(seed=1))
+    ingest_bytes(registry, tmp_path, "Zoo-A", small_model())
+    ingest_bytes(registry, tmp_path, "Zoo-hidden", small_model(seed=1))
     set_state(registry, "local/Zoo-hidden@1", "quarantined")
     name = parse_model_name(typed)
     with pytest.raises(NotFound) as caught, registry.catalog.reading() as session:

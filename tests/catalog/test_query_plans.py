@@ -23,8 +23,8 @@ from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.catalog.search.catalogs import drawn, place
-from tests.registry_templates import Homes
+from tests.catalog.search.catalogs import random_models, write_models
+from tests.registry_templates import RegistryTemplates
 
 pytestmark = pytest.mark.long
 
@@ -138,8 +138,8 @@ def populated(registry: LocalRegistry, _folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def large(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return homes.copy(populated, tmp_path_factory.mktemp("large") / "home")
+def large(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return templates.copy(populated, tmp_path_factory.mktemp("large") / "home")
 
 
 @pytest.fixture(scope="module", params=["tiny", "large"])
@@ -149,7 +149,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return found
     home: Path = tmp_path_factory.mktemp("tiny")
     with LocalRegistry.open(home) as registry:
-        place(registry, drawn(6, seed=5))
+        write_models(registry, random_models(6, seed=5))
     return home
 
 
@@ -179,7 +179,7 @@ def test_no_statement_of_a_search_reads_a_whole_table(
 
 
 def test_a_walk_through_a_whole_table_would_be_seen(registry: LocalRegistry) -> None:
-    place(registry, drawn(6, seed=5))
+    write_models(registry, random_models(6, seed=5))
     with planner(registry) as connection:
         for statement, table in {
             "SELECT * FROM placements WHERE name = 'a'": "placements",
@@ -228,7 +228,7 @@ def test_line_78_a_page_far_behind_costs_no_more_than_the_second(text: str, larg
 
 
 def test_line_78_no_list_is_paged_by_offset(registry: LocalRegistry) -> None:
-    place(registry, drawn(6, seed=5))
+    write_models(registry, random_models(6, seed=5))
     offsets = []
 
     def hear(_connection: object, element: Any, *_: object) -> None:

@@ -12,7 +12,7 @@ from organs.registry.catalog.tables import Facet
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, tensor, text
 from tests.related_models import ingest_bytes
-from tests.small_models import little_model
+from tests.small_models import small_model
 
 
 @pytest.mark.long
@@ -22,7 +22,7 @@ def test_a_slot_is_found_however_many_others_came_before_it(tmp_path: Path) -> N
     with LocalRegistry.open(tmp_path / "home") as registry:
         for name, tensors in (("odd", odd[:2750]), ("odder", odd[2750:])):
             ingest_bytes(registry, tmp_path, name, file_bytes(metadata, tensors))
-        ingest_bytes(registry, tmp_path, "little", little_model())
+        ingest_bytes(registry, tmp_path, "little", small_model())
         for query in ("slot:ffn_up", "slot:FFN_UP", "slot:ffn_up*"):
             assert {organ.slot for organ in registry.search(query)} == {"ffn_up"}
 
@@ -39,7 +39,7 @@ def test_a_model_of_very_many_slots_makes_a_thousand_facets_and_is_found_by_all_
 
 
 def test_words_that_are_a_slot_get_the_field_that_was_meant(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "little", little_model())
+    ingest_bytes(registry, tmp_path, "little", small_model())
     assert registry.search("blk.0.ffn_up.weight").notes == (
         "no model has the words blk 0 ffn up weight; a place of organs is found by slot:ffn_up",
     )

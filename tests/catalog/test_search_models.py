@@ -15,17 +15,17 @@ from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.entities.model import ModelPage
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
+from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, random_models, write_models
 from tests.catalog.search.oracle import expected_models
-from tests.catalog.search.queries import queries
+from tests.catalog.search.queries import query_texts
 
-Many = tuple[LocalRegistry, Placed]
+Many = tuple[LocalRegistry, WrittenCatalog]
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        yield registry, place(registry, drawn(80, seed=11))
+        yield registry, write_models(registry, random_models(80, seed=11))
 
 
 def page_of(
@@ -41,7 +41,7 @@ def found(registry: LocalRegistry, text: str, *, ranked: bool = False) -> list[s
 
 @pytest.mark.long
 @settings(deadline=None, max_examples=60)
-@given(text=queries(MODELS), ranked=st.booleans(), random_=st.randoms(use_true_random=False))
+@given(text=query_texts(MODELS), ranked=st.booleans(), random_=st.randoms(use_true_random=False))
 def test_models_are_those_that_a_look_at_every_model_finds_in_the_same_order_page_by_page(
     text: str, ranked: bool, random_: random.Random, many: Many
 ) -> None:
@@ -72,7 +72,7 @@ def test_line_68_models_without_a_mean_come_last_from_both_ends(many: Many) -> N
 
 
 def test_models_are_found_by_words_of_name_title_tags_and_description(registry: LocalRegistry) -> None:
-    place(
+    write_models(
         registry,
         [
             ModelRow((), namespace="zoo", name="a", title="Für Ärzte"),
@@ -125,7 +125,7 @@ def test_models_are_found_by_words_of_name_title_tags_and_description(registry: 
 def test_line_66_a_pattern_means_the_same_on_every_database(
     text: str, names: list[str], registry: LocalRegistry
 ) -> None:
-    place(
+    write_models(
         registry,
         [
             ModelRow((), namespace="acme", name="tiny-code"),
@@ -139,7 +139,7 @@ def test_line_66_a_pattern_means_the_same_on_every_database(
 
 @pytest.mark.parametrize("stated", ["STRASSE", "Straße", "İx", "ΣΑΣ", "mit"])
 def test_line_66_the_case_of_names_makes_no_difference_beyond_ascii(stated: str, registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
+    write_models(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
     for field in ("license", "arch", "by"):
         for asked in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
             assert found(registry, f"{field}:{asked}") == ["acme/tiny"], asked
@@ -147,8 +147,11 @@ def test_line_66_the_case_of_names_makes_no_difference_beyond_ascii(stated: str,
 
 
 def test_a_license_that_is_called_none_and_one_that_is_not_stated_are_both_none(registry: LocalRegistry) -> None:
-    rows = [ModelRow((Row(organ=1),), name="a", license="none"), ModelRow((Row(organ=2),), name="b", license=None)]
-    place(registry, [*rows, ModelRow((Row(organ=3),), name="c")])
+    rows = [
+        ModelRow((PlacementRow(organ=1),), name="a", license="none"),
+        ModelRow((PlacementRow(organ=2),), name="b", license=None),
+    ]
+    write_models(registry, [*rows, ModelRow((PlacementRow(organ=3),), name="c")])
     assert found(registry, "license:none") == ["acme/b", "acme/a"]
     assert found(registry, "-license:none") == ["acme/c"]
     assert [one.model for one in registry.search("license:none sort:theta")] == ["acme/a@1", "acme/b@1"]
@@ -156,7 +159,7 @@ def test_a_license_that_is_called_none_and_one_that_is_not_stated_are_both_none(
 
 
 def test_only_complete_models_are_ranked_and_the_place_is_in_that_list_alone(registry: LocalRegistry) -> None:
-    place(
+    write_models(
         registry,
         [
             ModelRow((), name="a"),
@@ -173,7 +176,7 @@ def test_only_complete_models_are_ranked_and_the_place_is_in_that_list_alone(reg
 
 
 def test_models_that_come_in_between_pages_make_none_stand_twice(registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
+    write_models(registry, [ModelRow((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
     for text in ("", "sort:new", "sort:-theta", "sort:theta"):
         before = found(registry, text)
         seen: list[str] = []
@@ -186,7 +189,7 @@ def test_models_that_come_in_between_pages_make_none_stand_twice(registry: Local
                 break
             if number < 20:
                 name = f"late{len(text)}{text[-1:]}-{number}"
-                place(registry, [ModelRow((), name=name, mean_theta=number % 3 or None)])
+                write_models(registry, [ModelRow((), name=name, mean_theta=number % 3 or None)])
         assert len(set(seen)) == len(seen)
         assert [name for name in seen if name in before] == before
 
@@ -202,7 +205,7 @@ def test_line_59_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: 
         contributor="secretary",
         state=state,
     )
-    place(registry, [ModelRow(()), hidden])
+    write_models(registry, [ModelRow(()), hidden])
     for text in (
         *("", "secret", "model:hidden/secre", "model:hidden/secret", "model:secre*", "arch:secretarc", "by:secretar"),
         *("license:secretlicenc", "-arch:llama", "-secret"),

@@ -24,21 +24,21 @@ from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
 from organs.registry.lineage import correlations
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, drawn, place
-from tests.catalog.search.oracle import expected_organs, takes
-from tests.catalog.search.queries import queries
+from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, digest, random_models, write_models
+from tests.catalog.search.oracle import expected_organs, matches
+from tests.catalog.search.queries import query_texts
 
 SEARCHES = settings(deadline=None, max_examples=60)
 PLANS = ("in order", "gathered", "as it comes")
 
-Many = tuple[LocalRegistry, Placed]
+Many = tuple[LocalRegistry, WrittenCatalog]
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     """A registry of some hundred placements, and what was put into it."""
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        yield registry, place(registry, drawn(60, seed=7))
+        yield registry, write_models(registry, random_models(60, seed=7))
 
 
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:
@@ -79,7 +79,7 @@ def test_the_catalog_that_searches_are_compared_on_has_every_edge(many: Many) ->
 
 @pytest.mark.long
 @SEARCHES
-@given(text=queries(), plan=st.sampled_from(PLANS), random_=st.randoms(use_true_random=False))
+@given(text=query_texts(), plan=st.sampled_from(PLANS), random_=st.randoms(use_true_random=False))
 def test_a_search_finds_what_a_look_at_every_row_finds_in_the_same_order_page_by_page(
     text: str, plan: str, random_: random.Random, many: Many
 ) -> None:
@@ -94,7 +94,7 @@ def test_a_search_finds_what_a_look_at_every_row_finds_in_the_same_order_page_by
 
 @pytest.mark.long
 @SEARCHES
-@given(text=queries(), size=st.integers(1, 60))
+@given(text=query_texts(), size=st.integers(1, 60))
 def test_either_way_gives_the_same_pages_and_the_same_places_to_go_on_from(text: str, size: int, many: Many) -> None:
     registry, _ = many
     pages = []
@@ -122,8 +122,8 @@ def test_line_68_what_has_no_value_comes_last_from_both_ends(
 
 
 def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: LocalRegistry) -> None:
-    row = Row(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
-    place(registry, [ModelRow((row,), license=None, version=3)])
+    row = PlacementRow(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
+    write_models(registry, [ModelRow((row,), license=None, version=3)])
     (found,) = registry.search("")
     assert found == PlacedOrgan(
         digest=digest(1),
@@ -155,8 +155,8 @@ def test_an_empty_registry_finds_nothing(registry: LocalRegistry) -> None:
 
 
 def test_an_organ_once_is_its_first_place_that_matches(registry: LocalRegistry) -> None:
-    first, second, third = (ModelRow((Row(),), name=name, license=name) for name in ("a1", "b1", "c1"))
-    place(registry, [first, second, third])
+    first, second, third = (ModelRow((PlacementRow(),), name=name, license=name) for name in ("a1", "b1", "c1"))
+    write_models(registry, [first, second, third])
     assert [one.model for one in registry.search("unique:organ")] == ["acme/a1@1"]
     assert [one.model for one in registry.search("unique:organ -license:a1")] == ["acme/b1@1"]
     assert [one.model for one in registry.search("unique:organ model:acme/c1")] == ["acme/c1@1"]
@@ -169,7 +169,7 @@ def test_what_comes_in_between_pages_makes_nothing_stand_twice_or_go_missing(
     plan: str, text: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(monkeypatch, plan)
-    placed = place(registry, drawn(12, seed=3))
+    placed = write_models(registry, random_models(12, seed=3))
     before = [one.id for one in expected_organs(placed, parse_query(text))]
     seen: list[int] = []
     after = None
@@ -179,18 +179,20 @@ def test_what_comes_in_between_pages_makes_nothing_stand_twice_or_go_missing(
         after = page.next
         if after is None:
             break
-        fresh = [replace(one, name=f"late-{seed}-{number}") for number, one in enumerate(drawn(2, seed=seed))]
-        place(registry, [replace(one, rows=tuple(_as_new(row) for row in one.rows)) for one in fresh], placed, seed)
+        fresh = [replace(one, name=f"late-{seed}-{number}") for number, one in enumerate(random_models(2, seed=seed))]
+        write_models(
+            registry, [replace(one, rows=tuple(_as_new(row) for row in one.rows)) for one in fresh], placed, seed
+        )
     assert len(set(seen)) == len(seen)
     assert [row_id for row_id in seen if row_id in set(before)] == before
 
 
-def _as_new(row: Row) -> Row:
+def _as_new(row: PlacementRow) -> PlacementRow:
     return replace(row, organ=row.organ + 10**6 + random.Random(repr(row)).randrange(10**6))
 
 
 def test_a_name_that_nothing_has_finds_nothing_and_the_nearest_is_named(registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((Row(),), namespace="acme", name="tiny", contributor="alice")])
+    write_models(registry, [ModelRow((PlacementRow(),), namespace="acme", name="tiny", contributor="alice")])
     for text, note in (
         ("slot:ffn_upp", "nothing here has slot:ffn_upp; the nearest is slot:ffn_up"),
         ("dtype:F61", "nothing here has dtype:F61; the nearest is dtype:F16"),
@@ -207,15 +209,15 @@ def test_a_name_that_nothing_has_finds_nothing_and_the_nearest_is_named(registry
 
 
 def test_of_many_names_that_nothing_has_a_few_are_spoken_of(registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((Row(),))])
+    write_models(registry, [ModelRow((PlacementRow(),))])
     for field in ("slot", "model", "by"):
         values = ",".join(f"x{number}" for number in range(100))
         assert len(registry.search(f"{field}:{values}").notes) == 5
 
 
 def test_a_question_mark_and_brackets_are_no_wildcards(registry: LocalRegistry) -> None:
-    rows = [Row(slot=slot, organ=number) for number, slot in enumerate(("what?is[this]", "whatXist"), 1)]
-    place(registry, [ModelRow(tuple(rows))])
+    rows = [PlacementRow(slot=slot, organ=number) for number, slot in enumerate(("what?is[this]", "whatXist"), 1)]
+    write_models(registry, [ModelRow(tuple(rows))])
     for pattern, slots in {
         "what?*": ["what?is[this]"],
         "*is[this]": ["what?is[this]"],
@@ -228,7 +230,7 @@ def test_a_question_mark_and_brackets_are_no_wildcards(registry: LocalRegistry) 
 # What is nobody's to see.
 
 HIDDEN = ModelRow(
-    (Row(slot="secret_slot", dtype="Q8_0", organ=2), Row(organ=3)),
+    (PlacementRow(slot="secret_slot", dtype="Q8_0", organ=2), PlacementRow(organ=3)),
     namespace="hidden",
     name="secret",
     architecture="secretarch",
@@ -240,8 +242,8 @@ HIDDEN = ModelRow(
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
 def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state: str, registry: LocalRegistry) -> None:
-    seen = ModelRow((Row(), Row(slot="ffn_down", organ=4)))
-    place(registry, [seen, replace(HIDDEN, state=state)])
+    seen = ModelRow((PlacementRow(), PlacementRow(slot="ffn_down", organ=4)))
+    write_models(registry, [seen, replace(HIDDEN, state=state)])
     for text in (
         *("", "sort:theta", "unique:organ", "secretive", "model:hidden/secret", "model:hidden/*", "by:secretary"),
         *(
@@ -264,14 +266,17 @@ def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state:
 
 
 def test_line_59_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((Row(organ=-1),)), replace(HIDDEN, rows=(Row(organ=-2),), state="quarantined")])
+    write_models(
+        registry,
+        [ModelRow((PlacementRow(organ=-1),)), replace(HIDDEN, rows=(PlacementRow(organ=-2),), state="quarantined")],
+    )
     with pytest.raises(NotFound, match=f"no organ's digest begins with {digest(-2)}"):
         registry.search(f"like:{digest(-2)}")
     assert [one.digest for one in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
 
 
 def test_line_59_what_was_visible_once_is_not_named_as_the_nearest(registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((Row(),)), replace(HIDDEN, state="visible")])
+    write_models(registry, [ModelRow((PlacementRow(),)), replace(HIDDEN, state="visible")])
     assert registry.search("arch:secretarc").notes == (
         "nothing here has arch:secretarc; the nearest is arch:secretarch",
     )
@@ -289,7 +294,7 @@ def test_line_59_what_was_visible_once_is_not_named_as_the_nearest(registry: Loc
 # The likes of one organ.
 
 
-def alike_by_hand(placed: Placed, text: str, organ: int) -> list[tuple[float, int]]:
+def alike_by_hand(placed: WrittenCatalog, text: str, organ: int) -> list[tuple[float, int]]:
     """Correlation and id of the placements that are comparable, by looking at each."""
     query = parse_query(text)
     own = placed.prints[organ]
@@ -300,7 +305,7 @@ def alike_by_hand(placed: Placed, text: str, organ: int) -> list[tuple[float, in
     for row_id, (row, model) in sorted(placed.visible.items()):
         if row.slot not in slots or row.shape != shape or row.organ not in placed.prints:
             continue
-        if not takes(placed, query, row, model) or (query.unique and row.organ in firsts):
+        if not matches(placed, query, row, model) or (query.unique and row.organ in firsts):
             continue
         firsts.add(row.organ)
         (value,) = correlations(own, [placed.prints[row.organ]])
@@ -340,8 +345,8 @@ def test_an_organ_is_most_like_itself(many: Many) -> None:
 def test_a_comparison_that_was_cut_off_says_so_and_began_with_the_same_block(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [Row(organ=number, block=number % 4) for number in range(1, 41)]
-    placed = place(registry, [ModelRow(tuple(rows))])
+    rows = [PlacementRow(organ=number, block=number % 4) for number in range(1, 41)]
+    placed = write_models(registry, [ModelRow(tuple(rows))])
     organ = next(number for number in placed.prints if number % 4 == 3 and len(set(placed.prints[number])) > 1)
     text = f"like:{digest(organ)}"
     assert registry.search(text).notes == ()
@@ -364,7 +369,7 @@ def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
 
 
 def test_the_beginning_of_two_digests_is_ambiguous(registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((Row(organ=-1), Row(organ=-2)))])
+    write_models(registry, [ModelRow((PlacementRow(organ=-1), PlacementRow(organ=-2)))])
     with pytest.raises(Ambiguous, match="2 digests begin with 12345678"):
         registry.search("like:12345678")
     assert registry.search(f"like:{digest(-2)[:16]}").items[0].digest == digest(-2)

@@ -41,10 +41,17 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.upkeep import verify
-from tests.catalog.counts import assert_counts_are_right, named, undone
+from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
 from tests.random_files import BESIDE_FIXTURES
-from tests.related_models import declared_pairs, ingest_bytes, kin_file, kin_tensors, measured_pairs, parent_entries
-from tests.small_models import assembled
+from tests.related_models import (
+    declared_pairs,
+    ingest_bytes,
+    measured_pairs,
+    model_file,
+    parent_entries,
+    related_tensors,
+)
+from tests.small_models import assemble_model
 
 ACTS = ("show", "yank", "quarantine", "remove")
 
@@ -54,10 +61,10 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A base, a fine-tune of it, a stranger, and a chimera with an organ of either and one that was computed."""
     home = tmp_path_factory.mktemp("states")
     with LocalRegistry.open(home / "home") as opened:
-        ingest_bytes(opened, home, "base", kin_file("Base", kin_tensors()))
-        tuned = kin_file("Tuned", kin_tensors(alike=0.9), parent_entries("Base"))
+        ingest_bytes(opened, home, "base", model_file("Base", related_tensors()))
+        tuned = model_file("Tuned", related_tensors(correlation=0.9), parent_entries("Base"))
         ingest_bytes(opened, home, "tuned", tuned)
-        ingest_bytes(opened, home, "stranger", kin_file("Stranger", kin_tensors(seed=7)))
+        ingest_bytes(opened, home, "stranger", model_file("Stranger", related_tensors(seed=7)))
         recipe = opened.compose("base").graft("tuned", type="organ", blocks=0).graft("stranger", type="organ", blocks=1)
         recipe = recipe.purify("fractal", slot="attn_q").accept("unrelated-lineage").accept("likely-degraded")
         recipe.plan().register()
@@ -67,7 +74,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
 @pytest.fixture
 def session(family: LocalRegistry) -> Iterator[Session]:
     """A transaction that is undone."""
-    with undone(family) as session:
+    with rolled_back(family) as session:
         yield session
 
 
@@ -125,7 +132,7 @@ STEPS = st.lists(
 def test_whatever_becomes_of_models_the_counts_equal_a_count(
     family: LocalRegistry, steps: list[tuple[str, int]]
 ) -> None:
-    with undone(family) as session:
+    with rolled_back(family) as session:
         for what, number in steps:
             models = session.scalars(select(Model).order_by(Model.id)).all()
             model = models[number % len(models)]
@@ -141,9 +148,9 @@ def listed(session: Session) -> list[str]:
 
 
 def test_a_yanked_model_is_known_by_name_and_digest_and_found_by_nothing(session: Session) -> None:
-    model = named(session, "tuned")
+    model = model_named(session, "tuned")
     hide_model(session, model, "yanked", "trained on the test set", "local")
-    assert (named(session, "tuned@1"), model_by_text(session, f"sha256:{model.digest}")) == (model, model)
+    assert (model_named(session, "tuned@1"), model_by_text(session, f"sha256:{model.digest}")) == (model, model)
     assert (model.state_reason, model.changed_at is not None) == ("trained on the test set", True)
     assert model.full_name not in listed(session)
     show_model(session, model, "local")
@@ -154,8 +161,8 @@ def test_a_yanked_model_is_known_by_name_and_digest_and_found_by_nothing(session
 
 @pytest.mark.parametrize("state", ["quarantined", "removed"])
 def test_nobody_is_told_of_a_model_that_was_taken_back(session: Session, state: str) -> None:
-    model = named(session, "tuned")
-    base = named(session, "base")
+    model = model_named(session, "tuned")
+    base = model_named(session, "base")
     assert "tuned" in str(lineage_of(session, base))
     act(session, model, {"quarantined": "quarantine", "removed": "remove"}[state])
     assert model.state == state
@@ -166,7 +173,7 @@ def test_nobody_is_told_of_a_model_that_was_taken_back(session: Session, state: 
 
 
 def test_every_act_is_an_event_with_its_reason(session: Session) -> None:
-    model = named(session, "tuned")
+    model = model_named(session, "tuned")
     for what in ("yank", "show", "quarantine", "show", "remove"):
         act(session, model, what)
     rows = session.execute(select(Event.action, Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()
@@ -189,14 +196,14 @@ def test_every_act_is_an_event_with_its_reason(session: Session) -> None:
 def test_there_is_no_way_back_and_none_without_a_reason(
     session: Session, deed: Callable[[Session, Model], object], sentence: str
 ) -> None:
-    model = named(session, "stranger")
+    model = model_named(session, "stranger")
     with pytest.raises((BadValue, Conflict), match=sentence):
         deed(session, model)
     assert_counts_are_right(session)
 
 
 def test_of_a_removed_model_only_its_name_and_the_reason_are_left(session: Session) -> None:
-    model = named(session, "stranger")
+    model = model_named(session, "stranger")
     size_bytes = model.size_bytes
     remove_model(session, model, "not ours to give", "local")
     for name, table in Base.metadata.tables.items():
@@ -205,12 +212,12 @@ def test_of_a_removed_model_only_its_name_and_the_reason_are_left(session: Sessi
     assert (model.full_name, model.state, model.state_reason) == ("local/stranger@1", "removed", "not ours to give")
     assert (model.title, model.license, model.size_bytes) == (None, None, size_bytes)
     assert removed_with_digest(session, Digest(model.digest)) == model
-    assert copied(session, named(session, "base"), "stranger", "visible").version == 2
+    assert copied(session, model_named(session, "base"), "stranger", "visible").version == 2
 
 
 @pytest.mark.parametrize("name", ["base", "stranger", "tuned"])
 def test_bytes_that_no_other_model_has_are_free_and_those_of_the_chimera_are_not(session: Session, name: str) -> None:
-    model = named(session, name)
+    model = model_named(session, name)
     held = {digest for _, _, digest, _ in placements_of(session, model.id)}
     others = select(Model).where(Model.id != model.id)
     kept = {digest for other in session.scalars(others) for _, _, digest, _ in placements_of(session, other.id)}
@@ -235,33 +242,40 @@ def _free(session: Session) -> list[int]:
 
 def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, seed in (("base", 0), ("donor", 7)):
-        ingest_bytes(registry, tmp_path, name, kin_file(name.title(), kin_tensors(seed=seed)))
+        ingest_bytes(registry, tmp_path, name, model_file(name.title(), related_tensors(seed=seed)))
     recipe = registry.compose("base").graft("donor", type="organ", blocks=1).purify("fractal", slot="attn_q")
     made = recipe.accept("unrelated-lineage").accept("likely-degraded").plan().register()
-    before = assembled(registry, made.model, tmp_path / "before")[0].read_bytes()
+    before = assemble_model(registry, made.model, tmp_path / "before")[0].read_bytes()
     with registry.catalog.writing() as session:
         for name in ("base", "donor"):
-            remove_model(session, named(session, name), "gone", "local")
+            remove_model(session, model_named(session, name), "gone", "local")
     with registry.catalog.reading() as session:
-        chimera = chimera_of_model(session, named(session, made.model))
+        chimera = chimera_of_model(session, model_named(session, made.model))
     assert chimera is not None
     assert [(one.model, one.license) for one in chimera.parents] == [
         ("local/base@1", None),
         ("local/donor@1", None),
     ]
     assert all(one.theta_before is None for one in chimera.parts)
-    assert assembled(registry, made.model, tmp_path / "after")[0].read_bytes() == before
+    assert assemble_model(registry, made.model, tmp_path / "after")[0].read_bytes() == before
     report = verify(registry.catalog, registry.blobs)
     assert (report.faults, report.miscounted) == ([], {})
 
 
 def test_a_model_that_was_kept_back_finds_its_kin_when_it_is_published(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    ingest_bytes(registry, tmp_path, "child", kin_file("Child", kin_tensors(alike=0.9), parent_entries("Base")))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    ingest_bytes(
+        registry, tmp_path, "child", model_file("Child", related_tensors(correlation=0.9), parent_entries("Base"))
+    )
     pairs, declared = measured_pairs(registry), declared_pairs(registry)
     with registry.catalog.writing() as session:
-        hide_model(session, named(session, "base"), "quarantined", "to be looked at", "local")
-    ingest_bytes(registry, tmp_path, "late", kin_file("Late", kin_tensors(alike=0.8, other=5), parent_entries("Base")))
+        hide_model(session, model_named(session, "base"), "quarantined", "to be looked at", "local")
+    ingest_bytes(
+        registry,
+        tmp_path,
+        "late",
+        model_file("Late", related_tensors(correlation=0.8, other_seed=5), parent_entries("Base")),
+    )
     assert declared_pairs(registry) != declared
     with registry.catalog.writing() as session:
         (base,) = session.scalars(select(Model).where(Model.name == "base"))

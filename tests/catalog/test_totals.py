@@ -24,9 +24,19 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.entities.about import Figures, RegistryTotals
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import verify
-from tests.faults.failing import LARGE, SMALL, leave, let_time_pass, rows, run_sweep, sample, take_in, write_model
+from tests.faults.failing import (
+    LARGE,
+    SMALL,
+    add_unneeded_blobs,
+    blob_rows,
+    ingest_path,
+    let_time_pass,
+    random_bytes,
+    run_sweep,
+    write_model,
+)
 from tests.gguf_files import file_bytes
-from tests.small_models import ingest_file, little_model, weights
+from tests.small_models import ingest_file, small_model, weight_tensor
 
 
 def exact(registry: LocalRegistry) -> RegistryTotals:
@@ -51,9 +61,9 @@ def test_models_that_share_organs_are_counted_with_all_their_places_and_each_org
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for name, data in (
-        ("a.gguf", little_model()),
-        ("longer.gguf", little_model("Longer", blocks=3)),
-        ("other.gguf", little_model("Other", seed=1)),
+        ("a.gguf", small_model()),
+        ("longer.gguf", small_model("Longer", blocks=3)),
+        ("other.gguf", small_model("Other", seed=1)),
         ("empty.gguf", file_bytes([], [])),
     ):
         (tmp_path / name).write_bytes(data)
@@ -67,7 +77,7 @@ def test_models_that_share_organs_are_counted_with_all_their_places_and_each_org
 def test_what_is_there_already_adds_nothing_but_another_name_adds_its_places(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     before = exact(registry)
     assert not ingest_file(registry, tmp_path / "a.gguf").created
@@ -79,8 +89,8 @@ def test_what_is_there_already_adds_nothing_but_another_name_adds_its_places(
 
 
 def test_one_organ_twice_in_a_model_is_one(registry: LocalRegistry, tmp_path: Path) -> None:
-    spec, data = weights("blk.0.ffn_up.weight", (64, 64))
-    twin, _ = weights("blk.1.ffn_up.weight", (64, 64))
+    spec, data = weight_tensor("blk.0.ffn_up.weight", (64, 64))
+    twin, _ = weight_tensor("blk.1.ffn_up.weight", (64, 64))
     (tmp_path / "twins.gguf").write_bytes(file_bytes([], [(spec, data), (twin, data)]))
     ingest_file(registry, tmp_path / "twins.gguf")
     totals = exact(registry)
@@ -88,7 +98,7 @@ def test_one_organ_twice_in_a_model_is_one(registry: LocalRegistry, tmp_path: Pa
 
 
 def test_what_an_ingest_leaves_that_failed_counts_until_it_is_doomed(registry: LocalRegistry) -> None:
-    leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL)))
     assert exact(registry).blobs == 2
     assert exact(registry).size_bytes == LARGE + SMALL
     let_time_pass(registry)
@@ -100,12 +110,12 @@ def test_what_an_ingest_leaves_that_failed_counts_until_it_is_doomed(registry: L
 
 @pytest.mark.parametrize("by", ["a lease", "its bytes"])
 def test_a_doomed_blob_that_is_spared_counts_again(by: str, registry: LocalRegistry) -> None:
-    leave(registry, registry.blobs.put(sample(LARGE)))
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
     let_time_pass(registry)
     run_sweep(registry)
     assert exact(registry).blobs == 0
-    (row,) = rows(registry)
-    again = registry.blobs.put(sample(LARGE))
+    (row,) = blob_rows(registry)
+    again = registry.blobs.put(random_bytes(LARGE))
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a test")
         if by == "a lease":
@@ -119,34 +129,34 @@ def test_a_blob_that_is_set_aside_counts_and_healing_it_counts_its_new_bytes(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
-    take_in(registry, path)
+    ingest_path(registry, path)
     before = exact(registry)
     with registry.catalog.writing() as session:
-        for row in rows(registry):
+        for row in blob_rows(registry):
             assert mark_corrupt(session, row)
     assert exact(registry) == before
-    take_in(registry, path)
-    assert {row.state for row in rows(registry)} == {"present"}
+    ingest_path(registry, path)
+    assert {row.state for row in blob_rows(registry)} == {"present"}
     assert exact(registry) == before
 
 
 def test_a_blob_that_comes_back_encoded_otherwise_counts_with_its_new_size(registry: LocalRegistry) -> None:
-    blob = registry.blobs.put(sample(LARGE))
-    leave(registry, blob)
+    blob = registry.blobs.put(random_bytes(LARGE))
+    add_unneeded_blobs(registry, blob)
     with registry.catalog.writing() as session:
-        assert mark_corrupt(session, rows(registry)[0])
-    leave(registry, replace(blob, stored_bytes=blob.stored_bytes + 7))
+        assert mark_corrupt(session, blob_rows(registry)[0])
+    add_unneeded_blobs(registry, replace(blob, stored_bytes=blob.stored_bytes + 7))
     assert exact(registry) == RegistryTotals(0, 0, 0, 1, LARGE, blob.stored_bytes + 7)
 
 
 def test_a_doomed_blob_that_is_found_corrupt_counts_and_no_longer_when_it_is_doomed_again(
     registry: LocalRegistry,
 ) -> None:
-    leave(registry, registry.blobs.put(sample(LARGE)))
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
     let_time_pass(registry)
     run_sweep(registry)
     with registry.catalog.writing() as session:
-        assert mark_corrupt(session, rows(registry)[0])
+        assert mark_corrupt(session, blob_rows(registry)[0])
     assert exact(registry).blobs == 1
     let_time_pass(registry)
     run_sweep(registry)
@@ -154,7 +164,7 @@ def test_a_doomed_blob_that_is_found_corrupt_counts_and_no_longer_when_it_is_doo
 
 
 def test_the_same_blob_twice_in_one_batch_counts_once(registry: LocalRegistry) -> None:
-    twice = [registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(LARGE))]
+    twice = [registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(LARGE))]
     with registry.catalog.writing() as session:
         record_blobs(session, begin_ingest(session, "a test"), twice)
         assert len(blobs_by_digest(session, [twice[0].digest])) == 1
@@ -162,7 +172,7 @@ def test_the_same_blob_twice_in_one_batch_counts_once(registry: LocalRegistry) -
 
 
 def test_a_transaction_that_fails_changes_no_total(registry: LocalRegistry) -> None:
-    blob = registry.blobs.put(sample(LARGE))
+    blob = registry.blobs.put(random_bytes(LARGE))
 
     def fail_halfway() -> None:
         with registry.catalog.writing() as session:
@@ -181,20 +191,18 @@ def test_a_generated_catalog_has_its_totals(registry: LocalRegistry) -> None:
 
 
 def test_the_public_figures_count_visible_models_alone(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     totals = exact(registry)
     with registry.catalog.reading() as session:
         found = public_figures(session)
-    assert found == Figures(
-        models=1, placements=totals.placements, organs=totals.organs, size_bytes=len(little_model())
-    )
+    assert found == Figures(models=1, placements=totals.placements, organs=totals.organs, size_bytes=len(small_model()))
 
 
 def test_verify_tells_of_wrong_totals_and_puts_them_right_when_it_is_to_repair(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     right = exact(registry)
     assert verify(registry.catalog, registry.blobs, repair=True).miscounted == {}

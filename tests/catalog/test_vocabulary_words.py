@@ -15,7 +15,7 @@ from organs.registry.catalog.queries.search_plan import models_with_words
 from organs.registry.catalog.tables import ModelWord
 from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, folded_words, unique_words
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, place
+from tests.catalog.search.catalogs import ModelRow, write_models
 from tests.random_files import PATIENT
 
 
@@ -70,7 +70,7 @@ def test_the_words_of_a_model_are_few_and_different() -> None:
 @pytest.fixture(scope="module")
 def wordy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     with LocalRegistry.open(tmp_path_factory.mktemp("wordy")) as registry:
-        place(registry, [ModelRow((), name=f"m{number}") for number in range(4)])
+        write_models(registry, [ModelRow((), name=f"m{number}") for number in range(4)])
         yield registry
 
 
@@ -90,7 +90,7 @@ def test_a_look_up_finds_exactly_what_begins_so(words: list[str], asked: str, wo
 
 
 def test_several_words_must_all_be_there(registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((), title="one two"), ModelRow((), name="b", title="one"), ModelRow((), name="c")])
+    write_models(registry, [ModelRow((), title="one two"), ModelRow((), name="b", title="one"), ModelRow((), name="c")])
     with registry.catalog.reading() as session:
         assert set(session.scalars(models_with_words(["on", "tw"]))) == {1}
         assert set(session.scalars(models_with_words(["on"]))) == {1, 2}

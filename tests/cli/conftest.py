@@ -9,36 +9,36 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents, ingest_parents
-from tests.registry_templates import Homes
-from tests.small_models import ingest_file, little_model
+from tests.registry_templates import RegistryTemplates
+from tests.small_models import ingest_file, small_model
 
 
 @pytest.fixture
-def organ(registry: LocalRegistry) -> Organ:
+def organ(registry: LocalRegistry) -> OrganCommand:
     """The command with an empty registry."""
-    return Organ(registry.settings.home)
+    return OrganCommand(registry.settings.home)
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """The file of a little model, not ingested."""
     path = tmp_path / "little.gguf"
-    path.write_bytes(little_model())
+    path.write_bytes(small_model())
     return path
 
 
 @pytest.fixture
-def filled(organ: Organ, model: Path, registry: LocalRegistry, homes: Homes) -> Organ:
+def filled(organ: OrganCommand, model: Path, registry: LocalRegistry, templates: RegistryTemplates) -> OrganCommand:
     """The command with a registry that holds `local/little@1`, of whose file there is still one."""
     assert model.is_file()
-    homes.into(registry, one_model)
+    templates.fill(registry, one_model)
     return organ
 
 
 def one_model(registry: LocalRegistry, folder: Path) -> None:
-    (folder / "little.gguf").write_bytes(little_model())
+    (folder / "little.gguf").write_bytes(small_model())
     ingest_file(registry, folder / "little.gguf")
 
 
@@ -67,9 +67,9 @@ def parents(family: Path, tmp_path: Path) -> Parents:
 
 
 @pytest.fixture
-def composer(kept: LocalRegistry) -> Organ:
+def composer(kept: LocalRegistry) -> OrganCommand:
     """The command with the registry that holds the three."""
-    return Organ(kept.settings.home)
+    return OrganCommand(kept.settings.home)
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from typing import Any
 
 from organs.cli.main import main
 from organs.registry.settings import HOME_VARIABLE
-from tests.token_leaks import look_at_command
+from tests.token_leaks import check_command_output
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandResult:
     """How a command ended."""
 
     status: int
@@ -36,12 +36,12 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Organ:
+class OrganCommand:
     """The command, with a registry of its own in `home`."""
 
     home: Path
 
-    def __call__(self, *arguments: object, environment: Mapping[str, str] | None = None) -> Ended:
+    def __call__(self, *arguments: object, environment: Mapping[str, str] | None = None) -> CommandResult:
         """Run `organ` with `arguments`; pytest's own streams stay as they are."""
         saved_arguments, saved_environment = sys.argv, dict(os.environ)
         out, err = _stream(), _stream()
@@ -59,10 +59,10 @@ class Organ:
             sys.argv = saved_arguments
             os.environ.clear()
             os.environ.update(saved_environment)
-        look_at_command(arguments, _text(out), _text(err))
-        return Ended(status, _text(out), _text(err))
+        check_command_output(arguments, _text(out), _text(err))
+        return CommandResult(status, _text(out), _text(err))
 
-    def done(self, *arguments: object) -> Ended:
+    def done(self, *arguments: object) -> CommandResult:
         """Run it where it must succeed."""
         ended = self(*arguments)
         assert ended.status == 0, (arguments, ended)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cli.in_process import Organ
-from tests.related_models import kin_file, kin_tensors
+from tests.cli.in_process import OrganCommand
+from tests.related_models import model_file, related_tensors
 
 FINE_TUNE_ALIKE = 0.995
 
@@ -44,14 +44,14 @@ def write_parents(folder: Path) -> Parents:
     """The three files, in `folder`, which is made."""
     folder.mkdir()
     parents = Parents(folder)
-    parents.base.write_bytes(kin_file("Base", kin_tensors()))
-    parents.tuned.write_bytes(kin_file("Tuned", kin_tensors(alike=FINE_TUNE_ALIKE)))
-    parents.stranger.write_bytes(kin_file("Stranger", kin_tensors(seed=7)))
+    parents.base.write_bytes(model_file("Base", related_tensors()))
+    parents.tuned.write_bytes(model_file("Tuned", related_tensors(correlation=FINE_TUNE_ALIKE)))
+    parents.stranger.write_bytes(model_file("Stranger", related_tensors(seed=7)))
     return parents
 
 
 def ingest_parents(home: Path, folder: Path) -> Parents:
     """The three files, ingested into the registry in `home` as `local/base`, `local/tuned` and `local/stranger`."""
     parents = write_parents(folder)
-    Organ(home).done("ingest", parents.folder)
+    OrganCommand(home).done("ingest", parents.folder)
     return parents

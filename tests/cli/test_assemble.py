@@ -8,27 +8,27 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes
 from tests.related_models import parent_entries
-from tests.small_models import block_metadata, block_tensors, little_model, weights
+from tests.small_models import block_metadata, block_tensors, small_model, weight_tensor
 
 
-def test_the_file_that_came_in_comes_out_with_its_proof(filled: Organ, out: Path) -> None:
+def test_the_file_that_came_in_comes_out_with_its_proof(filled: OrganCommand, out: Path) -> None:
     ended = filled.done("assemble", "little", "-o", out / "copy.gguf")
-    assert (out / "copy.gguf").read_bytes() == little_model()
-    assert f"sha256:{digest_of(little_model())}" in ended.out
+    assert (out / "copy.gguf").read_bytes() == small_model()
+    assert f"sha256:{digest_of(small_model())}" in ended.out
     assert "the original file, byte for byte" in ended.out
     assert ended.err == ""
 
 
-def test_into_a_folder_it_keeps_its_name(filled: Organ, out: Path) -> None:
+def test_into_a_folder_it_keeps_its_name(filled: OrganCommand, out: Path) -> None:
     filled.done("assemble", "local/little@1", "-o", out)
     assert [path.name for path in out.iterdir()] == ["little.gguf"]
 
 
 @pytest.mark.parametrize("options", [[], ["--merge"], ["--shards", "30k"]])
-def test_what_is_there_is_not_replaced_unless_forced(options: list[str], filled: Organ, out: Path) -> None:
+def test_what_is_there_is_not_replaced_unless_forced(options: list[str], filled: OrganCommand, out: Path) -> None:
     target = out / ("a-00001-of-00005.gguf" if "--shards" in options else "a.gguf")
     target.write_bytes(b"mine")
     ended = filled("assemble", "little", "-o", out / "a.gguf", *options)
@@ -39,16 +39,16 @@ def test_what_is_there_is_not_replaced_unless_forced(options: list[str], filled:
     assert target.read_bytes().startswith(b"GGUF")
 
 
-def test_a_version_is_chosen_by_its_number(filled: Organ, out: Path, model: Path) -> None:
-    model.write_bytes(little_model(seed=1))
+def test_a_version_is_chosen_by_its_number(filled: OrganCommand, out: Path, model: Path) -> None:
+    model.write_bytes(small_model(seed=1))
     filled.done("ingest", "--new-version", model)
     filled.done("assemble", "little", "-o", out / "newest.gguf")
     filled.done("assemble", "little@1", "-o", out / "first.gguf")
-    assert (out / "newest.gguf").read_bytes() == little_model(seed=1)
-    assert (out / "first.gguf").read_bytes() == little_model()
+    assert (out / "newest.gguf").read_bytes() == small_model(seed=1)
+    assert (out / "first.gguf").read_bytes() == small_model()
 
 
-def test_a_dry_run_tells_sizes_and_writes_nothing(filled: Organ, out: Path) -> None:
+def test_a_dry_run_tells_sizes_and_writes_nothing(filled: OrganCommand, out: Path) -> None:
     ended = filled.done("assemble", "little", "-o", out / "a.gguf", "--dry-run")
     assert ended.out.endswith("would be the original file, byte for byte\n")
     ended = filled.done("assemble", "little", "-o", out / "a.gguf", "--dry-run", "--shards", "30k")
@@ -59,14 +59,14 @@ def test_a_dry_run_tells_sizes_and_writes_nothing(filled: Organ, out: Path) -> N
     assert list(out.iterdir()) == []
 
 
-def test_json_and_quiet_tell_the_files(filled: Organ, out: Path) -> None:
+def test_json_and_quiet_tell_the_files(filled: OrganCommand, out: Path) -> None:
     values = filled.done("assemble", "little", "-o", out / "a.gguf", "--json").values
     assert values == {
         "items": [
             {
                 "file": str(out / "a.gguf"),
-                "size_bytes": len(little_model()),
-                "sha256": digest_of(little_model()),
+                "size_bytes": len(small_model()),
+                "sha256": digest_of(small_model()),
                 "proof": "identical",
             }
         ],
@@ -80,19 +80,19 @@ def test_json_and_quiet_tell_the_files(filled: Organ, out: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [("30k", 5), ("30000", 5), ("30 kB", 5), ("1M", 1), ("1G", 1), ("1b", 10)])
-def test_the_size_of_shards_is_written_as_people_do(size: str, count: int, filled: Organ, out: Path) -> None:
+def test_the_size_of_shards_is_written_as_people_do(size: str, count: int, filled: OrganCommand, out: Path) -> None:
     filled.done("assemble", "little", "-o", out / "a.gguf", "--shards", size)
     assert len(list(out.iterdir())) == count
 
 
 @pytest.mark.parametrize("size", ["", "k", "-1k", "1.5G", "0", "1e9", "1 2", "1kk", "9" * 20, "١k"])
-def test_what_is_no_size_is_wrong_usage(size: str, filled: Organ, out: Path) -> None:
+def test_what_is_no_size_is_wrong_usage(size: str, filled: OrganCommand, out: Path) -> None:
     ended = filled("assemble", "little", "-o", out / "a.gguf", "--shards", size)
     assert ended.status == (2 if size else 0), "an empty SIZE is none"
     assert len(list(out.iterdir())) == (0 if size else 1)
 
 
-def test_a_folder_that_is_not_there_and_one_in_the_way_are_named(filled: Organ, out: Path) -> None:
+def test_a_folder_that_is_not_there_and_one_in_the_way_are_named(filled: OrganCommand, out: Path) -> None:
     ended = filled("assemble", "little", "-o", out / "nowhere" / "a.gguf")
     assert (ended.status, ended.err) == (1, f"organ: {out / 'nowhere'}: no such folder; a file's name ends in .gguf\n")
     (out / "little.gguf").mkdir()
@@ -109,9 +109,9 @@ def corrupt_one(registry: LocalRegistry) -> None:
 
 
 def test_a_corrupt_organ_leaves_the_old_file_and_says_what_helps(
-    organ: Organ, registry: LocalRegistry, out: Path, tmp_path: Path
+    organ: OrganCommand, registry: LocalRegistry, out: Path, tmp_path: Path
 ) -> None:
-    data = file_bytes([], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
+    data = file_bytes([], [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
     (tmp_path / "large.gguf").write_bytes(data)
     organ.done("ingest", tmp_path / "large.gguf")
     (out / "a.gguf").write_bytes(b"the old file")
@@ -131,15 +131,15 @@ def test_a_corrupt_organ_leaves_the_old_file_and_says_what_helps(
     assert (out / "a.gguf").read_bytes() == data
 
 
-def test_an_output_name_that_is_no_utf_8_is_written_and_told_to_the_byte(filled: Organ, out: Path) -> None:
+def test_an_output_name_that_is_no_utf_8_is_written_and_told_to_the_byte(filled: OrganCommand, out: Path) -> None:
     target = out / "\udcff.gguf"
     ended = filled.done("assemble", "little", "-o", target, "-q")
-    assert target.read_bytes() == little_model()
+    assert target.read_bytes() == small_model()
     assert ended.out == f"{target}\n"
     assert "\\udcff.gguf" in filled.done("assemble", "little", "-o", target, "--force").out
 
 
-def test_the_folder_for_several_files_is_made_if_its_parent_is_there(filled: Organ, out: Path) -> None:
+def test_the_folder_for_several_files_is_made_if_its_parent_is_there(filled: OrganCommand, out: Path) -> None:
     cut = ("assemble", "little", "--shards", "30k", "-o")
     assert "would be" in filled.done(*cut, out / "new", "--dry-run").out
     assert list(out.iterdir()) == []
@@ -161,9 +161,9 @@ def test_the_folder_for_several_files_is_made_if_its_parent_is_there(filled: Org
 
 
 def test_a_folder_that_was_made_for_nothing_is_gone_again(
-    organ: Organ, registry: LocalRegistry, out: Path, tmp_path: Path
+    organ: OrganCommand, registry: LocalRegistry, out: Path, tmp_path: Path
 ) -> None:
-    data = file_bytes([], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
+    data = file_bytes([], [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
     (tmp_path / "large.gguf").write_bytes(data)
     organ.done("ingest", tmp_path / "large.gguf")
     for path in registry.settings.blobs.glob("??/*"):
@@ -173,23 +173,23 @@ def test_a_folder_that_was_made_for_nothing_is_gone_again(
     assert list(out.iterdir()) == []
 
 
-def test_a_file_is_said_to_be_a_gguf_already(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_file_is_said_to_be_a_gguf_already(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     ended = organ("assemble", model, "-o", tmp_path / "x.gguf")
     assert (ended.status, ended.out) == (1, "")
     assert f"{model}: it is a GGUF file already" in ended.err
 
 
-def test_a_model_with_some_organs_is_assembled_into_its_base(organ: Organ, tmp_path: Path) -> None:
+def test_a_model_with_some_organs_is_assembled_into_its_base(organ: OrganCommand, tmp_path: Path) -> None:
     trained = [one for one in block_tensors(seed=1) if "ffn" in one[0].name]
     partial = file_bytes([*block_metadata("Part"), *parent_entries("Base")], trained)
     (tmp_path / "part.gguf").write_bytes(partial)
-    (tmp_path / "base.gguf").write_bytes(little_model("Base"))
+    (tmp_path / "base.gguf").write_bytes(small_model("Base"))
     organ.done("ingest", tmp_path / "part.gguf")
     refused = organ("assemble", "part", "-o", tmp_path / "out.gguf")
     assert refused.status == 5
     assert "its base, Base, is not in this registry" in refused.err
     organ.done("ingest", tmp_path / "base.gguf")
     organ.done("assemble", "part", "-o", tmp_path / "out.gguf", "--accept", "unrelated-lineage")
-    assert len((tmp_path / "out.gguf").read_bytes()) > len(little_model("Base"))
+    assert len((tmp_path / "out.gguf").read_bytes()) > len(small_model("Base"))
     organ.done("assemble", "part", "--partial", "-o", tmp_path / "same.gguf")
     assert (tmp_path / "same.gguf").read_bytes() == partial

@@ -6,40 +6,40 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
-from tests.related_models import kin_file, kin_tensors, parent_entries
-from tests.small_models import weights
+from tests.related_models import model_file, parent_entries, related_tensors
+from tests.small_models import weight_tensor
 
 FILES = {
-    "base": kin_file("Base", kin_tensors()),
-    "tuned": kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")),
-    "twin": kin_file("Twin", kin_tensors()),
-    "stranger": kin_file("Stranger", kin_tensors(seed=5)),
-    "quantised": kin_file("Base", kin_tensors(dtype="Q8_0")),
-    "other": kin_file("Other", [weights("blk.0.attn_q.weight", (32, 64))]),
+    "base": model_file("Base", related_tensors()),
+    "tuned": model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base")),
+    "twin": model_file("Twin", related_tensors()),
+    "stranger": model_file("Stranger", related_tensors(seed=5)),
+    "quantised": model_file("Base", related_tensors(dtype="Q8_0")),
+    "other": model_file("Other", [weight_tensor("blk.0.attn_q.weight", (32, 64))]),
     "adapter": file_bytes(
         [text("general.architecture", "llama"), text("general.type", "adapter"), text("general.name", "Adapter")],
-        [weights("blk.0.attn_q.weight.lora_a", (64, 8)), weights("blk.0.attn_q.weight.lora_b", (8, 64))],
+        [weight_tensor("blk.0.attn_q.weight.lora_a", (64, 8)), weight_tensor("blk.0.attn_q.weight.lora_b", (8, 64))],
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def kin(tmp_path_factory: pytest.TempPathFactory) -> Organ:
+def kin(tmp_path_factory: pytest.TempPathFactory) -> OrganCommand:
     """The command with a registry that holds a little family. Tests that add to it bring their own."""
     folder = tmp_path_factory.mktemp("kin")
-    return filled_with(Organ(folder / "home"), folder, FILES)
+    return filled_with(OrganCommand(folder / "home"), folder, FILES)
 
 
-def filled_with(organ: Organ, folder: Path, files: dict[str, bytes]) -> Organ:
+def filled_with(organ: OrganCommand, folder: Path, files: dict[str, bytes]) -> OrganCommand:
     for name, data in files.items():
         (folder / f"{name}.gguf").write_bytes(data)
     organ.done("ingest", *(folder / f"{name}.gguf" for name in files))
     return organ
 
 
-def test_two_models_side_by_side_with_a_sentence_to_every_table(kin: Organ) -> None:
+def test_two_models_side_by_side_with_a_sentence_to_every_table(kin: OrganCommand) -> None:
     lines = kin.done("compare", "base", "tuned").lines
     assert lines[0] == "Almost identical, like a model and its light fine-tune, or two fine-tunes of one model."
     assert lines[1].startswith("Likeness: 0.99")
@@ -51,7 +51,7 @@ def test_two_models_side_by_side_with_a_sentence_to_every_table(kin: Organ) -> N
     assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "compared"]
 
 
-def test_everything_is_in_the_json(kin: Organ) -> None:
+def test_everything_is_in_the_json(kin: OrganCommand) -> None:
     values = kin.done("compare", "base", "tuned", "--json").values
     assert (values["first"], values["second"]) == ("local/base@1", "local/tuned@1")
     assert values["kinship"] == "close"
@@ -74,13 +74,13 @@ def test_everything_is_in_the_json(kin: Organ) -> None:
     assert scores == sorted(scores)
 
 
-def test_one_model_twice_is_one_sentence(kin: Organ) -> None:
+def test_one_model_twice_is_one_sentence(kin: OrganCommand) -> None:
     assert kin.done("compare", "base", "local/base@1").out == (
         "local/base@1 and local/base@1 are the same model to the last byte: there is nothing to compare.\n"
     )
 
 
-def test_models_with_nothing_in_common_are_one_sentence(kin: Organ) -> None:
+def test_models_with_nothing_in_common_are_one_sentence(kin: OrganCommand) -> None:
     assert kin.done("compare", "base", "other").out == (
         "local/base@1 and local/other@1 cannot be compared: no matrix that can be read has the same place and "
         "shape in both.\n"
@@ -98,32 +98,32 @@ def test_models_with_nothing_in_common_are_one_sentence(kin: Organ) -> None:
         ("stranger", "Not related, "),
     ],
 )
-def test_the_first_line_says_what_the_numbers_mean(second: str, beginning: str, kin: Organ) -> None:
+def test_the_first_line_says_what_the_numbers_mean(second: str, beginning: str, kin: OrganCommand) -> None:
     assert kin.done("compare", "base", second).out.startswith(beginning)
 
 
-def test_identical_organs_are_not_listed_as_changed(kin: Organ) -> None:
+def test_identical_organs_are_not_listed_as_changed(kin: OrganCommand) -> None:
     out = kin.done("compare", "base", "twin").out
     assert "Changed most" not in out
     assert "Same to the last byte: 10 of 10 organs" in out
 
 
-def test_that_most_organs_are_the_same_is_said_first(organ: Organ, tmp_path: Path) -> None:
-    strange = kin_tensors(seed=5)
-    edited = [strange[0], *kin_tensors()[1:]]
-    filled_with(organ, tmp_path, {"base": FILES["base"], "edited": kin_file("Edited", edited)})
+def test_that_most_organs_are_the_same_is_said_first(organ: OrganCommand, tmp_path: Path) -> None:
+    strange = related_tensors(seed=5)
+    edited = [strange[0], *related_tensors()[1:]]
+    filled_with(organ, tmp_path, {"base": FILES["base"], "edited": model_file("Edited", edited)})
     lines = organ.done("compare", "base", "edited").lines
     assert "Same to the last byte" not in "".join(lines), "once is enough"
     assert lines[0].startswith("9 of 10 organs are the same to the last byte. Related, but far apart: ")
 
 
-def test_strangers_have_no_table_of_changes(kin: Organ) -> None:
+def test_strangers_have_no_table_of_changes(kin: OrganCommand) -> None:
     out = kin.done("compare", "base", "stranger").out
     assert "By block: the mean over the block's matrices.\n" in out
     assert "changed" not in out.lower()
 
 
-def test_an_adapter_is_not_compared_and_that_is_one_sentence(kin: Organ) -> None:
+def test_an_adapter_is_not_compared_and_that_is_one_sentence(kin: OrganCommand) -> None:
     ended = kin.done("compare", "adapter", "base")
     assert (
         ended.out
@@ -138,7 +138,7 @@ def test_an_adapter_is_not_compared_and_that_is_one_sentence(kin: Organ) -> None
     )
 
 
-def test_what_the_headers_say_otherwise_is_a_table(kin: Organ) -> None:
+def test_what_the_headers_say_otherwise_is_a_table(kin: OrganCommand) -> None:
     lines = kin.done("compare", "base", "quantised").lines
     table = lines[lines.index("Other differences.") + 1 :]
     assert [line.split()[0] for line in table] == ["property", "dtypes"]
@@ -148,9 +148,9 @@ def test_what_the_headers_say_otherwise_is_a_table(kin: Organ) -> None:
     assert differs == [{"what": "dtypes", "first": "7 F16, 3 F32", "second": "7 Q8_0, 3 F32"}]
 
 
-def test_what_only_one_has_is_named(organ: Organ, tmp_path: Path) -> None:
-    longer = [*kin_tensors(alike=0.995), weights("output.weight", (64, 96))]
-    filled_with(organ, tmp_path, {"base": FILES["base"], "longer": kin_file("Longer", longer)})
+def test_what_only_one_has_is_named(organ: OrganCommand, tmp_path: Path) -> None:
+    longer = [*related_tensors(correlation=0.995), weight_tensor("output.weight", (64, 96))]
+    filled_with(organ, tmp_path, {"base": FILES["base"], "longer": model_file("Longer", longer)})
     out = organ.done("compare", "base", "longer").out
     assert "over 7 of 7 and 8 matrices" in out
     assert "0 of 10 and 11 organs" in out
@@ -158,13 +158,13 @@ def test_what_only_one_has_is_named(organ: Organ, tmp_path: Path) -> None:
     assert "Only in local/base@1" not in out
 
 
-def test_a_model_that_is_not_registered_is_an_error_of_one_line(kin: Organ) -> None:
+def test_a_model_that_is_not_registered_is_an_error_of_one_line(kin: OrganCommand) -> None:
     ended = kin("compare", "base", "nobody")
     assert (ended.status, ended.out) == (3, "")
     assert ended.err.startswith("organ: no model is registered as local/nobody")
 
 
-def test_show_prints_the_lineage_and_the_findings(kin: Organ) -> None:
+def test_show_prints_the_lineage_and_the_findings(kin: OrganCommand) -> None:
     lines = [line.split() for line in kin.done("show", "tuned").lines]
     assert ["role", "model", "relation", "evidence", "likeness", "matrices"] in lines
     parents = [line for line in lines if line[:1] == ["parent"]]
@@ -174,8 +174,8 @@ def test_show_prints_the_lineage_and_the_findings(kin: Organ) -> None:
     assert "info: It declares no parent, and no registered model has similar weights at the same places." in out
 
 
-def test_a_declared_name_cannot_command_the_terminal(organ: Organ, tmp_path: Path) -> None:
-    hostile = kin_file("Hostile", kin_tensors(), parent_entries("\x1b[31mred\u202e"))
+def test_a_declared_name_cannot_command_the_terminal(organ: OrganCommand, tmp_path: Path) -> None:
+    hostile = model_file("Hostile", related_tensors(), parent_entries("\x1b[31mred\u202e"))
     out = filled_with(organ, tmp_path, {"hostile": hostile}).done("show", "hostile").out
     assert "\x1b" not in out
     assert "\u202e" not in out

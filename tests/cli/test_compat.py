@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
-from tests.related_models import kin_file
+from tests.related_models import model_file
 from tests.small_models import block_tensors
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 
 
 @pytest.fixture
-def organ(composer: Organ) -> Organ:
+def organ(composer: OrganCommand) -> OrganCommand:
     return composer
 
 
-def test_a_relative_fits_in_every_type_and_is_said_to_be_related(organ: Organ) -> None:
+def test_a_relative_fits_in_every_type_and_is_said_to_be_related(organ: OrganCommand) -> None:
     ended = organ.done("compat", "base", "tuned")
     rows = [line.split() for line in ended.lines]
     assert rows[1:5] == [["skeleton", "2", "2"], ["organ", "4", "4"], ["embed", "1", "1"], ["norm", "3", "3"]]
@@ -27,7 +27,7 @@ def test_a_relative_fits_in_every_type_and_is_said_to_be_related(organ: Organ) -
     assert organ.done("compat", "base", "tuned", "-q").lines == ["skeleton", "organ", "embed", "norm"]
 
 
-def test_a_stranger_fits_and_is_warned_of(organ: Organ) -> None:
+def test_a_stranger_fits_and_is_warned_of(organ: OrganCommand) -> None:
     values = organ.done("compat", "base", "stranger", "--json").values
     assert (values["base"], values["donor"]) == ("local/base@1", "local/stranger@1")
     (of_organs,) = [one for one in values["types"] if one["type"] == "organ"]
@@ -36,7 +36,7 @@ def test_a_stranger_fits_and_is_warned_of(organ: Organ) -> None:
 
 
 def test_files_and_folders_are_compared_as_registered_models_are(
-    organ: Organ, parents: Parents, tmp_path: Path
+    organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
     of_names = organ.done("compat", "base", "tuned", "--json").values
     organ.done("extract", parents.tuned, "-o", tmp_path / "tuned")
@@ -48,8 +48,8 @@ def test_files_and_folders_are_compared_as_registered_models_are(
     assert "local/base@1" in mixed
 
 
-def test_what_does_not_fit_says_why(organ: Organ, tmp_path: Path) -> None:
-    (tmp_path / "wide.gguf").write_bytes(kin_file("Wide", block_tensors(width=96)))
+def test_what_does_not_fit_says_why(organ: OrganCommand, tmp_path: Path) -> None:
+    (tmp_path / "wide.gguf").write_bytes(model_file("Wide", block_tensors(width=96)))
     ended = organ.done("compat", "base", tmp_path / "wide.gguf")
     assert ["organ", "0", "4", "width-differs"] in [line.split() for line in ended.lines]
     assert "refuse width-differs: " in ended.out
@@ -57,9 +57,9 @@ def test_what_does_not_fit_says_why(organ: Organ, tmp_path: Path) -> None:
 
 
 def test_without_a_donor_the_models_that_fit_are_listed_newest_first(
-    organ: Organ, parents: Parents, tmp_path: Path
+    organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
-    (tmp_path / "wide.gguf").write_bytes(kin_file("Wide", block_tensors(width=96)))
+    (tmp_path / "wide.gguf").write_bytes(model_file("Wide", block_tensors(width=96)))
     organ.done("ingest", tmp_path / "wide.gguf")
     organ.done("compose", parents.graft(), "--name", "acme/mixed")
     names = ["acme/mixed@1", "local/tuned@1", "local/stranger@1"]
@@ -74,14 +74,14 @@ def test_without_a_donor_the_models_that_fit_are_listed_newest_first(
     assert organ.done("compat", "wide").err == "No registered model fits into local/wide@1.\n"
 
 
-def test_a_name_that_is_not_registered_ends_with_3(organ: Organ) -> None:
+def test_a_name_that_is_not_registered_ends_with_3(organ: OrganCommand) -> None:
     for arguments in (("nobody",), ("base", "nobody"), ("base", "missing.gguf")):
         ended = organ("compat", *arguments)
         assert (ended.status, ended.out) == (1 if "missing.gguf" in arguments else 3, "")
         assert ended.err.startswith("organ: ")
 
 
-def test_an_adapter_fits_as_a_whole_or_not(organ: Organ) -> None:
+def test_an_adapter_fits_as_a_whole_or_not(organ: OrganCommand) -> None:
     base, adapter = (ZOO / f"Zoo-{name}.gguf" for name in ("A-2M-v1.0-F16", "A-2M-Code-LoRA-v1.0-F32"))
     values = organ.done("compat", base, adapter, "--json").values
     assert (values["types"], [one["severity"] for one in values["findings"]]) == ([], ["info"])
@@ -89,7 +89,7 @@ def test_an_adapter_fits_as_a_whole_or_not(organ: Organ) -> None:
     assert "refuse adapter-misfit: " in organ.done("compat", "base", adapter).out
 
 
-def test_every_line_of_likeness_says_of_which_type_it_is(organ: Organ) -> None:
+def test_every_line_of_likeness_says_of_which_type_it_is(organ: OrganCommand) -> None:
     findings = organ.done("compat", "base", "tuned", "--json").values["findings"]
     told = [one["field"] for one in findings if one["code"] == "related-lineage"]
     assert told == ["skeleton", "organ", "embed"]

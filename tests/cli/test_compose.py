@@ -13,17 +13,19 @@ from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
-from tests.small_models import little_model, row_counts
+from tests.small_models import row_counts, small_model
 
 
 @pytest.fixture
-def organ(composer: Organ) -> Organ:
+def organ(composer: OrganCommand) -> OrganCommand:
     return composer
 
 
-def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(organ: Organ, parents: Parents, out: Path) -> None:
+def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(
+    organ: OrganCommand, parents: Parents, out: Path
+) -> None:
     ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--name", "acme/mixed")
     lines = ended.lines
     assert lines[0] == "local/base@1 with local/tuned@1; licenses: apache-2.0"
@@ -37,7 +39,7 @@ def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(organ: Organ, par
     assert (out / "again.gguf").read_bytes() == (out / "c.gguf").read_bytes()
 
 
-def test_a_dry_run_makes_nothing(organ: Organ, parents: Parents, out: Path, kept: LocalRegistry) -> None:
+def test_a_dry_run_makes_nothing(organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry) -> None:
     before = row_counts(kept)
     options = ("--lock", out / "lock", "--write-recipe", out / "recipe")
     ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--dry-run", *options)
@@ -46,7 +48,7 @@ def test_a_dry_run_makes_nothing(organ: Organ, parents: Parents, out: Path, kept
     assert (list(out.iterdir()), row_counts(kept)) == ([], before)
 
 
-def test_without_an_output_it_is_only_registered(organ: Organ, parents: Parents, tmp_path: Path) -> None:
+def test_without_an_output_it_is_only_registered(organ: OrganCommand, parents: Parents, tmp_path: Path) -> None:
     before = sorted(tmp_path.glob("*"))
     assert organ.done("compose", parents.graft(), "-q").lines == ["local/Base-Chimera-v1.0-F16@1"]
     again = organ.done("compose", parents.graft())
@@ -54,7 +56,7 @@ def test_without_an_output_it_is_only_registered(organ: Organ, parents: Parents,
     assert sorted(tmp_path.glob("*")) == before
 
 
-def test_json_is_the_plan_and_what_was_made(organ: Organ, parents: Parents, out: Path) -> None:
+def test_json_is_the_plan_and_what_was_made(organ: OrganCommand, parents: Parents, out: Path) -> None:
     values = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values
     assert values["can_be_made"] is True
     assert [part["name"] for part in values["plan"]["parts"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
@@ -67,7 +69,7 @@ def test_json_is_the_plan_and_what_was_made(organ: Organ, parents: Parents, out:
 
 
 def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts_it_does(
-    organ: Organ, parents: Parents, out: Path
+    organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     arguments = ("compose", parents.graft("stranger"), "-o", out / "c.gguf")
     ended = organ(*arguments)
@@ -83,7 +85,7 @@ def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts
 
 
 def test_every_warning_accepted_at_once_stands_in_the_recipe_that_is_kept(
-    organ: Organ, parents: Parents, out: Path
+    organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     options = ("-y", "--write-recipe", out / "kept.yaml", "--name", "acme/odd", "-q")
     assert organ.done("compose", parents.graft("stranger"), *options).lines == ["acme/odd@1"]
@@ -95,7 +97,7 @@ def test_every_warning_accepted_at_once_stands_in_the_recipe_that_is_kept(
 
 
 @pytest.mark.parametrize("form", [[], ["-q"], ["--json"]])
-def test_a_refusal_tells_all_findings_and_ends_with_5(form: list[str], organ: Organ, parents: Parents) -> None:
+def test_a_refusal_tells_all_findings_and_ends_with_5(form: list[str], organ: OrganCommand, parents: Parents) -> None:
     text = "base: base\ngrafts:\n  - {from: nobody}\n  - {from: base}\n  - {from: tuned, blocks: 9}\n"
     ended = organ("compose", parents.recipe(text), *form)
     assert ended.status == 5
@@ -111,7 +113,7 @@ def test_a_refusal_tells_all_findings_and_ends_with_5(form: list[str], organ: Or
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_what_is_wrong_with_the_text_of_a_recipe_is_told_at_once(
-    form: list[str], organ: Organ, parents: Parents
+    form: list[str], organ: OrganCommand, parents: Parents
 ) -> None:
     ended = organ("compose", parents.recipe("bases: a\ngrafts: [{typ: x}]\n"), *form)
     assert ended.status == 1
@@ -121,33 +123,35 @@ def test_what_is_wrong_with_the_text_of_a_recipe_is_told_at_once(
     assert bool(ended.out) == bool(form)
 
 
-def test_a_code_that_no_warning_has_is_refused_with_the_one_that_was_meant(organ: Organ, parents: Parents) -> None:
+def test_a_code_that_no_warning_has_is_refused_with_the_one_that_was_meant(
+    organ: OrganCommand, parents: Parents
+) -> None:
     ended = organ("compose", parents.graft(), "--accept", "unrelated-linage")
     assert ended.status == 1
     assert "is not the code of a warning; did you mean unrelated-lineage?" in ended.err
 
 
 def test_everything_that_is_missing_is_named_at_once_and_an_empty_registry_says_what_to_do(
-    organ: Organ, parents: Parents, tmp_path: Path
+    organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
     text = "base: zz1\ngrafts: [{from: zz2}, {from: base}, {from: zz2, blocks: 0}]\nadapters: [{from: zz3}]\n"
     error, hint = organ("compose", parents.recipe(text)).err.splitlines()
     for name in ("zz1", "zz2", "zz3"):
         assert error.count(f"no model is registered as local/{name}") == 1
     assert hint.strip() == "try: organ models"
-    empty = Organ(tmp_path / "empty")
+    empty = OrganCommand(tmp_path / "empty")
     for arguments in (("compose", parents.recipe(text)), ("show", "zz1")):
         assert empty(*arguments).err.splitlines()[1].strip() == "nothing is registered yet; try: organ ingest FILE.gguf"
 
 
 def test_computed_organs_are_told_with_theta_after_and_folded_where_they_are_many(
-    organ: Organ, parents: Parents, tmp_path: Path
+    organ: OrganCommand, parents: Parents, tmp_path: Path
 ) -> None:
     lines = organ.done("compose", parents.graft(more="purify: {method: fractal, blocks: 1}\n")).lines
     heading, *rows = [line.split() for line in lines[-3:]]
     assert heading == ["block", "slot", "dtype", "θ", "before", "θ"]
     assert [row[:2] for row in rows] == [["1", "ffn_up"], ["1", "ffn_down"]]
-    (tmp_path / "deep.gguf").write_bytes(little_model("deep", blocks=8))
+    (tmp_path / "deep.gguf").write_bytes(small_model("deep", blocks=8))
     organ.done("ingest", tmp_path / "deep.gguf")
     lines = organ.done(
         "compose", parents.recipe("base: deep\npurify: {method: fractal}\naccept: [likely-degraded]\n")
@@ -157,13 +161,13 @@ def test_computed_organs_are_told_with_theta_after_and_folded_where_they_are_man
     assert all("°" in cell for cell in folded[1][3:])
 
 
-def test_a_recipe_comes_from_stdin(organ: Organ, parents: Parents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_comes_from_stdin(organ: OrganCommand, parents: Parents, monkeypatch: pytest.MonkeyPatch) -> None:
     given = io.TextIOWrapper(io.BytesIO(parents.graft().read_bytes()))
     monkeypatch.setattr("sys.stdin", given)
     assert organ.done("compose", "-", "-q").lines == ["local/Base-Chimera-v1.0-F16@1"]
 
 
-def test_what_is_no_recipe_is_one_line(organ: Organ, parents: Parents, tmp_path: Path) -> None:
+def test_what_is_no_recipe_is_one_line(organ: OrganCommand, parents: Parents, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     with (tmp_path / "huge").open("wb") as file:
@@ -182,7 +186,7 @@ def test_what_is_no_recipe_is_one_line(organ: Organ, parents: Parents, tmp_path:
 
 
 def test_what_is_in_the_way_is_told_before_anything_is_made(
-    organ: Organ, parents: Parents, out: Path, kept: LocalRegistry
+    organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     (out / "mine").write_bytes(b"mine")
     before = row_counts(kept)
@@ -199,7 +203,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_made(
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_made(
-    organ: Organ, parents: Parents, out: Path, kept: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+    organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = row_counts(kept)
     monkeypatch.setattr(Files, "free_bytes", lambda _self, path: 1000 if path == out else 1 << 40)
@@ -211,7 +215,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_made(
 
 
 def test_ctrl_c_leaves_no_file_and_no_chimera(
-    organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
+    organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Files.rename
 
@@ -228,7 +232,7 @@ def test_ctrl_c_leaves_no_file_and_no_chimera(
 
 
 def test_a_lock_gives_its_file_again_and_registers_nothing(
-    organ: Organ, parents: Parents, out: Path, kept: LocalRegistry
+    organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     recipe = parents.graft(more="purify: {method: fractal, slot: attn_q, blocks: 0}\n")
     made = organ.done("compose", recipe, "-o", out / "c.gguf", "--lock", out / "c.lock", "--json").values["made"]
@@ -244,10 +248,10 @@ def test_a_lock_gives_its_file_again_and_registers_nothing(
 
 
 def test_a_lock_whose_organs_are_elsewhere_tells_what_is_missing(
-    organ: Organ, parents: Parents, out: Path, tmp_path: Path
+    organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
     organ.done("compose", parents.graft(), "--lock", out / "c.lock")
-    other = Organ(tmp_path / "elsewhere")
+    other = OrganCommand(tmp_path / "elsewhere")
     ended = other("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
     assert ended.status == 5
     assert "no model in this registry has the header" in ended.err
@@ -260,7 +264,7 @@ def test_a_lock_whose_organs_are_elsewhere_tells_what_is_missing(
     other.done("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
 
 
-def test_what_is_no_sound_lock_is_refused(organ: Organ, parents: Parents, out: Path) -> None:
+def test_what_is_no_sound_lock_is_refused(organ: OrganCommand, parents: Parents, out: Path) -> None:
     organ.done("compose", parents.graft(), "--lock", out / "c.lock")
     sound = json.loads((out / "c.lock").read_text())
 
@@ -287,14 +291,14 @@ def test_what_is_no_sound_lock_is_refused(organ: Organ, parents: Parents, out: P
     "arguments",
     [(), ("--from-lock", "a"), ("recipe", "--from-lock", "a", "-o", "b"), ("--from-lock", "a", "-o", "b", "-y")],
 )
-def test_wrong_usage_ends_with_2(arguments: tuple[str, ...], organ: Organ) -> None:
+def test_wrong_usage_ends_with_2(arguments: tuple[str, ...], organ: OrganCommand) -> None:
     ended = organ("compose", *arguments)
     assert (ended.status, ended.out) == (2, "")
 
 
-def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: Organ, tmp_path: Path) -> None:
+def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: OrganCommand, tmp_path: Path) -> None:
     for name, seed in (("deep", 0), ("other", 1)):
-        (tmp_path / f"{name}.gguf").write_bytes(little_model(name, blocks=11, seed=seed))
+        (tmp_path / f"{name}.gguf").write_bytes(small_model(name, blocks=11, seed=seed))
         organ.done("ingest", tmp_path / f"{name}.gguf")
     grafts = "[{from: other, blocks: 0-3}, {from: other, blocks: [4, 6-10]}]"
     (tmp_path / "r.yaml").write_text(
@@ -307,7 +311,7 @@ def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: Organ, 
     ]
 
 
-def test_a_chimera_is_shown_with_how_it_came_to_be(organ: Organ, parents: Parents) -> None:
+def test_a_chimera_is_shown_with_how_it_came_to_be(organ: OrganCommand, parents: Parents) -> None:
     more = "purify: {method: spectral, keep: 0.8, slot: attn_q, blocks: 0}\n"
     made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
     out = organ.done("show", made["model"]).out
@@ -332,7 +336,7 @@ def test_a_chimera_is_shown_with_how_it_came_to_be(organ: Organ, parents: Parent
     assert organ.done("show", "base", "--json").values["chimera"] is None
 
 
-def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: Organ, parents: Parents, out: Path) -> None:
+def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: OrganCommand, parents: Parents, out: Path) -> None:
     values = organ.done("assemble", parents.graft(), "-o", out / "a.gguf", "--json").values
     (item,) = values["items"]
     assert (item["file"], item["proof"]) == (str(out / "a.gguf"), "new file")
@@ -355,10 +359,10 @@ def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: Organ, parents
 
 
 def test_a_chimera_that_comes_in_as_a_file_elsewhere_is_told_by_its_lock(
-    organ: Organ, parents: Parents, out: Path, tmp_path: Path
+    organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
     made = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values["made"]
-    other = Organ(tmp_path / "elsewhere")
+    other = OrganCommand(tmp_path / "elsewhere")
     note = f"note: it carries the lock sha256:{made['lock_id']} of a chimera"
     assert note in other.done("ingest", out / "c.gguf").err
     assert note in other.done("show", "c").lines

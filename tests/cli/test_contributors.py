@@ -14,8 +14,8 @@ from organs.registry.errors import BadToken
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
-from tests.cli.in_process import Organ
-from tests.client.served_registry import listening
+from tests.cli.in_process import OrganCommand
+from tests.client.served_registry import serve_application
 from tests.registry_templates import valid_account
 from tests.web.accounts import new_token
 
@@ -23,7 +23,7 @@ TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}\n")
 
 
 @pytest.fixture
-def token(organ: Organ) -> str:
+def token(organ: OrganCommand) -> str:
     """A token of Ada, who was added for it."""
     organ.done("contributor", "add", "ada", "--quota", "50G")
     return organ.done("token", "create", "ada", "--label", "laptop").out.strip()
@@ -36,7 +36,7 @@ def scopes(registry: LocalRegistry, token: str) -> set[str] | None:
 
 
 def test_a_contributor_is_added_listed_suspended_and_let_in_again(
-    organ: Organ, registry: LocalRegistry, token: str
+    organ: OrganCommand, registry: LocalRegistry, token: str
 ) -> None:
     assert organ.done("contributor", "list", "-q").lines == ["ada", "local"]
     ada = organ.done("contributor", "list", "--json").values["items"][0]
@@ -49,7 +49,7 @@ def test_a_contributor_is_added_listed_suspended_and_let_in_again(
     assert organ.done("contributor", "list", "--json").values["items"][0]["has_own_quota"] is False
 
 
-def test_a_token_is_printed_once_and_alone(organ: Organ, registry: LocalRegistry, token: str) -> None:
+def test_a_token_is_printed_once_and_alone(organ: OrganCommand, registry: LocalRegistry, token: str) -> None:
     made = organ.done("token", "create", "ada", "--scope", "read", "--scope", "upload", "--forever")
     assert TOKEN.fullmatch(made.out)
     assert "not shown again" in made.err
@@ -64,7 +64,7 @@ def test_a_token_is_printed_once_and_alone(organ: Organ, registry: LocalRegistry
     assert scopes(registry, token) is None
 
 
-def test_whoever_works_at_the_machine_has_no_quota(organ: Organ, token: str) -> None:
+def test_whoever_works_at_the_machine_has_no_quota(organ: OrganCommand, token: str) -> None:
     ada, local = organ.done("contributor", "list").lines[1:]
     assert "50.0 GB" in ada
     assert local.split()[-2] == "none"
@@ -93,7 +93,7 @@ def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_told_with_what_to_do(
-    arguments: tuple[object, ...], status: int, said: str, organ: Organ, token: str
+    arguments: tuple[object, ...], status: int, said: str, organ: OrganCommand, token: str
 ) -> None:
     ended = organ(*arguments)
     assert (ended.status, ended.out) == (status, "")
@@ -101,17 +101,17 @@ def test_what_makes_no_sense_is_told_with_what_to_do(
 
 
 @pytest.fixture
-def elsewhere(registry: LocalRegistry) -> Iterator[str]:
+def remote_url(registry: LocalRegistry) -> Iterator[str]:
     """The address of a server of the registry."""
-    with listening(create_app(registry)) as address:
+    with serve_application(create_app(registry)) as address:
         yield address
 
 
 def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
-    organ: Organ, registry: LocalRegistry, token: str, elsewhere: str
+    organ: OrganCommand, registry: LocalRegistry, token: str, remote_url: str
 ) -> None:
     manager = new_token(registry, "ada", "upload", "tokens", days=5)
-    there = {"ORGAN_TOKEN": manager, "ORGAN_REGISTRY": elsewhere}
+    there = {"ORGAN_TOKEN": manager, "ORGAN_REGISTRY": remote_url}
     made = organ("token", "create", "--forever", environment=there)
     assert (made.status, bool(TOKEN.fullmatch(made.out))) == (0, True), made.err
     assert scopes(registry, made.out.strip()) == {"upload"}
@@ -133,7 +133,7 @@ def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
 
 
 def test_line_132_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
-    organ: Organ, registry: LocalRegistry, token: str, elsewhere: str
+    organ: OrganCommand, registry: LocalRegistry, token: str, remote_url: str
 ) -> None:
     reader = new_token(registry, "ada", "read")
     for own, arguments, said in (
@@ -143,25 +143,25 @@ def test_line_132_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
         (new_token(registry, "ada", "read", "tokens"), ("create", "--scope", "admin"), "does not have admin"),
         (new_token(registry, "ada", "read", "tokens"), ("revoke", token), "was not created by this token"),
     ):
-        ended = organ("token", *arguments, environment={"ORGAN_TOKEN": own, "ORGAN_REGISTRY": elsewhere})
+        ended = organ("token", *arguments, environment={"ORGAN_TOKEN": own, "ORGAN_REGISTRY": remote_url})
         assert (ended.status, ended.out) == (4, ""), arguments
         assert said in ended.err, arguments
     assert scopes(registry, token) == {"upload"}
-    there = {"ORGAN_TOKEN": reader, "ORGAN_REGISTRY": elsewhere}
+    there = {"ORGAN_TOKEN": reader, "ORGAN_REGISTRY": remote_url}
     assert organ("token", "revoke", reader, environment=there).status == 0
     assert scopes(registry, reader) is None
 
 
 def test_with_a_token_that_is_no_good_any_more_it_is_told_how_reading_goes_on(
-    organ: Organ, token: str, elsewhere: str, tmp_path: Path
+    organ: OrganCommand, token: str, remote_url: str, tmp_path: Path
 ) -> None:
     organ.done("token", "revoke", token)
-    there = {"ORGAN_REGISTRY": elsewhere, "XDG_CONFIG_HOME": str(tmp_path)}
+    there = {"ORGAN_REGISTRY": remote_url, "XDG_CONFIG_HOME": str(tmp_path)}
     told = organ("models", environment={**there, "ORGAN_TOKEN": token})
     assert "without ORGAN_TOKEN you can read" in told.err
-    keep_token(elsewhere, KeptToken(token), tmp_path / "organ-registry" / "tokens.json")
+    keep_token(remote_url, KeptToken(token), tmp_path / "organ-registry" / "tokens.json")
     told = organ("models", environment=there)
     assert told.status == 4
-    assert f"organ login URL, or organ login --forget {elsewhere} to read without an account" in told.err
-    assert organ("login", "--forget", elsewhere, environment=there).status == 0
+    assert f"organ login URL, or organ login --forget {remote_url} to read without an account" in told.err
+    assert organ("login", "--forget", remote_url, environment=there).status == 0
     assert organ("models", environment=there).status == 0

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from organs.registry.digest import digest_of
-from tests.cli.in_process import Organ
-from tests.small_models import little_model
+from tests.cli.in_process import OrganCommand
+from tests.small_models import small_model
 
 
-def test_a_file_is_taken_apart_without_a_registry(organ: Organ, model: Path, tmp_path: Path) -> None:
-    ended = Organ(tmp_path / "nowhere").done("extract", model, "-o", tmp_path / "out")
-    digest, size = digest_of(little_model()), model.stat().st_size / 1000
+def test_a_file_is_taken_apart_without_a_registry(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+    ended = OrganCommand(tmp_path / "nowhere").done("extract", model, "-o", tmp_path / "out")
+    digest, size = digest_of(small_model()), model.stat().st_size / 1000
     assert ended.lines == [
         f"{tmp_path / 'out'}: 10 tensors, {size:.1f} kB",
         f"  little.gguf: {size:.1f} kB, sha256:{digest}",
@@ -22,14 +22,14 @@ def test_a_file_is_taken_apart_without_a_registry(organ: Organ, model: Path, tmp
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_registered_model_is_taken_apart(filled: Organ, tmp_path: Path) -> None:
+def test_a_registered_model_is_taken_apart(filled: OrganCommand, tmp_path: Path) -> None:
     for number, name in enumerate(("little", "local/little", "local/little@1")):
         assert filled.done("extract", name, "-o", tmp_path / f"out{number}").out.startswith(
             f"{tmp_path}/out{number}: 10"
         )
 
 
-def test_json_and_quiet_tell_the_folder(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_json_and_quiet_tell_the_folder(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     size = model.stat().st_size
     assert organ.done("extract", model, "-o", tmp_path / "a", "--json").values == {
         "items": [
@@ -37,7 +37,7 @@ def test_json_and_quiet_tell_the_folder(organ: Organ, model: Path, tmp_path: Pat
                 "directory": str(tmp_path / "a"),
                 "tensors": 10,
                 "size_bytes": size,
-                "files": [{"name": "little.gguf", "size_bytes": size, "sha256": digest_of(little_model())}],
+                "files": [{"name": "little.gguf", "size_bytes": size, "sha256": digest_of(small_model())}],
             }
         ],
         "next": None,
@@ -45,7 +45,7 @@ def test_json_and_quiet_tell_the_folder(organ: Organ, model: Path, tmp_path: Pat
     assert organ.done("extract", model, "-o", tmp_path / "b", "-q").out == f"{tmp_path / 'b'}\n"
 
 
-def test_a_folder_that_is_there_is_not_replaced_unless_forced(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_there_is_not_replaced_unless_forced(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     organ.done("extract", model, "-o", tmp_path / "out")
     (tmp_path / "out" / "norm" / "mark").write_text("old")
     ended = organ("extract", model, "-o", tmp_path / "out")
@@ -55,7 +55,9 @@ def test_a_folder_that_is_there_is_not_replaced_unless_forced(organ: Organ, mode
     assert not (tmp_path / "out" / "norm" / "mark").exists()
 
 
-def test_a_folder_with_other_things_is_not_even_replaced_by_force(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_things_is_not_even_replaced_by_force(
+    organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
     ended = organ("extract", model, "-o", tmp_path, "--force")
     assert (ended.status, ended.out) == (1, "")
     assert "a folder with other content" in ended.err
@@ -63,7 +65,7 @@ def test_a_folder_with_other_things_is_not_even_replaced_by_force(organ: Organ, 
 
 
 def test_the_folder_that_we_are_in_can_be_meant(
-    organ: Organ, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    organ: OrganCommand, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "here"
     here.mkdir()
@@ -71,7 +73,7 @@ def test_the_folder_that_we_are_in_can_be_meant(
     organ.done("extract", model, "-o", "out/")
     monkeypatch.chdir(here / "out")
     organ.done("assemble", ".", "-o", tmp_path / "back.gguf")
-    assert (tmp_path / "back.gguf").read_bytes() == little_model()
+    assert (tmp_path / "back.gguf").read_bytes() == small_model()
     assert organ.done("ingest", "-q", ".").out == "local/out@1\n"
 
 
@@ -85,7 +87,7 @@ def test_the_folder_that_we_are_in_can_be_meant(
     ],
 )
 def test_what_cannot_be_taken_apart_is_said_in_a_line(
-    what: str, said: str, organ: Organ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, said: str, organ: OrganCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.gguf").write_bytes(b"rubbish")
@@ -95,7 +97,7 @@ def test_what_cannot_be_taken_apart_is_said_in_a_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_is_not_taken_for_an_unknown_model(filled: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_folder_is_not_taken_for_an_unknown_model(filled: OrganCommand, model: Path, tmp_path: Path) -> None:
     filled.done("extract", model, "-o", tmp_path / "taken")
     (tmp_path / "other").mkdir()
     for name, said in (
@@ -109,7 +111,7 @@ def test_a_folder_is_not_taken_for_an_unknown_model(filled: Organ, model: Path, 
 
 
 def test_a_model_is_meant_also_when_a_folder_is_called_like_it(
-    filled: Organ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: OrganCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     filled.done("extract", "little", "-o", "little")
@@ -117,14 +119,14 @@ def test_a_model_is_meant_also_when_a_folder_is_called_like_it(
     assert (tmp_path / "again" / "manifest.json").is_file()
 
 
-def test_a_pattern_of_several_models_is_wrong_usage(organ: Organ, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "other.gguf").write_bytes(little_model(seed=1))
+def test_a_pattern_of_several_models_is_wrong_usage(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.gguf").write_bytes(small_model(seed=1))
     ended = organ("extract", str(tmp_path / "*.gguf"), "-o", tmp_path / "out")
     assert ended.status == 2
     assert "one model at a time" in ended.err
 
 
-def test_shards_and_merge_are_for_registered_models(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_shards_and_merge_are_for_registered_models(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     organ.done("extract", model, "-o", tmp_path / "out")
     for option in (["--merge"], ["--shards", "1G"]):
         ended = organ("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", *option)
@@ -132,7 +134,7 @@ def test_shards_and_merge_are_for_registered_models(organ: Organ, model: Path, t
         assert "organ ingest DIR first" in ended.err
 
 
-def test_a_folder_is_assembled_like_a_model(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_folder_is_assembled_like_a_model(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     organ.done("extract", model, "-o", tmp_path / "out")
     ended = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", "--dry-run")
     assert ended.out.endswith("would be compared with the file that the folder was made from\n")
@@ -141,23 +143,23 @@ def test_a_folder_is_assembled_like_a_model(organ: Organ, model: Path, tmp_path:
     ended = organ("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf")
     assert (ended.status, (tmp_path / "x.gguf").read_bytes()) == (1, b"mine")
     (item,) = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", "--force", "--json").values["items"]
-    assert (item["proof"], item["sha256"]) == ("identical", digest_of(little_model()))
+    assert (item["proof"], item["sha256"]) == ("identical", digest_of(small_model()))
     into = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "out", "-q")
     assert into.out == f"{tmp_path / 'out' / 'little.gguf'}\n"
 
 
-def test_a_dry_run_of_an_ingest_looks_into_a_folder(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_dry_run_of_an_ingest_looks_into_a_folder(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     organ.done("extract", model, "-o", tmp_path / "out")
     ended = organ.done("ingest", "--dry-run", tmp_path / "out")
     assert ended.out.startswith(f"{tmp_path / 'out'}: would be local/out, 10 tensors, ")
 
 
 @pytest.mark.parametrize("option", [[], ["--json"], ["-q"]])
-def test_line_104_hostile_names_are_printed_harmless(option: list[str], organ: Organ, tmp_path: Path) -> None:
+def test_line_104_hostile_names_are_printed_harmless(option: list[str], organ: OrganCommand, tmp_path: Path) -> None:
     path = tmp_path / "\x1b[31m\u202e.gguf"
-    path.write_bytes(little_model())
+    path.write_bytes(small_model())
     ended = organ.done("extract", path, "-o", tmp_path / "a\x1b[2J", *option)
     assert "-q" in option or not set(ended.out) & set("\x1b\u202e")
     ended = organ.done("assemble", tmp_path / "a\x1b[2J", "-o", tmp_path / "b.gguf")
     assert not set(ended.out + ended.err) & set("\x1b\u202e")
-    assert (tmp_path / "b.gguf").read_bytes() == little_model()
+    assert (tmp_path / "b.gguf").read_bytes() == small_model()

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, tensor, text
-from tests.small_models import little_model, row_counts
+from tests.small_models import row_counts, small_model
 
 FIELDS = {"file", "model", "organs", "new", "error"}
 
 
-def test_a_model_is_taken_in_and_said_in_a_line(organ: Organ, model: Path) -> None:
+def test_a_model_is_taken_in_and_said_in_a_line(organ: OrganCommand, model: Path) -> None:
     ended = organ.done("ingest", model)
     (line,) = ended.lines
     assert line.startswith("local/little@1: 10 organs, ")
@@ -28,7 +28,7 @@ def test_a_model_is_taken_in_and_said_in_a_line(organ: Organ, model: Path) -> No
     assert ended.err == ""
 
 
-def test_files_of_a_folder_that_are_not_gguf_are_counted(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_files_of_a_folder_that_are_not_gguf_are_counted(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "downloaded"
     folder.mkdir()
     (folder / "UPPER.GGUF").write_bytes(model.read_bytes())
@@ -43,11 +43,11 @@ def test_files_of_a_folder_that_are_not_gguf_are_counted(organ: Organ, model: Pa
     assert organ.done("ingest", "-q", folder).err == ""
 
 
-def test_the_same_file_again_says_that_nothing_was_added(filled: Organ, model: Path) -> None:
+def test_the_same_file_again_says_that_nothing_was_added(filled: OrganCommand, model: Path) -> None:
     assert filled.done("ingest", model).out == "local/little@1: registered already, nothing added\n"
 
 
-def test_json_is_an_object_a_file_a_line_each(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_json_is_an_object_a_file_a_line_each(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"rubbish")
     ended = organ("ingest", "--json", tmp_path / "bad.gguf", model, model)
     assert ended.status == 1
@@ -61,14 +61,14 @@ def test_json_is_an_object_a_file_a_line_each(organ: Organ, model: Path, tmp_pat
     assert ended.err == ""
 
 
-def test_quiet_prints_names_alone(organ: Organ, model: Path) -> None:
+def test_quiet_prints_names_alone(organ: OrganCommand, model: Path) -> None:
     ended = organ.done("ingest", "-q", model)
     assert (ended.out, ended.err) == ("local/little@1\n", "")
 
 
-def test_a_bad_file_is_named_and_the_others_go_on(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_bad_file_is_named_and_the_others_go_on(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     (tmp_path / "a-bad.gguf").write_bytes(b"GGUF")
-    (tmp_path / "z-other.gguf").write_bytes(little_model(seed=1))
+    (tmp_path / "z-other.gguf").write_bytes(small_model(seed=1))
     ended = organ("ingest", tmp_path)
     assert ended.status == 1
     assert [line.partition(":")[0] for line in ended.lines] == ["local/little@1", "local/z-other@1"]
@@ -76,15 +76,15 @@ def test_a_bad_file_is_named_and_the_others_go_on(organ: Organ, model: Path, tmp
     assert [line.split()[0] for line in ended.err.splitlines()] == ["organ:", "skipped"]
 
 
-def test_a_name_can_be_chosen_for_one_model(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_name_can_be_chosen_for_one_model(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     assert organ.done("ingest", "--name", "mine/first", "-q", model).out == "mine/first@1\n"
-    (tmp_path / "other.gguf").write_bytes(little_model(seed=1))
+    (tmp_path / "other.gguf").write_bytes(small_model(seed=1))
     ended = organ("ingest", "--name", "mine/both", model, tmp_path / "other.gguf")
     assert ended.status == 2
     assert "--name is for one model; 2 were found" in ended.err
 
 
-def test_what_is_odd_about_a_model_is_noted_beside_the_result(organ: Organ, tmp_path: Path) -> None:
+def test_what_is_odd_about_a_model_is_noted_beside_the_result(organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "odd.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ended = organ.done("ingest", tmp_path / "odd.gguf")
     assert len(ended.lines) == 1
@@ -92,7 +92,7 @@ def test_what_is_odd_about_a_model_is_noted_beside_the_result(organ: Organ, tmp_
 
 
 def test_a_dry_run_says_what_would_come_and_stores_nothing(
-    organ: Organ, model: Path, registry: LocalRegistry, tmp_path: Path
+    organ: OrganCommand, model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"rubbish")
     before = row_counts(registry)
@@ -104,7 +104,7 @@ def test_a_dry_run_says_what_would_come_and_stores_nothing(
     assert not registry.settings.blobs.exists()
 
 
-def test_a_dry_run_has_json_and_names_too(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_dry_run_has_json_and_names_too(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"rubbish")
     ended = organ("ingest", "--dry-run", "--json", model, tmp_path / "bad.gguf")
     good, bad = map(json.loads, ended.lines)
@@ -115,7 +115,9 @@ def test_a_dry_run_has_json_and_names_too(organ: Organ, model: Path, tmp_path: P
     assert organ.done("ingest", "--dry-run", "-q", "--name", "mine/first", model).out == "mine/first\n"
 
 
-def test_a_dry_run_refuses_an_incomplete_set_as_an_ingest_would(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_a_dry_run_refuses_an_incomplete_set_as_an_ingest_would(
+    organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
     organ.done("ingest", model)
     organ.done("assemble", "little", "--shards", "30k", "-o", tmp_path / "cut.gguf")
     first, *_, last = sorted(tmp_path.glob("cut-*.gguf"))
@@ -126,7 +128,7 @@ def test_a_dry_run_refuses_an_incomplete_set_as_an_ingest_would(organ: Organ, mo
     assert "shards missing" in ended.err
 
 
-def test_the_hub_cache_is_found_by_its_own_variables(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_the_hub_cache_is_found_by_its_own_variables(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     snapshot = tmp_path / "hf" / "hub" / "models--Qwen--Qwen3-GGUF" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "Qwen3-Q8_0.gguf").symlink_to(model)
@@ -140,7 +142,7 @@ def test_the_hub_cache_is_found_by_its_own_variables(organ: Organ, model: Path, 
     assert organ("ingest", "--hf-cache", "-q", environment=environment).out == "Qwen/Qwen3-Q8_0@1\n"
 
 
-def test_an_empty_hub_cache_is_said_to_be_empty(organ: Organ, model: Path, tmp_path: Path) -> None:
+def test_an_empty_hub_cache_is_said_to_be_empty(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     environment = {"HF_HUB_CACHE": str(tmp_path / "nowhere")}
     ended = organ("ingest", "--hf-cache", environment=environment)
     assert ended.status == 1
@@ -153,11 +155,11 @@ def test_an_empty_hub_cache_is_said_to_be_empty(organ: Organ, model: Path, tmp_p
 )
 @pytest.mark.parametrize("good", [True, False])
 def test_line_104_a_hostile_file_name_is_printed_harmless(
-    name: bytes, good: bool, organ: Organ, tmp_path: Path
+    name: bytes, good: bool, organ: OrganCommand, tmp_path: Path
 ) -> None:
     path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))
     path.parent.mkdir()
-    path.write_bytes(little_model() if good else b"rubbish")
+    path.write_bytes(small_model() if good else b"rubbish")
     for options in ([], ["--json"], ["-q"], ["--dry-run"], ["--dry-run", "--json"]):
         ended = organ("ingest", path.parent, *options)
         assert ended.status == (0 if good else 1)
@@ -168,7 +170,7 @@ def test_line_104_a_hostile_file_name_is_printed_harmless(
             assert os.fsencode(json.loads(ended.out)["file"]) == os.fsencode(path)
 
 
-def test_line_104_hostile_metadata_is_printed_harmless(organ: Organ, tmp_path: Path) -> None:
+def test_line_104_hostile_metadata_is_printed_harmless(organ: OrganCommand, tmp_path: Path) -> None:
     hostile = "\x1b[2J\x9b31m\u202e<script>\n"
     entries = [text(f"general.{key}", hostile) for key in ("architecture", "name", "license", "description")]
     (tmp_path / "a.gguf").write_bytes(file_bytes([*entries, text("x", hostile)], [tensor("a\"b'c")]))
@@ -184,14 +186,14 @@ def stranger(tmp_path: Path) -> Path:
     """Another model in a file of the name of the first."""
     (tmp_path / "elsewhere").mkdir()
     path = tmp_path / "elsewhere" / "little.gguf"
-    path.write_bytes(little_model(blocks=3))
+    path.write_bytes(small_model(blocks=3))
     return path
 
 
 def test_another_file_under_a_taken_name_is_refused_without_a_terminal(
-    filled: Organ, model: Path, stranger: Path, tmp_path: Path
+    filled: OrganCommand, model: Path, stranger: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "elsewhere" / "more.gguf").write_bytes(little_model(seed=4))
+    (tmp_path / "elsewhere" / "more.gguf").write_bytes(small_model(seed=4))
     ended = filled("ingest", stranger.parent)
     assert (ended.status, [line.partition(":")[0] for line in ended.lines]) == (1, ["local/more@1"])
     assert ended.err == (
@@ -205,7 +207,7 @@ def test_another_file_under_a_taken_name_is_refused_without_a_terminal(
     assert filled.done("ingest", model).out == "local/little@1: registered already, nothing added\n"
 
 
-def test_with_new_version_it_becomes_the_next_version(filled: Organ, model: Path, stranger: Path) -> None:
+def test_with_new_version_it_becomes_the_next_version(filled: OrganCommand, model: Path, stranger: Path) -> None:
     assert filled.done("ingest", "-q", "--new-version", stranger).out == "local/little@2\n"
     for known in (stranger, model):
         assert "registered already" in filled.done("ingest", known).out
@@ -213,7 +215,7 @@ def test_with_new_version_it_becomes_the_next_version(filled: Organ, model: Path
 
 @pytest.mark.parametrize(("answer", "added"), [("y", True), ("n", False), ("", False)])
 def test_on_a_terminal_it_is_asked_whether_this_is_a_new_version(
-    filled: Organ, stranger: Path, answer: str, added: bool
+    filled: OrganCommand, stranger: Path, answer: str, added: bool
 ) -> None:
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "organs.cli", "ingest", str(stranger)]

@@ -15,7 +15,7 @@ from organs.cli import chimeras
 from organs.cli.main import GROUPS
 from organs.registry.compose.recipe_io import METHODS
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
@@ -36,7 +36,7 @@ def start(*arguments: object, home: Path, **environment: str) -> subprocess.Pope
     )
 
 
-def test_help_lists_every_command_with_a_line(organ: Organ) -> None:
+def test_help_lists_every_command_with_a_line(organ: OrganCommand) -> None:
     listed = organ.done("--help").out
     for command in COMMANDS:
         assert f"\n  {command} " in listed
@@ -45,13 +45,13 @@ def test_help_lists_every_command_with_a_line(organ: Organ) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_every_command_has_help_of_its_own(command: str, flag: str, organ: Organ) -> None:
+def test_every_command_has_help_of_its_own(command: str, flag: str, organ: OrganCommand) -> None:
     ended = organ.done(command, flag)
     assert ended.out.startswith(f"Usage: organ {command} ")
     assert ended.err == ""
 
 
-def test_the_version_is_told(organ: Organ) -> None:
+def test_the_version_is_told(organ: OrganCommand) -> None:
     assert organ.done("--version").out.startswith("organ, ")
 
 
@@ -83,7 +83,7 @@ def test_help_loads_neither_the_database_nor_the_mathematics() -> None:
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_how_it_is_meant(
-    arguments: tuple[str, ...], filled: Organ, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], filled: OrganCommand, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     filled.done("ingest", "--name", "local/a", model)
@@ -104,13 +104,13 @@ def test_wrong_usage_ends_with_2_and_says_how_it_is_meant(
         (("frobnicate",), "'frobnicate'."),
     ],
 )
-def test_a_mistyped_command_gets_the_nearest_one(arguments: tuple[str, ...], meant: str, organ: Organ) -> None:
+def test_a_mistyped_command_gets_the_nearest_one(arguments: tuple[str, ...], meant: str, organ: OrganCommand) -> None:
     ended = organ(*arguments)
     assert ended.status == 2
     assert ended.err.splitlines()[-1] == f"Error: no such command: {meant}"
 
 
-def test_no_command_at_all_shows_the_help(organ: Organ) -> None:
+def test_no_command_at_all_shows_the_help(organ: OrganCommand) -> None:
     ended = organ()
     assert ended.status == 2
     assert "Catalog:" in ended.out + ended.err
@@ -135,7 +135,7 @@ def test_an_error_is_one_line_with_an_exit_status_of_its_kind_and_a_hint_where_t
     said: str,
     status: int,
     hint: str | None,
-    filled: Organ,
+    filled: OrganCommand,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -148,7 +148,7 @@ def test_an_error_is_one_line_with_an_exit_status_of_its_kind_and_a_hint_where_t
     assert more == ([] if hint is None else [f"       {hint}"])
 
 
-def test_a_newer_database_is_refused_with_what_to_do(organ: Organ, registry: LocalRegistry) -> None:
+def test_a_newer_database_is_refused_with_what_to_do(organ: OrganCommand, registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     ended = organ("models")
@@ -157,7 +157,7 @@ def test_a_newer_database_is_refused_with_what_to_do(organ: Organ, registry: Loc
     assert re.fullmatch(r" {7}try: \S+ -m pip install --upgrade \S+", hint)
 
 
-def test_a_database_that_cannot_be_used_is_an_error_of_one_line(organ: Organ) -> None:
+def test_a_database_that_cannot_be_used_is_an_error_of_one_line(organ: OrganCommand) -> None:
     for url in ("nonsense", "sqlite://", "unknown://host/name"):
         ended = organ("models", environment={"ORGAN_DATABASE_URL": url})
         assert ended.status == 1
@@ -173,13 +173,13 @@ def test_a_traceback_is_shown_to_whoever_asks_for_it(tmp_path: Path) -> None:
     assert "organs.registry.errors.NothingRegistered" in err
 
 
-def test_home_comes_before_the_environment(filled: Organ, tmp_path: Path) -> None:
+def test_home_comes_before_the_environment(filled: OrganCommand, tmp_path: Path) -> None:
     assert filled.done("models", "-q").out == "local/little@1\n"
     assert filled.done("--home", tmp_path / "other", "models", "-q").out == ""
     assert (tmp_path / "other" / "registry.sqlite3").is_file()
 
 
-def test_a_reader_that_stops_early_ends_us_quietly(filled: Organ) -> None:
+def test_a_reader_that_stops_early_ends_us_quietly(filled: OrganCommand) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
-from tests.small_models import little_model, weights
+from tests.small_models import small_model, weight_tensor
 
 
 @pytest.fixture
-def nowhere(tmp_path: Path) -> Organ:
+def nowhere(tmp_path: Path) -> OrganCommand:
     """The command with a home that nobody can make: a file is in its way."""
     (tmp_path / "file").write_text("in the way")
-    return Organ(tmp_path / "file" / "home")
+    return OrganCommand(tmp_path / "file" / "home")
 
 
-def test_no_registry_is_needed_and_none_is_made(nowhere: Organ, model: Path) -> None:
+def test_no_registry_is_needed_and_none_is_made(nowhere: OrganCommand, model: Path) -> None:
     assert nowhere("models").status == 1
     ended = nowhere.done("measure", model)
     assert ended.lines[0] == f"{model}: llama, 47.3 k parameters in 10 tensors, {model.stat().st_size / 1000:.1f} kB"
@@ -35,7 +35,7 @@ def test_no_registry_is_needed_and_none_is_made(nowhere: Organ, model: Path) -> 
     assert "Neither tells how good a model is." in " ".join(ended.err.split())
 
 
-def test_the_means_are_those_of_the_registered_model(organ: Organ, model: Path) -> None:
+def test_the_means_are_those_of_the_registered_model(organ: OrganCommand, model: Path) -> None:
     organ.done("ingest", model)
     shown = organ.done("show", "little", "--json").values
     measured = json.loads(organ.done("measure", model, "--json").out)
@@ -49,13 +49,13 @@ def test_the_means_are_those_of_the_registered_model(organ: Organ, model: Path) 
         assert tensor["theta_degrees"] == pytest.approx(placed["theta"], abs=1e-9)
 
 
-def test_every_tensor_is_listed_when_asked(nowhere: Organ, model: Path) -> None:
+def test_every_tensor_is_listed_when_asked(nowhere: OrganCommand, model: Path) -> None:
     out = nowhere.done("measure", "--tensors", model).out
     assert "blk.1.ffn_down.weight" in out
     assert "128x64" in out
 
 
-def test_tensors_are_chosen_by_name_and_by_type(nowhere: Organ, model: Path) -> None:
+def test_tensors_are_chosen_by_name_and_by_type(nowhere: OrganCommand, model: Path) -> None:
     values = json.loads(nowhere.done("measure", model, "--json", "--tensor", "blk.0.*", "--type", "norm").out)
     assert [tensor["tensor"] for tensor in values["tensors"]] == ["blk.0.attn_norm.weight"]
     assert values["tensors_count"] == 10
@@ -63,19 +63,19 @@ def test_tensors_are_chosen_by_name_and_by_type(nowhere: Organ, model: Path) -> 
 
 @pytest.mark.parametrize("form", [(), ("--tensors",), ("-q",), ("--csv",), ("--json",)])
 def test_a_choice_that_leaves_nothing_is_said_and_the_status_is_1(
-    form: tuple[str, ...], nowhere: Organ, model: Path
+    form: tuple[str, ...], nowhere: OrganCommand, model: Path
 ) -> None:
     ended = nowhere("measure", model, "--tensor", "nothing", *form)
     assert (ended.status, ended.err) == (1, "organ: no tensor has this name and type\n")
     nowhere.done("measure", model, "--tensor", "output_norm.weight", *form)
 
 
-def test_a_file_without_tensors_is_no_failure_when_nothing_was_chosen(nowhere: Organ, tmp_path: Path) -> None:
+def test_a_file_without_tensors_is_no_failure_when_nothing_was_chosen(nowhere: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "words.gguf").write_bytes(file_bytes([text("general.architecture", "llama")]))
     assert "nothing to measure" in nowhere.done("measure", tmp_path / "words.gguf").out
 
 
-def test_a_path_that_leads_nowhere_leaves_nothing_to_measure(nowhere: Organ, tmp_path: Path) -> None:
+def test_a_path_that_leads_nowhere_leaves_nothing_to_measure(nowhere: OrganCommand, tmp_path: Path) -> None:
     ended = nowhere("measure", tmp_path / "gone.gguf")
     assert ended.status == 1
     assert "nothing to measure" in ended.err
@@ -105,7 +105,7 @@ def on_a_terminal(command: list[str]) -> str:
     return seen.decode()
 
 
-def test_a_bad_file_is_named_the_others_go_on_and_the_status_is_1(nowhere: Organ, model: Path) -> None:
+def test_a_bad_file_is_named_the_others_go_on_and_the_status_is_1(nowhere: OrganCommand, model: Path) -> None:
     (model.parent / "bad.gguf").write_bytes(b"GGUFrubbish" * 9)
     for form in ((), ("-q",), ("--csv",), ("--json",)):
         ended = nowhere("measure", model.parent, *form)
@@ -117,7 +117,7 @@ def test_a_bad_file_is_named_the_others_go_on_and_the_status_is_1(nowhere: Organ
     assert good["error"] is None
 
 
-def test_quiet_is_the_mean_and_the_file(nowhere: Organ, model: Path, tmp_path: Path) -> None:
+def test_quiet_is_the_mean_and_the_file(nowhere: OrganCommand, model: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.gguf"
     words.write_bytes(file_bytes([text("general.architecture", "llama")]))
     ended = nowhere.done("measure", "-q", model, words)
@@ -128,7 +128,7 @@ def test_quiet_is_the_mean_and_the_file(nowhere: Organ, model: Path, tmp_path: P
     assert ended.err == ""
 
 
-def test_csv_is_a_row_a_tensor_with_every_measure(nowhere: Organ, model: Path) -> None:
+def test_csv_is_a_row_a_tensor_with_every_measure(nowhere: OrganCommand, model: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(nowhere.done("measure", "--csv", model).out)))
     values = json.loads(nowhere.done("measure", "--json", model).out)["tensors"]
     assert len(rows) == len(values) == 10
@@ -139,18 +139,18 @@ def test_csv_is_a_row_a_tensor_with_every_measure(nowhere: Organ, model: Path) -
 
 
 def test_line_104_a_hostile_tensor_is_harmless_on_a_terminal_and_in_a_spreadsheet(
-    nowhere: Organ, tmp_path: Path
+    nowhere: OrganCommand, tmp_path: Path
 ) -> None:
     path = tmp_path / "hostile.gguf"
-    path.write_bytes(file_bytes([text("general.architecture", "\x1b[31m\u202e")], [weights("=1+1", (64, 64))]))
+    path.write_bytes(file_bytes([text("general.architecture", "\x1b[31m\u202e")], [weight_tensor("=1+1", (64, 64))]))
     for form in ((), ("--tensors",), ("-q",), ("--csv",), ("--json",)):
         assert not {"\x1b", "\u202e"} & set(nowhere.done("measure", path, *form).out)
     (row,) = csv.DictReader(io.StringIO(nowhere.done("measure", "--csv", path).out))
     assert row["tensor"] == "'=1+1"
 
 
-def test_a_split_set_is_one_model(organ: Organ, tmp_path: Path) -> None:
-    (tmp_path / "many.gguf").write_bytes(little_model(blocks=8))
+def test_a_split_set_is_one_model(organ: OrganCommand, tmp_path: Path) -> None:
+    (tmp_path / "many.gguf").write_bytes(small_model(blocks=8))
     organ.done("ingest", tmp_path / "many.gguf")
     (tmp_path / "shards").mkdir()
     organ.done("assemble", "many", "-o", tmp_path / "shards", "--shards", "100k")
@@ -161,7 +161,7 @@ def test_a_split_set_is_one_model(organ: Organ, tmp_path: Path) -> None:
     assert len(split["files"]) > 1
 
 
-def test_what_excludes_each_other_is_wrong_usage(nowhere: Organ, model: Path) -> None:
+def test_what_excludes_each_other_is_wrong_usage(nowhere: OrganCommand, model: Path) -> None:
     assert nowhere("measure").status == 2
     assert nowhere("measure", model, "--json", "--csv").status == 2
     assert nowhere("measure", model, "--type", "liver").status == 2

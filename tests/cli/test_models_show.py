@@ -13,10 +13,10 @@ from organs.registry.catalog.register.models import edit_model
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.catalog.search.catalogs import drawn, place
-from tests.cli.in_process import Organ
+from tests.catalog.search.catalogs import random_models, write_models
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
-from tests.small_models import block_metadata, block_tensors, little_model, weights
+from tests.small_models import block_metadata, block_tensors, small_model, weight_tensor
 
 MODEL_FIELDS = {
     "name",
@@ -36,14 +36,14 @@ MODEL_FIELDS = {
 }
 
 
-def test_an_empty_registry_says_what_to_do_first(organ: Organ) -> None:
+def test_an_empty_registry_says_what_to_do_first(organ: OrganCommand) -> None:
     ended = organ.done("models")
     assert (ended.out, ended.err) == ("", "No models yet. Try: organ ingest FILE.gguf\n")
     assert organ.done("models", "--json").values == {"items": [], "next": None, "notes": []}
     assert organ.done("models", "-q").out == ""
 
 
-def test_models_are_a_table_for_people(filled: Organ) -> None:
+def test_models_are_a_table_for_people(filled: OrganCommand) -> None:
     ended = filled.done("models")
     header, row = ended.lines
     assert header.split() == ["model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license"]
@@ -52,17 +52,17 @@ def test_models_are_a_table_for_people(filled: Organ) -> None:
     assert ended.err.startswith("1 model with 10 different organs, ")
 
 
-def test_models_as_json_are_items_and_what_comes_next(filled: Organ) -> None:
+def test_models_as_json_are_items_and_what_comes_next(filled: OrganCommand) -> None:
     values = filled.done("models", "--json").values
     assert values.keys() == {"items", "next", "notes"}
     (item,) = values["items"]
     assert item.keys() == MODEL_FIELDS
-    assert (item["name"], item["digest"]) == ("local/little@1", digest_of(little_model()))
+    assert (item["name"], item["digest"]) == ("local/little@1", digest_of(small_model()))
 
 
-def test_models_are_listed_newest_first_and_ranked_by_theta_when_asked(filled: Organ, tmp_path: Path) -> None:
+def test_models_are_listed_newest_first_and_ranked_by_theta_when_asked(filled: OrganCommand, tmp_path: Path) -> None:
     for name, data in {
-        "peaked": file_bytes([], [(weights("blk.0.a", (4096,))[0], bytes(8000) + b"\0\x3c" * 96)]),
+        "peaked": file_bytes([], [(weight_tensor("blk.0.a", (4096,))[0], bytes(8000) + b"\0\x3c" * 96)]),
         "partial": file_bytes([text("general.architecture", "llama")], block_tensors(1)[:1]),
         "words": file_bytes([text("general.name", "Words")]),
     }.items():
@@ -76,36 +76,36 @@ def test_models_are_listed_newest_first_and_ranked_by_theta_when_asked(filled: O
     assert "local/words@1" not in [item["name"] for item in ranked]
 
 
-def test_a_partial_model_is_called_so(organ: Organ, tmp_path: Path) -> None:
+def test_a_partial_model_is_called_so(organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "part.gguf").write_bytes(file_bytes(block_metadata(blocks=7), block_tensors(2)))
     organ.done("ingest", tmp_path / "part.gguf")
     assert organ.done("models").lines[1].split()[1] == "partial"
     assert organ.done("show", "part").lines[1].startswith("partial model, llama, ")
 
 
-def test_a_model_is_shown_with_its_types_and_its_tensors(filled: Organ) -> None:
+def test_a_model_is_shown_with_its_types_and_its_tensors(filled: OrganCommand) -> None:
     out = filled.done("show", "little").out
     assert out.startswith("local/little@1  Little\nmodel, llama, 47.3 k parameters in 10 tensors, ")
     for expected in ("skeleton", "blk.1.ffn_down.weight", "128x64", "F16", "output_norm.weight"):
         assert expected in out
 
 
-def test_a_model_is_shown_with_its_license_its_vocabulary_and_its_file(filled: Organ) -> None:
+def test_a_model_is_shown_with_its_license_its_vocabulary_and_its_file(filled: OrganCommand) -> None:
     lines = [line.split() for line in filled.done("show", "little").lines]
     assert ["license", "apache-2.0"] in lines
     (file,) = [line for line in lines if line[:1] == ["file"]]
-    assert file[1:2] + file[-1:] == ["little.gguf,", f"sha256:{digest_of(little_model())[:12]}"]
+    assert file[1:2] + file[-1:] == ["little.gguf,", f"sha256:{digest_of(small_model())[:12]}"]
 
 
-def test_a_model_as_json_has_everything(filled: Organ) -> None:
+def test_a_model_as_json_has_everything(filled: OrganCommand) -> None:
     values = filled.done("show", "local/little@1", "--json").values
     assert values.keys() >= MODEL_FIELDS | {"types", "files", "metadata", "organs", "ingest", "flags"}
     assert values["ingest"]["organs"] == len(values["organs"]) == 10
     assert set(values["ingest"]) == {"model", "digest", "organs", "size_bytes", "flags", "notes"}
 
 
-def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: Organ) -> None:
-    _, data = weights("blk.0.attn_q.weight", (64, 64))
+def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: OrganCommand) -> None:
+    _, data = weight_tensor("blk.0.attn_q.weight", (64, 64))
     digest = digest_of(data)
     for typed in (digest, digest[:8], f"sha256:{digest}", digest[:12].upper()):
         out = filled.done("show", typed).out
@@ -125,7 +125,7 @@ def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: Organ) -> None
 
 
 def test_a_description_is_shown_in_its_lines_and_of_versions_how_many_organs_differ(
-    filled: Organ, registry: LocalRegistry, tmp_path: Path
+    filled: OrganCommand, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     changed = file_bytes(block_metadata(), [*block_tensors(seed=2)[:-1], block_tensors(seed=1)[-1]])
     for data in (file_bytes(block_metadata(), block_tensors(seed=2)), changed):
@@ -141,8 +141,8 @@ def test_a_description_is_shown_in_its_lines_and_of_versions_how_many_organs_dif
     assert ", 1 organ differs from the version before\n" in first
 
 
-def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: Organ, tmp_path: Path) -> None:
-    (tmp_path / "deadbeef.gguf").write_bytes(little_model())
+def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: OrganCommand, tmp_path: Path) -> None:
+    (tmp_path / "deadbeef.gguf").write_bytes(small_model())
     organ.done("ingest", tmp_path / "deadbeef.gguf")
     assert organ.done("show", "deadbeef").out.startswith("local/deadbeef@1")
     ended = organ("show", "sha256:deadbeef")
@@ -150,9 +150,9 @@ def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: Organ, tmp_path:
     assert "no organ's digest begins with deadbeef" in ended.err
 
 
-def test_a_table_is_not_folded_when_it_is_piped(organ: Organ, tmp_path: Path) -> None:
+def test_a_table_is_not_folded_when_it_is_piped(organ: OrganCommand, tmp_path: Path) -> None:
     name = "n" * 90
-    (tmp_path / f"{name}.gguf").write_bytes(little_model())
+    (tmp_path / f"{name}.gguf").write_bytes(small_model())
     organ.done("ingest", tmp_path / f"{name}.gguf")
     header, row = organ.done("models").lines
     assert f"local/{name}@1" in row
@@ -160,8 +160,8 @@ def test_a_table_is_not_folded_when_it_is_piped(organ: Organ, tmp_path: Path) ->
     assert header.startswith("model ")
 
 
-def test_models_are_found_by_a_query(registry: LocalRegistry, organ: Organ) -> None:
-    place(registry, drawn(40, seed=2))
+def test_models_are_found_by_a_query(registry: LocalRegistry, organ: OrganCommand) -> None:
+    write_models(registry, random_models(40, seed=2))
     everything = organ.done("models", "-q").lines
     adapters = organ.done("models", "kind:adapter", "-q").lines
     others = organ.done("models", "-kind:adapter", "-q").lines
@@ -176,9 +176,9 @@ def test_models_are_found_by_a_query(registry: LocalRegistry, organ: Organ) -> N
     "words", [[], ["--rank"], ["-kind:adapter sort:-params"], ["-coder", "--rank"], ["sort:theta"]]
 )
 def test_the_hint_behind_a_page_of_models_is_a_command_that_gives_the_next(
-    words: list[str], registry: LocalRegistry, organ: Organ
+    words: list[str], registry: LocalRegistry, organ: OrganCommand
 ) -> None:
-    place(registry, drawn(60, seed=2))
+    write_models(registry, random_models(60, seed=2))
     seen: list[str] = []
     command = ["models", *words, "--limit", "4", "-q"]
     while True:
@@ -192,7 +192,7 @@ def test_the_hint_behind_a_page_of_models_is_a_command_that_gives_the_next(
     assert len(seen) > 4
 
 
-def test_a_name_that_no_model_has_is_noted(filled: Organ) -> None:
+def test_a_name_that_no_model_has_is_noted(filled: OrganCommand) -> None:
     ended = filled.done("models", "arch:lama")
     assert ended.err.startswith("note: nothing here has arch:lama; the nearest is arch:llama\n")
     assert filled.done("models", "arch:lama", "--json").values["notes"] != []
@@ -206,7 +206,7 @@ def test_a_name_that_no_model_has_is_noted(filled: Organ) -> None:
         (["--after", "x"], "organ: 'after': this is not a cursor"),
     ],
 )
-def test_a_query_of_models_that_means_nothing_is_one_line(words: list[str], sentence: str, organ: Organ) -> None:
+def test_a_query_of_models_that_means_nothing_is_one_line(words: list[str], sentence: str, organ: OrganCommand) -> None:
     ended = organ("models", *words)
     assert ended.status == 1
     assert ended.err.startswith(sentence)

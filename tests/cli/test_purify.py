@@ -9,17 +9,17 @@ import pytest
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
 from tests.small_models import row_counts
 
 
 @pytest.fixture
-def organ(composer: Organ) -> Organ:
+def organ(composer: OrganCommand) -> OrganCommand:
     return composer
 
 
-def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ: Organ, out: Path) -> None:
+def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ: OrganCommand, out: Path) -> None:
     given = ("purify", "base", "--method", "fractal", "--blocks", "1", "--name", "acme/pure")
     ended = organ.done(*given, "-o", out / "p.gguf")
     assert "acme/pure@1: registered" in ended.lines
@@ -37,7 +37,7 @@ def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ:
     assert (out / "again.gguf").read_bytes() == (out / "p.gguf").read_bytes()
 
 
-def test_organs_are_chosen_by_type_slot_and_what_they_measure(organ: Organ) -> None:
+def test_organs_are_chosen_by_type_slot_and_what_they_measure(organ: OrganCommand) -> None:
     def chosen(*options: str) -> list[str]:
         ended = organ.done("purify", "base", "--method", "spectral", "--dry-run", "--json", *options)
         return [part["name"] for part in ended.values["plan"]["parts"]]
@@ -49,7 +49,7 @@ def test_organs_are_chosen_by_type_slot_and_what_they_measure(organ: Organ) -> N
 
 
 def test_a_file_and_a_folder_are_purified_without_the_registry(
-    organ: Organ, parents: Parents, out: Path, kept: LocalRegistry
+    organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     step = ("--method", "spectral", "--keep", "0.8", "--blocks", "1")
     made = organ.done("purify", "base", *step, "-o", out / "registered.gguf", "--json").values["made"]
@@ -70,7 +70,7 @@ def test_a_file_and_a_folder_are_purified_without_the_registry(
 
 
 def test_of_a_folder_nothing_is_said_to_be_registered_and_no_file_is_named_that_is_not_written(
-    organ: Organ, parents: Parents, out: Path
+    organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     organ.done("extract", parents.base, "-o", out / "folder")
     step = ("purify", out / "folder", "--method", "fractal", "--blocks", "1")
@@ -85,7 +85,7 @@ def test_of_a_folder_nothing_is_said_to_be_registered_and_no_file_is_named_that_
 
 @pytest.mark.parametrize("name", ["p.gguf", "folder"])
 def test_ctrl_c_leaves_nothing_of_a_file_that_is_purified(
-    name: str, organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Files.rename
 
@@ -99,7 +99,7 @@ def test_ctrl_c_leaves_nothing_of_a_file_that_is_purified(
     assert (ended.status, list(out.iterdir())) == (130, [])
 
 
-def test_what_is_in_the_way_is_told_before_anything_is_read(organ: Organ, parents: Parents, out: Path) -> None:
+def test_what_is_in_the_way_is_told_before_anything_is_read(organ: OrganCommand, parents: Parents, out: Path) -> None:
     for name in ("p.gguf", "folder"):
         (out / name).write_bytes(b"mine")
         ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)
@@ -109,7 +109,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_read(organ: Organ, parent
     assert organ("purify", parents.base, "--method", "fractal", "-o", out / "no" / "p.gguf").status == 1
 
 
-def test_wrong_choices_are_findings(organ: Organ) -> None:
+def test_wrong_choices_are_findings(organ: OrganCommand) -> None:
     for options, said in (
         (("--method", "fractal", "--keep", "0.5"), "keep is for spectral"),
         (("--method", "spectral", "--keep", "2"), "above 0 and at most 1"),
@@ -122,7 +122,7 @@ def test_wrong_choices_are_findings(organ: Organ) -> None:
         assert said.lower() in (ended.out + ended.err).lower(), options
 
 
-def test_wrong_usage_ends_with_2(organ: Organ, parents: Parents) -> None:
+def test_wrong_usage_ends_with_2(organ: OrganCommand, parents: Parents) -> None:
     assert organ("purify", "base").status == 2
     assert organ("purify", "base", "--method", "magic").status == 2
     assert organ("purify", parents.base, "--method", "fractal").status == 2

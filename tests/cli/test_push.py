@@ -11,11 +11,11 @@ import pytest
 from organs.ingest.contributions.findings import NONFINITE
 from organs.registry.compose.licenses import license_problem
 from organs.registry.tokens import new_token
-from tests.cli.in_process import Ended, Organ
+from tests.cli.in_process import CommandResult, OrganCommand
 from tests.client.scripted_server import as_problem
 from tests.ingest.memory_registry import FakeRegistry, fake_registry
-from tests.small_models import little_model
-from tests.web.live_server import nobody
+from tests.small_models import small_model
+from tests.web.live_server import unused_address
 
 
 @pytest.fixture
@@ -24,15 +24,15 @@ def fake() -> Iterator[FakeRegistry]:
         yield running
 
 
-def run(folder: Path, url: str, *arguments: object, **environment: str) -> Ended:
+def run(folder: Path, url: str, *arguments: object, **environment: str) -> CommandResult:
     """`organ push` with caches and settings of its own."""
     places = {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_CONFIG_HOME": str(folder / "config")}
-    return Organ(folder / "home")("--registry", url, "push", *arguments, environment=places | environment)
+    return OrganCommand(folder / "home")("--registry", url, "push", *arguments, environment=places | environment)
 
 
 def write(folder: Path, name: str = "Mine.gguf", seed: int = 0) -> Path:
     path = folder / name
-    path.write_bytes(little_model(seed=seed))
+    path.write_bytes(small_model(seed=seed))
     return path
 
 
@@ -83,7 +83,7 @@ def test_quiet_prints_the_models_address_once_it_is_published_and_its_submission
 
 
 def test_a_license_that_nobody_knows_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    with nobody() as url:
+    with unused_address() as url:
         told = run(tmp_path, url, write(tmp_path), "--license", "mit-ish")
     assert (told.status, told.out) == (1, "")
     assert told.err.startswith(f"organ: license: {str(license_problem('mit-ish')).rstrip('.')}")
@@ -141,14 +141,14 @@ def test_a_registry_that_lets_nobody_in_ends_the_push_at_once(fake: FakeRegistry
 def test_wrong_usage_is_told_before_anything_is_asked(tmp_path: Path, arguments: list[str], said: str) -> None:
     write(tmp_path, "a.gguf")
     write(tmp_path, "b.gguf", seed=1)
-    with nobody() as url:
+    with unused_address() as url:
         told = run(tmp_path, url, tmp_path, *arguments)
     assert told.status == 2
     assert said in told.err
 
 
 def test_without_a_registry_elsewhere_it_says_what_is_missing(tmp_path: Path) -> None:
-    told = Organ(tmp_path / "home")("push", write(tmp_path))
+    told = OrganCommand(tmp_path / "home")("push", write(tmp_path))
     assert told.status == 1
     assert "--registry URL" in told.err
 

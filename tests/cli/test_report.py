@@ -12,19 +12,19 @@ from sqlalchemy import update
 
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
-from tests.small_models import little_model
+from tests.cli.in_process import OrganCommand
+from tests.small_models import small_model
 
 FORMATS = ("text", "markdown", "json", "csv")
 
 
-def test_an_empty_registry_has_a_report_in_every_format(organ: Organ) -> None:
+def test_an_empty_registry_has_a_report_in_every_format(organ: OrganCommand) -> None:
     for form in FORMATS:
         assert organ.done("report", "--format", form).out
     assert "organ ingest FILE.gguf" in organ.done("report").out
 
 
-def test_a_report_reads_like_prose_with_tables(filled: Organ) -> None:
+def test_a_report_reads_like_prose_with_tables(filled: OrganCommand) -> None:
     out = filled.done("report").out
     assert out.startswith("Report on the registry\n======================\n")
     for expected in (
@@ -37,7 +37,7 @@ def test_a_report_reads_like_prose_with_tables(filled: Organ) -> None:
     assert max(map(len, filled.done("report", "--format", "text", "--table", "ranking").lines)) < 120
 
 
-def test_a_report_on_a_model_is_its_dissection(filled: Organ) -> None:
+def test_a_report_on_a_model_is_its_dissection(filled: OrganCommand) -> None:
     out = filled.done("report", "little").out
     assert out.startswith("Dissection of local/little@1\n")
     assert "blk.1.ffn_down.weight" in out
@@ -46,7 +46,7 @@ def test_a_report_on_a_model_is_its_dissection(filled: Organ) -> None:
     assert "no model is registered as local/nobody" in ended.err
 
 
-def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: Organ) -> None:
+def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: OrganCommand) -> None:
     values = filled.done("report", "--json").values
     (item,) = values["sections"]["ranking"]["items"]
     (listed,) = filled.done("models", "--json").values["items"]
@@ -56,7 +56,7 @@ def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: Orga
     assert filled.done("report", "little", "--json", "--table", "types").values["sections"].keys() == {"types"}
 
 
-def test_csv_is_one_tidy_table_the_ranking_unless_told_otherwise(filled: Organ) -> None:
+def test_csv_is_one_tidy_table_the_ranking_unless_told_otherwise(filled: OrganCommand) -> None:
     rows = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv").out)))
     assert [row["model"] for row in rows] == ["local/little@1"]
     assert 0 < float(rows[0]["mean_theta_degrees"]) < 90
@@ -68,7 +68,7 @@ def test_csv_is_one_tidy_table_the_ranking_unless_told_otherwise(filled: Organ) 
         assert float(row["theta_median_degrees"]) == pytest.approx(float(same["theta_median_degrees"]))
 
 
-def test_a_table_that_there_is_not_is_wrong_usage_and_lists_those_that_there_are(filled: Organ) -> None:
+def test_a_table_that_there_is_not_is_wrong_usage_and_lists_those_that_there_are(filled: OrganCommand) -> None:
     ended = filled("report", "--table", "blocks")
     assert ended.status == 2
     assert "figures, ranking, types, scale, families, wells" in ended.err
@@ -78,14 +78,14 @@ def test_a_table_that_there_is_not_is_wrong_usage_and_lists_those_that_there_are
 @pytest.mark.parametrize(
     ("name", "begin"), [("r.md", "# Report"), ("r.json", "{"), ("r.csv", "rank,"), ("r", "Report")]
 )
-def test_a_file_has_the_format_of_its_ending(name: str, begin: str, filled: Organ, tmp_path: Path) -> None:
+def test_a_file_has_the_format_of_its_ending(name: str, begin: str, filled: OrganCommand, tmp_path: Path) -> None:
     ended = filled.done("report", "-o", tmp_path / name)
     assert (ended.out, ended.err) == ("", f"written to {tmp_path / name}\n")
     assert (tmp_path / name).read_text("utf-8").startswith(begin)
 
 
 @pytest.mark.parametrize("name", ["r.pdf", "r.html", "r.docx"])
-def test_a_format_that_there_is_not_is_refused_in_one_sentence(name: str, filled: Organ, tmp_path: Path) -> None:
+def test_a_format_that_there_is_not_is_refused_in_one_sentence(name: str, filled: OrganCommand, tmp_path: Path) -> None:
     ended = filled("report", "-o", tmp_path / name)
     assert (ended.status, ended.out) == (1, "")
     (line,) = ended.err.splitlines()
@@ -96,7 +96,7 @@ def test_a_format_that_there_is_not_is_refused_in_one_sentence(name: str, filled
     assert (tmp_path / name).read_text("utf-8").startswith("Report")
 
 
-def test_a_terminal_of_80_columns_gets_nothing_wider_and_no_broken_word(filled: Organ, model: Path) -> None:
+def test_a_terminal_of_80_columns_gets_nothing_wider_and_no_broken_word(filled: OrganCommand, model: Path) -> None:
     (model.parent / "zoo.gguf").symlink_to(Path(__file__).parents[2] / "examples/zoo/Zoo-C-1M-v1.0-Q8_0.gguf")
     filled.done("ingest", model.parent / "zoo.gguf", "--name", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0")
     for arguments in (("report",), ("report", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0"), ("models",)):
@@ -108,14 +108,14 @@ def test_a_terminal_of_80_columns_gets_nothing_wider_and_no_broken_word(filled: 
         assert f"\n{word}" in out
 
 
-def test_a_count_in_csv_is_a_whole_number(filled: Organ, tmp_path: Path) -> None:
-    (tmp_path / "two.gguf").write_bytes(little_model("Little", blocks=3))
+def test_a_count_in_csv_is_a_whole_number(filled: OrganCommand, tmp_path: Path) -> None:
+    (tmp_path / "two.gguf").write_bytes(small_model("Little", blocks=3))
     filled.done("ingest", tmp_path / "two.gguf")
     rows = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv", "--table", "families").out)))
     assert [(row["models_count"], row["mean_parameters_count"].isdigit()) for row in rows] == [("2", True)]
 
 
-def test_a_file_holds_what_would_be_printed_and_replaces_nothing_unasked(filled: Organ, tmp_path: Path) -> None:
+def test_a_file_holds_what_would_be_printed_and_replaces_nothing_unasked(filled: OrganCommand, tmp_path: Path) -> None:
     target = tmp_path / "report.json"
     target.write_text("mine")
     ended = filled("report", "--json", "-o", target)
@@ -127,14 +127,14 @@ def test_a_file_holds_what_would_be_printed_and_replaces_nothing_unasked(filled:
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["little.gguf", "report.json"]
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(filled: Organ, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_nothing(filled: OrganCommand, tmp_path: Path) -> None:
     ended = filled("report", "-o", tmp_path / "nowhere" / "report.md")
     assert ended.status == 1
     assert list(tmp_path.glob("**/*.part")) == []
     assert filled("report", "-o", tmp_path).status == 1
 
 
-def test_line_104_a_hostile_name_is_harmless_in_every_format(filled: Organ) -> None:
+def test_line_104_a_hostile_name_is_harmless_in_every_format(filled: OrganCommand) -> None:
     hostile = "=1+\x1b[31m|<b>`\u202e\n# x"
     with LocalRegistry.open(filled.home) as registry, registry.catalog.writing() as session:
         session.execute(update(Placement).values(name=hostile, theta=10.0))

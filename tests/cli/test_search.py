@@ -11,9 +11,9 @@ import pytest
 from organs.cli.arguments import _MINUS_TERM
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.catalog.search.catalogs import ModelRow, Row, digest, drawn, place
-from tests.cli.in_process import Organ
-from tests.small_models import weights
+from tests.catalog.search.catalogs import ModelRow, PlacementRow, digest, random_models, write_models
+from tests.cli.in_process import OrganCommand
+from tests.small_models import weight_tensor
 
 ITEM = {
     "digest",
@@ -40,7 +40,7 @@ ITEM = {
 }
 
 
-def test_organs_are_a_table_for_people(filled: Organ) -> None:
+def test_organs_are_a_table_for_people(filled: OrganCommand) -> None:
     ended = filled.done("search", "type:organ", "slot:ffn_up", "sort:theta")
     header, *rows = ended.lines
     assert header.split() == ["organ", "model", "tensor", "type", "dtype", "θ", "spectral", "size"]
@@ -49,7 +49,7 @@ def test_organs_are_a_table_for_people(filled: Organ) -> None:
     assert ended.err == ""
 
 
-def test_organs_as_json_are_items_what_comes_next_and_notes(filled: Organ) -> None:
+def test_organs_as_json_are_items_what_comes_next_and_notes(filled: OrganCommand) -> None:
     values = filled.done("search", "slot:ffn_up", "--limit", 1, "--json").values
     assert values.keys() == {"items", "next", "notes", "facets"}
     assert values["facets"] is None
@@ -61,15 +61,15 @@ def test_organs_as_json_are_items_what_comes_next_and_notes(filled: Organ) -> No
     assert {item["block"], more["items"][0]["block"]} == {0, 1}
 
 
-def test_quiet_prints_digests_alone(filled: Organ) -> None:
+def test_quiet_prints_digests_alone(filled: OrganCommand) -> None:
     ended = filled.done("search", "-q", "slot:attn_q", "sort:theta")
-    expected = {digest_of(weights(f"blk.{block}.attn_q.weight", (64, 64))[1]) for block in range(2)}
+    expected = {digest_of(weight_tensor(f"blk.{block}.attn_q.weight", (64, 64))[1]) for block in range(2)}
     assert set(ended.lines) == expected
     assert ended.err == ""
 
 
-def test_the_hint_behind_a_page_is_a_command_that_gives_the_next(registry: LocalRegistry, organ: Organ) -> None:
-    place(registry, drawn(20, seed=4))
+def test_the_hint_behind_a_page_is_a_command_that_gives_the_next(registry: LocalRegistry, organ: OrganCommand) -> None:
+    write_models(registry, random_models(20, seed=4))
     for words in (["-type:norm sort:-size"], ["-type:norm", "-coder"], ["-coder"], [], ['by:"carol smith"', "sort:z"]):
         seen: list[str] = []
         command = ["search", *words, "--limit", "9"]
@@ -87,7 +87,7 @@ def test_the_hint_behind_a_page_is_a_command_that_gives_the_next(registry: Local
         assert len(seen) > 9
 
 
-def test_facets_are_counted_beside_the_page(filled: Organ) -> None:
+def test_facets_are_counted_beside_the_page(filled: OrganCommand) -> None:
     ended = filled.done("search", "type:organ", "--facets", "--limit", 1)
     assert "4 organs at their places" in ended.lines
     assert "any type:    organ 4, norm 3, skeleton 2, embed 1" in ended.lines
@@ -101,23 +101,25 @@ def test_facets_are_counted_beside_the_page(filled: Organ) -> None:
     assert facets["fields"]["license"] == {"apache-2.0": 4}
 
 
-def test_an_estimate_is_called_so(filled: Organ, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_is_called_so(filled: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.catalog.queries.search_plan.GATHER_MAX", 0)
     lines = filled.done("search", "theta>=1", "--facets").lines
     assert any(line.startswith("about ") and line.endswith(" organs at their places") for line in lines)
 
 
-def test_the_likes_of_an_organ_show_how_alike_they_are(registry: LocalRegistry, organ: Organ) -> None:
-    place(registry, [ModelRow((Row(organ=1), Row(organ=2), Row(organ=3, slot="ffn_down")))])
+def test_the_likes_of_an_organ_show_how_alike_they_are(registry: LocalRegistry, organ: OrganCommand) -> None:
+    write_models(
+        registry, [ModelRow((PlacementRow(organ=1), PlacementRow(organ=2), PlacementRow(organ=3, slot="ffn_down")))]
+    )
     header, first, second = organ.done("search", f"like:{digest(1)[:12]}").lines
     assert header.split()[:2] == ["likeness", "organ"]
     assert first.split()[:2] == ["1.000", digest(1)[:12]]
     assert second.split()[1] == digest(2)[:12]
 
 
-def test_what_fits_a_model_is_found_counted_and_explained(registry: LocalRegistry, organ: Organ) -> None:
-    others = (Row(organ=2), Row(organ=3, slot="ffn_down"), Row(organ=4, shape="64x32"))
-    place(registry, [ModelRow((Row(organ=1),), name="base"), ModelRow(others, name="donor")])
+def test_what_fits_a_model_is_found_counted_and_explained(registry: LocalRegistry, organ: OrganCommand) -> None:
+    others = (PlacementRow(organ=2), PlacementRow(organ=3, slot="ffn_down"), PlacementRow(organ=4, shape="64x32"))
+    write_models(registry, [ModelRow((PlacementRow(organ=1),), name="base"), ModelRow(others, name="donor")])
     assert organ.done("search", "-q", "fits:acme/base").lines == [digest(2)]
     assert "1 organs at their places" in organ.done("search", "fits:acme/base", "--facets").out
     assert (
@@ -127,7 +129,7 @@ def test_what_fits_a_model_is_found_counted_and_explained(registry: LocalRegistr
     assert "fits:" in organ.done("search", "--help").out
 
 
-def test_what_finds_nothing_says_so_and_names_the_nearest(filled: Organ) -> None:
+def test_what_finds_nothing_says_so_and_names_the_nearest(filled: OrganCommand) -> None:
     ended = filled.done("search", "slot:ffn_upp")
     assert ended.out == ""
     assert ended.err.splitlines() == [
@@ -148,7 +150,7 @@ def test_what_finds_nothing_says_so_and_names_the_nearest(filled: Organ) -> None
         (["like:12345678"], "organ: no organ's digest begins with 12345678"),
     ],
 )
-def test_what_means_nothing_is_one_line(words: list[str], sentence: str, organ: Organ) -> None:
+def test_what_means_nothing_is_one_line(words: list[str], sentence: str, organ: OrganCommand) -> None:
     ended = organ("search", *words)
     assert (ended.status, ended.out) == (3 if "begins with" in sentence else 1, "")
     assert ended.err.startswith(sentence)
@@ -164,7 +166,13 @@ def test_what_means_nothing_is_one_line(words: list[str], sentence: str, organ: 
     ],
 )
 def test_a_bound_that_the_shell_took_for_a_redirection_is_recognised(
-    command: str, words: list[str], made: str, query: str, organ: Organ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    words: list[str],
+    made: str,
+    query: str,
+    organ: OrganCommand,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert f"put a bound in quotes: '{words[-1]}>=35'" in organ.done(command, *words).err
@@ -176,11 +184,11 @@ def test_a_bound_that_the_shell_took_for_a_redirection_is_recognised(
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "9223372036854775808", "many"])
-def test_a_page_has_from_one_to_a_thousand_organs(limit: str, organ: Organ) -> None:
+def test_a_page_has_from_one_to_a_thousand_organs(limit: str, organ: OrganCommand) -> None:
     assert organ("search", "--limit", limit).status == 2
 
 
-def test_every_field_and_sort_stands_in_the_help(organ: Organ) -> None:
+def test_every_field_and_sort_stands_in_the_help(organ: OrganCommand) -> None:
     out = organ.done("search", "--help").out
     for name in ("type:", "slot:", "block:", "spectral:", "license:", "unique:organ", "like:DIGEST", "-type:norm"):
         assert name in out
@@ -189,7 +197,7 @@ def test_every_field_and_sort_stands_in_the_help(organ: Organ) -> None:
 @pytest.mark.parametrize(
     "word", ["-type:norm", "-coder", "-qwen2", "-zoo-a", "-stable_rank:none", "-θ:40", "-ärzte", "-z:1"]
 )
-def test_a_word_with_a_minus_is_a_term_and_no_option(word: str, filled: Organ) -> None:
+def test_a_word_with_a_minus_is_a_term_and_no_option(word: str, filled: OrganCommand) -> None:
     assert _MINUS_TERM.fullmatch(word)
     assert filled.done("search", word, "--json", "--limit", 5).values["items"] is not None
     assert filled.done("search", "--json", "type:organ", word).values["items"] is not None
@@ -201,20 +209,22 @@ def test_an_option_is_no_term(word: str) -> None:
     assert not _MINUS_TERM.fullmatch(word)
 
 
-def test_an_option_that_is_not_there_is_wrong_usage(organ: Organ) -> None:
+def test_an_option_that_is_not_there_is_wrong_usage(organ: OrganCommand) -> None:
     assert organ("search", "--unheard-of").status == 2
     assert organ("search", "-x").status == 2
 
 
-def test_line_104_what_stands_in_a_query_is_printed_harmless(filled: Organ) -> None:
+def test_line_104_what_stands_in_a_query_is_printed_harmless(filled: OrganCommand) -> None:
     ended = filled("search", 'slot:"[31m"')
     assert "\x1b" not in ended.err + ended.out
     ended = filled("search", "x\x1b[31m:y")
     assert "\x1b" not in ended.err
 
 
-def test_json_is_one_object_that_anything_can_read(registry: LocalRegistry, organ: Organ, tmp_path: Path) -> None:
-    place(registry, drawn(30, seed=9))
+def test_json_is_one_object_that_anything_can_read(
+    registry: LocalRegistry, organ: OrganCommand, tmp_path: Path
+) -> None:
+    write_models(registry, random_models(30, seed=9))
     printed = organ.done("search", "--json", "--facets", "--limit", 1000).out
     (tmp_path / "page.json").write_text(printed)
     values = json.loads((tmp_path / "page.json").read_text())

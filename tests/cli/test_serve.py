@@ -13,12 +13,12 @@ from organs.web.server.gateway import (
     environment,
 )
 from organs.web.settings import LOOPBACK_HOSTS
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ended = Organ(tmp_path / "home")("serve", "--port", taken.getsockname()[1])
+        ended = OrganCommand(tmp_path / "home")("serve", "--port", taken.getsockname()[1])
     assert ended.status == 1
     assert len(ended.err.splitlines()) == 1
     assert "choose another with --host and --port" in ended.err
@@ -28,7 +28,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
     "arguments", [("--workers", 0), ("--threads", 1), ("--port", 0), ("--reload", "now"), ("--metrics", "x")]
 )
 def test_numbers_that_make_no_server_are_wrong_usage(arguments: tuple[object, ...], tmp_path: Path) -> None:
-    assert Organ(tmp_path / "home")("serve", *arguments).status == 2
+    assert OrganCommand(tmp_path / "home")("serve", *arguments).status == 2
 
 
 @pytest.mark.parametrize(

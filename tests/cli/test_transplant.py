@@ -9,18 +9,18 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.store.files import Files
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
 
 
 @pytest.fixture
-def organ(tmp_path: Path) -> Organ:
+def organ(tmp_path: Path) -> OrganCommand:
     """The command with a registry that is not there."""
-    return Organ(tmp_path / "nothing")
+    return OrganCommand(tmp_path / "nothing")
 
 
 def test_feed_forward_organs_of_all_blocks_are_taken_by_themselves(
-    organ: Organ, parents: Parents, out: Path, tmp_path: Path
+    organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
     values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--json").values
     assert [part["name"] for part in values["plan"]["parts"]] == [
@@ -31,7 +31,7 @@ def test_feed_forward_organs_of_all_blocks_are_taken_by_themselves(
     assert not (tmp_path / "nothing").exists(), "no registry was opened"
 
 
-def test_blocks_types_and_slots_are_chosen(organ: Organ, parents: Parents, out: Path) -> None:
+def test_blocks_types_and_slots_are_chosen(organ: OrganCommand, parents: Parents, out: Path) -> None:
     def changed(*options: str) -> list[str]:
         ended = organ.done(
             "transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json", *options
@@ -47,7 +47,7 @@ def test_blocks_types_and_slots_are_chosen(organ: Organ, parents: Parents, out: 
 
 
 def test_the_lock_is_that_of_the_registry_and_so_is_every_byte(
-    organ: Organ, composer: Organ, parents: Parents, out: Path
+    organ: OrganCommand, composer: OrganCommand, parents: Parents, out: Path
 ) -> None:
     organ.done(
         *("transplant", parents.base, parents.tuned, "--layers", "1"), "-o", out / "t.gguf", "--lock", out / "t.lock"
@@ -57,7 +57,9 @@ def test_the_lock_is_that_of_the_registry_and_so_is_every_byte(
     assert (out / "t.lock").read_bytes() == (out / "c.lock").read_bytes()
 
 
-def test_a_graft_between_folders_is_the_transplant_taken_apart(organ: Organ, parents: Parents, out: Path) -> None:
+def test_a_graft_between_folders_is_the_transplant_taken_apart(
+    organ: OrganCommand, parents: Parents, out: Path
+) -> None:
     for name in ("base", "tuned"):
         organ.done("extract", parents.folder / f"{name}.gguf", "-o", out / name)
     organ.done("graft", out / "base", out / "tuned", "--layers", "1", "--type", "organ", "-o", out / "both")
@@ -68,7 +70,7 @@ def test_a_graft_between_folders_is_the_transplant_taken_apart(organ: Organ, par
     assert (out / "mixed" / "manifest.json").read_text() == (out / "both" / "manifest.json").read_text()
 
 
-def test_several_donors_take_their_blocks_in_turn(organ: Organ, parents: Parents, out: Path) -> None:
+def test_several_donors_take_their_blocks_in_turn(organ: OrganCommand, parents: Parents, out: Path) -> None:
     given = ("transplant", parents.base, parents.tuned, parents.stranger, "-o", out / "t.gguf", "-y")
     ended = organ.done(*given, "--layers", "0", "--layers", "1", "--json")
     assert [(part["block"], part["model"]) for part in ended.values["plan"]["parts"]] == [
@@ -80,7 +82,7 @@ def test_several_donors_take_their_blocks_in_turn(organ: Organ, parents: Parents
     assert organ(*given, "--layers", "0", "--layers", "1", "--layers", "2").status == 2
 
 
-def test_a_warning_stops_it_until_it_is_accepted(organ: Organ, parents: Parents, out: Path) -> None:
+def test_a_warning_stops_it_until_it_is_accepted(organ: OrganCommand, parents: Parents, out: Path) -> None:
     given = ("transplant", parents.base, parents.stranger, "-o", out / "t.gguf")
     ended = organ(*given)
     assert (ended.status, list(out.iterdir())) == (5, [])
@@ -91,7 +93,7 @@ def test_a_warning_stops_it_until_it_is_accepted(organ: Organ, parents: Parents,
 
 
 @pytest.mark.parametrize("verb", ["transplant", "graft"])
-def test_what_is_in_the_way_stays_unless_forced(verb: str, organ: Organ, parents: Parents, out: Path) -> None:
+def test_what_is_in_the_way_stays_unless_forced(verb: str, organ: OrganCommand, parents: Parents, out: Path) -> None:
     target = out / ("t.gguf" if verb == "transplant" else "folder")
     organ.done(verb, parents.base, parents.tuned, "-o", target)
     ended = organ(verb, parents.base, parents.tuned, "-o", target, "--layers", "1")
@@ -103,7 +105,7 @@ def test_what_is_in_the_way_stays_unless_forced(verb: str, organ: Organ, parents
 
 
 def test_a_folder_in_the_way_of_a_graft_stays_unless_it_is_empty_or_an_organ_directory(
-    organ: Organ, parents: Parents, out: Path
+    organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     (out / "empty").mkdir()
     organ.done("graft", parents.base, parents.tuned, "-o", out / "empty")
@@ -117,7 +119,7 @@ def test_a_folder_in_the_way_of_a_graft_stays_unless_it_is_empty_or_an_organ_dir
 
 @pytest.mark.parametrize("verb", ["transplant", "graft"])
 def test_ctrl_c_leaves_nothing(
-    verb: str, organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
+    verb: str, organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_self: Files, _source: Path, _target: Path) -> None:
         raise KeyboardInterrupt
@@ -128,7 +130,7 @@ def test_ctrl_c_leaves_nothing(
 
 
 def test_a_disk_that_is_too_small_is_told_at_once(
-    organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
+    organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Files, "free_bytes", lambda _self, _path: 1000)
     for verb, name in (("transplant", "t.gguf"), ("graft", "folder")):
@@ -137,7 +139,7 @@ def test_a_disk_that_is_too_small_is_told_at_once(
         assert "is full" in ended.err
 
 
-def test_what_is_no_model_is_one_line(organ: Organ, parents: Parents, out: Path, tmp_path: Path) -> None:
+def test_what_is_no_model_is_one_line(organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.gguf")
     (tmp_path / "junk.gguf").write_bytes(bytes(range(256)))
     (tmp_path / "cut.gguf").write_bytes(parents.base.read_bytes()[:500])
@@ -149,7 +151,7 @@ def test_what_is_no_model_is_one_line(organ: Organ, parents: Parents, out: Path,
     assert list(out.iterdir()) == []
 
 
-def test_organs_that_do_not_fit_are_refused_with_the_reason(organ: Organ, parents: Parents, out: Path) -> None:
+def test_organs_that_do_not_fit_are_refused_with_the_reason(organ: OrganCommand, parents: Parents, out: Path) -> None:
     for options, code, status in ((("--layers", "7"), "no-such-block", 5), (("--layers", "x"), "bad-recipe", 1)):
         ended = organ("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", *options)
         assert ended.status == status

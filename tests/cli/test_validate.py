@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.validation.changed_models import A_PROSE, A, feed_forward, graft, script
 
 
 @pytest.fixture
-def organ(tmp_path: Path) -> Organ:
+def organ(tmp_path: Path) -> OrganCommand:
     """The command with a registry that is not there."""
-    return Organ(tmp_path / "nothing")
+    return OrganCommand(tmp_path / "nothing")
 
 
 @pytest.fixture
@@ -22,7 +22,9 @@ def kin(tmp_path: Path) -> Path:
     return graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
 
 
-def test_it_prints_the_difference_with_its_error_and_the_tokens_that_were_scored(organ: Organ, kin: Path) -> None:
+def test_it_prints_the_difference_with_its_error_and_the_tokens_that_were_scored(
+    organ: OrganCommand, kin: Path
+) -> None:
     ended = organ.done("validate", kin, "--base", A, "--tokens", 256)
     assert "12 changed organs zeroed" in ended.out
     (row,) = (line for line in ended.lines if "chimera against base" in line)
@@ -32,26 +34,26 @@ def test_it_prints_the_difference_with_its_error_and_the_tokens_that_were_scored
     assert "graft" not in ended.out
 
 
-def test_a_base_that_does_not_run_ends_with_1_and_no_verdict(organ: Organ, kin: Path, tmp_path: Path) -> None:
+def test_a_base_that_does_not_run_ends_with_1_and_no_verdict(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
     ended = organ("validate", kin, "--base", A, "--runtime", script(tmp_path, "sys.exit(3)"))
     assert (ended.status, ended.out) == (1, "")
     assert "the base does not run, so there is no verdict" in ended.err
 
 
-def test_a_text_of_too_few_tokens_is_refused(organ: Organ, kin: Path, tmp_path: Path) -> None:
+def test_a_text_of_too_few_tokens_is_refused(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("one two three four five six seven eight nine")
     ended = organ("validate", kin, "--base", A, "--text", tmp_path / "short.txt")
     assert (ended.status, ended.out) == (1, "")
     assert "at least 32 are needed" in ended.err
 
 
-def test_what_a_command_may_reach_is_for_a_command_alone(organ: Organ, kin: Path) -> None:
+def test_what_a_command_may_reach_is_for_a_command_alone(organ: OrganCommand, kin: Path) -> None:
     ended = organ("validate", kin, "--base", A, "--runtime-processes")
     assert ended.status == 2
     assert "belong to --runtime" in ended.err
 
 
-def test_a_command_may_write_where_it_is_allowed_to(organ: Organ, kin: Path, tmp_path: Path) -> None:
+def test_a_command_may_write_where_it_is_allowed_to(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     body = f"open({str(tmp_path / 'out' / 'log')!r}, 'a').write('x')\nprint(json.dumps({{'perplexity': 26.5}}))"
     command = ("validate", kin, "--base", A, "--runtime", script(tmp_path, body))

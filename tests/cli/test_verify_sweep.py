@@ -9,15 +9,15 @@ from sqlalchemy import delete, update
 
 from organs.registry.catalog.tables import Base, Blob
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes
-from tests.small_models import row_counts, weights
+from tests.small_models import row_counts, weight_tensor
 
 
 @pytest.fixture
-def large(organ: Organ, tmp_path: Path) -> Organ:
+def large(organ: OrganCommand, tmp_path: Path) -> OrganCommand:
     """The command with a model of three organs in files of their own."""
-    tensors = [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)]
+    tensors = [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)]
     (tmp_path / "large.gguf").write_bytes(file_bytes([], tensors))
     organ.done("ingest", tmp_path / "large.gguf")
     return organ
@@ -45,14 +45,16 @@ def forget_models(registry: LocalRegistry) -> None:
         session.execute(delete(totals).where(totals.c.name.in_(("models", "placements", "organs"))))
 
 
-def test_a_sound_registry_is_sound(large: Organ) -> None:
+def test_a_sound_registry_is_sound(large: OrganCommand) -> None:
     assert large.done("verify").out == "4 blobs checked: all are sound\n"
     assert large.done("verify", "--read-data").out.startswith("4 blobs checked, 307.")
     values = large.done("verify", "--read-data", "--json").values
     assert (values["blobs"], values["faults"], values["orphans"]) == (4, [], 0)
 
 
-def test_a_rotten_organ_is_named_with_who_needs_it_when_data_is_read(large: Organ, registry: LocalRegistry) -> None:
+def test_a_rotten_organ_is_named_with_who_needs_it_when_data_is_read(
+    large: OrganCommand, registry: LocalRegistry
+) -> None:
     flip(blob_files(registry)[0])
     assert large("verify").status == 0, "without reading, only what can be seen is seen"
     ended = large("verify", "--read-data")
@@ -65,28 +67,30 @@ def test_a_rotten_organ_is_named_with_who_needs_it_when_data_is_read(large: Orga
     assert fault.keys() == {"digest", "reason", "needed_by"}
 
 
-def test_a_missing_organ_is_found_without_reading(large: Organ, registry: LocalRegistry) -> None:
+def test_a_missing_organ_is_found_without_reading(large: OrganCommand, registry: LocalRegistry) -> None:
     blob_files(registry)[0].unlink()
     ended = large("verify")
     assert ended.status == 7
     assert "is missing from the store" in ended.out
 
 
-def test_the_shares_of_a_week_cover_everything(large: Organ, registry: LocalRegistry) -> None:
+def test_the_shares_of_a_week_cover_everything(large: OrganCommand, registry: LocalRegistry) -> None:
     flip(blob_files(registry)[0])
     ends = [large("verify", f"--read-data={day}/7", "--json") for day in range(1, 8)]
     assert sorted(ended.status for ended in ends) == [0, 0, 0, 0, 0, 0, 7]
     assert sum(len(ended.values["faults"]) for ended in ends) == 1
 
 
-def test_a_file_without_a_row_is_told_beside_the_result(large: Organ, registry: LocalRegistry) -> None:
+def test_a_file_without_a_row_is_told_beside_the_result(large: OrganCommand, registry: LocalRegistry) -> None:
     stray = blob_files(registry)[0]
     (stray.parent / f"{stray.name.partition('.')[0]}.{'0' * 16}").write_bytes(b"left by a crash")
     ended = large.done("verify")
     assert ended.err == "1 files belong to no blob; organ sweep removes them when they are a day old\n"
 
 
-def test_a_sweep_of_a_registry_that_needs_everything_removes_nothing(large: Organ, registry: LocalRegistry) -> None:
+def test_a_sweep_of_a_registry_that_needs_everything_removes_nothing(
+    large: OrganCommand, registry: LocalRegistry
+) -> None:
     before = blob_files(registry)
     for options in ([], ["-y"], ["-y", "--older-than", "0s"]):
         assert large.done("sweep", *options).lines == [
@@ -97,7 +101,7 @@ def test_a_sweep_of_a_registry_that_needs_everything_removes_nothing(large: Orga
     assert blob_files(registry) == before
 
 
-def test_a_sweep_previews_then_dooms_then_removes(large: Organ, registry: LocalRegistry) -> None:
+def test_a_sweep_previews_then_dooms_then_removes(large: OrganCommand, registry: LocalRegistry) -> None:
     forget_models(registry)
     preview = large.done("sweep", "--older-than", "0s")
     assert preview.lines[1].startswith("4 unneeded blobs would be doomed (")
@@ -112,12 +116,14 @@ def test_a_sweep_previews_then_dooms_then_removes(large: Organ, registry: LocalR
     assert row_counts(registry)["blobs"] == row_counts(registry)["inline_blobs"] == 0
 
 
-def test_what_was_needed_a_moment_ago_is_spared_by_default(large: Organ, registry: LocalRegistry) -> None:
+def test_what_was_needed_a_moment_ago_is_spared_by_default(large: OrganCommand, registry: LocalRegistry) -> None:
     forget_models(registry)
     assert large.done("sweep", "-y", "--json").values["doomed"] == 0
 
 
-def test_what_was_doomed_is_spared_when_it_comes_again(large: Organ, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_what_was_doomed_is_spared_when_it_comes_again(
+    large: OrganCommand, registry: LocalRegistry, tmp_path: Path
+) -> None:
     forget_models(registry)
     large.done("sweep", "-y", "--older-than", "0s")
     large.done("ingest", tmp_path / "large.gguf")
@@ -128,11 +134,11 @@ def test_what_was_doomed_is_spared_when_it_comes_again(large: Organ, registry: L
 
 
 @pytest.mark.parametrize("age", ["", "1", "h", "-1h", "1w", "1.5h", "1h "])
-def test_what_is_no_age_is_wrong_usage(age: str, organ: Organ) -> None:
+def test_what_is_no_age_is_wrong_usage(age: str, organ: OrganCommand) -> None:
     assert organ("sweep", "--older-than", age).status == 2
 
 
-def test_verify_finds_a_wrong_running_total_and_repairs_it(large: Organ) -> None:
+def test_verify_finds_a_wrong_running_total_and_repairs_it(large: OrganCommand) -> None:
     totals = Base.metadata.tables["totals"]
     with LocalRegistry.open(large.home) as registry, registry.catalog.writing() as session:
         session.execute(update(totals).where(totals.c.name == "organs").values(value=7))

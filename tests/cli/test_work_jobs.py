@@ -12,17 +12,17 @@ import pytest
 
 from organs.ingest.jobs.runner import add_job
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def organ(registry: LocalRegistry) -> Organ:
-    return Organ(registry.settings.home)
+def organ(registry: LocalRegistry) -> OrganCommand:
+    return OrganCommand(registry.settings.home)
 
 
-def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: Organ, registry: LocalRegistry) -> None:
+def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: OrganCommand, registry: LocalRegistry) -> None:
     add_job(registry, "report", {})
     add_job(registry, "report", {"model": "local/nothing"})
     ended = organ.done("work", "--once")
@@ -35,7 +35,7 @@ def test_what_waits_is_worked_off_and_told_a_line_a_job(organ: Organ, registry: 
     assert organ.done("work", "--once", "-q").err == ""
 
 
-def test_jobs_are_listed_newest_first(organ: Organ, registry: LocalRegistry) -> None:
+def test_jobs_are_listed_newest_first(organ: OrganCommand, registry: LocalRegistry) -> None:
     assert organ.done("jobs").err == "No jobs.\n"
     for _ in range(3):
         add_job(registry, "report", {})
@@ -49,7 +49,7 @@ def test_jobs_are_listed_newest_first(organ: Organ, registry: LocalRegistry) -> 
     assert "--after" in organ.done("jobs", "--limit", 2).err
 
 
-def test_a_job_is_cancelled_and_shown(organ: Organ, registry: LocalRegistry) -> None:
+def test_a_job_is_cancelled_and_shown(organ: OrganCommand, registry: LocalRegistry) -> None:
     add_job(registry, "report", {"limit": 7})
     assert organ.done("jobs", "--cancel", 1).err == "job 1 is cancelled\n"
     shown = organ.done("jobs", "--show", 1).values
@@ -63,7 +63,7 @@ def test_a_job_is_cancelled_and_shown(organ: Organ, registry: LocalRegistry) -> 
 @pytest.mark.parametrize(
     "arguments", [("--cancel", 0), ("--cancel", 2**63), ("--show", "x"), ("--cancel", 1, "--show", 1)]
 )
-def test_what_is_no_job_is_wrong_usage(arguments: tuple[object, ...], organ: Organ) -> None:
+def test_what_is_no_job_is_wrong_usage(arguments: tuple[object, ...], organ: OrganCommand) -> None:
     assert organ("jobs", *arguments).status == 2
 
 
@@ -86,7 +86,7 @@ def test_a_worker_without_its_server_ends_at_once(registry: LocalRegistry) -> No
     assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 1
 
 
-def test_an_empty_queue_is_said_to_be_empty_and_an_unknown_job_points_to_the_list(organ: Organ) -> None:
+def test_an_empty_queue_is_said_to_be_empty_and_an_unknown_job_points_to_the_list(organ: OrganCommand) -> None:
     ended = organ.done("work", "--once")
     assert (ended.out, ended.err) == ("", "The queue is empty.\n")
     assert organ.done("work", "--once", "-q").err == ""

@@ -10,9 +10,9 @@ import pytest
 
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Ended, Organ
+from tests.cli.in_process import CommandResult, OrganCommand
 from tests.cli.parents import write_parents
-from tests.client.served_registry import Elsewhere, elsewhere
+from tests.client.served_registry import ServedRegistry, serve_registry
 from tests.small_models import ingest_file
 
 
@@ -27,7 +27,7 @@ def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Elsewhere]:
+def served(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[ServedRegistry]:
     """The registry elsewhere; tests may add chimeras of names of their own."""
     folder = tmp_path_factory.mktemp("elsewhere")
     shutil.copy(migrated_database, folder)
@@ -36,31 +36,31 @@ def served(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
         for path in (parents.base, parents.tuned, parents.stranger):
             ingest_file(registry, path)
         registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/first").plan().register()
-        with elsewhere(registry) as found:
+        with serve_registry(registry) as found:
             yield found
 
 
 @pytest.fixture
-def here(served: Elsewhere) -> LocalRegistry:
+def local_registry(served: ServedRegistry) -> LocalRegistry:
     """The same registry, opened as a folder."""
     return served.registry
 
 
 @pytest.fixture
-def local(here: LocalRegistry) -> Organ:
+def local_organ(local_registry: LocalRegistry) -> OrganCommand:
     """The command on the folder."""
-    return Organ(here.settings.home)
+    return OrganCommand(local_registry.settings.home)
 
 
 @pytest.fixture
-def asking(served: Elsewhere, tmp_path: Path) -> Callable[..., Ended]:
+def remote_organ(served: ServedRegistry, tmp_path: Path) -> Callable[..., CommandResult]:
     """The command on the registry elsewhere, with an empty folder of one's own."""
-    organ = Organ(tmp_path / "own")
+    organ = OrganCommand(tmp_path / "own")
     return lambda *arguments: organ("--registry", served.url, *arguments)
 
 
 @pytest.fixture
-def there(served: Elsewhere) -> Iterator[RemoteRegistry]:
+def remote_registry(served: ServedRegistry) -> Iterator[RemoteRegistry]:
     """The client of it."""
     with RemoteRegistry(served.url) as remote:
         yield remote

@@ -18,7 +18,7 @@ from organs.registry.errors import OrganError
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
     """A request as it came."""
 
     method: str
@@ -44,10 +44,10 @@ class Answer:
 
 CUT = Answer(body=None)
 """The line is cut before anything is answered."""
-Script = Callable[[Asked], Answer]
+Script = Callable[[ReceivedRequest], Answer]
 
 
-class Fine(Entity, frozen=True, kw_only=True):
+class AcceptedAnswer(Entity, frozen=True, kw_only=True):
     """An answer that is accepted."""
 
     fine: bool
@@ -70,11 +70,11 @@ def as_problem(problem: OrganError | int, detail: str = "", **headers: str) -> A
 
 
 @dataclass(slots=True)
-class Scripted:
+class ScriptedServer:
     """A server that runs."""
 
     port: int
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ReceivedRequest] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -82,9 +82,9 @@ class Scripted:
 
 
 @contextmanager
-def scripted(script: Script) -> Iterator[Scripted]:
+def scripted_server(script: Script) -> Iterator[ScriptedServer]:
     """A server that answers every request as `script` says, as long as the block runs."""
-    running: Scripted
+    running: ScriptedServer
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -93,7 +93,7 @@ def scripted(script: Script) -> Iterator[Scripted]:
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked = Asked(self.command, self.path, self.headers, body)
+            asked = ReceivedRequest(self.command, self.path, self.headers, body)
             running.asked.append(asked)
             answer = script(asked)
             if answer.body is None:
@@ -119,7 +119,7 @@ def scripted(script: Script) -> Iterator[Scripted]:
             """Nothing: a client that hangs up is part of the test."""
 
     server = Server(("127.0.0.1", 0), Handler)
-    running = Scripted(server.server_port)
+    running = ScriptedServer(server.server_port)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
@@ -131,13 +131,13 @@ def scripted(script: Script) -> Iterator[Scripted]:
 
 
 @contextmanager
-def serving(script: Callable[[Asked], Answer]) -> Iterator[tuple[Scripted, Connection]]:
+def connection_to_script(script: Callable[[ReceivedRequest], Answer]) -> Iterator[tuple[ScriptedServer, Connection]]:
     """A server that answers so, and a connection to it on which nobody waits."""
-    with scripted(script) as server:
-        connection = Connection(server.url, sleep=no_nap)
+    with scripted_server(script) as server:
+        connection = Connection(server.url, sleep=no_sleep)
         yield server, connection
         connection.close()
 
 
-def no_nap(_seconds: float) -> None:
+def no_sleep(_seconds: float) -> None:
     """Nobody waits."""

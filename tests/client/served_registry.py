@@ -18,7 +18,7 @@ from organs.web.settings import WebSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class ServedRegistry:
     """A registry that is served."""
 
     url: str
@@ -33,7 +33,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def listening(application: WSGIApplication) -> Iterator[str]:
+def serve_application(application: WSGIApplication) -> Iterator[str]:
     """The address at which `application` answers."""
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -47,14 +47,14 @@ def listening(application: WSGIApplication) -> Iterator[str]:
 
 
 @contextmanager
-def elsewhere(registry: LocalRegistry) -> Iterator[Elsewhere]:
+def serve_registry(registry: LocalRegistry) -> Iterator[ServedRegistry]:
     """`registry` served to this machine, with its jobs done."""
     stop = Event()
     worker = threading.Thread(target=Runner(registry, stop).run, daemon=True)
-    with listening(create_app(registry, WebSettings(personal=True)).wsgi_app) as url:
+    with serve_application(create_app(registry, WebSettings(personal=True)).wsgi_app) as url:
         worker.start()
         try:
-            yield Elsewhere(url, registry)
+            yield ServedRegistry(url, registry)
         finally:
             stop.set()
             worker.join()

@@ -31,8 +31,17 @@ from organs.registry.errors import (
     Unreachable,
 )
 from organs.registry.tokens import new_token
-from tests.client.scripted_server import CUT, Answer, Asked, Fine, Script, as_json, as_problem, scripted
-from tests.web.live_server import nobody
+from tests.client.scripted_server import (
+    CUT,
+    AcceptedAnswer,
+    Answer,
+    ReceivedRequest,
+    Script,
+    as_json,
+    as_problem,
+    scripted_server,
+)
+from tests.web.live_server import unused_address
 
 FINE = as_json({"fine": True})
 
@@ -55,12 +64,12 @@ class Naps:
 
 def test_a_request_names_the_program_its_version_and_the_token_and_carries_json() -> None:
     token = new_token().text
-    with scripted(lambda _: FINE) as server:
+    with scripted_server(lambda _: FINE) as server:
         connection = Connection(f"{server.url}/", token)
-        assert connection.post(Fine, "/api/v1/uploads", {"kind": "piece"}) == Fine(fine=True)
+        assert connection.post(AcceptedAnswer, "/api/v1/uploads", {"kind": "piece"}) == AcceptedAnswer(fine=True)
         assert connection.read(
-            Fine, "/api/v1/models", q="a b&c", limit=2, after=None, ranked=True, by=["x", "y"]
-        ) == Fine(fine=True)
+            AcceptedAnswer, "/api/v1/models", q="a b&c", limit=2, after=None, ranked=True, by=["x", "y"]
+        ) == AcceptedAnswer(fine=True)
         posted, got = server.asked
     assert (posted.method, posted.path, posted.values) == ("POST", "/api/v1/uploads", {"kind": "piece"})
     assert posted.headers["User-Agent"].startswith("organ-registry/")
@@ -71,7 +80,7 @@ def test_a_request_names_the_program_its_version_and_the_token_and_carries_json(
 
 def test_bytes_are_sent_with_their_length_and_416_is_an_answer() -> None:
     data = bytes(range(256)) * 1000
-    with scripted(lambda _: as_json({"known": ["0" * 64]}, 416, Range="bytes=0-6")) as server:
+    with scripted_server(lambda _: as_json({"known": ["0" * 64]}, 416, Range="bytes=0-6")) as server:
         headers = {"Content-Range": "bytes 0-9/10"}
         reply = Connection(server.url).send_bytes(KnownDigests, "PATCH", "/u", memoryview(data), headers)
         (asked,) = server.asked
@@ -83,7 +92,7 @@ def test_bytes_are_sent_with_their_length_and_416_is_an_answer() -> None:
 
 def test_a_download_is_streamed_in_the_chunks_that_were_asked_for() -> None:
     body = bytes(1000)
-    with scripted(lambda _: Answer(206, body, {"ETag": '"x"'})) as server:
+    with scripted_server(lambda _: Answer(206, body, {"ETag": '"x"'})) as server:
         connection = Connection(server.url)
         with connection.download("/file", {"Range": "bytes=5-"}) as reply:
             chunks = list(reply.stream(300))
@@ -95,7 +104,7 @@ def test_a_download_is_streamed_in_the_chunks_that_were_asked_for() -> None:
 
 def test_a_download_that_ends_too_early_says_so() -> None:
     with (
-        scripted(lambda _: Answer(200, b"abc", promised=10)) as server,
+        scripted_server(lambda _: Answer(200, b"abc", promised=10)) as server,
         Connection(server.url).download("/file") as reply,
         pytest.raises(Unreachable, match="cut"),
     ):
@@ -123,15 +132,15 @@ def test_a_download_that_ends_too_early_says_so() -> None:
 def test_an_answer_without_a_known_code_is_an_error_by_its_status(
     answer: Answer, kind: type[OrganError], said: str
 ) -> None:
-    with scripted(lambda _: answer) as server, pytest.raises(kind, match=said) as raised:
-        Connection(server.url).read(Fine, "/api/v1/x")
+    with scripted_server(lambda _: answer) as server, pytest.raises(kind, match=said) as raised:
+        Connection(server.url).read(AcceptedAnswer, "/api/v1/x")
     assert type(raised.value) is kind
 
 
 def test_a_cut_line_is_tried_again_where_asking_twice_is_asking_once() -> None:
     naps = Naps()
-    with scripted(in_turn(CUT, CUT, FINE)) as server:
-        assert Connection(server.url, sleep=naps).read(Fine, "/x") == Fine(fine=True)
+    with scripted_server(in_turn(CUT, CUT, FINE)) as server:
+        assert Connection(server.url, sleep=naps).read(AcceptedAnswer, "/x") == AcceptedAnswer(fine=True)
         assert len(server.asked) == 3
     assert 0 < naps.seconds[0] < naps.seconds[1] * 1.5
 
@@ -139,12 +148,12 @@ def test_a_cut_line_is_tried_again_where_asking_twice_is_asking_once() -> None:
 @pytest.mark.parametrize(
     "send",
     [
-        lambda connection: connection.post(Fine, "/x", {}),
+        lambda connection: connection.post(AcceptedAnswer, "/x", {}),
         lambda connection: connection.send_bytes(KnownDigests, "PATCH", "/x", b"abc", {}),
     ],
 )
 def test_a_cut_line_is_not_tried_again_where_it_might_do_a_thing_twice(send: Callable[[Connection], object]) -> None:
-    with scripted(in_turn(CUT, FINE)) as server:
+    with scripted_server(in_turn(CUT, FINE)) as server:
         with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port} does not answer"):
             send(Connection(server.url, sleep=Naps()))
         assert len(server.asked) == 1
@@ -153,8 +162,8 @@ def test_a_cut_line_is_not_tried_again_where_it_might_do_a_thing_twice(send: Cal
 def test_nobody_there_is_said_in_one_sentence_after_some_tries() -> None:
     naps = Naps()
     refused = r"^http://127\.0\.0\.1:\d+ does not answer: .*refused"
-    with nobody() as url, pytest.raises(Unreachable, match=refused) as raised:
-        Connection(url, sleep=naps).read(Fine, "/x")
+    with unused_address() as url, pytest.raises(Unreachable, match=refused) as raised:
+        Connection(url, sleep=naps).read(AcceptedAnswer, "/x")
     assert "object at" not in str(raised.value)
     assert len(naps.seconds) == 3
 
@@ -165,34 +174,34 @@ def test_a_registry_that_says_later_is_asked_later() -> None:
         as_problem(429, "often", Retry_After="7"),
         as_problem(503, "busy", Retry_After=past),
     )
-    with scripted(in_turn(*later, FINE)) as server:
-        assert Connection(server.url, sleep=naps).post(Fine, "/x", {}) == Fine(fine=True)
+    with scripted_server(in_turn(*later, FINE)) as server:
+        assert Connection(server.url, sleep=naps).post(AcceptedAnswer, "/x", {}) == AcceptedAnswer(fine=True)
     assert naps.seconds == [7.0, 0.0]
 
 
 def test_a_registry_that_says_much_later_is_not_waited_for() -> None:
     naps = Naps()
-    with scripted(lambda _: as_problem(429, "often", Retry_After="61")) as server:
+    with scripted_server(lambda _: as_problem(429, "often", Retry_After="61")) as server:
         with pytest.raises(TooMany) as raised:
-            Connection(server.url, sleep=naps).read(Fine, "/x")
+            Connection(server.url, sleep=naps).read(AcceptedAnswer, "/x")
         assert len(server.asked) == 1
     assert (raised.value.seconds, naps.seconds) == (61.0, [])
 
 
 def test_a_redirect_within_the_registry_is_followed_for_what_is_only_read() -> None:
-    def script(asked: Asked) -> Answer:
+    def script(asked: ReceivedRequest) -> Answer:
         return FINE if asked.path == "/there" else Answer(308, b"", {"Location": "/there"})
 
-    with scripted(script) as server:
-        assert Connection(server.url).read(Fine, "/here") == Fine(fine=True)
+    with scripted_server(script) as server:
+        assert Connection(server.url).read(AcceptedAnswer, "/here") == AcceptedAnswer(fine=True)
         with pytest.raises(BadReply, match="not followed"):
-            Connection(server.url).put(Fine, "/here", {})
+            Connection(server.url).put(AcceptedAnswer, "/here", {})
 
 
 def test_a_redirect_round_and_round_ends() -> None:
-    with scripted(lambda _: Answer(302, b"", {"Location": "/x"})) as server:
+    with scripted_server(lambda _: Answer(302, b"", {"Location": "/x"})) as server:
         with pytest.raises(BadReply, match="not followed"):
-            Connection(server.url).read(Fine, "/x")
+            Connection(server.url).read(AcceptedAnswer, "/x")
         assert len(server.asked) < 10
 
 
@@ -200,10 +209,13 @@ def test_a_redirect_round_and_round_ends() -> None:
     "there", ["http://127.0.0.1:{other}/x", "//127.0.0.1:{other}/x", "https://127.0.0.1:{port}/x", ""]
 )
 def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there: str) -> None:
-    with scripted(lambda _: FINE) as other, scripted(lambda _: Answer(302, b"", {"Location": location})) as server:
+    with (
+        scripted_server(lambda _: FINE) as other,
+        scripted_server(lambda _: Answer(302, b"", {"Location": location})) as server,
+    ):
         location = there.format(other=other.port, port=server.port) or "ftp://127.0.0.1/x"
         with pytest.raises(BadReply, match="another registry"):
-            Connection(server.url, new_token().text).read(Fine, "/x")
+            Connection(server.url, new_token().text).read(AcceptedAnswer, "/x")
         with pytest.raises(BadReply, match="another registry"), Connection(server.url).download("/x"):
             pass
         assert not other.asked
@@ -211,22 +223,22 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
 
 def test_a_huge_answer_is_not_read() -> None:
     huge = Answer(200, b'"' + b"a" * (ANSWER_MAX_BYTES + 5) + b'"')
-    with scripted(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
-        Connection(server.url).read(Fine, "/x")
+    with scripted_server(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
+        Connection(server.url).read(AcceptedAnswer, "/x")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"a":', b"[" * 100_000, b"\xff\xfe"])
 def test_an_answer_that_is_no_json_object_is_no_registrys(body: bytes) -> None:
-    with scripted(lambda _: Answer(200, body)) as server, pytest.raises(BadReply, match="as a registry does"):
-        Connection(server.url).read(Fine, "/x")
+    with scripted_server(lambda _: Answer(200, body)) as server, pytest.raises(BadReply, match="as a registry does"):
+        Connection(server.url).read(AcceptedAnswer, "/x")
 
 
 def test_an_answer_that_never_comes_is_given_up() -> None:
-    with scripted(lambda _: Answer(200, b"{", promised=100)) as server, pytest.raises(Unreachable, match="cut"):
-        Connection(server.url).read(Fine, "/x")
-    with scripted(slow := Slow()) as server:
+    with scripted_server(lambda _: Answer(200, b"{", promised=100)) as server, pytest.raises(Unreachable, match="cut"):
+        Connection(server.url).read(AcceptedAnswer, "/x")
+    with scripted_server(slow := Slow()) as server:
         with pytest.raises(Unreachable, match="timed out"):
-            Connection(server.url, read_seconds=0.1, tries=1).read(Fine, "/x")
+            Connection(server.url, read_seconds=0.1, tries=1).read(AcceptedAnswer, "/x")
         slow.go_on()
 
 
@@ -237,17 +249,17 @@ class Slow:
         self._wait = threading.Event()
         self.go_on = self._wait.set
 
-    def __call__(self, _asked: Asked) -> Answer:
+    def __call__(self, _asked: ReceivedRequest) -> Answer:
         self._wait.wait(60)
         return FINE
 
 
 def test_a_refused_request_leaves_the_connection_as_good_as_before() -> None:
-    with scripted(in_turn(as_problem(404, "no"), FINE)) as server:
+    with scripted_server(in_turn(as_problem(404, "no"), FINE)) as server:
         connection = Connection(server.url)
         with pytest.raises(NotFound):
-            connection.read(Fine, "/x")
-        assert connection.read(Fine, "/x") == Fine(fine=True)
+            connection.read(AcceptedAnswer, "/x")
+        assert connection.read(AcceptedAnswer, "/x") == AcceptedAnswer(fine=True)
 
 
 @pytest.mark.parametrize(
@@ -297,10 +309,10 @@ class Echo(Entity, frozen=True, kw_only=True):
 
 
 def test_several_threads_share_one_connection() -> None:
-    def script(asked: Asked) -> Answer:
+    def script(asked: ReceivedRequest) -> Answer:
         return as_json({"path": asked.path})
 
-    with scripted(script) as server, ThreadPoolExecutor(8) as threads:
+    with scripted_server(script) as server, ThreadPoolExecutor(8) as threads:
         connection = Connection(server.url)
         answers = list(threads.map(lambda number: connection.read(Echo, f"/{number}"), range(60)))
     assert answers == [Echo(path=f"/{number}") for number in range(60)]
@@ -343,7 +355,7 @@ def test_line_138_a_server_that_drips_bytes_does_not_hold_a_call(beginning: byte
         connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
         begun = time.monotonic()
         with pytest.raises(Unreachable, match=r"it took more than 0\.2\d* seconds"):
-            connection.read(Fine, "/api/v1/models")
+            connection.read(AcceptedAnswer, "/api/v1/models")
         assert time.monotonic() - begun < 20, "the answer would take 20 seconds, and is not waited for a second time"
         connection.close()
 
@@ -360,15 +372,15 @@ def test_line_138_a_server_that_drips_bytes_does_not_hold_a_download(monkeypatch
 def test_a_connection_that_was_cut_in_time_is_not_used_again() -> None:
     slow = threading.Event()
 
-    def script(_asked: Asked) -> Answer:
+    def script(_asked: ReceivedRequest) -> Answer:
         if not slow.is_set():
             slow.set()
             time.sleep(0.6)
         return FINE
 
-    with scripted(script) as server:
+    with scripted_server(script) as server:
         connection = Connection(server.url, read_seconds=0.2)
         with pytest.raises(Unreachable):
-            connection.post(Fine, "/x", {})
-        assert connection.read(Fine, "/y") == Fine(fine=True)
+            connection.post(AcceptedAnswer, "/x", {})
+        assert connection.read(AcceptedAnswer, "/y") == AcceptedAnswer(fine=True)
         connection.close()

@@ -19,14 +19,14 @@ from organs.registry.client.files import (
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
 from organs.registry.local import LocalRegistry
-from tests.client.scripted_server import Answer, Asked, no_nap, serving
+from tests.client.scripted_server import Answer, ReceivedRequest, connection_to_script, no_sleep
 
 DATA = random.Random(6).randbytes(200_000)
 FILE = FileToFetch("/models/acme/x@1.gguf", len(DATA), digest_of(DATA))
 RANGE = re.compile(r"bytes=(\d+)-")
 
 
-def part(asked: Asked, data: bytes = DATA, tag: str | None = None) -> Answer:
+def part(asked: ReceivedRequest, data: bytes = DATA, tag: str | None = None) -> Answer:
     """The whole, or the rest of it that was asked for, as the registry answers."""
     tag = f'"{digest_of(data)}"' if tag is None else tag
     wanted = RANGE.fullmatch(asked.headers.get("Range", ""))
@@ -50,7 +50,7 @@ def left(folder: Path) -> list[str]:
 def test_a_line_that_is_cut_at_random_points_sends_every_byte_once(tmp_path: Path, seed: int) -> None:
     chance, sent = random.Random(seed), 0
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: ReceivedRequest) -> Answer:
         nonlocal sent
         answer = part(asked)
         assert answer.body is not None
@@ -59,8 +59,8 @@ def test_a_line_that_is_cut_at_random_points_sends_every_byte_once(tmp_path: Pat
         return answer if length == len(answer.body) else cut(answer, length)
 
     come: list[int] = []
-    with serving(script) as (server, connection):
-        assert fetch(connection, FILE, tmp_path / "x.gguf", come.append, no_nap) == FILE.sha256
+    with connection_to_script(script) as (server, connection):
+        assert fetch(connection, FILE, tmp_path / "x.gguf", come.append, no_sleep) == FILE.sha256
     assert (tmp_path / "x.gguf").read_bytes() == DATA
     assert left(tmp_path) == ["x.gguf"]
     assert len(server.asked) > 3
@@ -70,15 +70,18 @@ def test_a_line_that_is_cut_at_random_points_sends_every_byte_once(tmp_path: Pat
 def test_what_an_earlier_attempt_left_is_not_sent_again(tmp_path: Path) -> None:
     target = tmp_path / "x.gguf"
     target.write_bytes(b"as it was")
-    with serving(lambda asked: cut(part(asked), 70_000 if "Range" not in asked.headers else 0)) as (server, connection):
+    with connection_to_script(lambda asked: cut(part(asked), 70_000 if "Range" not in asked.headers else 0)) as (
+        server,
+        connection,
+    ):
         with pytest.raises(Unreachable, match="cut"):
-            fetch(connection, FILE, target, sleep=no_nap)
+            fetch(connection, FILE, target, sleep=no_sleep)
         assert len(server.asked) == 1 + TRIES
     assert target.read_bytes() == b"as it was"
     (partial,) = set(left(tmp_path)) - {"x.gguf"}
     assert re.fullmatch(r"\.organ-[0-9a-f]{16}\.part", partial)
     assert (tmp_path / partial).read_bytes() == DATA[:70_000]
-    with serving(part) as (server, connection):
+    with connection_to_script(part) as (server, connection):
         (tmp_path / partial).rename(tmp_path / name_at(connection.url, target))  # the same registry, at another port
         come: list[int] = []
         fetch(connection, FILE, target, come.append)
@@ -95,7 +98,7 @@ def name_at(url: str, target: Path, file: FileToFetch = FILE) -> str:
 @pytest.mark.parametrize("lies_there", [b"\x00" * 1000, DATA[:999] + b"!", DATA + b"more", b"x" * len(DATA)])
 def test_a_beginning_of_something_else_is_thrown_away(tmp_path: Path, lies_there: bytes) -> None:
     target = tmp_path / "x.gguf"
-    with serving(part) as (_, connection):
+    with connection_to_script(part) as (_, connection):
         (tmp_path / name_at(connection.url, target)).write_bytes(lies_there)
         come: list[int] = []
         assert fetch(connection, FILE, target, come.append) == FILE.sha256
@@ -103,7 +106,7 @@ def test_a_beginning_of_something_else_is_thrown_away(tmp_path: Path, lies_there
 
 
 def test_a_file_that_has_come_whole_is_not_asked_for_again(tmp_path: Path) -> None:
-    with serving(part) as (server, connection):
+    with connection_to_script(part) as (server, connection):
         (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).write_bytes(DATA)
         fetch(connection, FILE, tmp_path / "x.gguf")
         assert server.asked == []
@@ -114,18 +117,18 @@ def test_another_file_at_the_address_is_fetched_from_its_beginning(tmp_path: Pat
     """The tag tells: what the registry has now is not what was begun, and its answer is the whole."""
     new = DATA[::-1]
     file = FileToFetch(FILE.path, len(new), None)
-    answers = [cut(part(Asked("GET", "/", {}, b"")), 50_000)]  # type: ignore[arg-type]  # headers like any mapping
-    with serving(lambda asked: answers.pop() if answers else part(asked, new)) as (server, connection):
-        assert fetch(connection, file, tmp_path / "x.gguf", sleep=no_nap) == digest_of(new)
+    answers = [cut(part(ReceivedRequest("GET", "/", {}, b"")), 50_000)]  # type: ignore[arg-type]  # headers like any mapping
+    with connection_to_script(lambda asked: answers.pop() if answers else part(asked, new)) as (server, connection):
+        assert fetch(connection, file, tmp_path / "x.gguf", sleep=no_sleep) == digest_of(new)
         assert server.asked[1].headers["If-Range"] == f'"{digest_of(DATA)}"'
     assert left(tmp_path) == ["x.gguf"]
 
 
-def flipped(asked: Asked) -> Answer:
+def flipped(asked: ReceivedRequest) -> Answer:
     return part(asked, DATA[:-1] + bytes([DATA[-1] ^ 1]), f'"{FILE.sha256}"')
 
 
-LIES: dict[str, Callable[[Asked], Answer]] = {
+LIES: dict[str, Callable[[ReceivedRequest], Answer]] = {
     "other bytes": flipped,
     "fewer bytes": lambda _asked: Answer(200, DATA[:-1]),
     "more bytes": lambda _asked: Answer(200, DATA + b"!"),
@@ -152,35 +155,38 @@ LIES: dict[str, Callable[[Asked], Answer]] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_registry_that_lies_is_refused_and_leaves_nothing(tmp_path: Path, lie: str) -> None:
     target = tmp_path / "x.gguf"
-    with serving(LIES[lie]) as (_, connection), pytest.raises(BadReply):
-        fetch(connection, FILE, target, sleep=no_nap)
+    with connection_to_script(LIES[lie]) as (_, connection), pytest.raises(BadReply):
+        fetch(connection, FILE, target, sleep=no_sleep)
     assert left(tmp_path) == []
     target.write_bytes(b"as it was")
-    with serving(LIES[lie]) as (_, connection), pytest.raises(BadReply):
-        fetch(connection, FILE, target, sleep=no_nap)
+    with connection_to_script(LIES[lie]) as (_, connection), pytest.raises(BadReply):
+        fetch(connection, FILE, target, sleep=no_sleep)
     assert (target.read_bytes(), left(tmp_path)) == (b"as it was", ["x.gguf"])
 
 
 def test_a_redirect_to_elsewhere_is_refused_and_nothing_is_asked_there(tmp_path: Path) -> None:
-    with serving(part) as (other, _):
+    with connection_to_script(part) as (other, _):
         away = Answer(302, b"", {"Location": f"{other.url}/x.gguf"})
         with (
-            serving(lambda _: away) as (_, connection),
+            connection_to_script(lambda _: away) as (_, connection),
             pytest.raises(Unreachable, match="another registry: nothing is sent there"),
         ):
-            fetch(connection, FILE, tmp_path / "x.gguf", sleep=no_nap)
+            fetch(connection, FILE, tmp_path / "x.gguf", sleep=no_sleep)
         assert other.asked == []
     assert left(tmp_path) == []
 
 
 def test_what_is_not_there_leaves_nothing(tmp_path: Path) -> None:
-    with serving(lambda _: Answer(404, b'{"error": "no model"}')) as (_, connection), pytest.raises(NotFound):
+    with (
+        connection_to_script(lambda _: Answer(404, b'{"error": "no model"}')) as (_, connection),
+        pytest.raises(NotFound),
+    ):
         fetch(connection, FILE, tmp_path / "x.gguf")
     assert left(tmp_path) == []
 
 
 def test_an_empty_file_comes_too(tmp_path: Path) -> None:
-    with serving(lambda _: Answer(200, b"")) as (_, connection):
+    with connection_to_script(lambda _: Answer(200, b"")) as (_, connection):
         fetch(connection, FileToFetch("/organs/x.raw", 0, digest_of(b"")), tmp_path / "x.raw")
     assert (tmp_path / "x.raw").read_bytes() == b""
 
@@ -189,7 +195,7 @@ def test_one_who_interrupts_can_go_on_later(tmp_path: Path) -> None:
     def interrupt(_size: int) -> None:
         raise KeyboardInterrupt
 
-    with serving(part) as (_, connection):
+    with connection_to_script(part) as (_, connection):
         with pytest.raises(KeyboardInterrupt):
             fetch(connection, FILE, tmp_path / "x.gguf", interrupt)
         assert left(tmp_path) == [name_at(connection.url, tmp_path / "x.gguf")]
@@ -198,7 +204,7 @@ def test_one_who_interrupts_can_go_on_later(tmp_path: Path) -> None:
 
 
 def test_two_do_not_fetch_the_same_file_at_once(tmp_path: Path) -> None:
-    with serving(part) as (server, connection):
+    with connection_to_script(part) as (server, connection):
         with (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).open("wb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(Busy, match="another process"):
@@ -207,7 +213,7 @@ def test_two_do_not_fetch_the_same_file_at_once(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_through_a_link_nor_over_a_folder(tmp_path: Path) -> None:
-    with serving(part) as (server, connection):
+    with connection_to_script(part) as (server, connection):
         (tmp_path / "mine").write_bytes(b"as it was")
         (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).symlink_to(tmp_path / "mine")
         with pytest.raises(StoreUnwritable):
@@ -221,9 +227,11 @@ def test_nothing_is_written_through_a_link_nor_over_a_folder(tmp_path: Path) -> 
     assert (tmp_path / "mine").read_bytes() == b"as it was"
 
 
-def test_a_file_without_a_digest_is_held_against_its_organs_or_its_lock(here: LocalRegistry, tmp_path: Path) -> None:
-    model, path = here.model("first"), tmp_path / "first.gguf"
-    here.assemble("first", path)
+def test_a_file_without_a_digest_is_held_against_its_organs_or_its_lock(
+    local_registry: LocalRegistry, tmp_path: Path
+) -> None:
+    model, path = local_registry.model("first"), tmp_path / "first.gguf"
+    local_registry.assemble("first", path)
     organs = {organ.name: organ.digest for organ in model.organs}
     assert model.lock_id is not None
     for check in (check_organs(organs), check_lock(model.lock_id)):

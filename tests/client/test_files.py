@@ -20,13 +20,13 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import BadReply, NotAssemblable, Unreachable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Ended, Organ
-from tests.client.scripted_server import Answer, Asked, no_nap, serving
-from tests.related_models import kin_file, kin_tensors, parent_entries
+from tests.cli.in_process import CommandResult, OrganCommand
+from tests.client.scripted_server import Answer, ReceivedRequest, connection_to_script, no_sleep
+from tests.related_models import model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, file_bytes, ingest_file
 
-Asking = Callable[..., Ended]
-MODEL = kin_file("Cut", kin_tensors(seed=3))
+Asking = Callable[..., CommandResult]
+MODEL = model_file("Cut", related_tensors(seed=3))
 FILE = FileToFetch("/models/acme/cut@1.gguf", len(MODEL), digest_of(MODEL))
 RANGE = re.compile(r"bytes=(\d+)-")
 
@@ -45,24 +45,28 @@ def out(tmp_path: Path) -> Path:
 # Shards.
 
 
-def test_shards_are_cut_here_as_they_are_there(local: Organ, asking: Asking, tmp_path: Path, out: Path) -> None:
+def test_shards_are_cut_here_as_they_are_there(
+    local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path, out: Path
+) -> None:
     due = tmp_path / "due"
     due.mkdir()
-    names = [Path(line).name for line in local.done("assemble", "tuned", "--shards", "40k", "-o", due, "-q").lines]
+    names = [
+        Path(line).name for line in local_organ.done("assemble", "tuned", "--shards", "40k", "-o", due, "-q").lines
+    ]
     assert len(names) > 2
     for command in ("assemble", "pull"):
-        ended = asking(command, "tuned", "--shards", "40k", "-o", out, "-q")
+        ended = remote_organ(command, "tuned", "--shards", "40k", "-o", out, "-q")
         assert ended.lines == [str(out / name) for name in names], ended.err
         assert left(out) == names
         assert all((out / name).read_bytes() == (due / name).read_bytes() for name in names)
-        assert "there already" in asking(command, "tuned", "--shards", "40k", "-o", out).err
+        assert "there already" in remote_organ(command, "tuned", "--shards", "40k", "-o", out).err
         for name in names:
             (out / name).unlink()
-    told = asking("assemble", "tuned", "--shards", "40k", "-o", out, "--dry-run", "--json").values["items"]
+    told = remote_organ("assemble", "tuned", "--shards", "40k", "-o", out, "--dry-run", "--json").values["items"]
     assert [one["size_bytes"] for one in told] == [(due / name).stat().st_size for name in names]
     assert left(out) == []
-    assert asking("pull", "tuned", "--shards", "1G", "-o", out / "x.gguf").status == 0
-    local.done("assemble", "tuned", "-o", due / "x.gguf")
+    assert remote_organ("pull", "tuned", "--shards", "1G", "-o", out / "x.gguf").status == 0
+    local_organ.done("assemble", "tuned", "-o", due / "x.gguf")
     assert (out / "x.gguf").read_bytes() == (due / "x.gguf").read_bytes()
 
 
@@ -71,7 +75,7 @@ def test_a_download_that_is_to_be_cut_into_shards_goes_on_where_the_line_was_los
     """Of what is sent by then: the header comes at the second attempt, the file in two halves."""
     sent: list[int] = []
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: ReceivedRequest) -> Answer:
         begin = int(found[1]) if (found := RANGE.fullmatch(asked.headers.get("Range", ""))) else 0
         headers = {"ETag": f'"{FILE.sha256}"'}
         if begin:
@@ -80,22 +84,22 @@ def test_a_download_that_is_to_be_cut_into_shards_goes_on_where_the_line_was_los
         sent.append(len(body))
         return Answer(206 if begin else 200, body, headers, promised=len(MODEL) - begin)
 
-    with serving(script) as (_, connection):
-        whole = file_in_shards(connection, FILE, "cut", 40_000, no_nap)
+    with connection_to_script(script) as (_, connection):
+        whole = file_in_shards(connection, FILE, "cut", 40_000, no_sleep)
         assert whole is not None
         sent.clear()
         targets = [out / shard.name for shard in whole.shards]
         with pytest.raises(Unreachable):
-            fetch_in_shards(connection, whole, targets, None, no_nap)
+            fetch_in_shards(connection, whole, targets, None, no_sleep)
         assert [name.startswith(".organ-") for name in left(out)] == [True]
-        digests = fetch_in_shards(connection, whole, targets, None, no_nap)
+        digests = fetch_in_shards(connection, whole, targets, None, no_sleep)
     assert sum(sent) == len(MODEL)
     assert left(out) == sorted(target.name for target in targets)
     assert digests == [digest_of(target.read_bytes()) for target in targets]
 
 
 def test_a_file_with_another_header_than_was_promised_is_not_cut(out: Path) -> None:
-    with serving(lambda _asked: Answer(200, MODEL, {"ETag": f'"{FILE.sha256}"'})) as (_, connection):
+    with connection_to_script(lambda _asked: Answer(200, MODEL, {"ETag": f'"{FILE.sha256}"'})) as (_, connection):
         whole = file_in_shards(connection, FILE, "cut", 40_000)
         assert whole is not None
         other = replace(whole, head=whole.head[:-1] + b"\7")
@@ -106,10 +110,10 @@ def test_a_file_with_another_header_than_was_promised_is_not_cut(out: Path) -> N
 @pytest.mark.parametrize("beginning", [b"", b"GGUF", b"GGUF" + b"\xff" * 70_000, MODEL[:3000]])
 def test_what_is_no_header_is_refused(beginning: bytes) -> None:
     with (
-        serving(lambda _asked: Answer(200, beginning)) as (_, connection),
+        connection_to_script(lambda _asked: Answer(200, beginning)) as (_, connection),
         pytest.raises(Unreachable),
     ):
-        file_in_shards(connection, FILE, "cut", 40_000, no_nap)
+        file_in_shards(connection, FILE, "cut", 40_000, no_sleep)
 
 
 # Locks.
@@ -120,18 +124,18 @@ def grafted(here: LocalRegistry, blocks: object) -> Composition:
 
 
 def test_a_lock_gives_the_same_bytes_whether_its_chimera_is_registered_there_or_not(
-    here: LocalRegistry, asking: Asking, tmp_path: Path, out: Path
+    local_registry: LocalRegistry, remote_organ: Asking, tmp_path: Path, out: Path
 ) -> None:
-    plan = grafted(here, "0-1").named("local/by-lock").plan()
+    plan = grafted(local_registry, "0-1").named("local/by-lock").plan()
     path = tmp_path / "lock.json"
     path.write_text(plan.plan.lock().canonical())
-    assert asking("compose", "--from-lock", path, "-o", out, "--dry-run").status == 0
+    assert remote_organ("compose", "--from-lock", path, "-o", out, "--dry-run").status == 0
     assert left(out) == []
-    before = asking("compose", "--from-lock", path, "-o", out / "before.gguf", "--json")
+    before = remote_organ("compose", "--from-lock", path, "-o", out / "before.gguf", "--json")
     assert before.status == 0, before.err
-    assert "by-lock" not in asking("models", "-q").out
+    assert "by-lock" not in remote_organ("models", "-q").out
     made = plan.assemble(out / "due.gguf")
-    assert asking("compose", "--from-lock", path, "-o", out / "after.gguf", "-q").status == 0
+    assert remote_organ("compose", "--from-lock", path, "-o", out / "after.gguf", "-q").status == 0
     assert before.values["items"][0] == {
         "model": None,
         "created": None,
@@ -145,13 +149,13 @@ def test_a_lock_gives_the_same_bytes_whether_its_chimera_is_registered_there_or_
     assert left(out) == ["after.gguf", "before.gguf", "due.gguf"]
 
 
-def test_all_that_a_lock_lacks_there_is_named(here: LocalRegistry, there: RemoteRegistry) -> None:
-    lock = grafted(here, 0).plan().plan.lock()
+def test_all_that_a_lock_lacks_there_is_named(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
+    lock = grafted(local_registry, 0).plan().plan.lock()
     nowhere = digest_of(b"nowhere")
     first, *others = lock.tensors
     strange = replace(lock, header=nowhere, tensors=(replace(first, digest=nowhere), *others))
     with pytest.raises(NotAssemblable) as refused:
-        file_of_parts(there, strange)
+        file_of_parts(remote_registry, strange)
     reasons = (f"header {nowhere[:12]} of its base; the registry has no organ {nowhere[:12]} of {first.spec.name}",)
     assert all(reason in str(refused.value) for reason in reasons)
 
@@ -174,12 +178,12 @@ def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[Loc
 
 
 def test_the_organs_of_a_lock_go_on_where_each_was_cut_and_none_may_be_another(
-    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path, out: Path
 ) -> None:
-    asked, organs, data = parts(here, there, tmp_path)
+    asked, organs, data = parts(local_registry, remote_registry, tmp_path)
     chance, sent, broken = random.Random(4), 0, False
 
-    def script(request: Asked) -> Answer:
+    def script(request: ReceivedRequest) -> Answer:
         nonlocal sent
         organ = organs[request.path.removeprefix("/organs/").removesuffix(".raw")]
         begin = int(found[1]) if (found := RANGE.fullmatch(request.headers.get("Range", ""))) else 0
@@ -191,62 +195,66 @@ def test_the_organs_of_a_lock_go_on_where_each_was_cut_and_none_may_be_another(
         return Answer(206 if begin else 200, wrong, headers, promised=len(rest))
 
     come: list[int] = []
-    with serving(script) as (_, connection):
-        digest = fetch_locked(connection, asked, out / "x.gguf", come.append, no_nap)
+    with connection_to_script(script) as (_, connection):
+        digest = fetch_locked(connection, asked, out / "x.gguf", come.append, no_sleep)
         assert (out / "x.gguf").read_bytes() == data
         assert (digest, sum(come)) == (digest_of(data), len(data))
         assert sent == sum(one.spec.size_bytes for one in asked.lock.tensors)
         broken = True
         with pytest.raises(BadReply, match="other bytes than were promised"):
-            fetch_locked(connection, asked, out / "y.gguf", None, no_nap)
+            fetch_locked(connection, asked, out / "y.gguf", None, no_sleep)
     assert left(out) == ["x.gguf"]
 
 
 def test_what_an_earlier_attempt_at_a_lock_has_left_is_gone_on_with_or_thrown_away(
-    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path, out: Path
 ) -> None:
-    asked, organs, data = parts(here, there, tmp_path)
+    asked, organs, data = parts(local_registry, remote_registry, tmp_path)
     answered = 0
 
-    def script(request: Asked) -> Answer:
+    def script(request: ReceivedRequest) -> Answer:
         nonlocal answered
         answered += 1
         organ = organs[request.path.removeprefix("/organs/").removesuffix(".raw")]
         return Answer(200, organ) if answered <= 5 or answered > 5 + TRIES else Answer(200, b"", promised=len(organ))
 
-    with serving(script) as (_, connection):
+    with connection_to_script(script) as (_, connection):
         with pytest.raises(Unreachable):
-            fetch_locked(connection, asked, out / "x.gguf", None, no_nap)
+            fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
         (begun,) = out.iterdir()
         assert data.startswith(begun.read_bytes())
         before = answered
-        fetch_locked(connection, asked, out / "x.gguf", None, no_nap)
+        fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
         assert answered - before == len(asked.lock.tensors) - 5
         assert (out / "x.gguf").read_bytes() == data
         (out / "x.gguf").rename(begun)
         begun.write_bytes(b"\1" * 1000)
         answered = 99
-        fetch_locked(connection, asked, out / "x.gguf", None, no_nap)
+        fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
     assert (out / "x.gguf").read_bytes() == data
     assert left(out) == ["x.gguf"]
 
 
 def test_a_registry_that_sends_organs_byte_by_byte_is_given_up(
-    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+    local_registry: LocalRegistry,
+    remote_registry: RemoteRegistry,
+    tmp_path: Path,
+    out: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(files, "CUTS_MAX", 9)
-    asked, organs, _ = parts(here, there, tmp_path)
+    asked, organs, _ = parts(local_registry, remote_registry, tmp_path)
 
-    def script(request: Asked) -> Answer:
+    def script(request: ReceivedRequest) -> Answer:
         organ = organs[request.path.removeprefix("/organs/").removesuffix(".raw")]
         begin = int(found[1]) if (found := RANGE.fullmatch(request.headers.get("Range", ""))) else 0
         assert begin < 9, "it asks on and on"
         headers = {"Content-Range": f"bytes {begin}-{len(organ) - 1}/{len(organ)}"} if begin else {}
         return Answer(206 if begin else 200, organ[begin : begin + 1], headers, promised=len(organ) - begin)
 
-    with serving(script) as (server, connection):
+    with connection_to_script(script) as (server, connection):
         with pytest.raises(Unreachable):
-            fetch_locked(connection, asked, out / "x.gguf", None, no_nap)
+            fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
         assert len(server.asked) == 9
 
 
@@ -254,28 +262,28 @@ def test_a_registry_that_sends_organs_byte_by_byte_is_given_up(
 
 
 def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
-    here: LocalRegistry, local: Organ, asking: Asking, tmp_path: Path, out: Path
+    local_registry: LocalRegistry, local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path, out: Path
 ) -> None:
-    trained = [one for one in kin_tensors(alike=0.99) if "blk.1.ffn" in one[0].name]
+    trained = [one for one in related_tensors(correlation=0.99) if "blk.1.ffn" in one[0].name]
     for name, base in (("part", "Base"), ("orphan", "Nobody knows it")):
         data = file_bytes([*block_metadata(name), *parent_entries(base)], trained)
         (tmp_path / f"{name}.gguf").write_bytes(data)
-        ingest_file(here, tmp_path / f"{name}.gguf")
-    models = len(here.models(limit=1000).items)
-    codes = [one.code for one in here.compose("base").graft("part").plan().plan.unaccepted]
+        ingest_file(local_registry, tmp_path / f"{name}.gguf")
+    models = len(local_registry.models(limit=1000).items)
+    codes = [one.code for one in local_registry.compose("base").graft("part").plan().plan.unaccepted]
     accept = [word for code in codes for word in ("--accept", code)]
     for command in ("assemble", "pull"):
-        ended = asking(command, "part", "-o", out / f"{command}.gguf", *accept)
+        ended = remote_organ(command, "part", "-o", out / f"{command}.gguf", *accept)
         assert ended.status == 0, ended.err
-        assert asking(command, "part", "--partial", "-o", out / f"{command}-part.gguf").status == 0
+        assert remote_organ(command, "part", "--partial", "-o", out / f"{command}-part.gguf").status == 0
         assert (out / f"{command}-part.gguf").read_bytes() == (tmp_path / "part.gguf").read_bytes()
-        refused = asking(command, "orphan", "-o", out / "orphan.gguf")
+        refused = remote_organ(command, "orphan", "-o", out / "orphan.gguf")
         assert refused.status == 5
         assert "its base, Nobody knows it, is not registered there" in refused.err
-        assert asking(command, "base", "-o", out / "base.gguf", "--accept", "related-lineage").status == 2
-    assert asking("pull", "part", "-o", out / "i.gguf", "--ingest", *accept).status == 2
-    assert len(here.models(limit=1000).items) == models
-    local.done("assemble", "part", "-o", out / "due.gguf", *accept)
+        assert remote_organ(command, "base", "-o", out / "base.gguf", "--accept", "related-lineage").status == 2
+    assert remote_organ("pull", "part", "-o", out / "i.gguf", "--ingest", *accept).status == 2
+    assert len(local_registry.models(limit=1000).items) == models
+    local_organ.done("assemble", "part", "-o", out / "due.gguf", *accept)
     for command in ("assemble", "pull"):
         assert (out / f"{command}.gguf").read_bytes() == (out / "due.gguf").read_bytes()
 
@@ -284,18 +292,23 @@ def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
 
 
 def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in_a_folder(
-    here: LocalRegistry, there: RemoteRegistry, local: Organ, asking: Asking, tmp_path: Path, out: Path
+    local_registry: LocalRegistry,
+    remote_registry: RemoteRegistry,
+    local_organ: OrganCommand,
+    remote_organ: Asking,
+    tmp_path: Path,
+    out: Path,
 ) -> None:
     (tmp_path / "due").mkdir()
-    names = local.done("assemble", "tuned", "--shards", "40k", "-o", tmp_path, "-q").lines
-    ingest_file(here, Path(names[0]), "local/in-shards")
-    ((_, file),) = there.own_files("tuned").files
-    begun = partial_path(out / ".tuned", file.key(there.url))
-    here.assemble("tuned", tmp_path / "t.gguf")
+    names = local_organ.done("assemble", "tuned", "--shards", "40k", "-o", tmp_path, "-q").lines
+    ingest_file(local_registry, Path(names[0]), "local/in-shards")
+    ((_, file),) = remote_registry.own_files("tuned").files
+    begun = partial_path(out / ".tuned", file.key(remote_registry.url))
+    local_registry.assemble("tuned", tmp_path / "t.gguf")
     begun.write_bytes((tmp_path / "t.gguf").read_bytes()[:5000])
     for model in ("tuned", "in-shards"):
-        local.done("extract", model, "-o", tmp_path / "due" / model)
-        ended = asking("extract", model, "-o", out / model, "-q")
+        local_organ.done("extract", model, "-o", tmp_path / "due" / model)
+        ended = remote_organ("extract", model, "-o", out / model, "-q")
         assert (ended.status, ended.out) == (0, f"{out / model}\n"), ended.err
     assert left(out) == ["in-shards", "tuned"]
     for path in (tmp_path / "due").rglob("*"):
@@ -308,30 +321,32 @@ def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in
         ("nobody", out / "x", "no model is registered as local/nobody"),
         (str(out), out / "x", "no model of that name is registered"),
     ):
-        own, other = (run("extract", model, "-o", place) for run in (local, asking))
+        own, other = (run("extract", model, "-o", place) for run in (local_organ, remote_organ))
         assert other.status == own.status > 0
         assert said in other.err
         assert other.err == own.err
     assert left(out) == ["in-shards", "tuned"]
     forced = ("extract", "tuned", "-o", out / "tuned", "--force")
-    assert asking(*forced).out == local.done(*forced).out
+    assert remote_organ(*forced).out == local_organ.done(*forced).out
 
 
 # Purified there.
 
 
-def test_organs_are_purified_there_as_they_are_in_a_folder(local: Organ, asking: Asking, out: Path) -> None:
+def test_organs_are_purified_there_as_they_are_in_a_folder(
+    local_organ: OrganCommand, remote_organ: Asking, out: Path
+) -> None:
     arguments = ("purify", "base", "--method", "fractal", "--blocks", "1", "-y", "--json")
-    there = asking(*arguments, "--name", "local/pure-there", "-o", out / "there.gguf")
+    there = remote_organ(*arguments, "--name", "local/pure-there", "-o", out / "there.gguf")
     assert there.status == 0, there.err
-    own = local.done(*arguments, "--name", "local/pure-here", "-o", out / "here.gguf")
+    own = local_organ.done(*arguments, "--name", "local/pure-here", "-o", out / "here.gguf")
     assert (out / "there.gguf").read_bytes() == (out / "here.gguf").read_bytes()
     assert there.values["computed"] == own.values["computed"] != []
-    assert asking("purify", "base", "--method", "fractal", "--blocks", "one").status == 1
+    assert remote_organ("purify", "base", "--method", "fractal", "--blocks", "one").status == 1
 
 
-def test_a_file_of_ones_own_is_not_held_against_a_model_elsewhere(asking: Asking, tmp_path: Path) -> None:
+def test_a_file_of_ones_own_is_not_held_against_a_model_elsewhere(remote_organ: Asking, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(MODEL)
-    ended = asking("compat", "base", tmp_path / "x.gguf")
+    ended = remote_organ("compat", "base", tmp_path / "x.gguf")
     assert (ended.status, ended.out) == (2, "")
     assert "give two names, or two files" in ended.err

@@ -23,8 +23,8 @@ from organs.registry.store.files import OutputFiles
 from organs.registry.validation import llama
 from organs.registry.validation.runtime import Reading, Request, Say, Score
 from organs.registry.validation.texts import built_in_texts
-from tests.client.served_registry import Elsewhere
-from tests.related_models import kin_file, kin_tensors, parent_entries
+from tests.client.served_registry import ServedRegistry
+from tests.related_models import model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, file_bytes, ingest_file
 
 MEMBERS = {
@@ -143,7 +143,7 @@ BY_OTHER_STEPS = {"location", "close", "__enter__", "__exit__"}
 
 
 @pytest.fixture(scope="module")
-def prepared(served: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
+def prepared(served: ServedRegistry, tmp_path_factory: pytest.TempPathFactory) -> ServedRegistry:
     """The served registry with a model in shards, one with only some organs, and a finished job."""
     folder = tmp_path_factory.mktemp("prepared")
     registry = served.registry
@@ -151,7 +151,7 @@ def prepared(served: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Els
     targets = [folder / file.name for file in shards.files]
     shards.place(targets)
     ingest_file(registry, targets[0], "local/in-shards")
-    trained = [tensor for tensor in kin_tensors(alike=0.99) if "blk.1.ffn" in tensor[0].name]
+    trained = [tensor for tensor in related_tensors(correlation=0.99) if "blk.1.ffn" in tensor[0].name]
     data = file_bytes([*block_metadata("Some organs"), *parent_entries("Base")], trained)
     (folder / "some-organs.gguf").write_bytes(data)
     ingest_file(registry, folder / "some-organs.gguf", "local/some-organs")
@@ -161,7 +161,7 @@ def prepared(served: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Els
 
 
 @pytest.fixture
-def remote(prepared: Elsewhere) -> Iterator[Registry]:
+def remote(prepared: ServedRegistry) -> Iterator[Registry]:
     with open_registry(prepared.url) as registry:
         yield registry
 
@@ -173,7 +173,7 @@ def test_the_session_has_a_step_for_every_member_of_the_interface() -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_of_the_session_gives_the_same_in_a_local_and_in_a_remote_registry(
-    prepared: Elsewhere, remote: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: ServedRegistry, remote: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llama, "LlamaCpp", EvenRuntime)
     monkeypatch.setattr(validation_job, "LlamaCpp", EvenRuntime)
@@ -187,19 +187,19 @@ def test_a_step_of_the_session_gives_the_same_in_a_local_and_in_a_remote_registr
 
 
 def test_a_merged_file_is_the_same_and_only_the_local_registry_knows_no_digest_in_advance(
-    prepared: Elsewhere, remote: Registry, tmp_path: Path
+    prepared: ServedRegistry, remote: Registry, tmp_path: Path
 ) -> None:
     assert merged(prepared.registry, tmp_path) == merged(remote, tmp_path)
 
 
 def test_a_model_is_added_to_either_registry_by_one_function(
-    prepared: Elsewhere, remote: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: ServedRegistry, remote: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     added = []
     for number, registry in enumerate((prepared.registry, remote)):
         path = tmp_path / f"added-{number}.gguf"
-        path.write_bytes(kin_file(f"Added {number}", kin_tensors(seed=20 + number)))
+        path.write_bytes(model_file(f"Added {number}", related_tensors(seed=20 + number)))
         first, again = add_model(registry, path), add_model(registry, path)
         assert (first.model, first.created, again.created) == (f"local/added-{number}@1", True, False)
         assert first.model == again.model
@@ -218,7 +218,7 @@ def test_both_registries_have_the_methods_of_the_interface_with_its_parameters(k
         assert [one.default for one in signature(getattr(kind, name)).parameters.values()] == defaults, name
 
 
-def test_registries_are_context_managers_and_have_a_location(prepared: Elsewhere) -> None:
+def test_registries_are_context_managers_and_have_a_location(prepared: ServedRegistry) -> None:
     for location in (str(prepared.registry.settings.home), prepared.url):
         with open_registry(location) as registry:
             assert registry.location == location
@@ -249,7 +249,7 @@ def test_a_remote_registry_takes_no_texts_and_no_runtime(remote: Registry) -> No
     ],
 )
 def test_errors_have_the_same_class_and_text(
-    prepared: Elsewhere, remote: Registry, question: Callable[[Registry], object]
+    prepared: ServedRegistry, remote: Registry, question: Callable[[Registry], object]
 ) -> None:
     caught = []
     for registry in (prepared.registry, remote):

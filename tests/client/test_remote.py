@@ -20,57 +20,63 @@ QUERIES = ("", "type:organ sort:-theta", "block:1 theta>=10 -type:norm", "unique
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_search_finds_the_same_page_and_counts_the_same(
-    here: LocalRegistry, there: RemoteRegistry, query: str
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, query: str
 ) -> None:
-    assert there.search(query) == here.search(query)
-    assert there.count(query) == here.count(query)
+    assert remote_registry.search(query) == local_registry.search(query)
+    assert remote_registry.count(query) == local_registry.count(query)
 
 
-def test_the_pages_of_a_search_follow_each_other(here: LocalRegistry, there: RemoteRegistry) -> None:
-    first = there.search("type:organ", limit=3)
-    assert first == here.search("type:organ", limit=3)
-    assert there.search("type:organ", limit=3, after=first.next) == here.search("type:organ", limit=3, after=first.next)
+def test_the_pages_of_a_search_follow_each_other(
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry
+) -> None:
+    first = remote_registry.search("type:organ", limit=3)
+    assert first == local_registry.search("type:organ", limit=3)
+    assert remote_registry.search("type:organ", limit=3, after=first.next) == local_registry.search(
+        "type:organ", limit=3, after=first.next
+    )
 
 
-def test_a_search_by_likeness_is_the_same(here: LocalRegistry, there: RemoteRegistry) -> None:
-    query = f"like:{here.search('slot:ffn_up', limit=1).items[0].digest}"
-    assert there.search(query) == here.search(query)
-    assert there.search(query).items[0].likeness is not None
+def test_a_search_by_likeness_is_the_same(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
+    query = f"like:{local_registry.search('slot:ffn_up', limit=1).items[0].digest}"
+    assert remote_registry.search(query) == local_registry.search(query)
+    assert remote_registry.search(query).items[0].likeness is not None
 
 
 @pytest.mark.parametrize("query", ["", "kind:chimera", "kind:model sort:-theta", "base"])
-def test_models_are_listed_the_same(here: LocalRegistry, there: RemoteRegistry, query: str) -> None:
-    assert there.models(query) == here.models(query)
-    assert there.models(query, limit=1) == here.models(query, limit=1)
+def test_models_are_listed_the_same(local_registry: LocalRegistry, remote_registry: RemoteRegistry, query: str) -> None:
+    assert remote_registry.models(query) == local_registry.models(query)
+    assert remote_registry.models(query, limit=1) == local_registry.models(query, limit=1)
 
 
 @pytest.mark.parametrize("name", ["base", "local/tuned", "local/stranger@1", "local/first"])
 def test_a_model_is_the_same_with_its_organs_its_relatives_and_its_recipe(
-    here: LocalRegistry, there: RemoteRegistry, name: str
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, name: str
 ) -> None:
-    assert there.model(name) == here.model(name)
-    assert there.model(name).recipe_yaml == here.model(name).recipe_yaml
+    assert remote_registry.model(name) == local_registry.model(name)
+    assert remote_registry.model(name).recipe_yaml == local_registry.model(name).recipe_yaml
 
 
 def test_a_model_is_found_by_the_digest_of_its_bytes_and_by_that_of_its_lock(
-    here: LocalRegistry, there: RemoteRegistry
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry
 ) -> None:
-    first = here.model("first")
-    assert there.model(f"sha256:{first.lock_id}") == first
-    assert there.model(f"sha256:{here.model('base').digest[:12]}") == here.model("base")
+    first = local_registry.model("first")
+    assert remote_registry.model(f"sha256:{first.lock_id}") == first
+    assert remote_registry.model(f"sha256:{local_registry.model('base').digest[:12]}") == local_registry.model("base")
 
 
-def test_what_fits_a_base_is_the_same(here: LocalRegistry, there: RemoteRegistry) -> None:
-    found = here.fitting("base")
+def test_what_fits_a_base_is_the_same(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
+    found = local_registry.fitting("base")
     assert {one.model for one in found.items} >= {"local/tuned@1", "local/stranger@1"}
-    assert there.fitting("base") == found
-    assert there.fitting("base", limit=1) == here.fitting("base", limit=1) != found
+    assert remote_registry.fitting("base") == found
+    assert remote_registry.fitting("base", limit=1) == local_registry.fitting("base", limit=1) != found
 
 
-def test_two_names_of_one_lock_have_their_own_recipes(here: LocalRegistry, there: RemoteRegistry) -> None:
-    made = here.compose("base").graft("tuned", type="organ", blocks=1).named("local/second").plan().register()
-    assert there.model("second") == here.model("second")
-    assert there.model("second").lock_id == there.model("first").lock_id == made.lock_id
+def test_two_names_of_one_lock_have_their_own_recipes(
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry
+) -> None:
+    made = local_registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/second").plan().register()
+    assert remote_registry.model("second") == local_registry.model("second")
+    assert remote_registry.model("second").lock_id == remote_registry.model("first").lock_id == made.lock_id
 
 
 @pytest.mark.parametrize(
@@ -92,21 +98,21 @@ def test_two_names_of_one_lock_have_their_own_recipes(here: LocalRegistry, there
     ],
 )
 def test_what_is_asked_wrongly_is_refused_in_the_same_words(
-    here: LocalRegistry, there: RemoteRegistry, question: object, kind: type[OrganError]
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, question: object, kind: type[OrganError]
 ) -> None:
     assert callable(question)
     with pytest.raises(kind) as own:
-        question(here)
+        question(local_registry)
     with pytest.raises(kind) as other:
-        question(there)
+        question(remote_registry)
     assert str(other.value) == str(own.value)
 
 
 def test_an_organ_is_fetched_by_the_beginning_of_its_digest(
-    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:
-    organ = here.model("base").organs[1]
-    for registry, name in ((here, "local.raw"), (there, "remote.raw")):
+    organ = local_registry.model("base").organs[1]
+    for registry, name in ((local_registry, "local.raw"), (remote_registry, "remote.raw")):
         (file,) = registry.organ_files(organ.digest[:10]).files
         assert (file.sha256, file.size_bytes) == (organ.digest, organ.size_bytes)
         assert registry.organ_files(organ.digest).place([tmp_path / name]) == (organ.digest,)
@@ -117,21 +123,33 @@ def test_an_organ_is_fetched_by_the_beginning_of_its_digest(
             registry.organ_files("00000000")
 
 
-def test_a_model_is_fetched_to_the_last_byte(here: LocalRegistry, there: RemoteRegistry, tmp_path: Path) -> None:
+def test_a_model_is_fetched_to_the_last_byte(
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
+) -> None:
     for name in ("base", "first"):
         come: list[int] = []
-        digest = there.assemble(name, tmp_path / "there.gguf", come.append)
-        assert here.assemble(name, tmp_path / "here.gguf") == digest
+        digest = remote_registry.assemble(name, tmp_path / "there.gguf", come.append)
+        assert local_registry.assemble(name, tmp_path / "here.gguf") == digest
         data = (tmp_path / "there.gguf").read_bytes()
         assert data == (tmp_path / "here.gguf").read_bytes()
         assert (digest_of(data), sum(come)) == (digest, len(data))
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["here.gguf", "there.gguf"]
 
 
-def test_a_plan_has_what_scripts_use_of_one(here: LocalRegistry, there: RemoteRegistry) -> None:
+def test_a_plan_has_what_scripts_use_of_one(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
     for donor, blocks in (("tuned", 1), ("stranger", "0-1")):
-        own = here.compose("base").graft(donor, type="organ", blocks=blocks).purify("fractal", slot="attn_q").plan()
-        other = there.compose("base").graft(donor, type="organ", blocks=blocks).purify("fractal", slot="attn_q").plan()
+        own = (
+            local_registry.compose("base")
+            .graft(donor, type="organ", blocks=blocks)
+            .purify("fractal", slot="attn_q")
+            .plan()
+        )
+        other = (
+            remote_registry.compose("base")
+            .graft(donor, type="organ", blocks=blocks)
+            .purify("fractal", slot="attn_q")
+            .plan()
+        )
         assert set(other.findings) == set(own.findings)
         assert other.prediction == own.prediction
         assert other.prediction.sentence == own.prediction.sentence
@@ -141,28 +159,32 @@ def test_a_plan_has_what_scripts_use_of_one(here: LocalRegistry, there: RemoteRe
         assert repr(other) == repr(own).replace("ChimeraPlan", "RemotePlan")
 
 
-def test_a_chimera_is_made_there_and_fetched(here: LocalRegistry, there: RemoteRegistry, tmp_path: Path) -> None:
-    composition = there.compose("base").graft("stranger", type="organ", blocks=0).accept("unrelated-lineage")
+def test_a_chimera_is_made_there_and_fetched(
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
+) -> None:
+    composition = remote_registry.compose("base").graft("stranger", type="organ", blocks=0).accept("unrelated-lineage")
     told: list[int] = []
     made = (
         composition.named("local/fetched").plan().assemble(tmp_path / "x.gguf", lambda _what, size: told.append(size))
     )
     assert (made.model, made.created) == ("local/fetched@1", True)
     assert (
-        digest_of((tmp_path / "x.gguf").read_bytes()) == made.sha256 == here.assemble(made.model, tmp_path / "y.gguf")
+        digest_of((tmp_path / "x.gguf").read_bytes())
+        == made.sha256
+        == local_registry.assemble(made.model, tmp_path / "y.gguf")
     )
-    model = there.model(made.model)
+    model = remote_registry.model(made.model)
     assert model.recipe == composition.named("local/fetched").recipe
     assert model.recipe is not None
-    again = there.compose(model.recipe).plan().register()
+    again = remote_registry.compose(model.recipe).plan().register()
     assert (again.lock_id, again.sha256, again.created) == (made.lock_id, made.sha256, False)
     assert told
 
 
 def test_what_cannot_be_made_is_refused_before_it_is_asked_for(
-    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:
-    for registry in (here, there):
+    for registry in (local_registry, remote_registry):
         plan = registry.compose("base").graft("stranger", type="organ").plan()
         with pytest.raises(OrganError, match="accept unrelated-lineage to make it all the same"):
             plan.assemble(tmp_path / "x.gguf")
@@ -170,13 +192,17 @@ def test_what_cannot_be_made_is_refused_before_it_is_asked_for(
 
 
 def test_shards_come_as_one_file_whose_organs_are_checked(
-    here: LocalRegistry, there: RemoteRegistry, tmp_path: Path
+    local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:
-    with here.catalog.reading() as session:
-        plans = plan_shards(session, here.blobs, model_by_name(session, parse_model_name("stranger")), "cut", 40_000)
+    with local_registry.catalog.reading() as session:
+        plans = plan_shards(
+            session, local_registry.blobs, model_by_name(session, parse_model_name("stranger")), "cut", 40_000
+        )
     for plan in plans:
-        place_file(here.blobs, plan, tmp_path / plan.name)
+        place_file(local_registry.blobs, plan, tmp_path / plan.name)
     assert len(plans) > 1
-    ingest_file(here, tmp_path / plans[0].name, "local/cut")
-    assert there.assemble("cut", tmp_path / "there.gguf") == here.assemble("cut", tmp_path / "here.gguf")
-    assert [name for name, _ in there.own_files("cut").files] == [plan.name for plan in plans]
+    ingest_file(local_registry, tmp_path / plans[0].name, "local/cut")
+    assert remote_registry.assemble("cut", tmp_path / "there.gguf") == local_registry.assemble(
+        "cut", tmp_path / "here.gguf"
+    )
+    assert [name for name, _ in remote_registry.own_files("cut").files] == [plan.name for plan in plans]

@@ -29,7 +29,7 @@ from organs.registry.errors import BadReply, Unreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.models import with_organs
 from organs.registry.reports.formats import markdown
-from tests.client.scripted_server import Answer, as_json, scripted
+from tests.client.scripted_server import Answer, as_json, scripted_server
 
 STRANGE: tuple[Any, ...] = (None, -1, 2**70, 1e400, float("nan"), True, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "0x0")
 
@@ -182,7 +182,7 @@ def test_a_files_name_that_no_disk_should_have_is_refused(name: str) -> None:
     ids=["brackets", "deep", "huge", "long number", "a page", "no text", "null", "empty", "next", "broken"],
 )
 def test_an_answer_that_is_none_is_refused_in_a_sentence(answer: Answer) -> None:
-    with scripted(lambda _: answer) as server, RemoteRegistry(server.url) as remote:
+    with scripted_server(lambda _: answer) as server, RemoteRegistry(server.url) as remote:
         for question in (remote.search, remote.models, remote.count, lambda: remote.model("a")):
             with pytest.raises(Unreachable) as caught:
                 question()
@@ -192,7 +192,7 @@ def test_an_answer_that_is_none_is_refused_in_a_sentence(answer: Answer) -> None
 def test_organs_without_an_end_are_refused() -> None:
     """Each page says that one more follows, and has nothing."""
     model = {"items": [], "next": "more", "notes": []}
-    with scripted(lambda _: as_json(model)) as server, RemoteRegistry(server.url) as remote:
+    with scripted_server(lambda _: as_json(model)) as server, RemoteRegistry(server.url) as remote:
         with pytest.raises(BadReply, match="come to the end"):
             remote.organs_of("a/b@1")
         assert len(server.asked) == 1

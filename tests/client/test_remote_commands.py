@@ -29,12 +29,12 @@ from organs.registry.entities.report import (
 )
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Ended, Organ
-from tests.client.scripted_server import Answer, scripted
-from tests.client.served_registry import Elsewhere
+from tests.cli.in_process import CommandResult, OrganCommand
+from tests.client.scripted_server import Answer, scripted_server
+from tests.client.served_registry import ServedRegistry
 
 ROOT = Path(__file__).resolve().parents[2]
-Asking = Callable[..., Ended]
+Asking = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     ids=" ".join,
 )
 def test_a_command_prints_the_same_of_a_folder_and_of_a_registry_elsewhere(
-    local: Organ, asking: Asking, arguments: tuple[str, ...]
+    local_organ: OrganCommand, remote_organ: Asking, arguments: tuple[str, ...]
 ) -> None:
-    own, other = local(*arguments), asking(*arguments)
+    own, other = local_organ(*arguments), remote_organ(*arguments)
     assert other.status == own.status
     if "--json" in arguments:
         assert other.values == own.values  # the members of an object have no order
@@ -82,32 +82,36 @@ def test_a_command_prints_the_same_of_a_folder_and_of_a_registry_elsewhere(
     assert bool(own.out) != bool(own.status)
 
 
-def test_an_organ_and_a_chimera_are_shown_the_same(here: LocalRegistry, local: Organ, asking: Asking) -> None:
-    digest = here.model("base").organs[0].digest
-    lock = here.model("first").lock_id
+def test_an_organ_and_a_chimera_are_shown_the_same(
+    local_registry: LocalRegistry, local_organ: OrganCommand, remote_organ: Asking
+) -> None:
+    digest = local_registry.model("base").organs[0].digest
+    lock = local_registry.model("first").lock_id
     for what in (digest[:12], f"sha256:{lock}", "local/first"):
-        assert asking("show", what).out == local.done("show", what).out
+        assert remote_organ("show", what).out == local_organ.done("show", what).out
 
 
 def test_a_recipe_is_made_there_and_its_file_and_lock_come_here(
-    here: LocalRegistry, local: Organ, asking: Asking, tmp_path: Path
+    local_registry: LocalRegistry, local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("base: base\ngrafts: [{from: stranger, type: organ, blocks: 1}]\nname: local/made-there\n")
-    refused = asking("compose", recipe, "-o", tmp_path / "x.gguf")
+    refused = remote_organ("compose", recipe, "-o", tmp_path / "x.gguf")
     assert refused.status == 5
     assert "--accept unrelated-lineage" in refused.err
-    assert asking("compose", recipe, "-y", "--dry-run").status == 0
-    assert not here.models("made-there")
+    assert remote_organ("compose", recipe, "-y", "--dry-run").status == 0
+    assert not local_registry.models("made-there")
     files = ("-o", tmp_path / "x.gguf", "--lock", tmp_path / "l.json", "--write-recipe", tmp_path / "w.yaml")
-    made = asking("compose", recipe, "-y", "--json", *files)
+    made = remote_organ("compose", recipe, "-y", "--json", *files)
     assert made.status == 0, made.err
     values = made.values["made"]
     assert digest_of((tmp_path / "x.gguf").read_bytes()) == values["sha256"]
     assert digest_of((tmp_path / "l.json").read_bytes()) == values["lock_id"]
     assert "accept: [unrelated-lineage]" in (tmp_path / "w.yaml").read_text()
-    assert here.model("made-there").lock_id == values["lock_id"]
-    told, there = (run("compose", tmp_path / "w.yaml", "--dry-run").out.split("; ") for run in (local, asking))
+    assert local_registry.model("made-there").lock_id == values["lock_id"]
+    told, there = (
+        run("compose", tmp_path / "w.yaml", "--dry-run").out.split("; ") for run in (local_organ, remote_organ)
+    )
     assert told == there
 
 
@@ -121,49 +125,55 @@ def test_a_recipe_is_made_there_and_its_file_and_lock_come_here(
     ids=lambda arguments: " ".join(map(str, arguments)),
 )
 def test_comparisons_and_reports_are_those_of_the_folder(
-    local: Organ, asking: Asking, arguments: tuple[object, ...]
+    local_organ: OrganCommand, remote_organ: Asking, arguments: tuple[object, ...]
 ) -> None:
-    due = local(*arguments)
+    due = local_organ(*arguments)
     assert due.status == 0, due.err
-    assert asking(*arguments) == due
+    assert remote_organ(*arguments) == due
 
 
 def files_below(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_model_that_is_elsewhere_is_taken_apart_here(local: Organ, asking: Asking, tmp_path: Path) -> None:
-    for run, folder in ((local, "due"), (asking, "came")):
+def test_a_model_that_is_elsewhere_is_taken_apart_here(
+    local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path
+) -> None:
+    for run, folder in ((local_organ, "due"), (remote_organ, "came")):
         ended = run("extract", "first", "-o", tmp_path / folder, "-q")
         assert ended.status == 0, ended.err
     due, came = (files_below(tmp_path / folder) for folder in ("due", "came"))
     assert came == due
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
-    assert asking("extract", "first", "-o", tmp_path / "came").status == 1
-    assert asking("extract", "nobody", "-o", tmp_path / "none").status == 3
+    assert remote_organ("extract", "first", "-o", tmp_path / "came").status == 1
+    assert remote_organ("extract", "nobody", "-o", tmp_path / "none").status == 3
 
 
-def test_files_are_assembled_and_pulled_from_elsewhere(here: LocalRegistry, asking: Asking, tmp_path: Path) -> None:
-    due = here.assemble("first", tmp_path / "due.gguf")
-    lock, organ = here.model("first").lock_id, here.model("first").organs[2]
+def test_files_are_assembled_and_pulled_from_elsewhere(
+    local_registry: LocalRegistry, remote_organ: Asking, tmp_path: Path
+) -> None:
+    due = local_registry.assemble("first", tmp_path / "due.gguf")
+    lock, organ = local_registry.model("first").lock_id, local_registry.model("first").organs[2]
     for number, arguments in enumerate((("assemble", "first"), ("pull", "first"), ("pull", f"sha256:{lock}"))):
         path = tmp_path / f"{number}.gguf"
-        ended = asking(*arguments, "-o", path, "-q")
+        ended = remote_organ(*arguments, "-o", path, "-q")
         assert (ended.status, ended.out) == (0, f"{path}\n"), ended.err
         assert digest_of(path.read_bytes()) == due
-    assert asking("pull", "first", "-o", path).err.endswith("there already; --force replaces it\n")
-    pulled = asking("pull", organ.digest[:12], "-o", tmp_path, "--json").values
+    assert remote_organ("pull", "first", "-o", path).err.endswith("there already; --force replaces it\n")
+    pulled = remote_organ("pull", organ.digest[:12], "-o", tmp_path, "--json").values
     assert pulled["model"] is None
     assert digest_of(Path(pulled["items"][0]["file"]).read_bytes()) == organ.digest == pulled["items"][0]["sha256"]
-    assert asking("pull", "sha256:00000000", "-o", tmp_path).status == 3
-    assert asking("pull", organ.digest, "-o", tmp_path, "--ingest").status == 2
+    assert remote_organ("pull", "sha256:00000000", "-o", tmp_path).status == 3
+    assert remote_organ("pull", organ.digest, "-o", tmp_path, "--ingest").status == 2
 
 
-def test_a_model_that_is_pulled_can_be_registered_at_once(here: LocalRegistry, asking: Asking, tmp_path: Path) -> None:
-    ended = asking("pull", "tuned", "-o", tmp_path / "t.gguf", "--ingest", "--json")
+def test_a_model_that_is_pulled_can_be_registered_at_once(
+    local_registry: LocalRegistry, remote_organ: Asking, tmp_path: Path
+) -> None:
+    ended = remote_organ("pull", "tuned", "-o", tmp_path / "t.gguf", "--ingest", "--json")
     assert ended.values["ingested"] == "local/tuned@1", ended
     with LocalRegistry.open(tmp_path / "own") as own:
-        assert own.model("tuned").digest == here.model("tuned").digest
+        assert own.model("tuned").digest == local_registry.model("tuned").digest
 
 
 @pytest.mark.parametrize(
@@ -174,21 +184,21 @@ def test_a_model_that_is_pulled_can_be_registered_at_once(here: LocalRegistry, a
     ],
     ids=" ".join,
 )
-def test_what_needs_a_folder_says_so_and_what_to_do_instead(asking: Asking, arguments: tuple[str, ...]) -> None:
-    ended = asking(*arguments)
+def test_what_needs_a_folder_says_so_and_what_to_do_instead(remote_organ: Asking, arguments: tuple[str, ...]) -> None:
+    ended = remote_organ(*arguments)
     assert (ended.status, ended.out) == (1, "")
     assert f"organ: organ {arguments[0]}" in ended.err
     assert "works on a registry's folder only" in ended.err
     assert REMOTE_ALTERNATIVES[arguments[0]] in ended.err
 
 
-def test_of_a_report_elsewhere_no_more_rows_are_had_than_a_registry_answers(asking: Asking) -> None:
-    ended = asking("report", "--limit", "1001")
+def test_of_a_report_elsewhere_no_more_rows_are_had_than_a_registry_answers(remote_organ: Asking) -> None:
+    ended = remote_organ("report", "--limit", "1001")
     assert (ended.status, ended.out) == (1, "")
     assert "from 1 to 1000" in ended.err
 
 
-def test_what_a_report_elsewhere_says_is_harmless_in_every_format(local: Organ) -> None:
+def test_what_a_report_elsewhere_says_is_harmless_in_every_format(local_organ: OrganCommand) -> None:
     odd = "x\x1b[31m\u202e"
     figures = {"x_count": ReportFigure(odd, odd, CellKind.COUNT, odd)}
     columns = (ReportColumn("a", odd, CellKind.TEXT),)
@@ -203,71 +213,75 @@ def test_what_a_report_elsewhere_says_is_harmless_in_every_format(local: Organ) 
         },
         closing=(odd,),
     )
-    with scripted(lambda _: Answer(200, encode(report))) as server:
+    with scripted_server(lambda _: Answer(200, encode(report))) as server:
         for form in ("text", "markdown", "csv", "json"):
-            ended = local("--registry", server.url, "report", "--format", form)
+            ended = local_organ("--registry", server.url, "report", "--format", form)
             assert ended.status == 0, ended.err
             assert "\\u202e" in ended.out.replace("\\\\", "\\")
             assert not {"\x1b", "\u202e"} & set(ended.out)
 
 
-def test_a_home_that_is_given_goes_before_the_registry_of_the_environment(local: Organ, served: Elsewhere) -> None:
+def test_a_home_that_is_given_goes_before_the_registry_of_the_environment(
+    local_organ: OrganCommand, served: ServedRegistry
+) -> None:
     away = {"ORGAN_REGISTRY": "http://127.0.0.1:9"}
-    assert local("--home", local.home, "models", "-q", environment=away).status == 0
-    assert local("models", environment={"ORGAN_REGISTRY": served.url}).status == 0
-    refused = local("models", environment={"ORGAN_REGISTRY": "elsewhere"})
+    assert local_organ("--home", local_organ.home, "models", "-q", environment=away).status == 0
+    assert local_organ("models", environment={"ORGAN_REGISTRY": served.url}).status == 0
+    refused = local_organ("models", environment={"ORGAN_REGISTRY": "elsewhere"})
     assert "is no address of a registry" in refused.err
 
 
-def test_one_logs_in_is_listed_and_forgotten(served: Elsewhere, asking: Asking, type_in: Callable[[str], None]) -> None:
+def test_one_logs_in_is_listed_and_forgotten(
+    served: ServedRegistry, remote_organ: Asking, type_in: Callable[[str], None]
+) -> None:
     with served.registry.catalog.writing() as session:
         token = create_token(session, add_contributor(session, "ada").id, ("read", "upload"), "laptop")
     type_in(f"{token.text}\n")
-    ended = asking("login", "--token-stdin")
+    ended = remote_organ("login", "--token-stdin")
     assert ended.out == f"{served.url}: you are ada, for read, upload\n"
     kept = kept_token(served.url)
     assert kept is not None
     assert (kept.token, kept.plain_http) == (token.text, False)
-    listed = asking("login", "--list")
+    listed = remote_organ("login", "--list")
     assert listed.out == f"{served.url}\n"
-    assert asking("models").status == 0
+    assert remote_organ("models").status == 0
     assert token.text not in ended.out + ended.err + listed.out + listed.err
     with served.registry.catalog.writing() as session:
         revoke_token(session, token.public_id)
-    assert "this token was revoked" in asking("models").err
+    assert "this token was revoked" in remote_organ("models").err
     type_in(token.text)
-    assert asking("login", "--token-stdin").status == 4
-    assert asking("login", "--forget", served.url).status == 0
-    assert asking("login", "--list", "--json").values == {"items": [], "next": None}
-    assert asking("login", "--forget", served.url).status == 1
+    assert remote_organ("login", "--token-stdin").status == 4
+    assert remote_organ("login", "--forget", served.url).status == 0
+    assert remote_organ("login", "--list", "--json").values == {"items": [], "next": None}
+    assert remote_organ("login", "--forget", served.url).status == 1
 
 
-def test_the_address_of_a_page_is_no_registrys_and_its_root_is_named(asking: Asking) -> None:
+def test_the_address_of_a_page_is_no_registrys_and_its_root_is_named(remote_organ: Asking) -> None:
     page = "https://registry.example:8443/models/acme/tiny"
     for arguments in (("login", page, "--token-stdin"), ("--registry", page, "models")):
-        ended = asking(*arguments)
+        ended = remote_organ(*arguments)
         assert ended.status == 1
         said = f"organ: {page!r} has a path, and no registry is served below one: give https://registry.example:8443"
         assert ended.err.splitlines()[:1] == [said]
 
 
-def test_what_is_no_token_is_not_even_sent(asking: Asking, type_in: Callable[[str], None]) -> None:
+def test_what_is_no_token_is_not_even_sent(remote_organ: Asking, type_in: Callable[[str], None]) -> None:
     for text in ("", "hunter2\n", "orgp_" + "x" * 58):
         type_in(text)
-        ended = asking("login", "https://registry.example", "--token-stdin")
+        ended = remote_organ("login", "https://registry.example", "--token-stdin")
         assert ended.status == 4
         assert "hunter2" not in ended.err
-    assert asking("login", "--list", "--forget", "x").status == 2
-    assert asking("pull", "x").status == 3
+    assert remote_organ("login", "--list", "--forget", "x").status == 2
+    assert remote_organ("pull", "x").status == 3
 
 
-def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local: Organ) -> None:
+def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local_organ: OrganCommand) -> None:
     script = (
         "import sys; from organs.cli.main import organ\n"
         "organ(['--home', sys.argv[1], 'search', '-q', '--limit', '1'], standalone_mode=False); print(*sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(local.home)], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, str(local_organ.home)], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
     assert "organs.cli.catalog" in loaded
@@ -275,10 +289,10 @@ def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local:
 
 
 def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
-    there: RemoteRegistry, here: LocalRegistry, tmp_path: Path
+    remote_registry: RemoteRegistry, local_registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    files = [there.own_files(name).files[0] for name in ("base", "tuned")]
-    output = FetchedFiles(there.connection, files)
+    files = [remote_registry.own_files(name).files[0] for name in ("base", "tuned")]
+    output = FetchedFiles(remote_registry.connection, files)
 
     def fetched() -> list[Path]:
         return [one.path for one in write_files(output, tmp_path, OutputOptions(quiet=True))]
@@ -289,7 +303,7 @@ def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
     assert fetched() == [kept, lost]
     assert kept.stat().st_ino == inode, "it was left as it is"
     for path, name in ((kept, "base"), (lost, "tuned")):
-        assert digest_of(path.read_bytes()) == here.model(name).digest
+        assert digest_of(path.read_bytes()) == local_registry.model(name).digest
     data = bytearray(kept.read_bytes())
     data[-1] ^= 1
     kept.write_bytes(data)
@@ -300,13 +314,13 @@ def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
 
 
 def test_a_file_that_its_digest_does_not_prove_is_never_taken_as_complete(
-    there: RemoteRegistry, tmp_path: Path
+    remote_registry: RemoteRegistry, tmp_path: Path
 ) -> None:
     """The digest of a chimera's file is only what the registry says; a fetched file is checked against its lock."""
-    files = [there.own_files(name).files[0] for name in ("base", "tuned")]
+    files = [remote_registry.own_files(name).files[0] for name in ("base", "tuned")]
 
     def fetched(check: Callable[[Path], None] | None) -> list[Path]:
-        output = FetchedFiles(there.connection, [(name, replace(file, check=check)) for name, file in files])
+        output = FetchedFiles(remote_registry.connection, [(name, replace(file, check=check)) for name, file in files])
         return [one.path for one in write_files(output, tmp_path, OutputOptions(quiet=True))]
 
     whole = fetched(None)

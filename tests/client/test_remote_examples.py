@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
-from tests.client.served_registry import Elsewhere, elsewhere
+from tests.client.served_registry import ServedRegistry, serve_registry
 from tests.test_examples import run
 from tests.web.api.zoo import ingest_zoo
 
@@ -18,23 +18,23 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Elsewhere]:
+def zoo(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[ServedRegistry]:
     """The shipped models, served."""
     folder = tmp_path_factory.mktemp("zoo")
     shutil.copy(migrated_database, folder)
     with LocalRegistry.open(folder) as registry:
         ingest_zoo(registry)
-        with elsewhere(registry) as found:
+        with serve_registry(registry) as found:
             yield found
 
 
-def test_finding_and_ranking_prints_the_same_of_a_url_and_of_a_folder(zoo: Elsewhere, tmp_path: Path) -> None:
+def test_finding_and_ranking_prints_the_same_of_a_url_and_of_a_folder(zoo: ServedRegistry, tmp_path: Path) -> None:
     there = run("find_and_rank.py", zoo.url, folder=tmp_path / "there")  # type: ignore[arg-type]  # an argument like any
     assert there == run("find_and_rank.py", zoo.registry.settings.home, folder=tmp_path / "here")
     assert "Feed-forward organs" in there
 
 
-def test_a_chimera_is_composed_elsewhere_and_comes_here(zoo: Elsewhere, tmp_path: Path) -> None:
+def test_a_chimera_is_composed_elsewhere_and_comes_here(zoo: ServedRegistry, tmp_path: Path) -> None:
     file = tmp_path / "out.gguf"
     printed = run("compose_a_chimera.py", zoo.url, file, folder=tmp_path / "temporary")  # type: ignore[arg-type]
     assert "With the fine-tune: can be made\nWith an unrelated model: cannot be made yet\n" in printed
@@ -44,7 +44,7 @@ def test_a_chimera_is_composed_elsewhere_and_comes_here(zoo: Elsewhere, tmp_path
     assert file.read_bytes() == (tmp_path / "again.gguf").read_bytes()
 
 
-def test_a_chimera_by_query_is_made_elsewhere(zoo: Elsewhere, tmp_path: Path) -> None:
+def test_a_chimera_by_query_is_made_elsewhere(zoo: ServedRegistry, tmp_path: Path) -> None:
     printed = run("chimera_by_query.py", zoo.url, folder=tmp_path / "temporary")  # type: ignore[arg-type]
     lines = re.findall(r"^  θ +([\d.]+)° -> +([\d.]+)°  (\S+) +(.+)$", printed, re.MULTILINE)
     assert len(lines) == 14

@@ -14,7 +14,7 @@ from organs.registry.client.tokens import KeptToken, forget_token, keep_token, k
 from organs.registry.errors import BadReply, BadSetting, BadToken, Unreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token
-from tests.client.scripted_server import Answer, as_json, scripted
+from tests.client.scripted_server import Answer, as_json, scripted_server
 
 URL = "https://registry.example"
 
@@ -67,7 +67,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None
 
 def test_a_token_goes_to_its_own_registry_and_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     page = as_json({"items": [], "next": None, "notes": []})
-    with scripted(lambda _: page) as own, scripted(lambda _: page) as other:
+    with scripted_server(lambda _: page) as own, scripted_server(lambda _: page) as other:
         token = new_token().text
         keep_token(own.url, KeptToken(token))
         for server in (own, other):
@@ -83,9 +83,9 @@ def test_a_token_goes_to_its_own_registry_and_to_no_other(monkeypatch: pytest.Mo
 
 
 def test_a_token_is_not_sent_on_to_elsewhere() -> None:
-    with scripted(lambda _: as_json({})) as other:
+    with scripted_server(lambda _: as_json({})) as other:
         away = Answer(307, b"", {"Location": f"{other.url}/api/v1/organs"})
-        with scripted(lambda _: away) as own, RemoteRegistry(own.url, new_token().text) as remote:
+        with scripted_server(lambda _: away) as own, RemoteRegistry(own.url, new_token().text) as remote:
             with pytest.raises(Unreachable, match="another registry"):
                 remote.search()
             with pytest.raises(Unreachable, match="another registry"):
@@ -111,11 +111,11 @@ def test_a_mistyped_token_is_refused_before_anything_is_asked(monkeypatch: pytes
         open_registry(URL)
 
 
-def test_a_folder_is_opened_as_one_and_what_is_no_address_is_told(here: LocalRegistry) -> None:
-    for place in (here.settings.home, str(here.settings.home)):
+def test_a_folder_is_opened_as_one_and_what_is_no_address_is_told(local_registry: LocalRegistry) -> None:
+    for place in (local_registry.settings.home, str(local_registry.settings.home)):
         with open_registry(place) as found:
             assert isinstance(found, LocalRegistry)
-            assert found.models() == here.models()
+            assert found.models() == local_registry.models()
     for text in ("https://", "http://a b", "https://user:word@registry.example", "https://registry.example/?q=1"):
         with pytest.raises(BadSetting, match="no address"):
             open_registry(text)

@@ -19,7 +19,7 @@ from organs.registry.errors import NotFound
 
 
 @dataclass(slots=True)
-class Shelf:
+class MemoryLibrary:
     """A library of `parents`, known by their labels; every query finds `found`, in that order."""
 
     parents: Sequence[Parent]
@@ -72,11 +72,11 @@ def found_organ(parent: Parent, part: Part) -> PlacedOrgan:
     )
 
 
-def registered(parent: Parent, label: str, model_id: int = 1) -> Parent:
+def as_registered(parent: Parent, label: str, model_id: int = 1) -> Parent:
     """`parent` under another label, as if a registry had it."""
     return replace(parent, label=label, model_id=model_id)
 
 
-def planned(text: str, *parents: Parent, found: Sequence[PlacedOrgan] = ()) -> Plan:
+def plan_in_memory(text: str, *parents: Parent, found: Sequence[PlacedOrgan] = ()) -> Plan:
     """What the recipe `text` comes to with `parents` on the shelf."""
-    return plan_recipe(read_recipe(text), Shelf(parents, found))
+    return plan_recipe(read_recipe(text), MemoryLibrary(parents, found))

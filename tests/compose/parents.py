@@ -30,7 +30,7 @@ A, CODE, B, C, LORA = (
 
 WIDTH = 64
 VOCABULARY = 96
-Said = str | int | float | bool | Sequence[int] | None
+HeaderValue = str | int | float | bool | Sequence[int] | None
 
 
 @cache
@@ -63,13 +63,19 @@ def parent_from(data: bytes, label: str) -> Parent:
     return Parent(label, header, source, digest_of(data[: header.end]), tuple(parts), unassemblable)
 
 
-def made_up(label: str = "Base", *, tensors: Tensors | None = None, tokens: bool = True, **said: Said) -> Parent:
+def synthetic_parent(
+    label: str = "Base", *, tensors: Tensors | None = None, tokens: bool = True, **said: HeaderValue
+) -> Parent:
     """A little Llama whose header says `said` beside the usual; None takes a key away.
 
     Keywords are keys below `llama.` with two underscores for a dot: `attention__head_count=8`. Those that begin with
     `general__` or `tokenizer__` or `adapter__` stand for themselves.
     """
-    keys: dict[str, Said] = {"general.architecture": "llama", "general.license": "apache-2.0", **_hyperparameters()}
+    keys: dict[str, HeaderValue] = {
+        "general.architecture": "llama",
+        "general.license": "apache-2.0",
+        **_hyperparameters(),
+    }
     for name, value in said.items():
         key = name.replace("__", ".")
         keys[key if key.startswith(("general.", "tokenizer.", "adapter.")) else f"llama.{key}"] = value
@@ -102,7 +108,7 @@ def model_tensors(
     return [_tensor(name, shape, seed, dtypes or {}) for name, shape in shapes.items() if name not in left]
 
 
-def taken(
+def replacements_from(
     base: Parent, donor: Parent, *types: OrganType, slots: Iterable[str] = (), blocks: Iterable[int] = ()
 ) -> list[Replacement]:
     """All that the donor has for the places of these types, slots (`by_slot` then) and blocks in the base."""
@@ -115,7 +121,7 @@ def taken(
     ]
 
 
-def _hyperparameters() -> dict[str, Said]:
+def _hyperparameters() -> dict[str, HeaderValue]:
     return {
         "llama.block_count": 2,
         "llama.embedding_length": WIDTH,
@@ -131,7 +137,7 @@ def _hyperparameters() -> dict[str, Said]:
     }
 
 
-def _entry(key: str, value: Said) -> KeyValue:
+def _entry(key: str, value: HeaderValue) -> KeyValue:
     if isinstance(value, str):
         return text(key, value)
     if isinstance(value, bool):

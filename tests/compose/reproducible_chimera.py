@@ -8,18 +8,18 @@ from pathlib import Path
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, text
-from tests.small_models import ingest_file, little_model, weights
+from tests.small_models import ingest_file, small_model, weight_tensor
 
 MODELS = ("base", "donor", "adapter")
 
 
-def made_in(home: Path, models: list[str]) -> list[str]:
+def make_chimera(home: Path, models: list[str]) -> list[str]:
     """The lock, the file's digest and every organ's, of one chimera in a new registry that takes in `models` in that
     order: organs are grafted, an adapter is merged, and some are purified in both ways."""
     with LocalRegistry.open(home) as registry:
         for name in models:
             path = home / f"{name}.gguf"
-            path.write_bytes(_adapter() if name == "adapter" else little_model(name, seed=MODELS.index(name)))
+            path.write_bytes(_adapter() if name == "adapter" else small_model(name, seed=MODELS.index(name)))
             ingest_file(registry, path)
         composition = (
             registry.compose("base")
@@ -40,7 +40,7 @@ def _adapter() -> bytes:
         KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 8.0),
     ]
     halves = [
-        weights(f"blk.0.{slot}.weight.lora_{half}", shape, 3, "F32")
+        weight_tensor(f"blk.0.{slot}.weight.lora_{half}", shape, 3, "F32")
         for slot, length in (("attn_q", 64), ("ffn_up", 128))
         for half, shape in (("a", (64, 4)), ("b", (4, length)))
     ]
@@ -48,4 +48,4 @@ def _adapter() -> bytes:
 
 
 if __name__ == "__main__":
-    print(*made_in(Path(sys.argv[1]), sys.argv[2:]))
+    print(*make_chimera(Path(sys.argv[1]), sys.argv[2:]))

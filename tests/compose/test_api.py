@@ -25,7 +25,7 @@ from organs.registry.compose.recipe import (
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
 from organs.registry.local import LocalRegistry
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 
 ORGANS = Selection(types=("organ",))
 
@@ -37,7 +37,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> I
     shutil.copy(migrated_database, folder)
     with LocalRegistry.open(folder) as registry:
         for seed, name in enumerate(("base", "donor")):
-            (folder / f"{name}.gguf").write_bytes(little_model(name, seed=seed))
+            (folder / f"{name}.gguf").write_bytes(small_model(name, seed=seed))
             ingest_file(registry, folder / f"{name}.gguf")
         yield registry
 

@@ -32,23 +32,23 @@ from organs.registry.names import ModelName
 from organs.registry.store.files import Files
 from tests.faults.failing import (
     Crash,
+    SteppedCatalog,
     SteppedFiles,
-    Watched,
+    act_at_step,
     assert_no_orphans,
-    at_step,
+    blob_rows,
+    blob_states,
     crash,
     failing_from,
-    flipped,
+    flip_bit,
+    ingest_path,
     let_leases_expire,
     let_time_pass,
     model_bytes,
-    models,
+    model_names,
     overwrite,
-    read_all,
-    rows,
     run_sweep,
-    states,
-    take_in,
+    verify_all,
     with_files,
 )
 from tests.gguf_files import file_bytes
@@ -70,7 +70,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
     with LocalRegistry.open(home) as registry:
         for seed, name in enumerate(("base", "donor")):
             (folder / f"{name}.gguf").write_bytes(model_bytes(seed, width=WIDTH))
-            take_in(registry, folder / f"{name}.gguf", name=ModelName("local", name))
+            ingest_path(registry, folder / f"{name}.gguf", name=ModelName("local", name))
     return home
 
 
@@ -98,7 +98,7 @@ def plan_of(registry: LocalRegistry) -> ChimeraPlan:
 
 def row_of(registry: LocalRegistry, name: str, model: str) -> BlobRow:
     digest = registry.model(model).organ(name).digest
-    return next(row for row in rows(registry) if row.digest == digest)
+    return next(row for row in blob_rows(registry) if row.digest == digest)
 
 
 def last_ingest(registry: LocalRegistry) -> tuple[str, dict[str, object]]:
@@ -109,7 +109,7 @@ def last_ingest(registry: LocalRegistry) -> tuple[str, dict[str, object]]:
 
 def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str]) -> None:
     """No model, the target as it was and nothing beside it; what is left of blobs goes with the next sweeps."""
-    assert models(registry) == ["base", "donor"]
+    assert model_names(registry) == ["base", "donor"]
     assert out.read_bytes() == b"as it was"
     assert [path.name for path in out.parent.iterdir()] == [out.name]
     let_leases_expire(registry)
@@ -117,9 +117,9 @@ def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str])
     run_sweep(registry)
     let_time_pass(registry)
     run_sweep(registry)
-    assert set(states(registry)) == before
+    assert set(blob_states(registry)) == before
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def test_what_is_made_is_told_registered_and_durable(pair: LocalRegistry, out: Path) -> None:
@@ -133,7 +133,7 @@ def test_what_is_made_is_told_registered_and_durable(pair: LocalRegistry, out: P
     assert pair.model("made").organ(COMPUTED).theta == made.computed[COMPUTED].theta
     assert last_ingest(pair) == ("finished", {"lock": made.lock_id, "size_bytes": len(data)})
     assert_no_orphans(pair)
-    assert read_all(pair).faults == []
+    assert verify_all(pair).faults == []
 
 
 def test_a_chimera_is_registered_without_writing_its_file(pair: LocalRegistry, tmp_path: Path) -> None:
@@ -143,12 +143,12 @@ def test_a_chimera_is_registered_without_writing_its_file(pair: LocalRegistry, t
 
 def test_the_second_time_nothing_is_computed_and_nothing_is_new(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair).register()
-    before = states(pair)
+    before = blob_states(pair)
     again = plan_of(pair).assemble(out)
     assert (again.created, again.computed) == (False, {})
     assert (again.model, again.lock_id, again.sha256) == (first.model, first.lock_id, first.sha256)
-    assert states(pair) == before
-    assert models(pair) == ["base", "donor", "made"]
+    assert blob_states(pair) == before
+    assert model_names(pair) == ["base", "donor", "made"]
 
 
 def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: LocalRegistry, out: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_chimera_of_a_chimera_drops_its_lock_and_has_one_of_its_own(pair: Loca
 
 
 def test_a_plan_that_is_refused_leaves_no_trace(pair: LocalRegistry, out: Path) -> None:
-    before = set(states(pair))
+    before = set(blob_states(pair))
     begun = last_ingest(pair)
     plan = pair.compose("base").graft("donor", slot="ffn_up").plan()
     assert not plan.can_be_made
@@ -192,7 +192,7 @@ def test_a_plan_that_is_refused_leaves_no_trace(pair: LocalRegistry, out: Path) 
 
 @pytest.mark.parametrize("step", ["compute", "write"])
 def test_an_interrupted_make_leaves_only_what_is_leased(pair: LocalRegistry, out: Path, step: str) -> None:
-    before = set(states(pair))
+    before = set(blob_states(pair))
 
     def interrupt(what: str, _size_bytes: int) -> None:
         if what == step:
@@ -201,7 +201,7 @@ def test_an_interrupted_make_leaves_only_what_is_leased(pair: LocalRegistry, out
     with pytest.raises(KeyboardInterrupt):
         plan_of(pair).assemble(out, interrupt)
     assert last_ingest(pair)[0] == "interrupted"
-    assert set(states(pair)) > before
+    assert set(blob_states(pair)) > before
     assert_nothing_is_left(pair, out, before)
 
 
@@ -209,20 +209,20 @@ def test_an_interrupted_make_leaves_only_what_is_leased(pair: LocalRegistry, out
 def test_a_catalog_that_fails_at_any_session_leaves_nothing_registered(
     pair: LocalRegistry, tmp_path: Path, session: int
 ) -> None:
-    before = set(states(pair))
-    plan = ChimeraPlan(plan_of(pair).plan, Watched(pair.catalog, at_step(session, crash)), pair.blobs)
+    before = set(blob_states(pair))
+    plan = ChimeraPlan(plan_of(pair).plan, SteppedCatalog(pair.catalog, act_at_step(session, crash)), pair.blobs)
     with pytest.raises(Crash):
         plan.assemble(tmp_path / "new.gguf")
-    assert models(pair) == ["base", "donor"]
+    assert model_names(pair) == ["base", "donor"]
     made = plan_of(pair).register()
     assert made.created
-    assert read_all(pair).faults == []
-    assert before < set(states(pair))
+    assert verify_all(pair).faults == []
+    assert before < set(blob_states(pair))
 
 
 def corrupt(registry: LocalRegistry, row: BlobRow) -> None:
     path = registry.settings.blobs / str(row.file)
-    overwrite(path, flipped(path.read_bytes(), 8 * (path.stat().st_size - 9)))
+    overwrite(path, flip_bit(path.read_bytes(), 8 * (path.stat().st_size - 9)))
 
 
 def remove(registry: LocalRegistry, row: BlobRow) -> None:
@@ -251,7 +251,7 @@ def test_a_blob_that_fails_is_told_by_its_tensors_name(
     with pytest.raises(kind, match=rf"{name} \({row.digest[:12]}\)"):
         plan.assemble(out)
     assert out.read_bytes() == b"as it was"
-    assert models(pair) == ["base", "donor"]
+    assert model_names(pair) == ["base", "donor"]
     state, report = last_ingest(pair)
     assert state == "failed"
     assert name in str(report["error"])
@@ -259,7 +259,7 @@ def test_a_blob_that_fails_is_told_by_its_tensors_name(
 
 @pytest.mark.parametrize("call", [1, 25])
 def test_a_disk_that_is_full_leaves_nothing(pair: LocalRegistry, out: Path, call: int) -> None:
-    before = set(states(pair))
+    before = set(blob_states(pair))
     store = with_files(pair, failing_from(call, errno.ENOSPC)).blobs
     plan = ChimeraPlan(plan_of(pair).plan, pair.catalog, store)
     with pytest.raises(DiskFull):
@@ -277,7 +277,7 @@ def test_every_call_of_the_disk_was_within_those_that_failed(pair: LocalRegistry
 def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
     pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before = set(states(pair))
+    before = set(blob_states(pair))
     monkeypatch.setattr(build, "SPOOLED_MAX_BYTES", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(StoreUnwritable, match="nowhere is not a folder that can be written to"):
@@ -289,7 +289,7 @@ def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
 def test_a_target_that_cannot_be_written_is_told_before_anything_is_computed(
     pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, begun = set(states(pair)), last_ingest(pair)
+    before, begun = set(blob_states(pair)), last_ingest(pair)
     plan, told = plan_of(pair), list[str]()
 
     def note(what: str, _size_bytes: int) -> None:
@@ -314,7 +314,7 @@ def test_an_organ_whose_values_cannot_be_computed_with_is_told_by_its_name(
         (spec, b"\x00\x7c" * spec.elements if spec.name == COMPUTED else data) for spec, data in block_tensors(1, WIDTH)
     ]
     (tmp_path / "odd.gguf").write_bytes(file_bytes(block_metadata(blocks=1), tensors))
-    take_in(registry, tmp_path / "odd.gguf", name=ModelName("local", "odd"))
+    ingest_path(registry, tmp_path / "odd.gguf", name=ModelName("local", "odd"))
     plan = (
         registry.compose("odd")
         .purify("fractal", slot="ffn_down")
@@ -323,7 +323,7 @@ def test_an_organ_whose_values_cannot_be_computed_with_is_told_by_its_name(
     )
     with pytest.raises(OrganError, match=f"^{COMPUTED}: "):
         plan.assemble(out)
-    assert models(registry) == ["odd"]
+    assert model_names(registry) == ["odd"]
     assert out.read_bytes() == b"as it was"
 
 

@@ -13,15 +13,15 @@ from organs.registry.entities.base import decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import text
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.related_models import ingest_bytes, model_file, related_tensors
 
 HOSTILE = "</p><script>alert(1)</script>\n# big | `code`\n```\n[a](http://b)\u202e"
 
 
 @pytest.fixture
 def family(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    stranger = kin_file("Stranger", kin_tensors(seed=7), [text("general.description", HOSTILE)])
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    stranger = model_file("Stranger", related_tensors(seed=7), [text("general.description", HOSTILE)])
     ingest_bytes(registry, tmp_path, "stranger", stranger)
     return registry
 

@@ -20,11 +20,11 @@ from tests.compose.parents import (
     A,
     B,
     C,
-    Said,
-    made_up,
+    HeaderValue,
     model_tensors,
     parent_from,
-    taken,
+    replacements_from,
+    synthetic_parent,
     zoo,
 )
 from tests.gguf_files import file_bytes, text
@@ -54,7 +54,7 @@ def only(findings: Iterable[Finding], code: str) -> Finding:
 
 
 def of_types(base: Parent, donor: Parent, *types: OrganType) -> list[Finding]:
-    return check_replacements(base, taken(base, donor, *types))
+    return check_replacements(base, replacements_from(base, donor, *types))
 
 
 # The zoo
@@ -79,7 +79,7 @@ def test_a_graft_from_a_stranger_is_warned_of_its_lineage_and_of_nothing_else() 
 
 
 def test_one_block_of_a_stranger_is_warned_of() -> None:
-    found = check_replacements(zoo(A), taken(zoo(A), zoo(B), ORGAN, blocks=[3]))
+    found = check_replacements(zoo(A), replacements_from(zoo(A), zoo(B), ORGAN, blocks=[3]))
     assert warned(found) == {"unrelated-lineage"}
 
 
@@ -132,7 +132,7 @@ def test_an_adapter_of_the_zoo_fits_its_base_and_its_fine_tune_and_is_told_from_
 
 SKELETON_ONLY = {"skeleton"}
 EVERY_TYPE = {"skeleton", "organ", "embed", "norm"}
-DIFFERENCES: list[tuple[str, Severity, set[str], dict[str, Said], dict[str, Said]]] = [
+DIFFERENCES: list[tuple[str, Severity, set[str], dict[str, HeaderValue], dict[str, HeaderValue]]] = [
     ("heads-differ", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__head_count": 8}),
     ("heads-differ", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__head_count_kv": 2}),
     ("heads-differ", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__head_count_kv": (4, 2)}),
@@ -166,10 +166,13 @@ DIFFERENCES: list[tuple[str, Severity, set[str], dict[str, Said], dict[str, Said
 
 @pytest.mark.parametrize(("code", "severity", "types", "ours", "theirs"), DIFFERENCES)
 def test_a_difference_in_the_header_counts_where_it_concerns_what_is_taken(
-    code: str, severity: Severity, types: set[str], ours: dict[str, Said], theirs: dict[str, Said]
+    code: str, severity: Severity, types: set[str], ours: dict[str, HeaderValue], theirs: dict[str, HeaderValue]
 ) -> None:
     more = [("output.weight", (64, 96))] if code == "tied-embeddings" else []
-    base, donor = made_up("Base", **ours), made_up("Donor", tensors=model_tensors(more=more), **theirs)
+    base, donor = (
+        synthetic_parent("Base", **ours),
+        synthetic_parent("Donor", tensors=model_tensors(more=more), **theirs),
+    )
     found_in = set()
     for kind in (SKELETON, ORGAN, EMBED, NORM):
         found = of_types(base, donor, kind)
@@ -198,35 +201,40 @@ def test_a_difference_in_the_header_counts_where_it_concerns_what_is_taken(
         ({"general__size_label": "2M"}, {"general__size_label": "2.1M"}),
     ],
 )
-def test_what_a_header_leaves_out_is_what_loaders_take_for_it(ours: dict[str, Said], theirs: dict[str, Said]) -> None:
-    base, donor = made_up("Base", **ours), made_up("Donor", **theirs)
+def test_what_a_header_leaves_out_is_what_loaders_take_for_it(
+    ours: dict[str, HeaderValue], theirs: dict[str, HeaderValue]
+) -> None:
+    base, donor = synthetic_parent("Base", **ours), synthetic_parent("Donor", **theirs)
     assert codes(of_types(base, donor)) == codes(of_types(donor, base)) == {"already-equal", "changed-share"}
 
 
 def test_heads_that_differ_in_other_blocks_than_those_that_are_taken_do_not_count() -> None:
-    base, donor = made_up("Base"), made_up("Donor", attention__head_count_kv=(4, 2))
-    assert refused(check_replacements(base, taken(base, donor, SKELETON, blocks=[0]))) == set()
-    assert refused(check_replacements(base, taken(base, donor, SKELETON, blocks=[1]))) == {"heads-differ"}
+    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", attention__head_count_kv=(4, 2))
+    assert refused(check_replacements(base, replacements_from(base, donor, SKELETON, blocks=[0]))) == set()
+    assert refused(check_replacements(base, replacements_from(base, donor, SKELETON, blocks=[1]))) == {"heads-differ"}
 
 
 def test_other_tokens_are_told_by_their_digest() -> None:
-    base, donor = made_up("Base"), made_up("Donor", tokens=False)
+    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tokens=False)
     assert warned(of_types(base, donor, EMBED)) == {"tokenizer-differs"}
     assert warned(of_types(base, donor, ORGAN)) == set()
 
 
 def test_factors_that_stretch_positions_count_as_scaling() -> None:
-    base = made_up("Base")
-    donor = made_up("Donor", tensors=model_tensors(more=[("rope_freqs.weight", (8,))]))
+    base = synthetic_parent("Base")
+    donor = synthetic_parent("Donor", tensors=model_tensors(more=[("rope_freqs.weight", (8,))]))
     assert warned(of_types(base, donor, SKELETON)) == {"rope-scaling-differs"}
 
 
 def test_another_architecture_is_refused_and_nothing_more_is_said_of_the_headers() -> None:
-    base, donor = made_up("Base"), made_up("Donor", general__architecture="qwen2", attention__head_count=8)
+    base, donor = (
+        synthetic_parent("Base"),
+        synthetic_parent("Donor", general__architecture="qwen2", attention__head_count=8),
+    )
     assert refused(of_types(base, donor)) == {"architecture-differs"}
     assert warned(of_types(base, donor)) == set()
     assert {fit.fitting for fit in fit_by_type(base, donor)} == {0}
-    nameless = made_up("Nameless", general__architecture=None)
+    nameless = synthetic_parent("Nameless", general__architecture=None)
     assert refused(of_types(nameless, nameless)) == {"architecture-differs"}
 
 
@@ -234,7 +242,7 @@ def test_another_architecture_is_refused_and_nothing_more_is_said_of_the_headers
 
 
 def test_a_wider_donor_is_refused_once_with_all_its_organs() -> None:
-    base, donor = made_up("Base"), made_up("Donor", tensors=model_tensors(width=96))
+    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(width=96))
     found = of_types(base, donor, ORGAN)
     assert refused(found) == {"width-differs"}
     assert warned(found) == set()
@@ -242,98 +250,102 @@ def test_a_wider_donor_is_refused_once_with_all_its_organs() -> None:
 
 
 def test_shapes_are_compared_as_loaders_do_without_trailing_ones() -> None:
-    base, donor = made_up("Base"), made_up("Donor")
-    (norm,) = taken(base, donor, slots=["output_norm"])
+    base, donor = synthetic_parent("Base"), synthetic_parent("Donor")
+    (norm,) = replacements_from(base, donor, slots=["output_norm"])
     flat = replace(norm, after=replace(norm.after, shape=(64, 1)))
     assert refused(check_replacements(base, [flat])) == set()
 
 
 def test_a_slot_that_the_base_does_not_have_is_refused() -> None:
-    base = made_up("Base")
-    donor = made_up("Donor", tensors=model_tensors(more=[("blk.1.ffn_up.bias", (128,))]))
+    base = synthetic_parent("Base")
+    donor = synthetic_parent("Donor", tensors=model_tensors(more=[("blk.1.ffn_up.bias", (128,))]))
     found = of_types(base, donor, ORGAN)
     assert refused(found) == {"slot-absent"}
     assert only(found, "slot-absent").organs == ("blk.1.ffn_up.bias",)
     assert refused(of_types(base, donor, SKELETON)) == set()
-    assert refused(check_replacements(base, taken(base, donor, ORGAN, blocks=[0]))) == set()
+    assert refused(check_replacements(base, replacements_from(base, donor, ORGAN, blocks=[0]))) == set()
 
 
 def test_a_part_of_a_group_is_refused_unless_its_slot_was_named() -> None:
-    base, donor = made_up("Base"), made_up("Donor", tensors=STRANGER)
-    gate_and_up = [one for one in taken(base, donor, ORGAN) if "down" not in one.before.name]
+    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=STRANGER)
+    gate_and_up = [one for one in replacements_from(base, donor, ORGAN) if "down" not in one.before.name]
     found = check_replacements(base, gate_and_up)
     assert refused(found) == {"partial-group"}
     assert only(found, "partial-group").organs == ("blk.0.ffn_down.weight", "blk.1.ffn_down.weight")
     assert "block 0-1" in only(found, "partial-group").sentence
-    named = taken(base, donor, slots=["ffn_gate", "ffn_up"])
+    named = replacements_from(base, donor, slots=["ffn_gate", "ffn_up"])
     assert refused(check_replacements(base, named)) == set()
-    assert refused(check_replacements(base, taken(base, donor, ORGAN))) == set()
+    assert refused(check_replacements(base, replacements_from(base, donor, ORGAN))) == set()
 
 
 def test_a_group_from_two_donors_is_a_part_of_each() -> None:
-    base, one, other = made_up("Base"), made_up("One", tensors=STRANGER), made_up("Other", tensors=model_tensors(2))
-    halves = [each for each in taken(base, one, ORGAN) if "down" not in each.before.name]
-    halves += [each for each in taken(base, other, ORGAN) if "down" in each.before.name]
+    base, one, other = (
+        synthetic_parent("Base"),
+        synthetic_parent("One", tensors=STRANGER),
+        synthetic_parent("Other", tensors=model_tensors(2)),
+    )
+    halves = [each for each in replacements_from(base, one, ORGAN) if "down" not in each.before.name]
+    halves += [each for each in replacements_from(base, other, ORGAN) if "down" in each.before.name]
     donors = [finding.models[1] for finding in check_replacements(base, halves) if finding.code == "partial-group"]
     assert donors == ["One", "Other"]
 
 
 def test_a_bias_that_only_the_base_has_makes_a_group_partial() -> None:
-    base = made_up("Base", tensors=model_tensors(more=[("blk.0.ffn_up.bias", (128,))]))
-    found = of_types(base, made_up("Donor"), ORGAN)
+    base = synthetic_parent("Base", tensors=model_tensors(more=[("blk.0.ffn_up.bias", (128,))]))
+    found = of_types(base, synthetic_parent("Donor"), ORGAN)
     assert only(found, "partial-group").organs == ("blk.0.ffn_up.bias",)
 
 
 @pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64"])
 def test_dtypes_that_crash_the_runtime_as_a_matrix_are_refused(dtype: str) -> None:
-    donor = made_up("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
-    found = of_types(made_up("Base"), donor, ORGAN)
+    donor = synthetic_parent("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
+    found = of_types(synthetic_parent("Base"), donor, ORGAN)
     assert refused(found) == {"dtype-refused"}
     assert only(found, "dtype-refused").organs == ("blk.0.ffn_up.weight",)
-    fits = {fit.type: fit.fitting for fit in fit_by_type(made_up("Base"), donor)}
+    fits = {fit.type: fit.fitting for fit in fit_by_type(synthetic_parent("Base"), donor)}
     assert fits[ORGAN] == 5
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16", "Q8_0", "F64"])
 def test_norms_in_anything_but_f32_are_refused_where_the_base_has_f32(dtype: str) -> None:
     tensors = model_tensors(dtypes={"blk.0.ffn_norm.weight": dtype})
-    donor = made_up("Donor", tensors=tensors)
-    assert refused(of_types(made_up("Base"), donor, NORM)) == {"dtype-refused"}
+    donor = synthetic_parent("Donor", tensors=tensors)
+    assert refused(of_types(synthetic_parent("Base"), donor, NORM)) == {"dtype-refused"}
     expected = {"dtype-refused"} if dtype == "F64" else set()
-    assert refused(of_types(made_up("Base", tensors=tensors), donor, NORM)) == expected
+    assert refused(of_types(synthetic_parent("Base", tensors=tensors), donor, NORM)) == expected
 
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "Q8_0", "Q4_0"])
 def test_dtypes_that_the_runtime_takes_are_only_told(dtype: str) -> None:
-    donor = made_up("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
-    found = of_types(made_up("Base"), donor, ORGAN)
+    donor = synthetic_parent("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
+    found = of_types(synthetic_parent("Base"), donor, ORGAN)
     assert refused(found) == set()
     assert f"1 from F16 to {dtype}" in only(found, "dtype-differs").sentence
     assert "size-changes" in codes(found) or dtype == "BF16"
 
 
 def test_a_base_that_must_not_be_loaded_is_refused_whatever_is_taken() -> None:
-    base = replace(made_up("Base"), unassemblable=("its byte tokens are no bytes",))
+    base = replace(synthetic_parent("Base"), unassemblable=("its byte tokens are no bytes",))
     assert refused(check_replacements(base, [])) == {"not-loadable"}
-    assert "no bytes" in only(of_types(base, made_up("Donor"), ORGAN), "not-loadable").sentence
+    assert "no bytes" in only(of_types(base, synthetic_parent("Donor"), ORGAN), "not-loadable").sentence
     assert refused(check_replacements(zoo(LORA), [])) == {"not-loadable"}
-    assert refused(of_types(made_up("Base"), replace(base, label="Donor"), ORGAN)) == set()
+    assert refused(of_types(synthetic_parent("Base"), replace(base, label="Donor"), ORGAN)) == set()
 
 
 def test_a_base_with_a_part_missing_is_refused() -> None:
-    assert refused(check_replacements(replace(made_up("Base"), complete=False), [])) == {"not-complete"}
+    assert refused(check_replacements(replace(synthetic_parent("Base"), complete=False), [])) == {"not-complete"}
 
 
 def test_what_is_not_in_the_base_cannot_be_replaced_nor_anything_twice() -> None:
-    base, donor = made_up("Base", tensors=model_tensors(blocks=1)), made_up("Donor")
-    beyond = taken(donor, donor, ORGAN, blocks=[1])
+    base, donor = synthetic_parent("Base", tensors=model_tensors(blocks=1)), synthetic_parent("Donor")
+    beyond = replacements_from(donor, donor, ORGAN, blocks=[1])
     assert refused(check_replacements(base, beyond)) >= {"no-such-place"}
-    twice = taken(base, donor, ORGAN) * 2
+    twice = replacements_from(base, donor, ORGAN) * 2
     assert refused(check_replacements(base, twice)) == {"place-twice"}
 
 
 def test_what_the_donor_lacks_stays_the_bases_own() -> None:
-    base, donor = made_up("Base"), made_up("Donor", tensors=model_tensors(blocks=1))
+    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(blocks=1))
     fits = {fit.type: fit for fit in fit_by_type(base, donor)}
     assert (fits[ORGAN].fitting, fits[ORGAN].total) == (3, 6)
     assert len(only(fits[ORGAN].findings, "kept-organs").organs) == 3
@@ -345,21 +357,21 @@ def test_what_the_donor_lacks_stays_the_bases_own() -> None:
 
 def test_one_foreign_block_in_a_fine_tune_is_found() -> None:
     foreign = [other if "blk.1.ffn" in own[0].name else own for own, other in zip(KIN, STRANGER, strict=True)]
-    mixed = made_up("Mixed", tensors=foreign)
-    finding = only(of_types(made_up("Base"), mixed), "unrelated-lineage")
+    mixed = synthetic_parent("Mixed", tensors=foreign)
+    finding = only(of_types(synthetic_parent("Base"), mixed), "unrelated-lineage")
     assert set(finding.organs) == {f"blk.1.ffn_{slot}.weight" for slot in ("gate", "up", "down")}
-    assert "already-equal" in codes(of_types(made_up("Base"), mixed))
+    assert "already-equal" in codes(of_types(synthetic_parent("Base"), mixed))
 
 
 def test_matrices_without_fingerprints_are_of_unknown_lineage() -> None:
-    donor = made_up("Donor", tensors=STRANGER)
+    donor = synthetic_parent("Donor", tensors=STRANGER)
     bare = replace(donor, parts=tuple(replace(part, fingerprint=None) for part in donor.parts))
-    assert warned(of_types(made_up("Base"), bare, ORGAN)) == {"lineage-unknown"}
-    assert warned(of_types(made_up("Base"), bare, NORM)) == set()
+    assert warned(of_types(synthetic_parent("Base"), bare, ORGAN)) == {"lineage-unknown"}
+    assert warned(of_types(synthetic_parent("Base"), bare, NORM)) == set()
 
 
 def test_the_bases_own_organs_are_told_and_change_nothing() -> None:
-    found = of_types(made_up("Base"), made_up("Donor"), ORGAN)
+    found = of_types(synthetic_parent("Base"), synthetic_parent("Donor"), ORGAN)
     assert codes(found) == {"already-equal", "changed-share"}
     assert only(found, "changed-share").sentence.startswith("0 of 20 organs of Base will change")
 
@@ -372,7 +384,7 @@ def test_theta_is_told_before_and_after_for_each_type_that_changes() -> None:
 
 
 def test_a_theta_that_looks_the_same_before_and_after_is_not_told() -> None:
-    base, donor = made_up("Base"), made_up("Donor", tensors=model_tensors(seed=1))
+    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(seed=1))
 
     def told(theta: float) -> set[str]:
         ours, theirs = (
@@ -386,8 +398,8 @@ def test_a_theta_that_looks_the_same_before_and_after_is_not_told() -> None:
 
 
 def test_many_organs_make_few_findings() -> None:
-    base = made_up("Base", tensors=model_tensors(blocks=12))
-    donor = made_up("Donor", tensors=model_tensors(seed=1, blocks=12, dtypes={"blk.3.attn_q.weight": "F64"}))
+    base = synthetic_parent("Base", tensors=model_tensors(blocks=12))
+    donor = synthetic_parent("Donor", tensors=model_tensors(seed=1, blocks=12, dtypes={"blk.3.attn_q.weight": "F64"}))
     assert len(of_types(base, donor)) <= 10
 
 
@@ -395,7 +407,10 @@ def test_many_organs_make_few_findings() -> None:
 
 
 def test_licenses_are_told_of_two_models_and_left_to_the_caller_for_replacements() -> None:
-    base, donor = made_up("Base", general__license="gpl-3.0"), made_up("Donor", general__license="cc-by-nc-4.0")
+    base, donor = (
+        synthetic_parent("Base", general__license="gpl-3.0"),
+        synthetic_parent("Donor", general__license="cc-by-nc-4.0"),
+    )
     assert warned(check_pair(base, donor)) == {"licenses-conflict"}
     assert warned(of_types(base, donor)) == set()
 
@@ -419,7 +434,9 @@ def adapter(
 
 
 def test_an_adapter_of_a_matrix_and_of_the_token_embedding_fits() -> None:
-    assert codes(check_adapter(made_up(), adapter("blk.0.ffn_up.weight", "token_embd.weight"))) == {"adapter-rank"}
+    assert codes(check_adapter(synthetic_parent(), adapter("blk.0.ffn_up.weight", "token_embd.weight"))) == {
+        "adapter-rank"
+    }
 
 
 ADAPTER_FAULTS = [
@@ -442,11 +459,11 @@ ADAPTER_FAULTS = [
 
 @pytest.mark.parametrize(("code", "faulty"), ADAPTER_FAULTS)
 def test_an_adapter_that_does_not_fit_is_refused(code: str, faulty: Parent) -> None:
-    assert refused(check_adapter(made_up(), faulty)) == {code}
+    assert refused(check_adapter(synthetic_parent(), faulty)) == {code}
 
 
 def test_an_adapter_of_what_cannot_be_read_is_refused() -> None:
-    base = made_up(tensors=model_tensors(width=256, dtypes={"blk.0.ffn_up.weight": "Q8_K"}))
+    base = synthetic_parent(tensors=model_tensors(width=256, dtypes={"blk.0.ffn_up.weight": "Q8_K"}))
     factors = [("blk.0.ffn_up.weight.lora_a", (256, 4)), ("blk.0.ffn_up.weight.lora_b", (4, 512))]
     assert refused(check_adapter(base, adapter(more=factors))) == {"dtype-refused"}
 

@@ -23,15 +23,15 @@ from organs.registry.compose.recipe import Recipe, matches_slot
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import TooCostly
 from organs.registry.local import LocalRegistry
-from tests.registry_templates import Homes, three_models
+from tests.registry_templates import RegistryTemplates, add_three_models
 
 LIMIT = 2_000_000
 
 
 @pytest.fixture
-def kin(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
+def kin(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
     """A registry with `base`, its fine-tune `tuned` and a `stranger`."""
-    homes.into(registry, three_models)
+    templates.fill(registry, add_three_models)
     return registry
 
 

@@ -14,8 +14,8 @@ from organs.registry.compose.plan import Plan
 from organs.registry.gguf import Header, KeyValue, MemorySource, ValueType, carry_over, read_header
 from organs.registry.gguf.read import read_array
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY
-from tests.compose.memory_library import planned
-from tests.compose.parents import made_up, model_tensors, parent_from
+from tests.compose.memory_library import plan_in_memory
+from tests.compose.parents import model_tensors, parent_from, synthetic_parent
 from tests.gguf_files import array, file_bytes, text, unsigned
 from tests.small_models import token_array
 
@@ -72,7 +72,7 @@ def base() -> Parent:
 def donor(name: str | None = "The Donor", seed: int = 0, dtype: str = "F16") -> Parent:
     dtypes = dict.fromkeys((spec.name for spec, _ in model_tensors() if len(spec.shape) > 1), dtype)
     more = {"general__version": "v2", "general__url": "https://example.org/d", "general__author": "A"}
-    return made_up("donor", tensors=model_tensors(seed, dtypes=dtypes), general__name=name, **more)
+    return synthetic_parent("donor", tensors=model_tensors(seed, dtypes=dtypes), general__name=name, **more)
 
 
 def made(plan: Plan) -> tuple[Header, MemorySource]:
@@ -86,7 +86,7 @@ def made(plan: Plan) -> tuple[Header, MemorySource]:
 
 
 def composed(recipe: str = GRAFT + "}", *parents: Parent) -> tuple[Header, MemorySource]:
-    return made(planned(recipe, *(parents or (base(), donor()))))
+    return made(plan_in_memory(recipe, *(parents or (base(), donor()))))
 
 
 def test_what_is_kept_comes_over_byte_for_byte_and_in_order() -> None:
@@ -105,7 +105,7 @@ def test_what_is_the_bases_alone_is_dropped() -> None:
     header, _ = composed()
     gone = {entry.key for entry in DROPPED} - {LOCK_KEY}
     assert gone & {field.key for field in header.fields} == set()
-    assert planned(GRAFT + "}", base(), donor()).drops == tuple(sorted(gone | {LOCK_KEY}))
+    assert plan_in_memory(GRAFT + "}", base(), donor()).drops == tuple(sorted(gone | {LOCK_KEY}))
 
 
 def test_every_key_of_the_base_is_kept_set_or_dropped_and_none_is_left_over() -> None:
@@ -131,7 +131,7 @@ def test_parents_are_named_by_what_they_say_of_themselves_the_base_first() -> No
 
 
 def test_no_label_of_a_registry_stands_in_the_header() -> None:
-    data = made(planned(GRAFT + "}", base(), donor(None)))[1].data
+    data = made(plan_in_memory(GRAFT + "}", base(), donor(None)))[1].data
     assert b"donor" not in data
     assert header_says(data, "general.base_model.1.name") is None
     assert header_says(data, "general.name") == "The Base × unnamed"
@@ -142,7 +142,7 @@ def header_says(data: bytes, key: str) -> str | None:
 
 
 def test_more_than_three_parents_are_counted() -> None:
-    parents = [made_up(name, tensors=[], general__name=name) for name in "ABCDE"]
+    parents = [synthetic_parent(name, tensors=[], general__name=name) for name in "ABCDE"]
     assert default_name(parents[:1]) == "A, recomposed"
     assert default_name([parents[0], parents[0]]) == "A, recomposed"
     assert default_name(parents[:3]) == "A × B × C"
@@ -158,7 +158,7 @@ def test_the_files_type_follows_from_most_of_the_bytes() -> None:
 
 
 def test_a_base_without_them_gets_a_file_type_and_the_version_of_its_quantised_blocks() -> None:
-    plain = made_up("base")
+    plain = synthetic_parent("base")
     header, _ = composed(GRAFT + "}", plain, donor())
     assert (header.integer("general.file_type"), header.field("general.quantization_version")) == (1, None)
     header, _ = composed(GRAFT + "}", plain, donor(dtype="Q8_0"))
@@ -167,7 +167,7 @@ def test_a_base_without_them_gets_a_file_type_and_the_version_of_its_quantised_b
 
 def test_what_the_recipe_sets_wins_even_over_what_would_be_dropped() -> None:
     metadata = {"general.name": "Mine", "general.url": "https://example.org/mine", "acme.new": ["x", "ü"]}
-    plan = planned(f'{GRAFT}, "metadata": {json.dumps(metadata)}}}', base(), donor())
+    plan = plan_in_memory(f'{GRAFT}, "metadata": {json.dumps(metadata)}}}', base(), donor())
     header, source = made(plan)
     assert header.text("general.name") == "Mine"
     assert header.text("general.url") == "https://example.org/mine"

@@ -9,15 +9,15 @@ import pytest
 from organs.registry.compose.metadata import file_stem
 from organs.registry.gguf import KeyValue
 from organs.registry.names import name_from_text, parse_model_name
-from tests.compose.parents import Said, made_up, model_tensors
+from tests.compose.parents import HeaderValue, model_tensors, synthetic_parent
 from tests.gguf_files import unsigned
 
 TENSORS = model_tensors(blocks=0)
 
 
-def stem(own: str | None, said: dict[str, Said], *sets: KeyValue) -> str:
+def stem(own: str | None, said: dict[str, HeaderValue], *sets: KeyValue) -> str:
     keys = {f"general__{key}": value for key, value in said.items()}
-    return file_stem(made_up(tensors=TENSORS, **keys), sets, own)
+    return file_stem(synthetic_parent(tensors=TENSORS, **keys), sets, own)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def stem(own: str | None, said: dict[str, Said], *sets: KeyValue) -> str:
         ({"name": "Zoo"}, None, "Zoo-Chimera-v1.0-mixed"),
     ],
 )
-def test_the_stem_is_made_of_the_bases_words(said: dict[str, Said], name: str | None, expected: str) -> None:
+def test_the_stem_is_made_of_the_bases_words(said: dict[str, HeaderValue], name: str | None, expected: str) -> None:
     found = stem(name, said)
     assert found == expected
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", found)
@@ -47,5 +47,5 @@ def test_the_stem_is_made_of_the_bases_words(said: dict[str, Said], name: str | 
 
 
 def test_the_type_that_the_chimera_sets_stands_in_its_name() -> None:
-    said: dict[str, Said] = {"name": "Zoo", "file_type": 1}
+    said: dict[str, HeaderValue] = {"name": "Zoo", "file_type": 1}
     assert stem(None, said, unsigned("general.file_type", 7)) == "Zoo-Chimera-v1.0-Q8_0"

@@ -19,7 +19,7 @@ from organs.registry.compose.models import (
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import Field, KeyValue, MemorySource, ValueType
 from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
-from tests.compose.parents import CODE, LORA, A, C, Said, made_up, model_tensors, parent_from, zoo
+from tests.compose.parents import CODE, LORA, A, C, HeaderValue, model_tensors, parent_from, synthetic_parent, zoo
 from tests.gguf_files import SparseSource, array, file_bytes, text
 from tests.random_files import PATIENT, entries
 
@@ -50,7 +50,7 @@ def test_kin_have_the_same_vocabulary_and_only_models_have_embeddings_that_are_t
 
 def test_what_is_not_said_is_what_loaders_take() -> None:
     facts = facts_of(
-        made_up(
+        synthetic_parent(
             attention__head_count_kv=None, rope__freq_base=None, rope__dimension_count=None, attention__key_length=8
         )
     )
@@ -59,9 +59,9 @@ def test_what_is_not_said_is_what_loaders_take() -> None:
 
 
 def test_numbers_that_stand_one_a_block_are_kept_and_equal_ones_are_one() -> None:
-    assert facts_of(made_up(attention__head_count_kv=(4, 2))).head_count_kv == (4, 2)
-    assert facts_of(made_up(attention__head_count_kv=(2, 2))).head_count_kv == 2
-    assert facts_of(made_up(attention__head_count=(4, 2))).key_length is None
+    assert facts_of(synthetic_parent(attention__head_count_kv=(4, 2))).head_count_kv == (4, 2)
+    assert facts_of(synthetic_parent(attention__head_count_kv=(2, 2))).head_count_kv == 2
+    assert facts_of(synthetic_parent(attention__head_count=(4, 2))).key_length is None
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,13 @@ def test_long_texts_are_no_names() -> None:
 
 
 def test_all_else_that_attention_positions_and_experts_go_by_is_kept_as_settings() -> None:
-    mixing: dict[str, Said] = {"attention__scale": 0.5, "ssm__group_count": 2, "attn_logit_softcapping": 50.0}
-    said: dict[str, Said] = {"rope__scaling__type": "yarn", "rope__scaling__finetuned": True, "expert_gating_func": 2}
-    facts = facts_of(made_up(**mixing, **said, hidden_act="silu"))
+    mixing: dict[str, HeaderValue] = {"attention__scale": 0.5, "ssm__group_count": 2, "attn_logit_softcapping": 50.0}
+    said: dict[str, HeaderValue] = {
+        "rope__scaling__type": "yarn",
+        "rope__scaling__finetuned": True,
+        "expert_gating_func": 2,
+    }
+    facts = facts_of(synthetic_parent(**mixing, **said, hidden_act="silu"))
     assert dict(facts.mixing) == {"attention.scale": 0.5, "ssm.group_count": 2, "attn_logit_softcapping": 50.0}
     assert dict(facts.rope_settings) == {"rope.scaling.type": "yarn", "rope.scaling.finetuned": True}
     assert dict(facts.experts)["expert_gating_func"] == 2
@@ -113,7 +117,7 @@ def test_all_else_that_attention_positions_and_experts_go_by_is_kept_as_settings
 
 
 def test_a_vocabulary_is_known_by_its_bytes_and_read_once_for_each_header() -> None:
-    parent = made_up()
+    parent = synthetic_parent()
     field = parent.header.field("tokenizer.ggml.tokens")
     assert field is not None
     expected = digest_of(parent.source.read_at(field.offset, field.size_bytes))

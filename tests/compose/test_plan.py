@@ -10,14 +10,14 @@ from organs.registry.compose.plan import planned_recipe
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.plan import ParentModel, PlannedChimera, PlannedRecipe
 from organs.registry.local import LocalRegistry
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.related_models import ingest_bytes, model_file, related_tensors
 
 
 @pytest.fixture
 def family(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
-    ingest_bytes(registry, tmp_path, "stranger", kin_file("Stranger", kin_tensors(seed=7)))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
+    ingest_bytes(registry, tmp_path, "stranger", model_file("Stranger", related_tensors(seed=7)))
     return registry
 
 

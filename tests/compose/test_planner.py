@@ -15,10 +15,10 @@ from organs.registry.digest import digest_of
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import NotComposable, NotFound
 from organs.registry.gguf import KeyValue, ValueType
-from tests.compose.memory_library import Shelf, found_organ, planned, registered
-from tests.compose.parents import made_up, model_tensors, parent_from
+from tests.compose.memory_library import MemoryLibrary, as_registered, found_organ, plan_in_memory
+from tests.compose.parents import model_tensors, parent_from, synthetic_parent
 from tests.gguf_files import file_bytes, text
-from tests.small_models import weights
+from tests.small_models import weight_tensor
 
 UP = "blk.0.ffn_up.weight"
 Q = "blk.1.attn_q.weight"
@@ -26,30 +26,30 @@ Q = "blk.1.attn_q.weight"
 
 @cache
 def base() -> Parent:
-    return registered(made_up(), "base")
+    return as_registered(synthetic_parent(), "base")
 
 
 @cache
 def donor() -> Parent:
-    return registered(made_up(tensors=model_tensors(1)), "donor", 2)
+    return as_registered(synthetic_parent(tensors=model_tensors(1)), "donor", 2)
 
 
 @cache
 def adapter() -> Parent:
     """Adapts `UP` and `Q` at rank 4."""
     halves = [
-        *(weights(f"{UP}.lora_a", (64, 4), 1, "F32"), weights(f"{UP}.lora_b", (4, 128), 1, "F32")),
-        *(weights(f"{Q}.lora_a", (64, 4), 2, "F32"), weights(f"{Q}.lora_b", (4, 64), 2, "F32")),
+        *(weight_tensor(f"{UP}.lora_a", (64, 4), 1, "F32"), weight_tensor(f"{UP}.lora_b", (4, 128), 1, "F32")),
+        *(weight_tensor(f"{Q}.lora_a", (64, 4), 2, "F32"), weight_tensor(f"{Q}.lora_b", (4, 64), 2, "F32")),
     ]
     entries = [
         *(text("general.architecture", "llama"), text("general.type", "adapter"), text("adapter.type", "lora")),
         KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 8.0),
     ]
-    return registered(parent_from(file_bytes(entries, halves), "adapter"), "adapter", 3)
+    return as_registered(parent_from(file_bytes(entries, halves), "adapter"), "adapter", 3)
 
 
 def made(**members: object) -> Plan:
-    return planned(json.dumps({"base": "base", **members}), base(), donor(), adapter())
+    return plan_in_memory(json.dumps({"base": "base", **members}), base(), donor(), adapter())
 
 
 def refused(plan: Plan) -> list[tuple[str, str]]:
@@ -99,7 +99,7 @@ def test_the_size_is_known_before_anything_is_made_and_the_lock_when_it_is() -> 
 
 def test_a_base_that_is_not_there_is_no_plan() -> None:
     with pytest.raises(NotFound):
-        plan_recipe(read_recipe("base: nobody"), Shelf((base(),)))
+        plan_recipe(read_recipe("base: nobody"), MemoryLibrary((base(),)))
 
 
 def test_everything_that_is_wrong_is_found_at_once_each_at_its_field() -> None:
@@ -147,7 +147,7 @@ def test_the_share_that_is_kept_stands_in_what_is_computed(step: dict[str, objec
 
 
 def test_a_query_purifies_what_it_finds_in_the_models_that_the_organs_come_from() -> None:
-    shelf = Shelf((base(), donor()), [found_organ(donor(), donor().by_name[UP])])
+    shelf = MemoryLibrary((base(), donor()), [found_organ(donor(), donor().by_name[UP])])
     recipe = {
         "base": "base",
         "grafts": [{"from": "donor", "type": "organ", "blocks": 0}],
@@ -160,18 +160,18 @@ def test_a_query_purifies_what_it_finds_in_the_models_that_the_organs_come_from(
 
 
 def test_an_adapter_of_another_width_is_refused_and_adds_nothing() -> None:
-    wide = made_up("base", tensors=model_tensors(width=32))
-    plan = planned('{"base": "base", "adapters": [{"from": "adapter"}]}', wide, adapter())
+    wide = synthetic_parent("base", tensors=model_tensors(width=32))
+    plan = plan_in_memory('{"base": "base", "adapters": [{"from": "adapter"}]}', wide, adapter())
     assert "adapter-misfit" in {code for code, _ in refused(plan)}
     assert plan.computations == {}
 
 
 def test_what_cannot_be_written_in_its_own_type_is_encoded_as_asked_and_told() -> None:
     dtypes = {"blk.0.ffn_up.weight": "Q4_K", "blk.1.ffn_up.weight": "Q4_K"}
-    coarse = made_up("base", tensors=model_tensors(width=256, blocks=2, dtypes=dtypes))
+    coarse = synthetic_parent("base", tensors=model_tensors(width=256, blocks=2, dtypes=dtypes))
     for encode, dtype in ((None, "Q8_0"), ("F16", "F16")):
         recipe = {"base": "base", "purify": {"method": "fractal", "slot": "ffn_up"}}
-        plan = planned(json.dumps(recipe | ({"encode": encode} if encode else {})), coarse)
+        plan = plan_in_memory(json.dumps(recipe | ({"encode": encode} if encode else {})), coarse)
         assert {part.spec.dtype.name for part in plan.parts if part.computation} == {dtype}
         (told,) = (finding for finding in plan.findings if finding.code == "encoded-again")
         assert (told.severity, told.organs) == (Severity.INFO, tuple(dtypes))
@@ -179,9 +179,9 @@ def test_what_cannot_be_written_in_its_own_type_is_encoded_as_asked_and_told() -
 
 def test_what_cannot_be_read_is_told_in_the_order_of_the_file() -> None:
     dtypes = {f"blk.{block}.ffn_{way}.weight": "I32" for block in (0, 1) for way in ("gate", "up", "down")}
-    plan = planned(
+    plan = plan_in_memory(
         '{"base": "base", "purify": {"method": "fractal", "type": "organ"}}',
-        made_up("base", tensors=model_tensors(dtypes=dtypes)),
+        synthetic_parent("base", tensors=model_tensors(dtypes=dtypes)),
     )
     told = [finding.organs[0] for finding in plan.refusals if finding.code == "dtype-refused"]
     assert told == list(dtypes)

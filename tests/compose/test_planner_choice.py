@@ -21,21 +21,21 @@ from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob
-from tests.compose.memory_library import Shelf, found_organ, registered
-from tests.compose.parents import made_up, model_tensors
+from tests.compose.memory_library import MemoryLibrary, as_registered, found_organ
+from tests.compose.parents import model_tensors, synthetic_parent
 
 WAYS = ("gate", "up", "down")
 
 
 @cache
 def base() -> Parent:
-    return registered(made_up(), "local/base@1")
+    return as_registered(synthetic_parent(), "local/base@1")
 
 
 @cache
 def donor(seed: int = 1, without: tuple[str, ...] = ()) -> Parent:
     tensors = model_tensors(seed, without=without)
-    return registered(made_up(tensors=tensors), f"local/d{seed}@1", seed + 1)
+    return as_registered(synthetic_parent(tensors=tensors), f"local/d{seed}@1", seed + 1)
 
 
 def ffn(block: int, *ways: str) -> list[str]:
@@ -45,7 +45,9 @@ def ffn(block: int, *ways: str) -> list[str]:
 
 def chosen(recipe: str, *donors: Parent, order: Sequence[tuple[Parent, str]] = ()) -> Chosen:
     """What the grafts `recipe`, in YAML, come to; a query finds the organs in `order`."""
-    return choose(base(), _recipe(recipe), Shelf((base(), *donors), [found_organ(*_part(*one)) for one in order]))
+    return choose(
+        base(), _recipe(recipe), MemoryLibrary((base(), *donors), [found_organ(*_part(*one)) for one in order])
+    )
 
 
 def _recipe(grafts: str) -> Recipe:
@@ -83,7 +85,7 @@ def test_without_a_selection_everything_is_taken() -> None:
 
 
 def test_the_base_gives_nothing_to_itself_under_whatever_name() -> None:
-    twin = registered(made_up(), "local/twin@1")
+    twin = as_registered(synthetic_parent(), "local/twin@1")
     for label in (base().label, twin.label):
         made = chosen(f"[{{from: {label}, type: organ}}]", twin)
         assert (taken(made), codes(made)) == ({}, [("refuse", "own-donor", "grafts[0]")])
@@ -137,7 +139,7 @@ def test_a_whole_donor_without_a_selected_organ_is_refused_and_a_part_of_one_giv
 
 def test_what_the_base_has_no_place_for_is_refused() -> None:
     more = model_tensors(1, more=[("blk.1.ffn_norm_exps.weight", (64,))])
-    surplus = registered(made_up(tensors=more), "local/d1@1", 2)
+    surplus = as_registered(synthetic_parent(tensors=more), "local/d1@1", 2)
     made = chosen("[{from: local/d1@1, blocks: 1}]", surplus)
     assert ("refuse", "slot-absent", "grafts[0]") in codes(made)
     assert [finding.organs for finding in made.findings] == [("blk.1.ffn_norm_exps.weight",)]
@@ -197,7 +199,7 @@ def test_an_organ_that_is_the_bases_own_already_completes_a_group() -> None:
     # A search by fits: leaves it out, for there is nothing to be gained by it.
     shared = {spec.name: (spec, data) for spec, data in model_tensors()}[ffn(0, "down")[0]]
     tensors = [shared if spec.name == shared[0].name else (spec, data) for spec, data in model_tensors(1)]
-    kin = registered(made_up(tensors=tensors), "local/kin@1", 2)
+    kin = as_registered(synthetic_parent(tensors=tensors), "local/kin@1", 2)
     made = chosen("[{where: 'type:organ', blocks: 0}]", kin, order=[(kin, name) for name in ffn(0, "gate", "up")])
     assert taken(made) == dict.fromkeys(ffn(0), "local/kin@1")
 
@@ -222,13 +224,13 @@ def test_the_query_asks_for_what_fits_the_base_and_what_is_selected() -> None:
     recipe = _recipe("[{where: 'theta>=1 coder', type: [organ, norm], slot: ffn_*, blocks: [0, 1], sort: -spectral}]")
     asked = query_of(base(), recipe.grafts[0])
     assert asked == ("theta>=1 coder fits:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-1 sort:-spectral")
-    shelf = Shelf((base(),))
+    shelf = MemoryLibrary((base(),))
     choose(base(), recipe, shelf)
     assert shelf.asked == [asked]
 
 
 def test_a_blob_that_cannot_be_read_is_no_finding() -> None:
-    class Broken(Shelf):
+    class Broken(MemoryLibrary):
         def parent(self, text: str) -> Parent:
             raise CorruptBlob("of the header", "a bit is wrong")
 
@@ -238,10 +240,10 @@ def test_a_blob_that_cannot_be_read_is_no_finding() -> None:
 
 def test_no_more_organs_are_looked_at_than_decide_all_groups_that_the_query_may_find() -> None:
     order = [(donor(), name) for block in range(2) for name in ffn(block)]
-    shelf = Shelf((base(), donor()), [found_organ(*_part(*one)) for one in (*order, *order)])
+    shelf = MemoryLibrary((base(), donor()), [found_organ(*_part(*one)) for one in (*order, *order)])
     looked_at = []
 
-    class Counting(Shelf):
+    class Counting(MemoryLibrary):
         def organs(self, query: str) -> Iterator[PlacedOrgan]:
             for organ in shelf.organs(query):
                 looked_at.append(organ)

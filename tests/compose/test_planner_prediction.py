@@ -25,7 +25,7 @@ from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.finding import Severity
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.registry_templates import Homes, shipped
+from tests.registry_templates import RegistryTemplates, add_zoo_models
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 A, CODE, STEP_100, B, LORA = (
@@ -35,9 +35,9 @@ A, CODE, STEP_100, B, LORA = (
 
 
 @pytest.fixture(scope="module")
-def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+def kin(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A registry with some of the zoo."""
-    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as opened:
+    with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as opened:
         yield opened
 
 

@@ -25,7 +25,7 @@ from organs.registry.compose.prediction import (
     score_of,
 )
 from organs.registry.entities.base import encode
-from tests.compose.parents import CODE, A, B, taken, zoo
+from tests.compose.parents import CODE, A, B, replacements_from, zoo
 from tests.compose.test_prediction_survival import any_changes
 from tests.random_files import PATIENT
 
@@ -40,7 +40,7 @@ USABLE = ("gains", "coherent")
 def organs(donor: str, *types: OrganType, blocks: tuple[int, ...] = (), base: str = A) -> Prediction:
     """The prediction for organs of a donor of the zoo in a base."""
     own: Parent = zoo(base)
-    found = taken(own, zoo(donor), *(types or (ORGAN,)), blocks=blocks)
+    found = replacements_from(own, zoo(donor), *(types or (ORGAN,)), blocks=blocks)
     changes = [Change(one.before, one.after, one.after) for one in found if one.changes]
     return predict(changes, sum(part.spec.elements for part in own.parts))
 
@@ -111,7 +111,7 @@ def test_only_what_was_grafted_can_be_kept_and_all_that_changed_can_lose() -> No
 
 def test_a_strangers_block_is_not_usable_whatever_is_computed_beside_it() -> None:
     own = zoo(A)
-    stranger = [Change(one.before, one.after, one.after) for one in taken(own, zoo(B), ORGAN, blocks=(3,))]
+    stranger = [Change(one.before, one.after, one.after) for one in replacements_from(own, zoo(B), ORGAN, blocks=(3,))]
     computed = [
         Change(part, part, None, 0.001) for part in own.parts if part.place.type is SKELETON and part.organ.is_matrix
     ]

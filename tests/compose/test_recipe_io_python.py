@@ -14,7 +14,7 @@ from organs.registry.compose.steps import read_steps
 from organs.registry.entities.base import encode
 from organs.registry.local import LocalRegistry
 from tests.compose.random_recipes import recipes
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.related_models import ingest_bytes, model_file, related_tensors
 
 STEPS = (
     ("base", "local/base"),
@@ -41,8 +41,8 @@ def test_a_recipe_as_an_entity_is_json_that_reads_back_to_the_recipe(recipe: Rec
 def test_the_program_makes_the_file_that_the_recipe_makes(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
     recipe = read_steps(STEPS)
     plan = registry.compose(recipe).plan()
     assert plan.can_be_made, [finding.sentence for finding in plan.findings]

@@ -44,7 +44,7 @@ from organs.web.rate_limits import (
     Rates,
     SharedCounts,
 )
-from tests.web.accounts import bearing
+from tests.web.accounts import authorization
 from tests.web.api.admin_registry import put_waiting
 from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_accounts, put_jobs, put_submissions, put_uploads
 
@@ -121,7 +121,7 @@ def main() -> int:
         server.shutdown()
         stop.set()
         room.join()
-        still = app.test_client().get(ACCOUNT, headers=bearing(token)).status_code
+        still = app.test_client().get(ACCOUNT, headers=authorization(token)).status_code
     told = ", ".join(f"{count:,} of {status}" for status, count in sorted(tally.statuses.items()))
     print(f"{sum(tally.statuses.values()):,} answers: {told}")
     broken = [status for status in tally.statuses if status.startswith("5")]

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandResult:
     """How a command ended and what it printed."""
 
     status: int
@@ -31,7 +31,7 @@ class Said:
     err: str
 
 
-Organ = Callable[..., Said]
+Organ = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def organ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ORGAN_HOME", str(tmp_path / "home"))
 
-    def run(*words: str | Path) -> Said:
+    def run(*words: str | Path) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["organ", *map(str, words)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
             main()
         status = caught.value.code
         assert isinstance(status, int)
-        return Said(status, *capsys.readouterr())
+        return CommandResult(status, *capsys.readouterr())
 
     return run

@@ -78,7 +78,7 @@ def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
     return path
 
 
-def take_in(
+def ingest_path(
     registry: LocalRegistry, path: Path, progress: Callable[[int], None] | None = None, name: ModelName = NAME
 ) -> IngestReport:
     """Ingest `path`, whatever it is, without looking at it first."""
@@ -143,7 +143,7 @@ def with_files(registry: LocalRegistry, files: Files) -> LocalRegistry:
     return LocalRegistry(registry.settings, registry.catalog, blobs)
 
 
-def rows(registry: LocalRegistry) -> list[BlobRow]:
+def blob_rows(registry: LocalRegistry) -> list[BlobRow]:
     """Every blob's row."""
     with registry.catalog.reading() as session:
         return blobs_after(session, "", 1_000_000)
@@ -155,7 +155,7 @@ def files_below(registry: LocalRegistry) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.parent != root)
 
 
-def models(registry: LocalRegistry) -> list[str]:
+def model_names(registry: LocalRegistry) -> list[str]:
     """The names of all models, whatever their state."""
     with registry.catalog.reading() as session:
         return list(session.scalars(select(Model.name).order_by(Model.id)))
@@ -163,7 +163,7 @@ def models(registry: LocalRegistry) -> list[str]:
 
 def assert_no_orphans(registry: LocalRegistry) -> None:
     """Every row of a blob has its file, and no other file is there; the running totals are right."""
-    assert files_below(registry) == sorted(row.file for row in rows(registry) if row.file is not None)
+    assert files_below(registry) == sorted(row.file for row in blob_rows(registry) if row.file is not None)
     with registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session)
 
@@ -184,7 +184,7 @@ def let_leases_expire(registry: LocalRegistry) -> None:
         session.execute(update(Ingest).values(lease_expires_at=datetime.now(UTC) - timedelta(days=1)))
 
 
-class Unsynced(Files):
+class UnsyncedFiles(Files):
     """The real calls but for those that wait for the disk."""
 
     def sync(self, descriptor: int) -> None:
@@ -199,7 +199,7 @@ def without_syncing(registry: LocalRegistry) -> LocalRegistry:
     with closing(registry.catalog.writer.raw_connection()) as connection:
         assert isinstance(connection.driver_connection, sqlite3.Connection)
         connection.driver_connection.execute("PRAGMA synchronous = OFF")
-    return with_files(registry, Unsynced())
+    return with_files(registry, UnsyncedFiles())
 
 
 def overwrite(path: Path, data: bytes) -> None:
@@ -208,7 +208,7 @@ def overwrite(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def flipped(data: bytes, bit: int) -> bytes:
+def flip_bit(data: bytes, bit: int) -> bytes:
     """`data` with one bit turned round."""
     damaged = bytearray(data)
     damaged[bit // 8] ^= 1 << bit % 8
@@ -219,7 +219,7 @@ class Crash(BaseException):
     """The process dies here."""
 
 
-class Watched(Catalog):
+class SteppedCatalog(Catalog):
     """The catalog of a registry; `step` is called before and after every session."""
 
     def __init__(self, catalog: Catalog, step: Callable[[], None]) -> None:
@@ -241,7 +241,7 @@ class Watched(Catalog):
         self.step()
 
 
-def at_step(number: int, act: Callable[[], None]) -> Callable[[], None]:
+def act_at_step(number: int, act: Callable[[], None]) -> Callable[[], None]:
     """A step that does `act` when it is called for the `number`-th time."""
     steps = iter(range(1, 1_000_000))
 
@@ -260,15 +260,15 @@ def run_sweep(registry: LocalRegistry, grace: timedelta = GRACE) -> SweepReport:
     return sweep(registry.catalog, registry.blobs, grace=grace, dry_run=False)
 
 
-def read_all(registry: LocalRegistry) -> VerifyReport:
+def verify_all(registry: LocalRegistry) -> VerifyReport:
     return verify(registry.catalog, registry.blobs, read_data=EVERYTHING)
 
 
-def sample(size: int, seed: int = 0) -> bytes:
+def random_bytes(size: int, seed: int = 0) -> bytes:
     return np.random.default_rng([size, seed]).bytes(size)
 
 
-def leave(registry: LocalRegistry, *blobs: StoredBlob) -> None:
+def add_unneeded_blobs(registry: LocalRegistry, *blobs: StoredBlob) -> None:
     """Record blobs that nothing needs, as an ingest that failed leaves them."""
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a test")
@@ -276,5 +276,5 @@ def leave(registry: LocalRegistry, *blobs: StoredBlob) -> None:
         end_ingest(session, ingest_id, "failed")
 
 
-def states(registry: LocalRegistry) -> dict[str, str]:
-    return {row.digest: row.state for row in rows(registry)}
+def blob_states(registry: LocalRegistry) -> dict[str, str]:
+    return {row.digest: row.state for row in blob_rows(registry)}

@@ -18,15 +18,15 @@ from typing import Any
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import KeyValue, MemorySource, ValueType, read_header
-from tests.faults.failing import flipped
+from tests.faults.failing import flip_bit
 from tests.faults.fuzzing.header_check import HeaderTarget
 from tests.faults.hostile_client import Case, Sender, Spans, Values, of_file, of_pieces
 from tests.faults.hostile_headers import HEADERS
 from tests.faults.hostile_texts import OTHER, said
 from tests.gguf_files import file_bytes, raw_file, raw_tensor, tensor, unsigned
-from tests.small_models import little_model
+from tests.small_models import small_model
 
-GOOD = little_model("Good", seed=1)
+GOOD = small_model("Good", seed=1)
 """In the registry already."""
 SOUND_SHARE = 0.1
 """Of the mutants: files that the reader takes."""
@@ -99,7 +99,7 @@ def _no_models(random: Random) -> Iterator[Case]:
         "an archive behind its end": OTHER + stream.getvalue(),
         "twice itself": OTHER * 2,
         **{f"cut at {size:,}": OTHER[:size] for size in (23, head // 2, head, head + 1, len(OTHER) - 40)},
-        **{f"bit {bit} of the counts": flipped(OTHER, bit) for bit in (8 * 8 + 5, 8 * 14, 16 * 8 + 3, 22 * 8)},
+        **{f"bit {bit} of the counts": flip_bit(OTHER, bit) for bit in (8 * 8 + 5, 8 * 14, 16 * 8 + 3, 22 * 8)},
     }
     for number, (what, data) in enumerate(found.items()):
         yield _one("no models", what, data, number)
@@ -156,7 +156,7 @@ def _sets() -> Iterator[Case]:
         "a tensor twice": [shard(0, 2, "a"), shard(1, 2, "a")],
         "more tensors than there are": [shard(0, 2, "a", 9), shard(1, 2, "b", 9)],
         "65,534 are missing": [shard(0, 65_535, "a")],
-        "two whole models": [OTHER, little_model("Third", seed=3)],
+        "two whole models": [OTHER, small_model("Third", seed=3)],
         "a model and a shard": [OTHER, shard(1, 2, "b")],
         "a shard and noise": [shard(0, 2, "a"), b"GGUF" + bytes(50)],
     }

@@ -33,9 +33,9 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import raw_array, raw_field, raw_file, raw_header, raw_tensor, raw_text
-from tests.small_models import little_model
+from tests.small_models import small_model
 from tests.web.accounts import new_token
-from tests.web.live_server import ROOT, Live, start_server, stop_server
+from tests.web.live_server import ROOT, LiveServer, start_server, stop_server
 
 SECONDS_MAX = 10.0
 MEMORY_MAX_BYTES = 600 * 1000**2
@@ -501,7 +501,7 @@ def run(command: Sequence[str], environment: dict[str, str], folder: Path) -> Re
 class MemoryWatch:
     """The largest memory that any process below a server has had. Looks again and again in a thread of its own."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveServer) -> None:
         self._root = psutil.Process(live.process.pid)
         self._stop = threading.Event()
         self.peak_bytes = 0
@@ -627,7 +627,7 @@ def _in_turns(
 def _check_registry(home: Path, folder: Path, summary: Summary) -> None:
     """A good model is taken, and everything that is stored reads well."""
     good = folder / "good.gguf"
-    good.write_bytes(little_model("Good", seed=1))
+    good.write_bytes(small_model("Good", seed=1))
     for words in (
         ("ingest", str(good)),
         ("verify", "--read-data"),

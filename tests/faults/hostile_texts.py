@@ -11,10 +11,10 @@ from typing import Any
 from organs.registry.digest import digest_of
 from tests.faults.hostile_client import Case, Sender, Values, of_file, of_pieces
 from tests.ingest.test_submissions import BAD
-from tests.small_models import little_model
+from tests.small_models import small_model
 from tests.web.test_uploads import BODIES
 
-OTHER = little_model("Other", seed=2)
+OTHER = small_model("Other", seed=2)
 """A sound file."""
 SIZE = len(OTHER)
 SAMPLED = 14

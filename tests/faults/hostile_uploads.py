@@ -31,12 +31,12 @@ from organs.registry.catalog.tables import BlobLease, Model, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
-from tests.faults.failing import files_below, read_all, rows
+from tests.faults.failing import blob_rows, files_below, verify_all
 from tests.faults.hostile_cases import GOOD, cases, send_files
 from tests.faults.hostile_client import Answer, Case, Refused, Sender, Values
 from tests.faults.hostile_texts import OTHER
 from tests.web.accounts import new_token
-from tests.web.live_server import ROOT, Live, start_server, stop_server
+from tests.web.live_server import ROOT, LiveServer, start_server, stop_server
 
 CLIENTS = 6
 LOOKUP_MAX = 1000
@@ -185,12 +185,12 @@ def _lying(home: Path) -> Lying:
         return Lying(
             models,
             tuple(files_below(registry)),
-            tuple(sorted(row.digest for row in rows(registry))),
+            tuple(sorted(row.digest for row in blob_rows(registry))),
             tuple(sorted(os.listdir(uploads))) if uploads.is_dir() else (),
         )
 
 
-def _seen(live: Live) -> list[bytes]:
+def _seen(live: LiveServer) -> list[bytes]:
     """What anybody sees."""
     return [live.get(f"/api/v1{path}") for path in ("/models", "/organs", "/contributors")]
 
@@ -210,7 +210,7 @@ def _unknown(ada: Sender, eves: Sequence[Sender], *, own: bool) -> list[str]:
     return faults
 
 
-def _afterwards(home: Path, before: Lying, live: Live, seen: list[bytes]) -> list[str]:
+def _afterwards(home: Path, before: Lying, live: LiveServer, seen: list[bytes]) -> list[str]:
     """What is another than before: at once, and when time has passed and two sweeps have run."""
     after = _lying(home)
     faults = [] if after.models == before.models else [f"there are models: {after.models}"]
@@ -231,7 +231,7 @@ def _afterwards(home: Path, before: Lying, live: Live, seen: list[bytes]) -> lis
     with LocalRegistry.open(home) as registry:
         with registry.catalog.reading() as session:
             leases = session.scalars(select(BlobLease.blob_id)).all()
-        report = read_all(registry)
+        report = verify_all(registry)
     faults += [f"{len(leases)} blobs are leased"] if leases else []
     return faults + [str(one) for one in (*report.faults, *report.miscounted.items())]
 
@@ -244,7 +244,7 @@ def _let_uploads_expire(home: Path) -> None:
             os.utime(path, times=(time.time() - AGE.total_seconds(),) * 2)
 
 
-def _takes_good(ada: Sender, live: Live) -> list[str]:
+def _takes_good(ada: Sender, live: LiveServer) -> list[str]:
     live.health_seconds()
     made = send_files([("other.gguf", OTHER)], ada, "other", cuts=3)
     if made["state"] != "published":

@@ -31,7 +31,7 @@ from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
-from tests.web.live_server import ROOT, Live, free_port, start_server
+from tests.web.live_server import ROOT, LiveServer, free_port, start_server
 
 LITTLE = Architecture(4, 512, 1024, 512, 1536, 20_000, 64)
 """60 MB: for a try."""
@@ -111,7 +111,7 @@ class Watched:
         self.port = free_port()
         self.peaks: dict[str, int] = {}
         self.kills = 0
-        self.live: Live = start_server(home, folder / "server.log", port=self.port, options=["--accounts"])
+        self.live: LiveServer = start_server(home, folder / "server.log", port=self.port, options=["--accounts"])
         threading.Thread(target=self._watch, daemon=True).start()
 
     def kill(self) -> None:

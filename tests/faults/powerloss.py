@@ -34,23 +34,23 @@ from tests.faults.failing import (
     LARGE,
     SMALL,
     Crash,
+    add_unneeded_blobs,
     assert_no_orphans,
-    flipped,
-    leave,
+    blob_rows,
+    flip_bit,
+    ingest_path,
     let_leases_expire,
     let_time_pass,
-    models,
+    model_names,
     overwrite,
-    read_all,
-    rows,
+    random_bytes,
     run_sweep,
-    sample,
-    take_in,
+    verify_all,
     without_syncing,
     write_model,
 )
 from tests.faults.journal import Acknowledged, Journal, JournalFiles, on_journal
-from tests.small_models import assembled
+from tests.small_models import assemble_model
 
 MakeFiles = Callable[[Journal], JournalFiles]
 
@@ -165,26 +165,26 @@ def make_state(state: CrashState, disk: Disk, journal: Journal, folder: Path) ->
 def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
     with LocalRegistry.open(folder) as opened:
         registry = without_syncing(opened)
-        faulty = {fault.digest for fault in read_all(registry).faults}
+        faulty = {fault.digest for fault in verify_all(registry).faults}
         assert faulty <= scenario.spoiled, "verify finds faults"
         if not faulty:
             _assert_models_come_back(registry, scenario, scratch)
         for name, path in scenario.sources.items():
-            take_in(registry, path, name=ModelName("local", name))
-        assert sorted(models(registry)) == sorted(scenario.sources), "each model once"
+            ingest_path(registry, path, name=ModelName("local", name))
+        assert sorted(model_names(registry)) == sorted(scenario.sources), "each model once"
         _assert_models_come_back(registry, scenario, scratch)
         let_leases_expire(registry)
         let_time_pass(registry)
         for _ in range(2):
             run_sweep(registry)
         assert_no_orphans(registry)
-        assert read_all(registry).faults == [], "a sweep has taken something that was needed"
+        assert verify_all(registry).faults == [], "a sweep has taken something that was needed"
         _assert_models_come_back(registry, scenario, scratch)
 
 
 def _assert_models_come_back(registry: LocalRegistry, scenario: Scenario, scratch: Path) -> None:
-    for name in models(registry):
-        (back,) = assembled(registry, f"local/{name}", scratch / "back")
+    for name in model_names(registry):
+        (back,) = assemble_model(registry, f"local/{name}", scratch / "back")
         assert back.read_bytes() == scenario.sources[name].read_bytes(), f"{name} differs"
 
 
@@ -220,7 +220,7 @@ def two_ingests(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
     plain, journaled = begun(folder, make_files)
     with plain, a_commit_for_each_blob():
         for name, path in sources.items():
-            take_in(journaled, path, name=ModelName("local", name))
+            ingest_path(journaled, path, name=ModelName("local", name))
     return Scenario("two ingests", journal_of(journaled), sources)
 
 
@@ -232,13 +232,13 @@ def killed_and_run_again(folder: Path, dies_at: int) -> Scenario:
     with plain, a_commit_for_each_blob():
         journal.die_at(dies_at)
         try:
-            take_in(journaled, sources["first"], name=ModelName("local", "first"))
+            ingest_path(journaled, sources["first"], name=ModelName("local", "first"))
         except Crash:
             journal.revive()
         else:
             return Scenario("", journal, sources)
         again = on_journal(plain, JournalFiles(journal))
-        take_in(again, sources["first"], name=ModelName("local", "first"))
+        ingest_path(again, sources["first"], name=ModelName("local", "first"))
     return Scenario(f"killed before operation {dies_at}, run again", journal, sources)
 
 
@@ -247,9 +247,14 @@ def a_sweep(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
     sources = {"first": write_model(folder / "first.gguf")}
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
-        take_in(plain, sources["first"], name=ModelName("local", "first"))
-        leave(plain, plain.blobs.put(sample(LARGE)), plain.blobs.put(sample(SMALL)), plain.blobs.put(sample(LARGE + 1)))
-        plain.blobs.put(sample(LARGE + 2))
+        ingest_path(plain, sources["first"], name=ModelName("local", "first"))
+        add_unneeded_blobs(
+            plain,
+            plain.blobs.put(random_bytes(LARGE)),
+            plain.blobs.put(random_bytes(SMALL)),
+            plain.blobs.put(random_bytes(LARGE + 1)),
+        )
+        plain.blobs.put(random_bytes(LARGE + 2))
         (plain.settings.blobs / "tmp" / "half").write_bytes(b"half")
         let_time_pass(plain)
         _, journaled = begun(folder, make_files)
@@ -264,14 +269,14 @@ def a_repair(folder: Path) -> Scenario:
     sources = {"first": write_model(folder / "first.gguf")}
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
-        take_in(plain, sources["first"], name=ModelName("local", "first"))
-        damaged, gone, *_ = (row for row in rows(plain) if row.file is not None)
+        ingest_path(plain, sources["first"], name=ModelName("local", "first"))
+        damaged, gone, *_ = (row for row in blob_rows(plain) if row.file is not None)
         path = plain.settings.blobs / (damaged.file or "")
-        overwrite(path, flipped(path.read_bytes(), 8 * 5000))
+        overwrite(path, flip_bit(path.read_bytes(), 8 * 5000))
         (plain.settings.blobs / (gone.file or "")).unlink()
         _, journaled = begun(folder)
         verify(journaled.catalog, journaled.blobs, read_data=EVERYTHING, repair=True)
-        take_in(journaled, sources["first"], name=ModelName("local", "first"))
+        ingest_path(journaled, sources["first"], name=ModelName("local", "first"))
         let_time_pass(journaled)
         sweep(journaled.catalog, journaled.blobs, dry_run=False)
     return Scenario("a repair", journal_of(journaled), sources, frozenset({damaged.digest, gone.digest}))
@@ -292,7 +297,7 @@ def placed_file(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Jou
     (folder / "out").mkdir()
     (folder / "out" / "first.gguf").write_bytes(b"what was here before")
     with without_syncing(LocalRegistry.open(folder / "home")) as registry:
-        take_in(registry, source, name=ModelName("local", "first"))
+        ingest_path(registry, source, name=ModelName("local", "first"))
         with registry.catalog.reading() as session:
             (plan,) = plan_model(session, model_by_name(session, parse_model_name("local/first")))
         journal = Journal(folder / "out")

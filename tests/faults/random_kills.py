@@ -40,14 +40,14 @@ from tests.faults.failing import (
     CALLS,
     SteppedFiles,
     assert_no_orphans,
+    ingest_path,
     let_leases_expire,
     let_time_pass,
-    models,
-    read_all,
+    model_names,
     run_sweep,
-    take_in,
+    verify_all,
 )
-from tests.small_models import assembled
+from tests.small_models import assemble_model
 
 SHAPE = Architecture(2, 256, 512, 256, 768, 4000, 64)
 """5.9 MB in 24 tensors."""
@@ -213,7 +213,7 @@ class Harness:
 
         def write() -> None:
             with LocalRegistry.open(self._home) as registry:
-                names.write_text("\n".join(models(registry)))
+                names.write_text("\n".join(model_names(registry)))
 
         _succeeds(self._fork(write))
         return names.read_text().split("\n")
@@ -246,7 +246,7 @@ class Harness:
         return LocalRegistry(registry.settings, catalog, BlobStore(registry.settings.blobs, files))
 
     def _ingest(self, path: Path) -> None:
-        take_in(self._opened(), path, name=ModelName("local", path.stem))
+        ingest_path(self._opened(), path, name=ModelName("local", path.stem))
         self._moment.mark("after the end")
         if self._waits_to_be_killed:
             signal.pause()
@@ -266,25 +266,25 @@ class Harness:
 
     def _check_fully(self) -> None:
         with LocalRegistry.open(self._home) as registry:
-            assert read_all(registry).faults == []
+            assert verify_all(registry).faults == []
             self._assert_models_come_back(registry)
 
     def _complete(self) -> None:
         with LocalRegistry.open(self._home) as registry:
             for path in self._sources:
-                take_in(registry, path, name=ModelName("local", path.stem))
-            assert len(models(registry)) == len(self._sources)
+                ingest_path(registry, path, name=ModelName("local", path.stem))
+            assert len(model_names(registry)) == len(self._sources)
             let_leases_expire(registry)
             let_time_pass(registry)
             for _ in range(2):
                 run_sweep(registry)
             assert_no_orphans(registry)
-            assert read_all(registry).faults == []
+            assert verify_all(registry).faults == []
             self._assert_models_come_back(registry)
 
     def _assert_models_come_back(self, registry: LocalRegistry) -> None:
-        for name in models(registry):
-            (back,) = assembled(registry, f"local/{name}", self._scratch / "back")
+        for name in model_names(registry):
+            (back,) = assemble_model(registry, f"local/{name}", self._scratch / "back")
             assert back.read_bytes() == (self._scratch / f"{name}.gguf").read_bytes()
             back.unlink()
 

@@ -35,7 +35,7 @@ import numpy as np
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes
-from tests.small_models import block_metadata, ingest_file, weights
+from tests.small_models import block_metadata, ingest_file, weight_tensor
 from tests.web.live_server import start_server, stop_server
 
 HOSTILE = 500
@@ -74,8 +74,8 @@ def fill(home: Path) -> None:
     numbers = np.random.default_rng(1)
     large = numbers.integers(-90, 90, LARGE_BYTES, dtype=np.int8).tobytes()
     tensors = [(TensorSpec("blk.0.ffn_up.weight", (LARGE_BYTES,), dtype_by_name("I8")), large)]
-    small = [weights(f"blk.{block}.attn_q.weight", (64, 64), seed=block) for block in range(200)]
-    small.append(weights("token_embd.weight", (256, SMALL_BYTES // 512)))
+    small = [weight_tensor(f"blk.{block}.attn_q.weight", (64, 64), seed=block) for block in range(200)]
+    small.append(weight_tensor("token_embd.weight", (256, SMALL_BYTES // 512)))
     with LocalRegistry.open(home) as registry:
         for name, content in (("large", tensors), ("small", small)):
             path = home.parent / f"{name}.gguf"

@@ -21,8 +21,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.blobs import INLINE_MAX_BYTES, BlobWriter
 from organs.registry.store.codec import Codec, encode_chunk, head_size_bytes
-from tests.faults.failing import Unsynced, flipped, overwrite, read_all, rows, take_in, write_model
-from tests.small_models import assembled
+from tests.faults.failing import UnsyncedFiles, blob_rows, flip_bit, ingest_path, overwrite, verify_all, write_model
+from tests.small_models import assemble_model
 from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, skewed
 
 FILE_BYTES, ROW_BYTES = 70_000, 9_000
@@ -77,7 +77,7 @@ def damaged(store: BlobStore, blob: StoredBlob, data: bytes) -> StoredBlob:
 @pytest.mark.parametrize("size", [ROW_BYTES, FILE_BYTES], ids=["row", "file"])
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=CODEC_IDS)
 def test_line_47_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Codec, size: int, tmp_path: Path) -> None:
-    store, generator = BlobStore(tmp_path, Unsynced()), random.Random(f"{codec.name}{size}")
+    store, generator = BlobStore(tmp_path, UnsyncedFiles()), random.Random(f"{codec.name}{size}")
     plain = skewed(size // codec.block_bytes * codec.block_bytes)
     for own in (codec, codec.kept_raw()):
         blob = stored(store, own, plain)
@@ -86,7 +86,7 @@ def test_line_47_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Co
         for name, begin, end in regions(own, blob):
             bits = range(8 * begin, 8 * end)
             for bit in generator.sample(bits, min(len(bits), 3)):
-                spoiled = damaged(store, blob, flipped(good, bit))
+                spoiled = damaged(store, blob, flip_bit(good, bit))
                 try:
                     found = read(store, spoiled)
                 except CorruptBlob:
@@ -99,27 +99,27 @@ def test_line_47_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Co
 
 def test_line_47_no_wrong_file_is_written_whatever_region_is_hit(tmp_path: Path, registry: LocalRegistry) -> None:
     path = write_model(tmp_path / "little.gguf")
-    take_in(registry, path)
+    ingest_path(registry, path)
     generator = random.Random(47)
-    every = rows(registry)
+    every = blob_rows(registry)
     for row in (next(row for row in every if row.file), next(row for row in every if row.size_bytes > 1000)):
         at = registry.settings.blobs / (row.file or "")
         good = at.read_bytes() if row.file else row.inline or b""
         spots = [0, 4, 8, 20, 30, 60, 70, 100, *(generator.randrange(120, len(good)) for _ in range(4)), len(good) - 1]
         for spot in spots:
-            data = flipped(good, 8 * spot + generator.randrange(8))
+            data = flip_bit(good, 8 * spot + generator.randrange(8))
             put(registry, row.id, at if row.file else None, data)
             folder = tmp_path / "out"
             try:
-                (back,) = assembled(registry, "local/little", folder)
+                (back,) = assemble_model(registry, "local/little", folder)
             except StoreError:
                 assert list(folder.iterdir()) == []
-                assert [fault.digest for fault in read_all(registry).faults] == [row.digest]
+                assert [fault.digest for fault in verify_all(registry).faults] == [row.digest]
             else:
                 assert back.read_bytes() == path.read_bytes()
                 back.unlink()
         put(registry, row.id, at if row.file else None, good)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def put(registry: LocalRegistry, blob_id: int, path: Path | None, data: bytes) -> None:

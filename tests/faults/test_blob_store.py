@@ -41,23 +41,23 @@ from organs.registry.upkeep import verify
 from tests.faults.conftest import Organ
 from tests.faults.failing import (
     assert_no_orphans,
+    blob_rows,
     failing_from,
     failing_once,
     files_below,
-    flipped,
+    flip_bit,
+    ingest_path,
     let_time_pass,
-    models,
+    model_names,
     overwrite,
-    read_all,
-    rows,
     run_sweep,
-    take_in,
+    verify_all,
     with_files,
     without_syncing,
     write_model,
 )
 from tests.gguf_files import file_bytes
-from tests.small_models import assembled, block_metadata, weights
+from tests.small_models import assemble_model, block_metadata, weight_tensor
 from tests.store.codec_cases import forge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,18 +70,18 @@ WRITERS = (4, 4)
 def model(tmp_path: Path, registry: LocalRegistry) -> Path:
     """A model that has been ingested."""
     path = write_model(tmp_path / "little.gguf")
-    take_in(registry, path)
+    ingest_path(registry, path)
     return path
 
 
 def in_file(registry: LocalRegistry, which: int = 0) -> BlobRow:
     """A blob that is a file of the store."""
-    return [row for row in rows(registry) if row.file is not None][which]
+    return [row for row in blob_rows(registry) if row.file is not None][which]
 
 
 def inline(registry: LocalRegistry) -> BlobRow:
     """A blob that is in the database."""
-    return next(row for row in rows(registry) if row.inline is not None and row.size_bytes > 1000)
+    return next(row for row in blob_rows(registry) if row.inline is not None and row.size_bytes > 1000)
 
 
 def either(registry: LocalRegistry) -> tuple[BlobRow, BlobRow]:
@@ -112,22 +112,22 @@ def record_size(registry: LocalRegistry, row: BlobRow, **values: int) -> None:
 
 def assert_found(registry: LocalRegistry, row: BlobRow, tmp_path: Path, reason: str = "") -> None:
     """Verify names the blob and where it is needed; assembling refuses and writes nothing."""
-    (fault,) = read_all(registry).faults
+    (fault,) = verify_all(registry).faults
     assert fault.digest == row.digest
     assert reason in fault.reason
     assert fault.needed_by
     assert all(name.startswith("local/little@1: ") for name in fault.needed_by)
     folder = tmp_path / "refused"
     with pytest.raises(StoreError):
-        assembled(registry, "local/little", folder)
+        assemble_model(registry, "local/little", folder)
     assert list(folder.iterdir()) == []
 
 
 def assert_sound(registry: LocalRegistry, model: Path, tmp_path: Path) -> None:
     """No fault anywhere, no file too many, and the model comes back."""
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
     assert_no_orphans(registry)
-    (back,) = assembled(registry, "local/little", tmp_path / "sound")
+    (back,) = assemble_model(registry, "local/little", tmp_path / "sound")
     assert back.read_bytes() == model.read_bytes()
 
 
@@ -157,7 +157,7 @@ def test_line_43_a_row_that_claims_a_terabyte_is_found(column: str, registry: Lo
         record_size(registry, row, **{column: TEBI})
         assert_found(registry, row, tmp_path)
         record_size(registry, row, **{column: getattr(row, column)})
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 @pytest.mark.usefixtures("model")
@@ -191,18 +191,18 @@ def test_line_47_a_flipped_bit_is_found_by_verify_and_never_served(
 ) -> None:
     generator = random.Random(47)
     found = 0
-    every = rows(registry)
+    every = blob_rows(registry)
     for attempt in range(60):
         row = every[attempt % len(every)]
         stored = stored_bytes(registry, row)
         # The first half of the attempts is at the beginning: the head, its table and its checksum.
         end = 8 * (min(120, len(stored)) if attempt < 30 else len(stored))
-        damage(registry, row, flipped(stored, generator.randrange(end)))
-        if read_all(registry).faults:
+        damage(registry, row, flip_bit(stored, generator.randrange(end)))
+        if verify_all(registry).faults:
             assert_found(registry, row, tmp_path)
             found += 1
         else:  # one of the few bits that mean nothing to Zstandard
-            (back,) = assembled(registry, "local/little", tmp_path / "same")
+            (back,) = assemble_model(registry, "local/little", tmp_path / "same")
             assert back.read_bytes() == model.read_bytes()
         damage(registry, row, stored)
     assert found >= 55
@@ -260,8 +260,8 @@ def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Pat
     answers = [word for process in running for word in process.communicate()[0].split()]
     assert [process.returncode for process in running] == [0] * processes
     assert sorted(answers) == ["False"] * (processes * threads - 1) + ["True"]
-    assert models(registry) == ["little"]
-    digests = [row.digest for row in rows(registry)]
+    assert model_names(registry) == ["little"]
+    digests = [row.digest for row in blob_rows(registry)]
     assert len(digests) == len(set(digests))
     assert_sound(registry, path, tmp_path)
 
@@ -273,19 +273,19 @@ def test_line_50_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
     row = kind(registry)
     stored = stored_bytes(registry, row)
     for bit in (8 * 20, 8 * (len(stored) - 1)):
-        damage(registry, kind(registry), flipped(stored, bit))
+        damage(registry, kind(registry), flip_bit(stored, bit))
         said = organ("ingest", "--json", model)
         assert said.status == 0
         assert json.loads(said.out)["new_blobs"] == 1
         assert_sound(registry, model, tmp_path)
-    assert models(registry) == ["little"]
+    assert model_names(registry) == ["little"]
 
 
 def test_line_50_a_blob_that_was_set_aside_is_replaced_too(
     model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     for row in either(registry):
-        damage(registry, row, flipped(stored_bytes(registry, row), 8 * 40))
+        damage(registry, row, flip_bit(stored_bytes(registry, row), 8 * 40))
     assert "2 set aside" in organ("verify", "--read-data", "--repair").out
     said = organ("verify")
     assert said.status == 7, "set aside is not healed"
@@ -302,17 +302,17 @@ def test_line_50_what_one_model_lost_another_brings_back(model: Path, registry: 
     data[-4:] = b"\0\0\x80\x3f"  # another last norm: another model, with every other organ the same
     relative = tmp_path / "relative.gguf"
     relative.write_bytes(data)
-    report = take_in(registry, relative)
+    report = ingest_path(registry, relative)
     assert (report.created, report.new_blobs) == (True, 2)
-    (back, *_) = assembled(registry, "local/little@1", tmp_path / "one")
+    (back, *_) = assemble_model(registry, "local/little@1", tmp_path / "one")
     assert back.read_bytes() == model.read_bytes()
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def test_line_51_missing_bytes_are_named_by_organ_and_healed(
     model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
-    matrices = [row for row in rows(registry) if row.file is not None]
+    matrices = [row for row in blob_rows(registry) if row.file is not None]
     for row in matrices:
         (registry.settings.blobs / (row.file or "")).unlink()
     with registry.catalog.writing() as session:
@@ -323,7 +323,7 @@ def test_line_51_missing_bytes_are_named_by_organ_and_healed(
     with registry.catalog.reading() as session:
         tensors = set(session.scalars(select(Placement.name)))
     assert names == tensors | {"header of little.gguf"}
-    assert len([line for line in said.out.splitlines() if line[:64].isalnum()]) == len(rows(registry))
+    assert len([line for line in said.out.splitlines() if line[:64].isalnum()]) == len(blob_rows(registry))
     refused = organ("assemble", "local/little", "-o", tmp_path / "back.gguf")
     assert refused.status == 7
     assert "verify" in refused.err
@@ -349,7 +349,7 @@ def test_line_52_a_file_without_a_row_is_told_and_swept_only_after_the_grace(
     assert orphan.file in files_below(registry)
     assert "1 stray files removed" in organ("sweep", "-y").out
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def by_a_symlink(path: Path) -> None:
@@ -381,13 +381,13 @@ def test_line_53_a_blob_whose_place_is_taken_is_refused_and_healed(
     path = registry.settings.blobs / (row.file or "")
     replaced(path)
     assert_found(registry, row, tmp_path, "its path is")
-    assert take_in(registry, model).new_blobs == 1
-    assert read_all(registry).faults == []
-    (back,) = assembled(registry, "local/little", tmp_path / "healed")
+    assert ingest_path(registry, model).new_blobs == 1
+    assert verify_all(registry).faults == []
+    (back,) = assemble_model(registry, "local/little", tmp_path / "healed")
     assert back.read_bytes() == model.read_bytes()
     let_time_pass(registry)
     run_sweep(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def test_line_54_a_home_that_cannot_be_a_folder_is_one_clean_line(
@@ -419,7 +419,7 @@ def test_line_54_a_store_that_cannot_be_written_is_one_clean_line(
         assert said.status == 1
         assert said.err.startswith("organ: ")
         assert "Traceback" not in said.err
-    assert models(registry) == []
+    assert model_names(registry) == []
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
@@ -428,23 +428,23 @@ def test_line_54_a_store_that_refuses_is_told_whatever_is_asked_of_it(
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
     with pytest.raises(StoreUnwritable, match="no access to"):
-        take_in(with_files(registry, failing_from(1, number)), path)
-    assert (models(registry), rows(registry)) == ([], [])
-    take_in(registry, path)
+        ingest_path(with_files(registry, failing_from(1, number)), path)
+    assert (model_names(registry), blob_rows(registry)) == ([], [])
+    ingest_path(registry, path)
     locked = with_files(registry, failing_from(1, number))
-    report = read_all(locked)
-    assert {fault.digest for fault in report.faults} == {row.digest for row in rows(registry) if row.file}
+    report = verify_all(locked)
+    assert {fault.digest for fault in report.faults} == {row.digest for row in blob_rows(registry) if row.file}
     with pytest.raises(StoreUnwritable):
-        assembled(locked, "local/little", tmp_path / "out")
+        assemble_model(locked, "local/little", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def write_small(folder: Path) -> Path:
     """A model of two blobs in files and three in rows."""
     path = folder / "little.gguf"
-    matrices = [weights(f"blk.0.{name}.weight", (256, 160)) for name in ("attn_q", "ffn_up")]
-    path.write_bytes(file_bytes(block_metadata(), [*matrices, weights("output_norm.weight", (256,))]))
+    matrices = [weight_tensor(f"blk.0.{name}.weight", (256, 160)) for name in ("attn_q", "ffn_up")]
+    path.write_bytes(file_bytes(block_metadata(), [*matrices, weight_tensor("output_norm.weight", (256,))]))
     return path
 
 
@@ -457,9 +457,9 @@ def test_a_disk_that_fails_once_costs_the_ingest_and_leaves_nothing(
     for at in count(1):
         failing = failing_once(at, number)
         try:
-            take_in(with_files(registry, failing), path)
+            ingest_path(with_files(registry, failing), path)
         except kind:
-            assert (models(registry), rows(registry), files_below(registry)) == ([], [], [])
+            assert (model_names(registry), blob_rows(registry), files_below(registry)) == ([], [], [])
             shutil.rmtree(registry.settings.blobs, ignore_errors=True)
         else:
             assert failing.calls < at, "a failure that was not told"
@@ -477,15 +477,15 @@ def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
     left = 0
     for at in range(1, 21, 2):
         with pytest.raises(kind):
-            take_in(with_files(registry, failing_from(at, number)), path)
-        assert (models(registry), rows(registry)) == ([], [])
+            ingest_path(with_files(registry, failing_from(at, number)), path)
+        assert (model_names(registry), blob_rows(registry)) == ([], [])
         left += len(files_below(registry))
         let_time_pass(registry)
         run_sweep(registry)
         assert files_below(registry) == []
         shutil.rmtree(registry.settings.blobs, ignore_errors=True)
     assert left > 5
-    take_in(registry, path)
+    ingest_path(registry, path)
     assert_sound(registry, path, tmp_path)
 
 
@@ -493,7 +493,7 @@ def test_line_59_what_is_not_visible_is_answered_as_absent(model: Path, registry
     with FileSource(model) as source:
         spans = [dissect(source).tensor_span(tensor) for tensor in dissect(source).header.tensors]
         organs = {digest_of(source.read_at(span.offset, span.size_bytes)) for span in spans}
-    every = {row.digest for row in rows(registry)}
+    every = {row.digest for row in blob_rows(registry)}
     assert organs < every, "headers and vocabularies are nobody's to ask for"
     asked = every | {digest_of(b"never seen")}
     with registry.catalog.reading() as session:
@@ -512,4 +512,4 @@ def test_line_59_what_an_ingest_under_way_has_stored_is_answered_as_absent(regis
         assert record_blobs(session, begin_ingest(session, "a test"), [blob]) == []
     with registry.catalog.reading() as session:
         assert reachable_digests(session, [blob.digest]) == set()
-    assert [row.digest for row in rows(registry)] == [blob.digest]
+    assert [row.digest for row in blob_rows(registry)] == [blob.digest]

@@ -24,7 +24,14 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import CatalogError, MissingBlob, StoreError
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobReader
-from tests.faults.failing import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep, sample
+from tests.faults.failing import (
+    assert_no_orphans,
+    let_leases_expire,
+    let_time_pass,
+    random_bytes,
+    run_sweep,
+    verify_all,
+)
 from tests.faults.test_sweep import SWEEPER, WRITER, Race, Step, interleavings, prepared, quick
 
 __all__ = ["quick"]
@@ -59,7 +66,7 @@ def test_line_55_no_order_of_a_sweep_and_two_writers_of_the_same_bytes_loses_the
     state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
-        plain = sample(66_000, attempt)
+        plain = random_bytes(66_000, attempt)
         sweeper, one, other = (Race(quick, plain) for _ in range(3))
         prepared(quick, state, plain)
         sides = [bound(sweeper, SWEEPER), bound(one, WRITER[:-1]), bound(other, WRITER[:-1])]
@@ -77,7 +84,7 @@ def test_line_56_no_order_of_a_sweep_that_died_its_successor_and_a_writer_loses_
     state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
-        plain = sample(66_000, attempt)
+        plain = random_bytes(66_000, attempt)
         died, successor, writer = (Race(quick, plain) for _ in range(3))
         prepared(quick, state, plain)
         sweeps = [*bound(died, SWEEPER[: attempt % 5]), *bound(successor, SWEEPER)]
@@ -94,10 +101,10 @@ def finish(registry: LocalRegistry, number: int) -> None:
     for _ in range(2):
         run_sweep(registry)
     with registry.catalog.reading() as session:
-        digests = [digest_of(sample(66_000, attempt)) for attempt in range(number)]
+        digests = [digest_of(random_bytes(66_000, attempt)) for attempt in range(number)]
         assert len(blobs_by_digest(session, digests)) == number
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 @dataclass(slots=True)
@@ -158,7 +165,7 @@ def test_line_55_no_order_of_a_sweep_a_repair_and_a_writer_loses_bytes(
     state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
-        plain = sample(66_000, attempt)
+        plain = random_bytes(66_000, attempt)
         sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
         prepared(quick, state, plain)
         verifier = [lambda step=step, looker=looker: step(looker) for step in VERIFIER]
@@ -174,7 +181,7 @@ def test_line_55_a_reader_of_what_a_sweep_removes_gets_the_right_bytes_or_a_clea
 ) -> None:
     read = refused = 0
     for number, places in enumerate(combinations(range(7), 3)):
-        plain = sample(66_000, number)
+        plain = random_bytes(66_000, number)
         sweeper, reader = Race(quick, plain), Looker(quick, plain)
         prepared(quick, state, plain)
         sides = [iter(SWEEPER), iter(READER)]
@@ -196,7 +203,7 @@ def test_line_55_a_reader_gets_the_right_bytes_also_when_they_are_stored_anew(
     number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
-        plain = sample(66_000, attempt)
+        plain = random_bytes(66_000, attempt)
         sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
         prepared(quick, "doomed", plain)
         reader = [lambda step=step, looker=looker: step(looker) for step in READER]
@@ -212,7 +219,7 @@ def test_line_55_a_reader_gets_the_right_bytes_also_when_they_are_stored_anew(
 def some_order_loses(registry: LocalRegistry, sweeper: Sequence[Step], state: str) -> bool:
     """Whether a writer loses its bytes, or fails although it holds a lease, in one of all orders."""
     for number, order in enumerate(interleavings(sweeper, WRITER)):
-        race = Race(registry, sample(66_000, number))
+        race = Race(registry, random_bytes(66_000, number))
         prepared(registry, state, race.plain)
         try:
             for step in order:

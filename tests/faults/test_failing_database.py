@@ -20,19 +20,19 @@ from organs.registry.errors import Busy, DiskFull, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from tests.faults.failing import (
-    Watched,
+    SteppedCatalog,
+    act_at_step,
     assert_no_orphans,
-    at_step,
+    blob_rows,
+    ingest_path,
     let_leases_expire,
     let_time_pass,
-    models,
-    read_all,
-    rows,
+    model_names,
     run_sweep,
-    take_in,
+    verify_all,
     write_model,
 )
-from tests.small_models import assembled
+from tests.small_models import assemble_model
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITERS = 8
@@ -49,7 +49,7 @@ input()
 def first(tmp_path: Path, registry: LocalRegistry) -> Path:
     """A model that is in the registry already."""
     path = write_model(tmp_path / "first.gguf")
-    take_in(registry, path, name=ModelName("local", "first"))
+    ingest_path(registry, path, name=ModelName("local", "first"))
     return path
 
 
@@ -58,20 +58,20 @@ def database(registry: LocalRegistry) -> Path:
 
 
 def assert_only_first(registry: LocalRegistry, first: Path, tmp_path: Path) -> None:
-    assert models(registry) == ["first"]
-    assert read_all(registry).faults == []
-    (back,) = assembled(registry, "local/first", tmp_path / "back")
+    assert model_names(registry) == ["first"]
+    assert verify_all(registry).faults == []
+    (back,) = assemble_model(registry, "local/first", tmp_path / "back")
     assert back.read_bytes() == first.read_bytes()
 
 
 def assert_recovers(registry: LocalRegistry, second: Path) -> None:
-    assert take_in(registry, second, name=ModelName("local", "second")).created
+    assert ingest_path(registry, second, name=ModelName("local", "second")).created
     let_leases_expire(registry)
     let_time_pass(registry)
     for _ in range(2):
         run_sweep(registry)
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
@@ -88,19 +88,19 @@ def test_line_120_a_database_that_is_full_at_any_page_loses_nothing(
         with LocalRegistry.open(registry.settings.home) as small:
             event.listen(small.catalog.writer, "connect", _limited(pages + more - 1))
             try:
-                take_in(small, second, name=ModelName("local", "second"))
+                ingest_path(small, second, name=ModelName("local", "second"))
             except DiskFull as error:
                 assert "the disk of the database is full" in str(error)  # noqa: PT017
                 full += 1
                 assert_only_first(registry, first, tmp_path)
     assert full >= 2
-    assert sorted(models(registry)) == ["first", "second"]
+    assert sorted(model_names(registry)) == ["first", "second"]
     let_leases_expire(registry)
     let_time_pass(registry)
     for _ in range(2):
         run_sweep(registry)
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def _limited(pages: int) -> object:
@@ -120,7 +120,7 @@ def test_line_126_a_database_that_cannot_be_written_is_told_and_still_read(
     with LocalRegistry.from_settings(settings) as locked:
         assert_only_first(locked, first, tmp_path)
         with pytest.raises(StoreUnwritable, match="database cannot be written"):
-            take_in(locked, second)
+            ingest_path(locked, second)
     assert_only_first(registry, first, tmp_path)
     assert_recovers(registry, second)
 
@@ -137,7 +137,7 @@ def test_line_69_a_database_that_another_process_holds_is_told_and_nothing_is_lo
     assert holder.stdout.readline() == "1\n"
     with LocalRegistry.open(registry.settings.home) as hasty:
         with pytest.raises(Busy, match="another process has locked the database"):
-            take_in(hasty, second)
+            ingest_path(hasty, second)
         assert_only_first(hasty, first, tmp_path)
     holder.communicate("\n")
     assert_recovers(registry, second)
@@ -155,16 +155,20 @@ def test_line_69_a_database_that_is_held_from_any_transaction_on_costs_the_inges
             LocalRegistry.open(registry.settings.home) as hasty,
             closing(sqlite3.connect(database(registry), isolation_level=None)) as holder,
         ):
-            stepped = Watched(hasty.catalog, at_step(number, lambda holder=holder: holder.execute("BEGIN IMMEDIATE")))
+            stepped = SteppedCatalog(
+                hasty.catalog, act_at_step(number, lambda holder=holder: holder.execute("BEGIN IMMEDIATE"))
+            )
             try:
-                take_in(LocalRegistry(hasty.settings, stepped, hasty.blobs), second, name=ModelName("local", "second"))
+                ingest_path(
+                    LocalRegistry(hasty.settings, stepped, hasty.blobs), second, name=ModelName("local", "second")
+                )
             except Busy:
                 held += 1
                 holder.rollback()
                 assert_only_first(registry, first, tmp_path)
     assert held > 4
-    assert sorted(models(registry)) == ["first", "second"]
-    assert read_all(registry).faults == []
+    assert sorted(model_names(registry)) == ["first", "second"]
+    assert verify_all(registry).faults == []
 
 
 # Real limits of the system, on the real command.
@@ -199,8 +203,8 @@ def test_line_120_a_limit_on_the_size_of_files_is_told_and_loses_nothing(
     assert json.loads(said.stdout)["error"]
     assert_only_first(registry, first, tmp_path)
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
-    assert sorted(models(registry)) == ["first", "second"]
-    assert read_all(registry).faults == []
+    assert sorted(model_names(registry)) == ["first", "second"]
+    assert verify_all(registry).faults == []
 
 
 SMALL_DISK = """
@@ -322,8 +326,8 @@ def test_line_49_eight_processes_with_models_that_share_organs_count_right(
         check=False,
     )
     assert said.returncode == 0, said.stderr
-    assert len(models(registry)) == WRITERS
-    digests = [row.digest for row in rows(registry)]
+    assert len(model_names(registry)) == WRITERS
+    digests = [row.digest for row in blob_rows(registry)]
     assert len(digests) == len(set(digests))
     with registry.catalog.reading() as session:
         placements = session.scalar(select(func.count()).select_from(Placement))
@@ -333,7 +337,7 @@ def test_line_49_eight_processes_with_models_that_share_organs_count_right(
     assert organs is not None
     assert organs < placements, "what they share is there once"
     for path in paths:
-        (back,) = assembled(registry, f"local/{path.stem}", tmp_path / "back")
+        (back,) = assemble_model(registry, f"local/{path.stem}", tmp_path / "back")
         assert back.read_bytes() == path.read_bytes()
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []

@@ -27,27 +27,27 @@ from tests.faults.failing import (
     LARGE,
     SMALL,
     SteppedFiles,
+    add_unneeded_blobs,
     assert_no_orphans,
+    blob_rows,
+    blob_states,
     failing_from,
     failing_once,
     files_below,
-    flipped,
-    leave,
+    flip_bit,
+    ingest_path,
     let_leases_expire,
     let_time_pass,
-    models,
+    model_names,
     overwrite,
-    read_all,
-    rows,
+    random_bytes,
     run_sweep,
-    sample,
-    states,
-    take_in,
+    verify_all,
     with_files,
     without_syncing,
     write_model,
 )
-from tests.small_models import assembled
+from tests.small_models import assemble_model
 
 KINDS: dict[int, type[OrganError]] = {
     errno.EIO: StoreError,
@@ -78,11 +78,11 @@ class Place:
 
 
 def take_second(registry: LocalRegistry, place: Place) -> None:
-    take_in(registry, place.second, name=ModelName("local", "second"))
+    ingest_path(registry, place.second, name=ModelName("local", "second"))
 
 
 def take_first_again(registry: LocalRegistry, place: Place) -> None:
-    take_in(registry, place.first, name=ModelName("local", "first"))
+    ingest_path(registry, place.first, name=ModelName("local", "first"))
 
 
 def sweep_it(registry: LocalRegistry, place: Place) -> None:
@@ -111,20 +111,20 @@ def assemble(registry: LocalRegistry, place: Place) -> None:
 
 def damage(registry: LocalRegistry) -> set[str]:
     """Spoil a blob in a file, remove another; their digests."""
-    spoiled, gone, *_ = (row for row in rows(registry) if row.file is not None)
+    spoiled, gone, *_ = (row for row in blob_rows(registry) if row.file is not None)
     path = registry.settings.blobs / (spoiled.file or "")
-    overwrite(path, flipped(path.read_bytes(), 8 * 5000))
+    overwrite(path, flip_bit(path.read_bytes(), 8 * 5000))
     (registry.settings.blobs / (gone.file or "")).unlink()
     return {spoiled.digest, gone.digest}
 
 
 def litter(registry: LocalRegistry) -> set[str]:
     """What two sweeps remove."""
-    leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL)))
     let_time_pass(registry)
     run_sweep(registry)
-    leave(registry, registry.blobs.put(sample(LARGE + 1)))
-    registry.blobs.put(sample(LARGE + 2))
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE + 1)))
+    registry.blobs.put(random_bytes(LARGE + 2))
     let_time_pass(registry)
     return set()
 
@@ -173,10 +173,10 @@ def attempts(place: Place, prepare: Prepare, first: int, stride: int) -> Iterato
 
 def assert_whole(registry: LocalRegistry, place: Place, planted: set[str]) -> None:
     """Nothing that was acknowledged is lost: all models are there, and nothing but `planted` is faulty."""
-    assert {fault.digest for fault in read_all(registry).faults} <= planted
-    assert {digest for digest, state in states(registry).items() if state == "corrupt"} <= planted
-    for name in models(registry) if not planted else ():
-        (back,) = assembled(registry, f"local/{name}", place.folder / "back")
+    assert {fault.digest for fault in verify_all(registry).faults} <= planted
+    assert {digest for digest, state in blob_states(registry).items() if state == "corrupt"} <= planted
+    for name in model_names(registry) if not planted else ():
+        (back,) = assemble_model(registry, f"local/{name}", place.folder / "back")
         assert back.read_bytes() == place.sources()[name].read_bytes()
 
 
@@ -191,7 +191,7 @@ def assert_recovers(registry: LocalRegistry, place: Place, work: Work) -> None:
         run_sweep(registry)
     assert_no_orphans(registry)
     assert_whole(registry, place, set())
-    assert sorted(models(registry)) == ["first", "second"]
+    assert sorted(model_names(registry)) == ["first", "second"]
 
 
 def descriptors() -> int:
@@ -266,7 +266,7 @@ def test_line_121_a_repair_on_a_disk_that_cannot_be_read_sets_nothing_aside(plac
             report = verify(broken.catalog, broken.blobs, read_data=EVERYTHING, repair=True)
             assert report.faults
             assert report.quarantined == 0
-        assert set(states(registry).values()) == {"present"}
+        assert set(blob_states(registry).values()) == {"present"}
         assert_whole(registry, place, set())
 
 
@@ -278,7 +278,7 @@ def test_line_121_an_ingest_on_a_disk_that_cannot_be_read_sets_nothing_aside(pla
     with place.opened() as registry:
         with pytest.raises(StoreError):
             take_first_again(with_files(registry, SteppedFiles(broken)), place)
-        assert set(states(registry).values()) == {"present"}
+        assert set(blob_states(registry).values()) == {"present"}
         assert_whole(registry, place, set())
 
 
@@ -290,8 +290,8 @@ def test_line_121_a_write_that_is_cut_short_is_finished(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "pwritev", at_most_1000)
     store = BlobStore(tmp_path / "blobs")
-    with store.open(store.put(sample(LARGE))) as reader:
-        assert reader.read() == sample(LARGE)
+    with store.open(store.put(random_bytes(LARGE))) as reader:
+        assert reader.read() == random_bytes(LARGE)
 
 
 def test_line_121_what_cannot_be_removed_is_swept_later(place: Place) -> None:

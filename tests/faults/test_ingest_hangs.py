@@ -11,9 +11,9 @@ import pytest
 from organs.ingest import hashing, pipeline, tasks
 from organs.ingest.hashing import FilePass
 from organs.registry.local import LocalRegistry
-from tests.faults.failing import assert_no_orphans, models, read_all, take_in, without_syncing, write_model
+from tests.faults.failing import assert_no_orphans, ingest_path, model_names, verify_all, without_syncing, write_model
 from tests.gguf_files import file_bytes
-from tests.small_models import Tensors, assembled, block_metadata, weights
+from tests.small_models import Tensors, assemble_model, block_metadata, weight_tensor
 
 PATIENCE_SECONDS = 60.0
 KEPT = 2
@@ -41,8 +41,8 @@ def ended(work: Callable[[], object]) -> BaseException | None:
 def large_and_small() -> Tensors:
     """Tensors of more chunks than are kept, of as many, of one, of next to nothing and equal ones, in an odd order."""
     sizes = [16, 8, 2 * KEPT * MEBI, 32, (2 * KEPT + 1) * MEBI, 2 * MEBI + 32, 8, 2 * MEBI + 64]
-    named = [weights(f"blk.{number}.ffn_up.weight", (size,)) for number, size in enumerate(sizes)]
-    return [*named, (weights("output.weight", (sizes[2],))[0], named[2][1])]
+    named = [weight_tensor(f"blk.{number}.ffn_up.weight", (size,)) for number, size in enumerate(sizes)]
+    return [*named, (weight_tensor("output.weight", (sizes[2],))[0], named[2][1])]
 
 
 def test_an_ingest_with_the_least_room_comes_to_its_end(
@@ -62,8 +62,8 @@ def test_an_ingest_with_the_least_room_comes_to_its_end(
     path.write_bytes(file_bytes(block_metadata(), large_and_small()))
     quick = without_syncing(registry)
     for _ in range(2):
-        assert ended(lambda: take_in(quick, path)) is None
-    (back,) = assembled(quick, "local/little", tmp_path / "back")
+        assert ended(lambda: ingest_path(quick, path)) is None
+    (back,) = assemble_model(quick, "local/little", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
@@ -80,12 +80,12 @@ def test_an_ingest_whose_thread_is_not_started_fails_and_succeeds_later(
 
     path = write_model(tmp_path / "little.gguf")
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert isinstance(ended(lambda: take_in(registry, path)), RuntimeError)
+    assert isinstance(ended(lambda: ingest_path(registry, path)), RuntimeError)
     monkeypatch.undo()
-    assert models(registry) == []
-    assert take_in(registry, path).created
+    assert model_names(registry) == []
+    assert ingest_path(registry, path).created
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def test_an_ingest_whose_file_cannot_be_hashed_fails_instead_of_recording_a_wrong_digest(
@@ -96,5 +96,5 @@ def test_an_ingest_whose_file_cannot_be_hashed_fails_instead_of_recording_a_wron
 
     monkeypatch.setattr(FilePass, "_hash", fail)
     path = write_model(tmp_path / "little.gguf")
-    assert isinstance(ended(lambda: take_in(registry, path)), MemoryError)
-    assert models(registry) == []
+    assert isinstance(ended(lambda: ingest_path(registry, path)), MemoryError)
+    assert model_names(registry) == []

@@ -19,16 +19,16 @@ from bench.generated import Architecture, write_model
 from organs.registry.local import LocalRegistry
 from tests.faults.failing import (
     assert_no_orphans,
+    blob_rows,
+    ingest_path,
     let_leases_expire,
     let_time_pass,
-    models,
-    read_all,
-    rows,
+    model_names,
     run_sweep,
-    take_in,
+    verify_all,
 )
 from tests.faults.failing import write_model as write_small_model
-from tests.small_models import assembled
+from tests.small_models import assemble_model
 
 ROOT = Path(__file__).resolve().parents[2]
 MIDDLE = Architecture(2, 512, 1024, 512, 1536, 32_000, 128)
@@ -50,7 +50,7 @@ class Home:
         folder.mkdir()
         home = cls(folder, write_small_model(folder / "small.gguf"))
         with LocalRegistry.open(folder) as registry:
-            take_in(registry, home.small)
+            ingest_path(registry, home.small)
         return home
 
     def start(self, path: Path) -> subprocess.Popen[str]:
@@ -79,20 +79,20 @@ class Home:
     def assert_sound(self, path: Path, scratch: Path) -> bool:
         """Every registered model comes back; whether that of `path` is among them."""
         with LocalRegistry.open(self.folder) as registry:
-            names = models(registry)
-            report = read_all(registry)
+            names = model_names(registry)
+            report = verify_all(registry)
             assert report.faults == []
             assert names[0] == "little"
-            assert assembled(registry, "local/little", scratch)[0].read_bytes() == self.small.read_bytes()
+            assert assemble_model(registry, "local/little", scratch)[0].read_bytes() == self.small.read_bytes()
             if len(names) > 1:
-                (back,) = assembled(registry, f"local/{path.stem}", scratch)
+                (back,) = assemble_model(registry, f"local/{path.stem}", scratch)
                 assert back.read_bytes() == path.read_bytes()
             return len(names) > 1
 
     def digests(self) -> frozenset[str]:
         """Of all blobs that have a row."""
         with LocalRegistry.open(self.folder) as registry:
-            return frozenset(row.digest for row in rows(registry))
+            return frozenset(row.digest for row in blob_rows(registry))
 
     def _files(self) -> list[tuple[str, int]]:
         found = []
@@ -191,7 +191,7 @@ def test_an_ingest_that_is_interrupted_cleans_up_and_goes_on_when_it_is_run_agai
         assert "run the same command again" in said
     with LocalRegistry.open(home.folder) as registry:
         assert_no_orphans(registry)
-        found = sum(row.size_bytes for row in rows(registry))
+        found = sum(row.size_bytes for row in blob_rows(registry))
     report = finished(home.start(middle))
     assert report["new_bytes"] <= middle.stat().st_size + home.small.stat().st_size - found
     assert home.digests() == undisturbed.digests
@@ -211,11 +211,11 @@ def test_an_interrupt_while_a_large_tensor_is_written_leaves_no_temporary(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            take_in(registry, middle, press_once)
+            ingest_path(registry, middle, press_once)
     finally:
         signal.signal(signal.SIGINT, before)
     assert_no_orphans(registry)
-    assert models(registry) == []
+    assert model_names(registry) == []
 
 
 @pytest.mark.slow
@@ -240,4 +240,4 @@ def test_a_kill_at_nine_tenths_costs_less_than_15_percent_of_the_bytes(tmp_path:
 
 def sum_of_stored(home: Home) -> int:
     with LocalRegistry.open(home.folder) as registry:
-        return sum(row.stored_bytes for row in rows(registry) if row.file is not None)
+        return sum(row.stored_bytes for row in blob_rows(registry) if row.file is not None)

@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import Catalog
 from organs.registry.local import LocalRegistry
-from tests.faults.failing import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep
-from tests.small_models import assembled, little_model
-from tests.submissions import asked_for, attended, found, whole
+from tests.faults.failing import assert_no_orphans, let_leases_expire, let_time_pass, run_sweep, verify_all
+from tests.small_models import assemble_model, small_model
+from tests.submissions import process_and_read, submission_row, submit_model, whole_file
 
 STEPS_MAX = 60
 
@@ -43,29 +43,29 @@ class KillingCatalog(Catalog):
 
 @pytest.mark.slow
 def test_a_submission_whose_job_is_killed_at_any_commit_is_published_by_the_next_run(tmp_path: Path) -> None:
-    data = little_model("Killed")
+    data = small_model("Killed")
     killed = 0
     for steps in range(1, STEPS_MAX):
         home = tmp_path / f"home{steps}"
         with LocalRegistry.open(home) as registry:
-            submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)])
+            submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", data)])
         if not _killed(home, submission_id, steps):
             break
         killed += 1
         with LocalRegistry.open(home) as registry:
-            after = attended(registry, submission_id)
+            after = process_and_read(registry, submission_id)
             assert (after.row.state, after.row.reason) == ("published", None), steps
             let_leases_expire(registry)
             for _ in range(2):
                 let_time_pass(registry)
                 run_sweep(registry)
-            assert assembled(registry, "ann/tiny", home / "out")[0].read_bytes() == data
+            assert assemble_model(registry, "ann/tiny", home / "out")[0].read_bytes() == data
             assert len(registry.models().items) == 1, steps
             assert_no_orphans(registry)
-            read_all(registry)
+            verify_all(registry)
     assert killed >= 10, "as many commits as an intake has, before and behind each"
     with LocalRegistry.open(home) as registry:
-        assert found(registry, submission_id).row.state == "published"
+        assert submission_row(registry, submission_id).row.state == "published"
 
 
 def _killed(home: Path, submission_id: int, steps: int) -> bool:
@@ -74,7 +74,7 @@ def _killed(home: Path, submission_id: int, steps: int) -> bool:
     if not pid:
         with LocalRegistry.open(home) as registry:
             killing = LocalRegistry(registry.settings, KillingCatalog(registry.catalog, steps), registry.blobs)
-            attended(killing, submission_id)
+            process_and_read(killing, submission_id)
             os._exit(0)
     status = os.waitpid(pid, 0)[1]
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0

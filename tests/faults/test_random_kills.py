@@ -10,7 +10,7 @@ from pathlib import Path
 
 from organs.registry.catalog.tables import Ingest
 from organs.registry.local import LocalRegistry
-from tests.faults.failing import Crash, SteppedFiles, models, read_all, take_in, with_files, write_model
+from tests.faults.failing import Crash, SteppedFiles, ingest_path, model_names, verify_all, with_files, write_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,11 +34,11 @@ def test_line_122_an_ingest_that_was_killed_does_not_hinder_the_next(registry: L
         with registry.catalog.writing() as session:  # what a killed ingest leaves: it runs, by its row
             session.add(_running())
     try:
-        take_in(dead, path)
+        ingest_path(dead, path)
     except Crash:
-        assert models(registry) == []
-    assert take_in(registry, path).created
-    assert read_all(registry).faults == []
+        assert model_names(registry) == []
+    assert ingest_path(registry, path).created
+    assert verify_all(registry).faults == []
 
 
 def _running() -> Ingest:

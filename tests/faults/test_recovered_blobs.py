@@ -36,7 +36,7 @@ from organs.registry.store.blobs import LOOK_AGAIN_SECONDS, SecondLooks
 from organs.registry.store.files import Files
 from organs.registry.upkeep import set_aside, take_back, verify
 from tests.faults.conftest import Organ
-from tests.faults.failing import EVERYTHING, flipped, read_all
+from tests.faults.failing import EVERYTHING, flip_bit, verify_all
 from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes
 
 Kind = Callable[[LocalRegistry], BlobRow]
@@ -54,7 +54,7 @@ def data(filled_home: Path) -> bytes:
 def flip(registry: LocalRegistry, row: BlobRow) -> bytes:
     """Flip one bit of the last stored byte; the stored bytes as they were."""
     stored = stored_bytes(registry, row)
-    damage(registry, row, flipped(stored, 8 * (len(stored) - 1)))
+    damage(registry, row, flip_bit(stored, 8 * (len(stored) - 1)))
     return stored
 
 
@@ -162,7 +162,7 @@ def test_line_133_a_backup_takes_a_blob_back_and_copies_it_anew(filled: LocalReg
     assert back_up(filled.catalog, filled.blobs, filled.settings, folder).faults == []
     assert current(filled, row).state == "present"
     with LocalRegistry.open(folder) as copy:
-        assert read_all(copy).faults == []
+        assert verify_all(copy).faults == []
 
 
 class UnsteadyFiles(Files):
@@ -177,7 +177,7 @@ class UnsteadyFiles(Files):
         if size <= HEAD_MAX_BYTES:
             return data
         self.chunks_read += 1
-        return flipped(data, 8 * (len(data) - 1)) if self.is_bad else data
+        return flip_bit(data, 8 * (len(data) - 1)) if self.is_bad else data
 
 
 class Clock:

@@ -22,18 +22,18 @@ from organs.registry.gguf import TensorSpec, dtype_by_name, encode_header
 from organs.registry.local import LocalRegistry
 from tests.faults.conftest import Organ
 from tests.faults.failing import (
-    Watched,
+    SteppedCatalog,
+    act_at_step,
     assert_no_orphans,
-    at_step,
+    blob_rows,
     files_below,
+    ingest_path,
     model_bytes,
-    models,
-    read_all,
-    rows,
-    take_in,
+    model_names,
+    verify_all,
     write_model,
 )
-from tests.small_models import assembled, row_counts
+from tests.small_models import assemble_model, row_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 MEBI, GIBI = 1 << 20, 1 << 30
@@ -106,16 +106,16 @@ def test_line_37_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kep
     path = write_model(tmp_path / "little.gguf")
     once = Once(lambda: change(path))
     with pytest.raises(BadSource, match=r"little\.gguf"):
-        take_in(registry, path, once)
+        ingest_path(registry, path, once)
     assert once.done
-    assert models(registry) == []
+    assert model_names(registry) == []
     assert_no_orphans(registry)
     with registry.catalog.reading() as session:
         (ingest,) = session.scalars(select(Ingest))
         assert (ingest.state, ingest.model_id) == ("failed", None)
     path.write_bytes(model_bytes())
-    assert take_in(registry, path).created
-    assert read_all(registry).faults == []
+    assert ingest_path(registry, path).created
+    assert verify_all(registry).faults == []
 
 
 def test_line_37_a_change_that_hides_its_time_is_refused_or_taken_whole(
@@ -130,18 +130,20 @@ def test_line_37_a_change_that_hides_its_time_is_refused_or_taken_whole(
             path.write_bytes(model_bytes(seed=100 + step))
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-        watched = LocalRegistry(registry.settings, Watched(registry.catalog, at_step(step, rewrite)), registry.blobs)
-        known = len(models(registry))
+        watched = LocalRegistry(
+            registry.settings, SteppedCatalog(registry.catalog, act_at_step(step, rewrite)), registry.blobs
+        )
+        known = len(model_names(registry))
         try:
-            report = take_in(watched, path)
+            report = ingest_path(watched, path)
         except (BadSource, BadGguf):
-            assert len(models(registry)) == known
+            assert len(model_names(registry)) == known
             outcomes.add("refused")
         else:
-            (back,) = assembled(registry, report.model, tmp_path / "back")
+            (back,) = assemble_model(registry, report.model, tmp_path / "back")
             assert digest_of(back.read_bytes()) == report.digest
             outcomes.add("taken")
-        assert read_all(registry).faults == []
+        assert verify_all(registry).faults == []
     assert "taken" in outcomes, "before the first and after the last byte is read, nothing is wrong"
 
 
@@ -194,20 +196,20 @@ def test_line_38_what_is_no_file_is_refused_before_it_is_opened(
 
     monkeypatch.setattr(os, "open", recorded)
     with pytest.raises(BadSource, match=r"bad\.gguf"):
-        take_in(registry, path)
+        ingest_path(registry, path)
     said = organ("ingest", path, write_model(tmp_path / "good.gguf"))
     assert said.status == 1
     assert "bad.gguf" in said.err
     assert "Traceback" not in said.err
     assert str(path) not in opened
     if make is not a_folder:  # a folder without GGUF files is a mistake of the whole command
-        assert models(registry) == ["good"]
+        assert model_names(registry) == ["good"]
 
 
 def test_line_38_a_device_is_refused_before_it_is_opened(registry: LocalRegistry, organ: Organ) -> None:
     for device in ("/dev/zero", "/dev/null", "/dev/tty"):
         with pytest.raises(BadSource, match="not a regular file"):
-            take_in(registry, Path(device))
+            ingest_path(registry, Path(device))
         assert organ("ingest", device).status == 1
     assert row_counts(registry)["ingests"] == 0
 
@@ -215,7 +217,7 @@ def test_line_38_a_device_is_refused_before_it_is_opened(registry: LocalRegistry
 def test_a_link_to_a_file_is_followed(registry: LocalRegistry, tmp_path: Path) -> None:
     write_model(tmp_path / "blob-of-a-cache")
     (tmp_path / "little.gguf").symlink_to("blob-of-a-cache")
-    assert take_in(registry, tmp_path / "little.gguf").created
+    assert ingest_path(registry, tmp_path / "little.gguf").created
 
 
 @pytest.mark.parametrize("size_bytes", [256 * MEBI, pytest.param(16 * GIBI, marks=pytest.mark.slow)])
@@ -259,7 +261,7 @@ def test_a_file_that_is_refused_leaves_no_row_and_no_file(
     path = tmp_path / f"{why}.gguf"
     path.write_bytes(spoil(model_bytes()))
     with pytest.raises(BadGguf):
-        take_in(registry, path)
+        ingest_path(registry, path)
     said = organ("ingest", path)
     assert said.status == 1
     assert path.name in said.err
@@ -278,5 +280,5 @@ def test_what_is_refused_does_not_stop_the_others(registry: LocalRegistry, tmp_p
     assert [answer["error"] is None for answer in answers] == [False, True, False, True]
     with registry.catalog.reading() as session:
         assert sorted(session.scalars(select(Model.name))) == ["b", "d"]
-    assert len(rows(registry)) > 5
+    assert len(blob_rows(registry)) > 5
     assert_no_orphans(registry)

@@ -38,13 +38,13 @@ from organs.registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadVa
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
+from tests.catalog.search.catalogs import ModelRow, PlacementRow, random_models, write_models
 from tests.catalog.test_facets import recounted, rolled_up
 from tests.faults.conftest import Organ as Command
-from tests.faults.failing import SMALL, read_all, rows, run_sweep, sample, take_in
+from tests.faults.failing import SMALL, blob_rows, ingest_path, random_bytes, run_sweep, verify_all
 from tests.gguf_files import array, file_bytes
 from tests.gguf_files import text as text_entry
-from tests.small_models import block_metadata, block_tensors, little_model, row_counts
+from tests.small_models import block_metadata, block_tensors, row_counts, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = [column for table in Base.metadata.tables.values() for column in table.columns]
@@ -94,7 +94,7 @@ def test_lines_60_and_61_no_text_in_any_table_has_a_nul_or_is_longer_than_its_co
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "hostile.gguf").write_bytes(hostile_model())
-    take_in(registry, tmp_path / "hostile.gguf")
+    ingest_path(registry, tmp_path / "hostile.gguf")
     seen = 0
     with registry.catalog.reading() as session:
         for column in TEXTS:
@@ -114,7 +114,7 @@ def _limit(column: Column[Any]) -> int | None:
 
 @pytest.mark.parametrize("asked", ["a\0b", "slot:a\0b", "model:acme/tiny\0", 'by:"\0"', "-license:\0", "\0", "sort:\0"])
 def test_line_60_a_nul_in_a_question_is_refused_or_parts_words(asked: str, registry: LocalRegistry) -> None:
-    place(registry, [ModelRow((Row(),), name="a-b")])
+    write_models(registry, [ModelRow((PlacementRow(),), name="a-b")])
     if asked == "a\0b":
         assert len(registry.search(asked)) == 1
         return
@@ -126,7 +126,7 @@ def test_line_60_a_nul_in_a_question_is_refused_or_parts_words(asked: str, regis
 def test_line_61_a_question_about_something_longer_than_can_be_there_finds_nothing(
     asked: str, registry: LocalRegistry
 ) -> None:
-    place(registry, [ModelRow((Row(),))])
+    write_models(registry, [ModelRow((PlacementRow(),))])
     assert registry.search(asked).items == ()
 
 
@@ -137,7 +137,7 @@ def test_line_61_a_question_about_something_longer_than_can_be_there_finds_nothi
 def test_line_64_a_number_beyond_63_bits_never_reaches_the_database(
     number: int, registry: LocalRegistry, organ: Command
 ) -> None:
-    place(registry, [ModelRow((Row(),))])
+    write_models(registry, [ModelRow((PlacementRow(),))])
     for field in ORGANS.fields.values():
         if field.is_numeric:
             for term in (f"{field.name}>={number}", f"{field.name}:0-{number}", f"{field.name}:{number}"):
@@ -157,10 +157,10 @@ def test_line_64_a_number_beyond_63_bits_never_reaches_the_database(
 
 def test_line_64_the_largest_numbers_that_fit_are_asked_and_found(registry: LocalRegistry) -> None:
     largest = 2**63 - 1
-    place(registry, [ModelRow((Row(size_bytes=largest, block=largest),))])
+    write_models(registry, [ModelRow((PlacementRow(size_bytes=largest, block=largest),))])
     assert len(registry.search("size>=9223372036854774784 block>9223372036854774783")) == 1
     query = str(parse_query("sort:size"))
-    place(registry, [ModelRow((Row(organ=2, size_bytes=largest),), name="b")])
+    write_models(registry, [ModelRow((PlacementRow(organ=2, size_bytes=largest),), name="b")])
     page = registry.search("sort:size", limit=1)
     assert page.next == cursor_text(query, Cursor(largest, 1))
     assert [found.model for found in registry.search("sort:size", after=page.next)] == ["acme/b@1"]
@@ -331,22 +331,22 @@ def test_lines_69_and_70_the_counts_are_right_after_eight_ingests_at_once(
     for number in range(8):
         paths.append(tmp_path / f"m{number}.gguf")
         # Every two share all of their organs, and all share facets, contributor and words.
-        paths[-1].write_bytes(little_model(f"M {number}", seed=number // 2))
+        paths[-1].write_bytes(small_model(f"M {number}", seed=number // 2))
     assert run_together(registry, tmp_path, INGEST, paths) == ["True"] * 8
     assert rolled_up(registry) == recounted(registry)
     assert sum(rolled_up(registry).values()) == 80
     assert registry.count("").total == 80
     assert row_counts(registry)["organs"] == 40
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def test_line_71_of_four_who_bring_the_same_file_one_registers_it(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "same.gguf"
-    path.write_bytes(little_model())
+    path.write_bytes(small_model())
     assert sorted(run_together(registry, tmp_path, INGEST, [path] * 4)) == ["False", "False", "False", "True"]
     counts = row_counts(registry)
     assert (counts["models"], counts["placements"], counts["organs"], counts["events"]) == (1, 10, 10, 1)
-    assert len(rows(registry)) == counts["blobs"] == 11
+    assert len(blob_rows(registry)) == counts["blobs"] == 11
     assert (counts["blob_leases"], counts["contributors"]) == (0, 1)
     assert rolled_up(registry) == recounted(registry)
     assert one(registry, select(func.count()).select_from(Event)) == 1
@@ -376,7 +376,7 @@ def test_line_71_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(
 ) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a test")
-        record_blobs(session, ingest_id, [registry.blobs.put(sample(SMALL, seed)) for seed in range(20)])
+        record_blobs(session, ingest_id, [registry.blobs.put(random_bytes(SMALL, seed)) for seed in range(20)])
         session.execute(text("UPDATE ingests SET state = 'failed'"))
         session.execute(text("UPDATE blobs SET touched_at = '2026-01-01 00:00:00.000000'"))
     run_sweep(registry)
@@ -384,16 +384,16 @@ def test_line_71_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(
     removed = [int(word) for word in said if word != "busy"]
     assert len(removed) >= 1
     assert sum(removed) == 20, said
-    assert rows(registry) == []
+    assert blob_rows(registry) == []
 
 
 def test_line_71_a_blob_is_leased_once_by_each_of_two_who_need_it(registry: LocalRegistry) -> None:
-    blob = registry.blobs.put(sample(SMALL))
+    blob = registry.blobs.put(random_bytes(SMALL))
     for _ in range(2):
         with registry.catalog.writing() as session:
             ingest_id = begin_ingest(session, "a test")
             assert record_blobs(session, ingest_id, [blob]) == []
-            lease_blobs(session, ingest_id, [row.id for row in rows(registry)] or [1])
+            lease_blobs(session, ingest_id, [row.id for row in blob_rows(registry)] or [1])
     with registry.catalog.reading() as session:
         assert session.execute(select(BlobLease.ingest_id, BlobLease.blob_id)).all() == [(1, 1), (2, 1)]
 
@@ -403,13 +403,13 @@ FACETS = ("type", "tower", "slot", "dtype", "architecture", "license")
 
 
 def test_line_72_everybody_locks_rows_in_the_order_of_their_keys(registry: LocalRegistry, tmp_path: Path) -> None:
-    for name, data in (("a", little_model(blocks=4)), ("b", little_model(blocks=5, seed=1))):
+    for name, data in (("a", small_model(blocks=4)), ("b", small_model(blocks=5, seed=1))):
         (tmp_path / f"{name}.gguf").write_bytes(data)
-    stored = [registry.blobs.put(sample(SMALL, seed)) for seed in range(12)]
+    stored = [registry.blobs.put(random_bytes(SMALL, seed)) for seed in range(12)]
     assert [blob.digest for blob in stored] != sorted(blob.digest for blob in stored)
     with heard_by(registry.catalog.writer) as heard:
         for name in ("a", "b"):
-            take_in(registry, tmp_path / f"{name}.gguf", name=parse_model_name(name))
+            ingest_path(registry, tmp_path / f"{name}.gguf", name=parse_model_name(name))
         with registry.catalog.writing() as session:
             record_blobs(session, begin_ingest(session, "a test"), stored)
     found = dict.fromkeys([*ORDERED, "facets"], 0)
@@ -450,7 +450,7 @@ def bad(asking: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_line_77_no_statement_has_a_part_that_somebody_typed(payload: str, registry: LocalRegistry) -> None:
-    place(registry, drawn(5, seed=1))
+    write_models(registry, random_models(5, seed=1))
     before = row_counts(registry)
     quoted = f'"{payload}"' if '"' not in payload else payload
     with heard_by(registry.catalog.reader) as heard:
@@ -477,7 +477,7 @@ def test_line_77_no_statement_has_a_part_that_somebody_typed(payload: str, regis
 
 
 def test_line_77_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: LocalRegistry) -> None:
-    place(registry, drawn(5, seed=1))
+    write_models(registry, random_models(5, seed=1))
     text_ = str(parse_query(""))
     for value in ("1 OR 1=1", "' --"):
         with pytest.raises(BadQuery, match="not a cursor"):

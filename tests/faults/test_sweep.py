@@ -43,27 +43,27 @@ from tests.faults.failing import (
     LARGE,
     SMALL,
     Crash,
+    SteppedCatalog,
     SteppedFiles,
-    Watched,
+    act_at_step,
+    add_unneeded_blobs,
     assert_no_orphans,
-    at_step,
+    blob_rows,
+    blob_states,
     crash,
     files_below,
-    leave,
+    ingest_path,
     let_leases_expire,
     let_time_pass,
     overwrite,
-    read_all,
-    rows,
+    random_bytes,
     run_sweep,
-    sample,
-    states,
-    take_in,
+    verify_all,
     with_files,
     without_syncing,
     write_model,
 )
-from tests.small_models import assembled
+from tests.small_models import assemble_model
 
 AT_ONCE = timedelta(0)
 
@@ -188,7 +188,7 @@ def prepared(registry: LocalRegistry, state: str, plain: bytes) -> None:
     if state == "absent":
         return
     blob = registry.blobs.put(plain)
-    leave(registry, blob)
+    add_unneeded_blobs(registry, blob)
     long_ago = datetime.now(UTC) - 3 * GRACE
     with registry.catalog.writing() as session:
         own = update(Blob).where(Blob.digest == blob.digest)
@@ -208,14 +208,14 @@ def test_line_55_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(
     orders = list(interleavings(SWEEPER, WRITER))
     assert len(orders) == 126
     for number, order in enumerate(orders):
-        race = Race(quick, sample(66_000, number))
+        race = Race(quick, random_bytes(66_000, number))
         prepared(quick, state, race.plain)
         for step in order:
             step(race)
         assert not race.is_lost, [step.__name__ for step in order]
     for _ in range(2):
         run_sweep(quick)
-    assert (len(rows(quick)), read_all(quick).faults) == (126, [])
+    assert (len(blob_rows(quick)), verify_all(quick).faults) == (126, [])
     let_time_pass(quick)
     run_sweep(quick)
     assert_no_orphans(quick)
@@ -229,7 +229,7 @@ def test_line_55_the_same_orders_find_the_loss_when_files_are_removed_before_row
             race.registry.blobs.folder.remove(race.registry.blobs.folder.path(file or ""))
 
     def loses(number: int, order: list[Step]) -> bool:
-        race = Race(quick, sample(66_000, number))
+        race = Race(quick, random_bytes(66_000, number))
         prepared(quick, "doomed", race.plain)
         for step in order:
             step(race)
@@ -241,16 +241,18 @@ def test_line_55_the_same_orders_find_the_loss_when_files_are_removed_before_row
 
 def leave_all_blobs(registry: LocalRegistry, path: Path) -> None:
     """Everything of the model in `path` but the model: an ingest that ends right before its last transaction."""
-    at_least = len(rows(registry))
+    at_least = len(blob_rows(registry))
 
     def interrupt_once() -> None:
         nonlocal at_least
-        if len(rows(registry)) > at_least:
+        if len(blob_rows(registry)) > at_least:
             at_least = 1_000_000
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        take_in(LocalRegistry(registry.settings, Watched(registry.catalog, interrupt_once), registry.blobs), path)
+        ingest_path(
+            LocalRegistry(registry.settings, SteppedCatalog(registry.catalog, interrupt_once), registry.blobs), path
+        )
 
 
 @pytest.mark.parametrize("state", ["unneeded", "doomed"])
@@ -271,9 +273,12 @@ def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
             for _ in range(2):
                 run_sweep(quick, AT_ONCE)
 
-        take_in(LocalRegistry(quick.settings, Watched(quick.catalog, at_step(number, sweep_twice)), quick.blobs), path)
-        assert read_all(quick).faults == []
-        (back,) = assembled(quick, f"local/little@{number}", tmp_path / "back")
+        ingest_path(
+            LocalRegistry(quick.settings, SteppedCatalog(quick.catalog, act_at_step(number, sweep_twice)), quick.blobs),
+            path,
+        )
+        assert verify_all(quick).faults == []
+        (back,) = assemble_model(quick, f"local/little@{number}", tmp_path / "back")
         assert back.read_bytes() == path.read_bytes()
     assert number > 8, "the steps before and after at least four transactions"
 
@@ -289,8 +294,8 @@ def test_line_55_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothi
                 for _ in range(2):
                     run_sweep(quick, AT_ONCE)
 
-        take_in(with_files(quick, SteppedFiles(sweep_then)), path)
-        assert read_all(quick).faults == []
+        ingest_path(with_files(quick, SteppedFiles(sweep_then)), path)
+        assert verify_all(quick).faults == []
     assert_no_orphans(quick)
 
 
@@ -299,11 +304,15 @@ def test_line_55_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothi
 
 def litter(registry: LocalRegistry, seed: int) -> None:
     """Two doomed blobs, two that will be doomed, an orphan and a temporary; all long untouched."""
-    leave(registry, registry.blobs.put(sample(LARGE, seed)), registry.blobs.put(sample(SMALL, seed)))
+    add_unneeded_blobs(
+        registry, registry.blobs.put(random_bytes(LARGE, seed)), registry.blobs.put(random_bytes(SMALL, seed))
+    )
     let_time_pass(registry)
     run_sweep(registry)
-    leave(registry, registry.blobs.put(sample(LARGE + 1, seed)), registry.blobs.put(sample(SMALL + 1, seed)))
-    registry.blobs.put(sample(LARGE + 2, seed))
+    add_unneeded_blobs(
+        registry, registry.blobs.put(random_bytes(LARGE + 1, seed)), registry.blobs.put(random_bytes(SMALL + 1, seed))
+    )
+    registry.blobs.put(random_bytes(LARGE + 2, seed))
     (registry.settings.blobs / "tmp" / f"{digest_of(b'half')}.0123456789abcdef").write_bytes(b"half")
     let_time_pass(registry)
 
@@ -312,22 +321,22 @@ def finish_sweeping(registry: LocalRegistry, keep: set[str]) -> None:
     """The next sweeps remove all that is left, and nothing else."""
     for _ in range(2):
         run_sweep(registry)
-    assert {row.digest for row in rows(registry)} == keep
+    assert {row.digest for row in blob_rows(registry)} == keep
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
 
 
 def test_line_56_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(
     quick: LocalRegistry, tmp_path: Path
 ) -> None:
-    take_in(quick, write_model(tmp_path / "little.gguf"))
-    keep = {row.digest for row in rows(quick)}
+    ingest_path(quick, write_model(tmp_path / "little.gguf"))
+    keep = {row.digest for row in blob_rows(quick)}
     died = number = 0
     while died == number:
         number += 1
         litter(quick, number)
         try:
-            sweep(Watched(quick.catalog, at_step(number, crash)), quick.blobs, dry_run=False)
+            sweep(SteppedCatalog(quick.catalog, act_at_step(number, crash)), quick.blobs, dry_run=False)
         except Crash:
             died += 1
         finish_sweeping(quick, keep)
@@ -338,8 +347,8 @@ def test_line_56_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(
 def test_line_56_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
     after: bool, quick: LocalRegistry, tmp_path: Path
 ) -> None:
-    take_in(quick, write_model(tmp_path / "little.gguf"))
-    keep = {row.digest for row in rows(quick)}
+    ingest_path(quick, write_model(tmp_path / "little.gguf"))
+    keep = {row.digest for row in blob_rows(quick)}
 
     class Dying(SteppedFiles):
         def unlink(self, path: Path) -> None:
@@ -353,7 +362,7 @@ def test_line_56_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
     while died == number:
         number += 1
         litter(quick, number)
-        step = at_step(number, crash)
+        step = act_at_step(number, crash)
         dying = Dying(lambda _number, name, step=step: step() if name == "unlink" else None)
         try:
             run_sweep(with_files(quick, dying))
@@ -364,7 +373,7 @@ def test_line_56_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
 
 
 def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: LocalRegistry, organ: Command) -> None:
-    leave(registry, registry.blobs.put(sample(LARGE)))
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
     let_time_pass(registry)
     said = []
 
@@ -373,7 +382,7 @@ def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: LocalRegis
             run_sweep(other)
         said.extend([organ("sweep", "-y"), organ("sweep")])
 
-    report = sweep(Watched(registry.catalog, at_step(3, sweep_too)), registry.blobs, dry_run=False)
+    report = sweep(SteppedCatalog(registry.catalog, act_at_step(3, sweep_too)), registry.blobs, dry_run=False)
     assert report.doomed == 1
     assert [(one.status, one.out) for one in said] == [(6, ""), (6, "")]
     assert all("another sweep of this store is running" in one.err for one in said)
@@ -384,7 +393,7 @@ def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: LocalRegis
 
 
 def test_line_58_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: LocalRegistry) -> None:
-    blob = registry.blobs.put(sample(LARGE))
+    blob = registry.blobs.put(random_bytes(LARGE))
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
         record_blobs(session, ingest_id, [blob])
@@ -394,7 +403,7 @@ def test_line_58_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: 
             session.execute(update(Ingest).values(lease_expires_at=datetime.now(UTC) + timedelta(seconds=1)))
             renew_lease(session, ingest_id)
         assert run_sweep(registry) == SweepReport(dry_run=False)
-    assert states(registry) == {blob.digest: "present"}
+    assert blob_states(registry) == {blob.digest: "present"}
     let_leases_expire(registry)
     assert run_sweep(registry).doomed == 1
     assert run_sweep(registry).removed == 1
@@ -407,35 +416,35 @@ def test_line_58_what_an_ingest_will_find_known_is_protected_while_it_runs(
     path = write_model(tmp_path / "little.gguf")
     leave_all_blobs(registry, path)
     let_time_pass(registry)
-    assert run_sweep(registry).doomed == len(rows(registry))
+    assert run_sweep(registry).doomed == len(blob_rows(registry))
     swept: list[SweepReport] = []
 
     def step() -> None:
-        leased = [row for row in rows(registry) if row.state == "present"]
+        leased = [row for row in blob_rows(registry) if row.state == "present"]
         if leased and not swept:
             let_time_pass(registry)
             swept.extend(run_sweep(registry) for _ in range(2))
-            assert {row.digest for row in leased} == set(states(registry))
+            assert {row.digest for row in leased} == set(blob_states(registry))
 
-    report = take_in(LocalRegistry(registry.settings, Watched(registry.catalog, step), registry.blobs), path)
+    report = ingest_path(LocalRegistry(registry.settings, SteppedCatalog(registry.catalog, step), registry.blobs), path)
     assert len(swept) == 2
     assert report.created
-    assert read_all(registry).faults == []
-    (back,) = assembled(registry, "local/little", tmp_path / "back")
+    assert verify_all(registry).faults == []
+    (back,) = assemble_model(registry, "local/little", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
 def test_line_58_files_without_a_row_are_protected_while_their_ingest_lives(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
-    blob = registry.blobs.put(sample(LARGE))
+    blob = registry.blobs.put(random_bytes(LARGE))
     pending = registry.blobs.folder.begin(digest_of(b"x"), 5)
     let_time_pass(registry)  # it began three days ago, and has written since
     assert run_sweep(registry).stray_files == 0
     assert run_sweep(registry, AT_ONCE).stray_files == 0
     with registry.catalog.writing() as session:
         record_blobs(session, ingest_id, [blob])
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
     let_leases_expire(registry)
     assert run_sweep(registry).stray_files == 1
     pending.discard()
@@ -448,13 +457,13 @@ def test_line_58_an_ingest_that_slept_beyond_its_lease_and_lost_its_blobs_fails_
     swept: list[SweepReport] = []
 
     def sleep() -> None:
-        if rows(registry) and not swept:
+        if blob_rows(registry) and not swept:
             let_leases_expire(registry)
             let_time_pass(registry)
             swept.extend(run_sweep(registry) for _ in range(2))
 
     with pytest.raises(MissingBlob, match="run it again"):
-        take_in(LocalRegistry(registry.settings, Watched(registry.catalog, sleep), registry.blobs), path)
-    assert (rows(registry), files_below(registry)) == ([], [])
-    assert take_in(registry, path).created
-    assert read_all(registry).faults == []
+        ingest_path(LocalRegistry(registry.settings, SteppedCatalog(registry.catalog, sleep), registry.blobs), path)
+    assert (blob_rows(registry), files_below(registry)) == ([], [])
+    assert ingest_path(registry, path).created
+    assert verify_all(registry).faults == []

@@ -11,7 +11,7 @@ import pytest
 from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.faults.worst_shapes import Scale, build, counting, is_over, steps_of_pages, steps_of_services
-from tests.registry_templates import Homes
+from tests.registry_templates import RegistryTemplates
 
 LITTLE = Scale(tensors=100, repeats=1000, models=20)
 STEPS_MAX = 1_000_000
@@ -37,8 +37,8 @@ def _steps(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[], int]]]:
 
 
 @pytest.fixture
-def shapes(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
-    homes.into(registry, little_shapes)
+def shapes(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    templates.fill(registry, little_shapes)
     return registry
 
 

@@ -72,9 +72,9 @@ from organs.registry.upkeep import sweep, verify
 from organs.web.api import plans
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.related_models import kin_file, kin_tensors
+from tests.related_models import model_file, related_tensors
 from tests.small_models import Tensors, ingest_file
-from tests.submissions import asked_for, attended, whole
+from tests.submissions import process_and_read, submit_model, whole_file
 
 TICK_STEPS = 100
 """Steps of the virtual machine between two counts. Of each statement, the steps behind the last count are not seen."""
@@ -186,16 +186,16 @@ def _build(registry: LocalRegistry, folder: Path, scale: Scale) -> None:
         ("many", [(_spec(number), _matrix(number + 1)) for number in range(scale.tensors)]),
         ("repeats", [(_spec(number), organ) for number in range(scale.repeats)]),
     ):
-        record = _ingested(registry, folder, ModelName(owner, "model"), kin_file(owner.capitalize(), tensors))
+        record = _ingested(registry, folder, ModelName(owner, "model"), model_file(owner.capitalize(), tensors))
         _register_copy(registry, record, ModelName(owner, "twin"))
-    small: Tensors = [*kin_tensors(blocks=1), (_spec(1), organ)]
-    record = _ingested(registry, folder, ModelName("common", "m0"), kin_file("Common", small))
+    small: Tensors = [*related_tensors(blocks=1), (_spec(1), organ)]
+    record = _ingested(registry, folder, ModelName("common", "m0"), model_file("Common", small))
     for number in range(1, scale.models):
         parents = (ParentRecord(f"nobody/Common base {number % 7}", "finetune"),) if number % 2 else ()
         _register_copy(registry, replace(record, parents=parents), ModelName("common", f"m{number}"))
     _relate(registry)
-    (folder / "base.gguf").write_bytes(kin_file("Base", kin_tensors(seed=7)))
-    (folder / "donor.gguf").write_bytes(kin_file("Donor", kin_tensors(seed=7, alike=0.99)))
+    (folder / "base.gguf").write_bytes(model_file("Base", related_tensors(seed=7)))
+    (folder / "donor.gguf").write_bytes(model_file("Donor", related_tensors(seed=7, correlation=0.99)))
     for name in ("base", "donor"):
         ingest_file(registry, folder / f"{name}.gguf", f"plain/{name}")
 
@@ -393,11 +393,11 @@ JOBS = ("measure", "report", "extract")
 def steps_of_services(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[], int]]]:
     """What intake, jobs and administration do: the name of each step, and a call that returns 0."""
     for name, tensors in (
-        ("different", kin_tensors(seed=3)),
-        ("with the repeated organ", [*kin_tensors(seed=4), (_spec(1), _matrix(0))]),
-        ("alike the many", [*kin_tensors(blocks=1, alike=0.99), (_spec(1), _matrix(0))]),
+        ("different", related_tensors(seed=3)),
+        ("with the repeated organ", [*related_tensors(seed=4), (_spec(1), _matrix(0))]),
+        ("alike the many", [*related_tensors(blocks=1, correlation=0.99), (_spec(1), _matrix(0))]),
     ):
-        yield f"submit a small model, {name}", partial(_submit, registry, name, kin_file("Small", tensors))
+        yield f"submit a small model, {name}", partial(_submit, registry, name, model_file("Small", tensors))
     for name in MODELS:
         for what, query in READS.items():
             yield f"{name}: {what}", partial(_read, registry, name, query)
@@ -416,7 +416,7 @@ def steps_of_services(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[
 
 def _submit(registry: LocalRegistry, name: str, data: bytes) -> int:
     owner = "".join(name.split())
-    after = attended(registry, asked_for(registry, f"{owner}/small", [whole(registry, owner, data)]))
+    after = process_and_read(registry, submit_model(registry, f"{owner}/small", [whole_file(registry, owner, data)]))
     assert after.row.state == "published", after.row.reason
     return 0
 

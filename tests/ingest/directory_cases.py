@@ -12,29 +12,29 @@ from organs.ingest.directory.extract import ExtractReport, extract, file_content
 from organs.ingest.directory.layout import encode_head
 from organs.ingest.sources import directory_source, find_sources, open_files
 from organs.registry.gguf import TensorSpec
-from tests.small_models import little_model
+from tests.small_models import small_model
 
 UP = "organs/blk_0_ffn_up.bin"
 UP_NAME = "blk.0.ffn_up.weight"
 
 
-def extracted(path: Path, target: Path, **options: Any) -> ExtractReport:
+def extract_directory(path: Path, target: Path, **options: Any) -> ExtractReport:
     """Take the model that `path` names apart into `target`."""
     with ExitStack() as opened:
         (source,) = find_sources([str(path)])
         return extract(file_contents(open_files(opened, source)), target, **options)
 
 
-def little_directory(folder: Path) -> Path:
+def small_directory(folder: Path) -> Path:
     """The organ directory of a little model."""
     file = folder / "little.gguf"
-    file.write_bytes(little_model())
-    extracted(file, folder / "little")
+    file.write_bytes(small_model())
+    extract_directory(file, folder / "little")
     file.unlink()
     return folder / "little"
 
 
-def opened_bytes(path: Path) -> list[bytes]:
+def gguf_bytes_of(path: Path) -> list[bytes]:
     """The GGUF files that an organ directory gives, read at once."""
     with ExitStack() as opened:
         files = open_files(opened, directory_source(path))

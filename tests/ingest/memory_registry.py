@@ -14,7 +14,7 @@ from typing import Any
 
 from organs.registry.client.connection import Connection
 from organs.registry.digest import digest_of
-from tests.client.scripted_server import Answer, Asked, Scripted, as_json, as_problem, scripted
+from tests.client.scripted_server import Answer, ReceivedRequest, ScriptedServer, as_json, as_problem, scripted_server
 
 Values = dict[str, Any]
 MOMENT = "2026-01-31T12:00:00Z"
@@ -58,7 +58,7 @@ class Session:
 class FakeRegistry:
     """What it has, what it was asked, and what goes wrong."""
 
-    server: Scripted | None = None
+    server: ScriptedServer | None = None
     blobs: dict[str, bytes] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     submissions: dict[int, Values] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class FakeRegistry:
     manifests: list[Values] = field(default_factory=list)
     outcome: Values = field(default_factory=lambda: {"state": "published"})
     """What becomes of the next submission."""
-    fails: Callable[[Asked], Answer | None] = lambda _asked: None
+    fails: Callable[[ReceivedRequest], Answer | None] = lambda _asked: None
     """Asked before everything else: an answer is given at once, and nothing is done."""
     quota: Values = field(default_factory=lambda: quota(1 << 40))
     """As its account tells it."""
@@ -74,7 +74,7 @@ class FakeRegistry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def __call__(self, asked: Asked) -> Answer:
+    def __call__(self, asked: ReceivedRequest) -> Answer:
         with self.lock:
             failure = self.fails(asked)
             if failure is not None:
@@ -86,7 +86,7 @@ class FakeRegistry:
         assert self.server is not None
         return Connection(self.server.url, sleep=lambda _seconds: None)
 
-    def asked(self, method: str, beginning: str) -> list[Asked]:
+    def asked(self, method: str, beginning: str) -> list[ReceivedRequest]:
         """The requests so far of `method` whose paths begin so."""
         assert self.server is not None
         path = f"/api/v1{beginning}"
@@ -102,7 +102,7 @@ class FakeRegistry:
         assert digest_of(data) == told["sha256"]
         return bytes(data)
 
-    def _answer(self, asked: Asked, path: str) -> Answer:
+    def _answer(self, asked: ReceivedRequest, path: str) -> Answer:
         if path == "/account":
             account = {"contributor": "me", "namespace": "me", "scopes": ["upload"], "token": None}
             return as_json(account | {"quota": self.quota})
@@ -130,7 +130,7 @@ class FakeRegistry:
         self.sessions[public_id] = Session(asked)
         return as_json(self.sessions[public_id].values(public_id), 202)
 
-    def _session(self, asked: Asked, public_id: str) -> Answer:
+    def _session(self, asked: ReceivedRequest, public_id: str) -> Answer:
         session = self.sessions.get(public_id)
         if session is None:
             return _nothing()
@@ -142,7 +142,7 @@ class FakeRegistry:
             del self.sessions[public_id]
         return as_json(session.values(public_id))
 
-    def _chunk(self, asked: Asked, session: Session, public_id: str) -> Answer:
+    def _chunk(self, asked: ReceivedRequest, session: Session, public_id: str) -> Answer:
         match = _RANGE.fullmatch(asked.headers["Content-Range"])
         assert match is not None
         begin, last, size_bytes = map(int, match.groups())
@@ -168,7 +168,7 @@ class FakeRegistry:
         session.complete = True
         return as_json(session.values(public_id), 201)
 
-    def _model(self, asked: Asked, name: str) -> Answer:
+    def _model(self, asked: ReceivedRequest, name: str) -> Answer:
         if asked.method == "GET":
             return as_json(self.models[name]) if name in self.models else _nothing()
         self.manifests.append(asked.values)
@@ -208,6 +208,6 @@ def _nothing() -> Answer:
 def fake_registry() -> Iterator[FakeRegistry]:
     """One that runs as long as the block."""
     fake = FakeRegistry()
-    with scripted(fake) as server:
+    with scripted_server(fake) as server:
         fake.server = server
         yield fake

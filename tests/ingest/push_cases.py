@@ -16,9 +16,9 @@ from organs.ingest.contributions.push import (
 from organs.ingest.sources import find_sources
 from tests.gguf_files import file_bytes
 from tests.ingest.memory_registry import FakeRegistry
-from tests.small_models import block_metadata, block_tensors, token_array, weights
+from tests.small_models import block_metadata, block_tensors, token_array, weight_tensor
 
-LARGE = weights("blk.0.ffn_gate.weight", (512, 256), dtype="F16")
+LARGE = weight_tensor("blk.0.ffn_gate.weight", (512, 256), dtype="F16")
 """256 KiB: not for a pack."""
 TOKENS = token_array([f"token {number}".encode() for number in range(800)])
 CHUNK_BYTES = 100_000
@@ -30,7 +30,7 @@ def large_model(seed: int = 0) -> bytes:
 
 
 @dataclass
-class Shown:
+class RecordedProgress:
     """What was told of a push."""
 
     stages: list[tuple[str, int | None]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Shown:
         self.said.append(text)
 
 
-def write(folder: Path, data: bytes, name: str = "Mine.gguf") -> Path:
+def write_model_file(folder: Path, data: bytes, name: str = "Mine.gguf") -> Path:
     path = folder / name
     path.write_bytes(data)
     # Long ago, so that its digests are remembered, and differently for every content.
@@ -57,7 +57,7 @@ def write(folder: Path, data: bytes, name: str = "Mine.gguf") -> Path:
     return path
 
 
-def pushed(fake: FakeRegistry, path: Path, shown: Shown | None = None, **options: object) -> PushReport:
+def run_push(fake: FakeRegistry, path: Path, shown: RecordedProgress | None = None, **options: object) -> PushReport:
     (source,) = find_sources([str(path)], "push")
     chosen = replace(PushOptions(chunk_bytes=CHUNK_BYTES), **options)  # type: ignore[arg-type]
-    return push(fake.connection, source, chosen, Memory(path.parent / "cache"), shown or Shown())
+    return push(fake.connection, source, chosen, Memory(path.parent / "cache"), shown or RecordedProgress())

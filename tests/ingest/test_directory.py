@@ -33,9 +33,9 @@ from organs.registry.gguf.types import DTYPES
 from organs.registry.store.files import Files
 from tests.faults.failing import failing_once
 from tests.gguf_files import file_bytes, tensor, text
-from tests.ingest.directory_cases import UP, UP_NAME, extracted, little_directory, manifest_of, opened_bytes
+from tests.ingest.directory_cases import UP, UP_NAME, extract_directory, gguf_bytes_of, manifest_of, small_directory
 from tests.random_files import PATIENT, tensors
-from tests.small_models import little_model
+from tests.small_models import small_model
 
 F32 = dtype_by_name("F32")
 NAMES = st.lists(st.text("abAB._-/\\:.conCON0 *weight", min_size=1, max_size=63), unique=True, max_size=30)
@@ -43,7 +43,7 @@ NAMES = st.lists(st.text("abAB._-/\\:.conCON0 *weight", min_size=1, max_size=63)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return little_directory(tmp_path)
+    return small_directory(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_folder_holds_what_the_format_says(folder: Path) -> None:
         *("skeleton", "organs", "embed", "norm", "adapter")
     }
     assert (manifest["format"], manifest["version"], manifest["architecture"]) == ("organ-directory", 1, "llama")
-    whole = little_model()
+    whole = small_model()
     assert manifest["files"][0]["sha256"] == digest_of(whole)
     for entry in manifest["tensors"]:
         data = (folder / entry["file"]).read_bytes()
@@ -220,7 +220,7 @@ def test_the_manifest_has_a_line_a_tensor_and_a_line_a_metadata_entry(folder: Pa
 def test_few_files_are_open_however_many_there_are(tmp_path: Path) -> None:
     many = file_bytes([], [tensor(f"blk.{number}.ffn_up.weight") for number in range(3 * OPEN_FILES_MAX)])
     (tmp_path / "many.gguf").write_bytes(many)
-    extracted(tmp_path / "many.gguf", tmp_path / "many")
+    extract_directory(tmp_path / "many.gguf", tmp_path / "many")
     before = len(os.listdir("/proc/self/fd"))
     with ExitStack() as opened:
         (file,) = open_files(opened, directory_source(tmp_path / "many"))
@@ -230,7 +230,7 @@ def test_few_files_are_open_however_many_there_are(tmp_path: Path) -> None:
 
 
 def test_a_virtual_file_is_read_at_any_place(folder: Path) -> None:
-    whole = little_model()
+    whole = small_model()
     with Folder(folder) as opened:
         (file,) = open_directory(opened)
         assert (file.size_bytes, file.path) == (len(whole), folder / "little.gguf")
@@ -275,7 +275,7 @@ def test_line_37_a_file_of_the_folder_that_changes_meanwhile_is_noticed(name: st
 
 def test_an_empty_folder_is_filled_and_anything_else_in_the_way_is_left_alone(tmp_path: Path) -> None:
     source = tmp_path / "a.gguf"
-    source.write_bytes(little_model())
+    source.write_bytes(small_model())
     empty, mine, link, file = (tmp_path / name for name in ("empty", "mine", "link", "file"))
     empty.mkdir()
     mine.mkdir()
@@ -290,8 +290,8 @@ def test_an_empty_folder_is_filled_and_anything_else_in_the_way_is_left_alone(tm
     ):
         for force in (False, True):
             with pytest.raises(BadSource, match=said):
-                extracted(source, target, force=force)
-    extracted(source, empty)
+                extract_directory(source, target, force=force)
+    extract_directory(source, empty)
     assert is_organ_directory(empty)
     assert [path.name for path in mine.iterdir()] == ["letter.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "empty", "file", "link", "mine"]
@@ -299,18 +299,18 @@ def test_an_empty_folder_is_filled_and_anything_else_in_the_way_is_left_alone(tm
 
 def test_an_organ_directory_is_replaced_by_force_alone(folder: Path) -> None:
     other = folder.parent / "other.gguf"
-    other.write_bytes(little_model(seed=1))
+    other.write_bytes(small_model(seed=1))
     with pytest.raises(BadSource, match="--force replaces it"):
-        extracted(other, folder)
-    assert opened_bytes(folder) == [little_model()]
-    extracted(other, folder, force=True)
-    assert opened_bytes(folder) == [little_model(seed=1)]
+        extract_directory(other, folder)
+    assert gguf_bytes_of(folder) == [small_model()]
+    extract_directory(other, folder, force=True)
+    assert gguf_bytes_of(folder) == [small_model(seed=1)]
     assert sorted(path.name for path in folder.parent.iterdir()) == ["little", "other.gguf"]
 
 
 def calls_of_an_extraction(source: Path, target: Path) -> int:
     files = failing_once(0, errno.EIO)
-    extracted(source, target, files=files)
+    extract_directory(source, target, files=files)
     return files.calls
 
 
@@ -324,12 +324,12 @@ def test_line_120_and_121_a_disk_that_fails_at_any_call_leaves_nothing_or_all(nu
     for at in range(1, calls + 1):
         target = tmp_path / "out"
         with pytest.raises(StoreError):
-            extracted(source, target, files=failing_once(at, number))
+            extract_directory(source, target, files=failing_once(at, number))
         left = {path.name for path in tmp_path.iterdir()} - {"a.gguf", "whole", "out"}
         assert left == set()
         if target.exists():  # placed, and only the last sync of its folder failed
-            assert opened_bytes(target) == [source.read_bytes()]
-            extracted(source, target, force=True)
+            assert gguf_bytes_of(target) == [source.read_bytes()]
+            extract_directory(source, target, force=True)
             for path in sorted(target.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
             target.rmdir()
@@ -345,9 +345,9 @@ class Full(Files):
 
 def test_a_disk_without_room_is_noticed_before_anything_is_written(folder: Path) -> None:
     source = folder.parent / "a.gguf"
-    source.write_bytes(little_model())
+    source.write_bytes(small_model())
     with pytest.raises(DiskFull, match="10000 are free"):
-        extracted(source, folder.parent / "out", files=Full())
+        extract_directory(source, folder.parent / "out", files=Full())
     with Folder(folder) as opened, pytest.raises(DiskFull, match="10000 are free"):
         place_virtual(virtual(opened), folder.parent / "out.gguf", files=Full())
     assert sorted(path.name for path in folder.parent.iterdir()) == ["a.gguf", "little"]
@@ -359,13 +359,13 @@ def test_line_121_a_gguf_is_placed_whole_or_not_at_all(at: int, folder: Path) ->
     target.write_bytes(b"old")
     with Folder(folder) as opened, pytest.raises(OrganError):
         place_virtual(virtual(opened), target, files=failing_once(at, errno.EIO))
-    assert target.read_bytes() in (b"old", little_model())
+    assert target.read_bytes() in (b"old", small_model())
     assert sorted(path.name for path in folder.parent.iterdir()) == ["little", "out.gguf"]
 
 
 def test_line_37_a_source_that_changes_while_it_is_taken_apart_leaves_nothing(tmp_path: Path) -> None:
     source = tmp_path / "a.gguf"
-    source.write_bytes(little_model())
+    source.write_bytes(small_model())
     meddled: list[int] = []
 
     def meddle(size: int) -> None:
@@ -374,18 +374,20 @@ def test_line_37_a_source_that_changes_while_it_is_taken_apart_leaves_nothing(tm
         meddled.append(size)
 
     with pytest.raises(BadSource, match="changed while it was read"):
-        extracted(source, tmp_path / "out", progress=meddle)
+        extract_directory(source, tmp_path / "out", progress=meddle)
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
     assert sum(meddled) == source.stat().st_size
 
 
 def test_what_was_put_in_the_way_meanwhile_is_left_alone(tmp_path: Path) -> None:
     source, target = tmp_path / "a.gguf", tmp_path / "out"
-    source.write_bytes(little_model())
+    source.write_bytes(small_model())
     target.mkdir()
     for force in (False, True):
         with pytest.raises(BadSource, match="other content"):
-            extracted(source, target, force=force, progress=lambda _: (target / "letter.txt").write_text("dear"))
+            extract_directory(
+                source, target, force=force, progress=lambda _: (target / "letter.txt").write_text("dear")
+            )
         assert [path.name for path in target.iterdir()] == ["letter.txt"]
         (target / "letter.txt").unlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "out"]
@@ -393,13 +395,13 @@ def test_what_was_put_in_the_way_meanwhile_is_left_alone(tmp_path: Path) -> None
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     source = tmp_path / "a.gguf"
-    source.write_bytes(little_model())
+    source.write_bytes(small_model())
 
     def interrupt(_size: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        extracted(source, tmp_path / "out", progress=interrupt)
+        extract_directory(source, tmp_path / "out", progress=interrupt)
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
 
 
@@ -417,9 +419,9 @@ def test_a_folder_is_an_organ_directory_by_its_manifest(tmp_path: Path) -> None:
 def test_a_tree_is_searched_for_files_and_organ_directories(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
-    little_directory(deep)
-    little_directory(tmp_path / "a")
-    (tmp_path / "a" / "plain.gguf").write_bytes(little_model())
+    small_directory(deep)
+    small_directory(tmp_path / "a")
+    (tmp_path / "a" / "plain.gguf").write_bytes(small_model())
     (tmp_path / "a" / "manifest.json").write_text("{}")
     sources = find_sources([str(tmp_path)])
     assert [str(source.paths[0].relative_to(tmp_path)) for source in sources] == [
@@ -435,8 +437,8 @@ def test_every_type_of_tensor_has_a_file(tmp_path: Path) -> None:
     found = [tensor(f"t.{dtype.id}", (dtype.block_elements, 2), dtype) for dtype in DTYPES.values()]
     whole = file_bytes([], found)
     (tmp_path / "all.gguf").write_bytes(whole)
-    extracted(tmp_path / "all.gguf", tmp_path / "all")
-    assert opened_bytes(tmp_path / "all") == [whole]
+    extract_directory(tmp_path / "all.gguf", tmp_path / "all")
+    assert gguf_bytes_of(tmp_path / "all") == [whole]
     assert {path.name for path in (tmp_path / "all" / "other").iterdir()} == {f"t_{number}.bin" for number in DTYPES}
     unread = [entry for entry in manifest_of(tmp_path / "all")["tensors"] if entry["measures"]["theta"] is None]
     assert json.dumps(unread)

@@ -22,14 +22,14 @@ from organs.ingest.sources import directory_source, open_files
 from organs.registry.errors import BadDirectory, BadInput
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.ingest.directory_cases import (
     UP,
     UP_NAME,
     change_manifest,
-    little_directory,
+    gguf_bytes_of,
     manifest_of,
-    opened_bytes,
+    small_directory,
     write_manifest,
     write_organ,
 )
@@ -44,7 +44,7 @@ OUTSIDE = b"a secret outside the folder"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "outside.bin").write_bytes(OUTSIDE)
-    return little_directory(tmp_path)
+    return small_directory(tmp_path)
 
 
 def in_tensor(key: str, value: Any) -> Meddle:
@@ -285,7 +285,7 @@ def test_lines_33_and_38_a_hostile_or_damaged_folder_is_refused_and_leaves_nothi
     assert len(str(caught.value)) < 4_000
     assert OUTSIDE.decode() not in str(caught.value)
     assert set(row_counts(registry).values()) == {0}
-    organ = Organ(registry.settings.home)
+    organ = OrganCommand(registry.settings.home)
     for command in (
         ["ingest", folder],
         ["ingest", "--dry-run", folder],
@@ -305,7 +305,7 @@ def test_everything_that_is_wrong_is_said_at_once(folder: Path) -> None:
     an_extra_organ(folder)
     short_header(folder)
     with pytest.raises(BadDirectory) as caught:
-        opened_bytes(folder)
+        gguf_bytes_of(folder)
     assert len(caught.value.reasons) == 4
     for word in ("blk_0_ffn_up.bin", "output_norm.bin", "blk_7_ffn_up.bin", "header.bin"):
         assert any(word in reason for reason in caught.value.reasons)
@@ -315,21 +315,21 @@ def test_what_is_wrong_a_thousand_times_is_said_twenty_times_and_counted(folder:
     entries = [{"name": f"t{number}", "file": f"other/t{number}.bin"} for number in range(1_000)]
     write_manifest(folder, {"tensors": entries})
     with pytest.raises(BadDirectory) as caught:
-        opened_bytes(folder)
+        gguf_bytes_of(folder)
     assert len(caught.value.reasons) == REASONS_MAX + 1
     assert caught.value.reasons[-1] == f"and {1_000 + 10 - REASONS_MAX} more"
 
 
 def test_a_link_to_the_folder_itself_is_followed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
-    assert opened_bytes(tmp_path / "link") == opened_bytes(folder)
+    assert gguf_bytes_of(tmp_path / "link") == gguf_bytes_of(folder)
 
 
 def test_files_that_are_no_organs_do_not_disturb(folder: Path) -> None:
     (folder / "README.md").write_text("notes")
     (folder / "organs" / "train.py").write_text("print()")
     (folder / ".DS_Store").write_bytes(b"\0")
-    assert len(opened_bytes(folder)) == 1
+    assert len(gguf_bytes_of(folder)) == 1
 
 
 JSON = st.recursive(

@@ -9,12 +9,12 @@ import pytest
 
 from organs.ingest.directory import opening
 from organs.registry.errors import BadDirectory, BadSource
-from tests.ingest.directory_cases import change_manifest, extracted, little_directory, opened_bytes
-from tests.small_models import little_model
+from tests.ingest.directory_cases import change_manifest, extract_directory, gguf_bytes_of, small_directory
+from tests.small_models import small_model
 
 
 def test_headers_are_bounded_over_all_files_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = little_directory(tmp_path)
+    folder = small_directory(tmp_path)
 
     def name_it_thrice(manifest: dict[str, Any]) -> None:
         (file,) = manifest["files"]
@@ -22,19 +22,19 @@ def test_headers_are_bounded_over_all_files_together(tmp_path: Path, monkeypatch
 
     one = (folder / "header.bin").stat().st_size
     monkeypatch.setattr(opening, "HEADERS_MAX_BYTES", 2 * one)
-    assert opened_bytes(folder) == [little_model()]
+    assert gguf_bytes_of(folder) == [small_model()]
     change_manifest(folder, name_it_thrice)
     with pytest.raises(BadDirectory, match="the headers of all files take more than"):
-        opened_bytes(folder)
+        gguf_bytes_of(folder)
 
 
 def test_a_folder_whose_manifest_is_not_ours_is_never_replaced(tmp_path: Path) -> None:
     source, project = tmp_path / "a.gguf", tmp_path / "project"
-    source.write_bytes(little_model())
+    source.write_bytes(small_model())
     (project / "other").mkdir(parents=True)
     (project / "other" / "thesis.txt").write_text("years")
     (project / "manifest.json").write_text('{"name": "a web application"}')
     for force in (False, True):
         with pytest.raises(BadSource, match="other content"):
-            extracted(source, project, force=force)
+            extract_directory(source, project, force=force)
     assert (project / "other" / "thesis.txt").read_text() == "years"

@@ -26,7 +26,7 @@ from tests.gguf_files import (
     vocabulary,
 )
 from tests.random_files import PATIENT, files
-from tests.small_models import little_model
+from tests.small_models import small_model
 
 ARCHITECTURE = text("general.architecture", "llama")
 
@@ -65,11 +65,11 @@ def test_large_arrays_are_pieces_of_their_own_and_small_ones_stay_in_the_header(
 
 
 def test_a_header_without_large_arrays_is_one_literal(tmp_path: Path) -> None:
-    file = taken_apart(tmp_path, little_model())
+    file = taken_apart(tmp_path, small_model())
     assert not any((file.arrays, file.paddings, file.flags, file.unassemblable))
     (span,) = file.literals()
     assert (span.offset, span.end) == (0, file.header.end)
-    assert put_together(file) == little_model()
+    assert put_together(file) == small_model()
 
 
 @PATIENT

@@ -15,7 +15,7 @@ from organs.ingest.sources import ModelSource
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.small_models import little_model, row_counts
+from tests.small_models import row_counts, small_model
 
 DATA = bytes(range(256)) * 40
 
@@ -145,7 +145,7 @@ def test_line_37_a_file_that_changes_while_it_is_ingested_registers_nothing(
     change: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.gguf"
-    path.write_bytes(little_model(blocks=8))
+    path.write_bytes(small_model(blocks=8))
     changed: list[bool] = []
 
     def meddle(_size: int) -> None:

@@ -59,19 +59,19 @@ from organs.registry.gguf.types import SIZE_MAX
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure, required_reads
 from organs.registry.sandbox.process import Limits
-from tests.faults.failing import rows
+from tests.faults.failing import blob_rows
 from tests.gguf_files import array, file_bytes, raw_file, text, unsigned
-from tests.small_models import block_metadata, block_tensors, little_model, token_array, weights
+from tests.small_models import block_metadata, block_tensors, small_model, token_array, weight_tensor
 from tests.submissions import (
-    asked_for,
-    assert_nothing_is_left,
-    attended,
-    found,
+    assert_no_upload_is_left,
     inspector_thread,
-    whole,
+    process_and_read,
+    submission_row,
+    submit_model,
+    whole_file,
 )
 
-MODEL = little_model(
+MODEL = small_model(
     more=[
         token_array([b"<0x0A>", b"\xff", b"c"] * 700),
         array("tokenizer.ggml.token_type", ValueType.INT32, [1] * 2100),
@@ -142,8 +142,8 @@ def test_the_inspector_is_asked_about_names_sizes_shapes_and_types_and_nothing_e
         send(self, values, *data, timeout_seconds=timeout_seconds)
 
     monkeypatch.setattr(Channel, "send", noted)
-    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", MODEL)])
-    assert attended(registry, submission_id).row.state == "published"
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", MODEL)])
+    assert process_and_read(registry, submission_id).row.state == "published"
     assert {key for one in asked for key in one} == {"inspect", "size_bytes", "bytes", "measure", "shape", "dtype"}
     assert {one["inspect"] for one in asked if "inspect" in one} == {"model.gguf"}
     types = {type(value) for one in asked for key, value in one.items() if key not in ("inspect", "dtype", "shape")}
@@ -162,7 +162,7 @@ def test_a_header_and_a_measurement_come_over_as_they_are() -> None:
         reader = FrontReader(source)
         assert taken(reader, through_json(front_messages(front))) == front
     for shape, dtype in (((64, 64), "F32"), ((600, 400), "F16"), ((16,), "BF16"), ((256, 4, 3), "Q4_K"), ((5,), "I64")):
-        data = weights("blk.0.ffn_up.weight", shape, dtype="F32")[1] if dtype == "F32" else b""
+        data = weight_tensor("blk.0.ffn_up.weight", shape, dtype="F32")[1] if dtype == "F32" else b""
         found = measure(_reader(shape, dtype, data), shape, dtype_by_name(dtype))
         assert read_measurement(json.loads(json.dumps(measurement_values(found)))) == found
 
@@ -287,7 +287,7 @@ def test_an_end_is_needed_by_whatever_was_announced() -> None:
 
 
 def test_every_value_of_a_measurement_is_held_to_what_it_can_be() -> None:
-    spec, data = weights("blk.0.ffn_up.weight", (64, 64))
+    spec, data = weight_tensor("blk.0.ffn_up.weight", (64, 64))
     good = measurement_values(measure(lambda offset, size: data[offset : offset + size], spec.shape, spec.dtype))
     assert isinstance(read_measurement(good), Measurement)
     for field in fields(Measurement):
@@ -398,57 +398,60 @@ def test_whatever_an_inspector_answers_ends_in_one_clear_refusal_and_leaves_noth
     for number, (name, (front, measured, code, words)) in enumerate(LIES.items()):
         start = partial(inspector_thread, serve=answering(front, measured))
         eve = f"eve{number}"
-        submission_id = asked_for(registry, f"{eve}/lies", [whole(registry, eve, MODEL)])
-        after = attended(registry, submission_id, start_inspector=start)
+        submission_id = submit_model(registry, f"{eve}/lies", [whole_file(registry, eve, MODEL)])
+        after = process_and_read(registry, submission_id, start_inspector=start)
         first, *others = json.loads(after.row.findings)
         assert (after.row.state, first["severity"], first["code"]) == ("refused", "refuse", code), name
         assert words in first["sentence"], name
         assert all(one["severity"] != "refuse" for one in others), name
         assert str(registry.settings.home) not in first["sentence"]
-        assert_nothing_is_left(registry)
+        assert_no_upload_is_left(registry)
         assert after.model is None
-    assert rows(registry) == []
+    assert blob_rows(registry) == []
 
 
 def test_more_names_than_a_submission_may_have_are_refused_as_that(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "FRONTS_MAX_BYTES", 100)
-    after = attended(registry, asked_for(registry, "eve/large", [whole(registry, "eve", MODEL)]))
+    after = process_and_read(registry, submit_model(registry, "eve/large", [whole_file(registry, "eve", MODEL)]))
     assert after.row.state == "refused"
     assert [one["code"] for one in json.loads(after.row.findings)] == ["too-large"]
-    assert_nothing_is_left(registry)
+    assert_no_upload_is_left(registry)
 
 
 def test_a_header_that_is_too_long_for_memory_is_refused(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "LITERALS_MAX_BYTES", 100)
-    after = attended(registry, asked_for(registry, "eve/long", [whole(registry, "eve", MODEL)]))
+    after = process_and_read(registry, submit_model(registry, "eve/long", [whole_file(registry, "eve", MODEL)]))
     assert after.row.reason == "model.gguf: its header has more than 100 bytes of short values."
-    assert_nothing_is_left(registry)
+    assert_no_upload_is_left(registry)
 
 
 def test_a_lying_inspector_changes_no_organ_that_exists_and_no_byte(registry: LocalRegistry) -> None:
-    honest = asked_for(registry, "ann/tiny", [whole(registry, "ann", MODEL)])
-    assert attended(registry, honest).row.state == "published"
+    honest = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", MODEL)])
+    assert process_and_read(registry, honest).row.state == "published"
 
     def measured_rows() -> list[tuple[object, ...]]:
         with registry.catalog.reading() as session:
             prints = [(one.organ_id, one.values) for one in session.scalars(select(Fingerprint))]
             return [*prints, *((one.organ_id, one.theta) for one in session.scalars(select(MeasurementRow)))]
 
-    before, blobs = measured_rows(), {row.digest for row in rows(registry)}
+    before, blobs = measured_rows(), {row.digest for row in blob_rows(registry)}
     tuned = MODEL[:-1] + bytes([MODEL[-1] ^ 1])
     front = through_json(front_messages(read_front(MemorySource(tuned))))
     lies = answering(front, lambda asked: {"measured": asked["measure"], "measurement": MEASURED})
-    second = asked_for(registry, "eve/tuned", [whole(registry, "eve", tuned)])
-    assert attended(registry, second, start_inspector=partial(inspector_thread, serve=lies)).row.state == "published"
+    second = submit_model(registry, "eve/tuned", [whole_file(registry, "eve", tuned)])
+    assert (
+        process_and_read(registry, second, start_inspector=partial(inspector_thread, serve=lies)).row.state
+        == "published"
+    )
     after = measured_rows()
     assert set(before) <= set(after)
     assert len(after) == len(before) + 2, "its own organ alone, by what it was said to be"
-    assert len({row.digest for row in rows(registry)} - blobs) == 1
-    assert found(registry, second).row.reason is None
+    assert len({row.digest for row in blob_rows(registry)} - blobs) == 1
+    assert submission_row(registry, second).row.reason is None
 
 
 def test_an_inspector_that_is_too_slow_dies_or_breaks_is_told_of() -> None:
@@ -472,11 +475,11 @@ def test_an_inspector_that_says_nothing_more_holds_nobody_up(
     monkeypatch.setattr(inspection, "ANSWER_SECONDS", 0.05)
     for number, front in enumerate(([], GOOD)):
         start = partial(inspector_thread, serve=answering(front, lambda _: None))
-        submission_id = asked_for(registry, f"eve{number}/slow", [whole(registry, f"eve{number}", MODEL)])
-        after = attended(registry, submission_id, start_inspector=start)
+        submission_id = submit_model(registry, f"eve{number}/slow", [whole_file(registry, f"eve{number}", MODEL)])
+        after = process_and_read(registry, submission_id, start_inspector=start)
         assert after.row.reason == "The inspection was stopped: no answer for 0.05 s."
         assert json.loads(after.row.findings)[0]["code"] == "limit"
-        assert_nothing_is_left(registry)
+        assert_no_upload_is_left(registry)
 
 
 HALF_A_MESSAGE = framed(b"{}")[:2]
@@ -588,14 +591,14 @@ def test_many_slow_answers_are_stopped_together(registry: LocalRegistry, monkeyp
         ("headers", dripping, r"reading the headers took longer than 0.1 s"),
         ("tensors", answering(GOOD, measured), r"\d+ measurements took longer than 0.0\d+ s"),
     ):
-        after = attended(
+        after = process_and_read(
             registry,
-            asked_for(registry, f"eve/{name}", [whole(registry, "eve", MODEL)]),
+            submit_model(registry, f"eve/{name}", [whole_file(registry, "eve", MODEL)]),
             start_inspector=partial(inspector_thread, serve=serve),
         )
         assert re.fullmatch(rf"The inspection was stopped: {words}\.", after.row.reason or ""), after.row.reason
         assert json.loads(after.row.findings)[0]["code"] == "limit"
-        assert_nothing_is_left(registry)
+        assert_no_upload_is_left(registry)
 
 
 def test_what_a_terminal_would_obey_is_taken_out_of_sentences() -> None:
@@ -605,5 +608,5 @@ def test_what_a_terminal_would_obey_is_taken_out_of_sentences() -> None:
 def test_what_the_reader_refuses_is_refused_in_its_words(registry: LocalRegistry) -> None:
     with pytest.raises(BadGguf) as caught:
         read_front(MemorySource(MODEL[:-5], "model.gguf"))
-    after = attended(registry, asked_for(registry, "eve/cut", [whole(registry, "eve", MODEL[:-5])]))
+    after = process_and_read(registry, submit_model(registry, "eve/cut", [whole_file(registry, "eve", MODEL[:-5])]))
     assert after.row.reason == str(caught.value)

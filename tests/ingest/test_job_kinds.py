@@ -44,7 +44,7 @@ from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.registry_templates import Homes, three_models
+from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.small_models import row_counts
 from tests.web.api.zoo import ingest_zoo
 
@@ -55,9 +55,9 @@ SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") e
 
 
 @pytest.fixture
-def kin(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
+def kin(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
     """A base, a fine-tune of it and a stranger."""
-    homes.into(registry, three_models)
+    templates.fill(registry, add_three_models)
     return registry
 
 

@@ -34,7 +34,7 @@ from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60.0
@@ -97,7 +97,7 @@ def test_a_job_is_done_and_its_result_is_kept(registry: LocalRegistry) -> None:
 
 
 def test_a_report_is_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "little.gguf").write_bytes(little_model())
+    (tmp_path / "little.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "little.gguf")
     whole = add_job(registry, "report", {"limit": 3})
     one = add_job(registry, "report", {"model": "little"})

@@ -15,7 +15,7 @@ from organs.registry.errors import BadGguf, BadSplit
 from organs.registry.gguf import TensorSpec, dtype_by_name, padded
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, raw_header, raw_tensor
-from tests.small_models import ingest_file, little_model, weights
+from tests.small_models import ingest_file, small_model, weight_tensor
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
 
@@ -52,25 +52,25 @@ def test_only_what_is_wanted_is_measured_and_the_rest_is_counted(tmp_path: Path)
     def wanted(_name: str, place: Place) -> bool:
         return place.type is OrganType.NORM
 
-    model = measure_model(source_of(written(tmp_path, little_model())), wanted)
+    model = measure_model(source_of(written(tmp_path, small_model())), wanted)
     names = [tensor.name for tensor in model.tensors]
     assert names == ["blk.0.attn_norm.weight", "blk.1.attn_norm.weight", "output_norm.weight"]
     assert (model.tensor_count, model.parameters) == (10, 64 * 96 + 2 * (64 + 64 * 64 + 4 * 64 * 64) + 64)
 
 
 def test_a_bad_file_stops_nobody(tmp_path: Path) -> None:
-    written(tmp_path, little_model(), "1.gguf")
+    written(tmp_path, small_model(), "1.gguf")
     written(tmp_path, b"GGUFrubbish" * 9, "2.gguf")
     for number in (1, 2):
-        written(tmp_path, little_model(seed=1), f"3-0000{number}-of-00002.gguf")
-    written(tmp_path, little_model(seed=1), "4.gguf")
+        written(tmp_path, small_model(seed=1), f"3-0000{number}-of-00002.gguf")
+    written(tmp_path, small_model(seed=1), "4.gguf")
     outcomes = list(measure_all(find_sources([str(tmp_path)])))
     assert [type(outcome.error) for outcome in outcomes] == [type(None), BadGguf, BadSplit, type(None)]
     assert [outcome.model is None for outcome in outcomes] == [False, True, True, False]
 
 
 def test_what_was_told_adds_up_to_the_source(tmp_path: Path) -> None:
-    source = source_of(written(tmp_path, little_model()))
+    source = source_of(written(tmp_path, small_model()))
     told: list[int] = []
     measure_model(source, None, told.append)
     assert sum(told) == source_size_bytes(source)
@@ -94,7 +94,7 @@ def test_a_tensor_is_read_at_its_sample_alone_however_large_it_is(tmp_path: Path
 
 def test_a_tensor_that_no_kernel_reads_says_so_and_the_others_are_measured(tmp_path: Path) -> None:
     opaque = dtype_by_name("Q8_K")
-    tensors = [(TensorSpec("a", (256,), opaque), bytes(opaque.block_bytes)), weights("b", (64, 64))]
+    tensors = [(TensorSpec("a", (256,), opaque), bytes(opaque.block_bytes)), weight_tensor("b", (64, 64))]
     first, second = measure_model(source_of(written(tmp_path, file_bytes([], tensors)))).tensors
     assert (first.measurement.theta, first.measurement.reason) == (
         None,

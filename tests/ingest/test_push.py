@@ -24,17 +24,17 @@ from organs.registry.gguf.header import Span
 from organs.registry.local import LocalRegistry
 from tests.client.scripted_server import as_problem
 from tests.gguf_files import file_bytes, text, unsigned
-from tests.ingest.directory_cases import UP, little_directory, opened_bytes
+from tests.ingest.directory_cases import UP, gguf_bytes_of, small_directory
 from tests.ingest.memory_registry import FakeRegistry, quota
-from tests.ingest.push_cases import LARGE, TOKENS, Shown, large_model, pushed, write
-from tests.small_models import block_metadata, block_tensors, ingest_file, little_model, weights
+from tests.ingest.push_cases import LARGE, TOKENS, RecordedProgress, large_model, run_push, write_model_file
+from tests.small_models import block_metadata, block_tensors, ingest_file, small_model, weight_tensor
 
 # What a file is cut into.
 
 
 def test_pieces_cover_a_file_but_for_zeros_and_never_overlap(tmp_path: Path) -> None:
     data = large_model()
-    with FileSource(write(tmp_path, data)) as source:
+    with FileSource(write_model_file(tmp_path, data)) as source:
         spans = spans_of(dissect(source))
     position = 0
     for span in spans:
@@ -47,7 +47,7 @@ def test_pieces_cover_a_file_but_for_zeros_and_never_overlap(tmp_path: Path) -> 
 def test_pieces_are_the_blobs_of_an_ingest_but_for_the_runs_of_the_header(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    path = write(tmp_path, large_model())
+    path = write_model_file(tmp_path, large_model())
     ingest_file(registry, path)
     with FileSource(path) as source:
         (file,) = cut([dissect(source)], Memory(None), lambda _size: None)
@@ -60,20 +60,20 @@ def test_pieces_are_the_blobs_of_an_ingest_but_for_the_runs_of_the_header(
 
 
 def test_odd_padding_is_a_piece(tmp_path: Path) -> None:
-    three = weights("odd.weight", (3,), dtype="F32")
+    three = weight_tensor("odd.weight", (3,), dtype="F32")
     data = bytearray(file_bytes(block_metadata(), [three, *block_tensors()]))
-    with FileSource(write(tmp_path, bytes(data))) as source:
+    with FileSource(write_model_file(tmp_path, bytes(data))) as source:
         file = dissect(source)
         at = file.tensor_span(file.header.tensors[0]).end
     data[at : at + 4] = b"odd!"
-    with FileSource(write(tmp_path, bytes(data))) as source:
+    with FileSource(write_model_file(tmp_path, bytes(data))) as source:
         (cut_file,) = cut([dissect(source)], Memory(None), lambda _size: None)
     (odd,) = [(span, digest) for span, digest in cut_file.pieces if span.offset == at]
     assert odd[1] == digest_of(data[at : odd[0].end])
 
 
 def test_small_pieces_travel_in_packs_and_large_ones_alone(tmp_path: Path) -> None:
-    with FileSource(write(tmp_path, large_model())) as source:
+    with FileSource(write_model_file(tmp_path, large_model())) as source:
         pieces = distinct(cut([dissect(source)], Memory(None), lambda _size: None))
         large, *packs = loads(list(pieces.values()))
         assert [piece.span.size_bytes for piece in large.pieces] == [LARGE[0].size_bytes]
@@ -87,9 +87,9 @@ def test_small_pieces_travel_in_packs_and_large_ones_alone(tmp_path: Path) -> No
 
 def test_a_whole_model_arrives_and_ends_with_its_address(fake: FakeRegistry, tmp_path: Path) -> None:
     data = large_model()
-    shown = Shown()
+    shown = RecordedProgress()
     metadata = {"license": "mit", "tags": ["little", "mine"]}
-    report = pushed(fake, write(tmp_path, data), shown, metadata=metadata)
+    report = run_push(fake, write_model_file(tmp_path, data), shown, metadata=metadata)
     assert fake.file() == data
     assert fake.manifests[0]["files"][0]["name"] == "Mine.gguf"
     assert (fake.manifests[0]["metadata"], fake.manifests[0].get("publish", True)) == (metadata, True)
@@ -104,9 +104,9 @@ def test_a_whole_model_arrives_and_ends_with_its_address(fake: FakeRegistry, tmp
 
 
 def test_again_nothing_travels_and_it_says_that_it_is_there(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, large_model())
-    first = pushed(fake, path)
-    again = pushed(fake, path)
+    path = write_model_file(tmp_path, large_model())
+    first = run_push(fake, path)
+    again = run_push(fake, path)
     assert (again.state, again.model, again.bytes_sent, again.pieces_sent) == ("there", "me/Mine@1", 0, 0)
     assert (again.bytes_known, again.pieces_known) == (first.bytes_sent, first.pieces_sent)
     assert len(fake.manifests) == 1
@@ -114,26 +114,26 @@ def test_again_nothing_travels_and_it_says_that_it_is_there(fake: FakeRegistry, 
 
 
 def test_of_a_relative_only_what_differs_travels(fake: FakeRegistry, tmp_path: Path) -> None:
-    pushed(fake, write(tmp_path, large_model(seed=0)))
+    run_push(fake, write_model_file(tmp_path, large_model(seed=0)))
     tensors = [*block_tensors(seed=0)[:-1], block_tensors(seed=1)[-1], LARGE]
     tuned = file_bytes([*block_metadata("Tuned"), TOKENS], tensors)
-    report = pushed(fake, write(tmp_path, tuned, "Tuned.gguf"))
+    report = run_push(fake, write_model_file(tmp_path, tuned, "Tuned.gguf"))
     assert fake.file() == tuned
     assert report.pieces_sent == 2  # the norm behind the blocks, and the run of the header with the name
     assert report.bytes_sent < 2000 < report.bytes_known
 
 
 def test_other_bytes_under_the_same_name_are_a_new_version(fake: FakeRegistry, tmp_path: Path) -> None:
-    pushed(fake, write(tmp_path, little_model(seed=1)))
-    assert pushed(fake, write(tmp_path, little_model(seed=2))).model == "me/Mine@2"
+    run_push(fake, write_model_file(tmp_path, small_model(seed=1)))
+    assert run_push(fake, write_model_file(tmp_path, small_model(seed=2))).model == "me/Mine@2"
 
 
 def test_a_dry_run_sends_nothing_and_says_what_would(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, large_model())
-    would = pushed(fake, path, dry_run=True)
+    path = write_model_file(tmp_path, large_model())
+    would = run_push(fake, path, dry_run=True)
     assert not fake.sessions
     assert not fake.manifests
-    did = pushed(fake, path)
+    did = run_push(fake, path)
     assert (would.state, would.bytes_sent, would.pieces_sent) == ("dry run", did.bytes_sent, did.pieces_sent)
 
 
@@ -142,8 +142,8 @@ def test_a_split_set_arrives_as_its_files(fake: FakeRegistry, tmp_path: Path) ->
     for number, part in enumerate((tensors[:4], tensors[4:])):
         split = [unsigned(f"split.{key}", value) for key, value in (("no", number), ("count", 2))]
         keys = [*(block_metadata() if number == 0 else ()), *split, unsigned("split.tensors.count", len(tensors))]
-        write(tmp_path, file_bytes(keys, part), f"Mine-0000{number + 1}-of-00002.gguf")
-    report = pushed(fake, tmp_path / "Mine-00002-of-00002.gguf")
+        write_model_file(tmp_path, file_bytes(keys, part), f"Mine-0000{number + 1}-of-00002.gguf")
+    report = run_push(fake, tmp_path / "Mine-00002-of-00002.gguf")
     assert report.model == "me/Mine@1"
     for index, name in enumerate(("Mine-00001-of-00002.gguf", "Mine-00002-of-00002.gguf")):
         assert fake.manifests[0]["files"][index]["name"] == name
@@ -151,21 +151,21 @@ def test_a_split_set_arrives_as_its_files(fake: FakeRegistry, tmp_path: Path) ->
 
 
 def test_a_directory_of_organs_arrives_as_its_file_with_what_was_edited(fake: FakeRegistry, tmp_path: Path) -> None:
-    folder = little_directory(tmp_path)
+    folder = small_directory(tmp_path)
     organ = folder / UP
     organ.write_bytes(organ.read_bytes()[:-4] + b"mine")
-    report = pushed(fake, folder)
-    (data,) = opened_bytes(folder)
-    assert fake.file() == data != little_model()
+    report = run_push(fake, folder)
+    (data,) = gguf_bytes_of(folder)
+    assert fake.file() == data != small_model()
     assert any("edited" in note for note in report.notes)
-    assert pushed(fake, folder).state == "there"
+    assert run_push(fake, folder).state == "there"
 
 
 @pytest.mark.parametrize(("name", "model"), [(None, "me/Mine"), ("other", "me/other"), ("me/other", "me/other")])
 def test_a_model_gets_the_name_that_is_asked_for(
     fake: FakeRegistry, tmp_path: Path, name: str | None, model: str
 ) -> None:
-    report = pushed(fake, write(tmp_path, little_model()), name=name)
+    report = run_push(fake, write_model_file(tmp_path, small_model()), name=name)
     assert report.name == model
     assert fake.asked("PUT", f"/models/{model}")
 
@@ -174,33 +174,33 @@ def test_a_name_in_the_namespace_of_another_is_refused_before_anything_is_sent(
     fake: FakeRegistry, tmp_path: Path
 ) -> None:
     with pytest.raises(NotAllowed, match="team is not your namespace: use me/other"):
-        pushed(fake, write(tmp_path, little_model()), name="team/other")
+        run_push(fake, write_model_file(tmp_path, small_model()), name="team/other")
     assert not fake.received_bytes
     assert not fake.sessions
 
 
 def test_a_name_with_a_version_is_refused(fake: FakeRegistry, tmp_path: Path) -> None:
     with pytest.raises(BadName, match="leave out @version"):
-        pushed(fake, write(tmp_path, little_model()), name="me/other@2")
+        run_push(fake, write_model_file(tmp_path, small_model()), name="me/other@2")
 
 
 def test_some_organs_of_a_model_want_a_base(fake: FakeRegistry, tmp_path: Path) -> None:
     organs = [pair for pair in block_tensors() if "ffn" in pair[0].name]
-    path = write(tmp_path, file_bytes(block_metadata("Part"), organs))
+    path = write_model_file(tmp_path, file_bytes(block_metadata("Part"), organs))
     with pytest.raises(BadInput, match="add --base"):
-        pushed(fake, path)
+        run_push(fake, path)
     assert not fake.sessions
-    pushed(fake, path, metadata={"base": "me/Whole"})
+    run_push(fake, path, metadata={"base": "me/Whole"})
     assert fake.manifests[0]["metadata"] == {"base": "me/Whole"}
     named = file_bytes([*block_metadata("Part"), text("general.base_model.0.name", "Whole")], organs)
-    assert pushed(fake, write(tmp_path, named)).state == "published"
+    assert run_push(fake, write_model_file(tmp_path, named)).state == "published"
 
 
 # What has room.
 
 
 def test_what_does_not_fit_the_quota_is_told_before_a_byte_is_sent(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, large_model())
+    path = write_model_file(tmp_path, large_model())
     size_bytes = path.stat().st_size
     for told, why in (
         (quota(size_bytes), "more than your quota of 37[0-9.]* kB: nothing was sent"),  # its packs' rows count, too
@@ -210,34 +210,34 @@ def test_what_does_not_fit_the_quota_is_told_before_a_byte_is_sent(fake: FakeReg
     ):
         fake.quota = told
         with pytest.raises(OverQuota, match=why):
-            pushed(fake, path)
+            run_push(fake, path)
         with pytest.raises(OverQuota):
-            pushed(fake, path, dry_run=True)
+            run_push(fake, path, dry_run=True)
     for odd in ({}, quota(-1), quota(9 * size_bytes, model_max_bytes=True)):
         fake.quota = odd
         with pytest.raises(BadReply, match=r"does not answer as a registry does: .*\$\.quota"):
-            pushed(fake, path)
+            run_push(fake, path)
     assert (fake.sessions, fake.received_bytes) == ({}, 0)
     fake.quota = quota(size_bytes + PIECE_ROW_BYTES * 100)
-    assert pushed(fake, path).state == "published"
+    assert run_push(fake, path).state == "published"
     fake.quota = quota(0)
-    assert pushed(fake, path).state == "there", "what sends nothing is for the registry to refuse"
+    assert run_push(fake, path).state == "there", "what sends nothing is for the registry to refuse"
 
 
 def test_who_keeps_nothing_is_not_told_of_what_they_keep(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, large_model())
+    path = write_model_file(tmp_path, large_model())
     fake.quota = quota(path.stat().st_size)
     with pytest.raises(OverQuota, match=r"^me/Mine has [0-9.]+ kB; that is [0-9.]+ (bytes|kB) more than your quota"):
-        pushed(fake, path)
+        run_push(fake, path)
 
 
 def test_bytes_that_lie_there_already_are_not_counted_twice(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, large_model())
+    path = write_model_file(tmp_path, large_model())
     fake.fails = lambda asked: (
         as_problem(403, "no") if asked.headers.get("Content-Range", "").startswith("bytes 200000-") else None
     )
     with pytest.raises(NotAllowed):
-        pushed(fake, path)
+        run_push(fake, path)
     lying = [one.asked for one in fake.sessions.values()]
     assert LARGE[0].size_bytes in [one["size_bytes"] for one in lying]
     lying_bytes = sum(one["size_bytes"] + PIECE_ROW_BYTES * len(one.get("pieces", ())) for one in lying)
@@ -246,7 +246,7 @@ def test_bytes_that_lie_there_already_are_not_counted_twice(fake: FakeRegistry, 
     fake.quota = quota(
         path.stat().st_size + PIECE_ROW_BYTES * packed, used_bytes=lying_bytes, uploads_bytes=lying_bytes
     )
-    assert pushed(fake, path).state == "published"
+    assert run_push(fake, path).state == "published"
 
 
 def spans_in(path: Path) -> tuple[Span, ...]:
@@ -260,7 +260,7 @@ def spans_in(path: Path) -> tuple[Span, ...]:
 def test_a_refusal_comes_with_its_findings(fake: FakeRegistry, tmp_path: Path) -> None:
     finding = {"severity": "refuse", "code": "bad-name", "sentence": "It is no model."}
     fake.outcome = {"state": "refused", "reason": "It is no model.", "findings": [finding]}
-    report = pushed(fake, write(tmp_path, little_model()))
+    report = run_push(fake, write_model_file(tmp_path, small_model()))
     assert (report.state, report.reason, report.model) == ("refused", "It is no model.", None)
     assert [(found.severity, found.code, found.sentence) for found in report.findings] == [tuple(finding.values())]
 
@@ -268,26 +268,26 @@ def test_a_refusal_comes_with_its_findings(fake: FakeRegistry, tmp_path: Path) -
 def test_findings_of_another_form_are_no_answer_of_a_registry(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.outcome = {"state": "refused", "reason": "It is no model.", "findings": ["odd"]}
     with pytest.raises(BadReply, match=r"\$\.findings\[0\]"):
-        pushed(fake, write(tmp_path, little_model()))
+        run_push(fake, write_model_file(tmp_path, small_model()))
 
 
 def test_one_that_waits_for_approval_is_not_handed_in_again(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.outcome = {"state": "quarantined"}
-    path = write(tmp_path, little_model())
-    first, again = pushed(fake, path), pushed(fake, path)
+    path = write_model_file(tmp_path, small_model())
+    first, again = run_push(fake, path), run_push(fake, path)
     assert first.state == again.state == "quarantined"
     assert (again.bytes_sent, again.bytes_known, again.pieces_known) == (0, first.bytes_sent, first.pieces_sent)
     assert first.address == again.address == f"{fake.connection.url}/submissions/{first.submission}"
     assert len(fake.manifests) == 1
     fake.submissions.clear()  # nobody knows of it any more
-    pushed(fake, path)
+    run_push(fake, path)
     assert len(fake.manifests) == 2
 
 
 def test_nobody_has_to_wait(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, little_model())
+    path = write_model_file(tmp_path, small_model())
     fake.outcome = {"state": "publishing"}
-    report = pushed(fake, path, wait=False)
+    report = run_push(fake, path, wait=False)
     assert report.state == "checking"
     assert report.address == f"{fake.connection.url}/submissions/{report.submission}"
-    assert pushed(fake, path, wait=False).submission == report.submission
+    assert run_push(fake, path, wait=False).submission == report.submission

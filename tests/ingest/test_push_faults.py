@@ -10,10 +10,10 @@ import pytest
 from organs.ingest.contributions import push
 from organs.ingest.contributions.push import in_lanes
 from organs.registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
-from tests.client.scripted_server import CUT, Answer, Asked, as_json, as_problem
+from tests.client.scripted_server import CUT, Answer, ReceivedRequest, as_json, as_problem
 from tests.ingest.memory_registry import FakeRegistry, Session, upload_id
-from tests.ingest.push_cases import large_model, pushed, write
-from tests.small_models import little_model
+from tests.ingest.push_cases import large_model, run_push, write_model_file
+from tests.small_models import small_model
 
 # What goes wrong on the way.
 
@@ -25,7 +25,7 @@ class Cutting:
         self.fake = fake
         self.chunks = self.cuts = 0
 
-    def __call__(self, asked: Asked) -> Answer | None:
+    def __call__(self, asked: ReceivedRequest) -> Answer | None:
         if asked.method != "PATCH":
             return None
         self.chunks += 1
@@ -46,7 +46,7 @@ UPLOAD = Session({"kind": "piece", "size_bytes": 1 << 30}).values(upload_id(1))
 def test_line_84_a_line_that_is_cut_again_and_again_ends_identical(fake: FakeRegistry, tmp_path: Path) -> None:
     data = large_model()
     fake.fails = cutting = Cutting(fake)
-    report = pushed(fake, write(tmp_path, data), chunk_bytes=30_000)
+    report = run_push(fake, write_model_file(tmp_path, data), chunk_bytes=30_000)
     assert fake.file() == data
     assert cutting.cuts > 3
     lost = cutting.cuts - (cutting.cuts + 1) // 2
@@ -58,14 +58,14 @@ def test_a_push_that_was_given_up_goes_on_at_the_byte_where_the_registry_is(
     fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push.Patience.__init__, "__defaults__", (0.0,))
-    path = write(tmp_path, large_model())
+    path = write_model_file(tmp_path, large_model())
     fake.fails = lambda asked: CUT if asked.method == "PATCH" and fake.received_bytes > 100_000 else None
     with pytest.raises(Unreachable):
-        pushed(fake, path)
+        run_push(fake, path)
     before = fake.received_bytes
     assert before > 100_000
     fake.fails = lambda _asked: None
-    report = pushed(fake, path)
+    report = run_push(fake, path)
     assert report.bytes_sent == fake.received_bytes - before
     assert fake.received_bytes == sum(len(blob) for blob in fake.blobs.values())
     assert fake.file() == path.read_bytes()
@@ -81,7 +81,7 @@ def test_what_is_busy_or_lost_in_between_is_asked_again(fake: FakeRegistry, tmp_
     ]
     fake.fails = lambda asked: faults.pop() if faults and asked.path.startswith("/api/v1/uploads/u") else None
     data = large_model()
-    pushed(fake, write(tmp_path, data))
+    run_push(fake, write_model_file(tmp_path, data))
     assert not faults
     assert fake.file() == data
 
@@ -103,7 +103,7 @@ def test_a_no_ends_it_at_once(
     monkeypatch.setattr(push.Patience.__init__, "__defaults__", (0.05,))
     fake.fails = lambda asked: answer if asked.path == "/api/v1/uploads" else None
     with pytest.raises(kind):
-        pushed(fake, write(tmp_path, large_model()))
+        run_push(fake, write_model_file(tmp_path, large_model()))
     assert not fake.manifests
 
 
@@ -111,7 +111,7 @@ def test_a_registry_that_takes_nothing_is_not_asked_for_ever(fake: FakeRegistry,
     stuck = as_json(UPLOAD, 202)
     fake.fails = lambda asked: stuck if asked.method == "PATCH" else None
     with pytest.raises(BadReply, match="refuses more bytes"):
-        pushed(fake, write(tmp_path, little_model()))
+        run_push(fake, write_model_file(tmp_path, small_model()))
 
 
 # Lanes.

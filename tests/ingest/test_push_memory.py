@@ -11,51 +11,51 @@ from organs.ingest.contributions import loads
 from organs.ingest.contributions.loads import Memory
 from organs.ingest.contributions.push import Misfit
 from organs.registry.errors import BadSource
-from tests.client.scripted_server import Asked
+from tests.client.scripted_server import ReceivedRequest
 from tests.ingest.memory_registry import FakeRegistry
-from tests.ingest.push_cases import Shown, large_model, pushed, write
-from tests.small_models import little_model
+from tests.ingest.push_cases import RecordedProgress, large_model, run_push, write_model_file
+from tests.small_models import small_model
 
 # What is remembered.
 
 
 def test_a_file_is_hashed_once(fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, large_model())
-    first = pushed(fake, path, dry_run=True)
+    path = write_model_file(tmp_path, large_model())
+    first = run_push(fake, path, dry_run=True)
     monkeypatch.setattr("organs.ingest.contributions.loads._hash", None)  # calling it would fail
-    shown = Shown()
-    assert pushed(fake, path, shown, dry_run=True) == first
+    shown = RecordedProgress()
+    assert run_push(fake, path, shown, dry_run=True) == first
     assert shown.done_bytes["read"] == path.stat().st_size
 
 
 def test_a_file_that_was_written_to_is_hashed_again(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, little_model(seed=1))
-    pushed(fake, path)
-    pushed(fake, write(tmp_path, changed := little_model(seed=2)))
+    path = write_model_file(tmp_path, small_model(seed=1))
+    run_push(fake, path)
+    run_push(fake, write_model_file(tmp_path, changed := small_model(seed=2)))
     assert fake.file() == changed
 
 
 def test_a_change_that_date_and_size_do_not_tell_is_found_by_the_registry(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, little_model(seed=1))
-    pushed(fake, path, dry_run=True)
+    path = write_model_file(tmp_path, small_model(seed=1))
+    run_push(fake, path, dry_run=True)
     before = path.stat()
     with path.open("r+b") as file:
-        file.write(changed := little_model(seed=2))
+        file.write(changed := small_model(seed=2))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(Misfit, match="another digest"):
-        pushed(fake, path)
+        run_push(fake, path)
     assert not fake.manifests
-    pushed(fake, path)
+    run_push(fake, path)
     assert fake.file() == changed
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"file": 1}', "\0"])
 def test_a_memory_that_makes_no_sense_is_no_memory(fake: FakeRegistry, tmp_path: Path, content: str) -> None:
-    path = write(tmp_path, little_model())
-    pushed(fake, path, dry_run=True)
+    path = write_model_file(tmp_path, small_model())
+    run_push(fake, path, dry_run=True)
     (entry,) = (tmp_path / "cache").iterdir()
     entry.write_text(content)
-    assert pushed(fake, path).state == "published"
+    assert run_push(fake, path).state == "published"
 
 
 def test_a_place_that_cannot_be_written_remembers_nothing(tmp_path: Path) -> None:
@@ -75,13 +75,13 @@ def test_the_oldest_memories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_file_that_changes_while_it_is_sent_is_not_handed_in(fake: FakeRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, large_model())
+    path = write_model_file(tmp_path, large_model())
 
-    def change(asked: Asked) -> None:
+    def change(asked: ReceivedRequest) -> None:
         if asked.method == "PATCH":
             os.utime(path)
 
     fake.fails = change
     with pytest.raises(BadSource, match="changed while it was read"):
-        pushed(fake, path)
+        run_push(fake, path)
     assert not fake.manifests

@@ -27,33 +27,35 @@ from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.client.connection import Connection
 from organs.registry.errors import NotAllowed, OverQuota
 from organs.registry.local import LocalRegistry
-from tests.client.served_registry import Elsewhere, elsewhere
+from tests.client.served_registry import ServedRegistry, serve_registry
 from tests.gguf_files import file_bytes
-from tests.ingest.push_cases import CHUNK_BYTES, Shown, large_model, write
-from tests.small_models import assembled, block_metadata, block_tensors, row_counts
+from tests.ingest.push_cases import CHUNK_BYTES, RecordedProgress, large_model, write_model_file
+from tests.small_models import assemble_model, block_metadata, block_tensors, row_counts
 from tests.web.accounts import new_token
 
 
 @pytest.fixture
-def there(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
+def there(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedRegistry]:
     monkeypatch.setattr(submitting, "POLL_MAX_SECONDS", 0.2)
-    with elsewhere(registry) as served:
+    with serve_registry(registry) as served:
         yield served
 
 
-def pushed(there: Elsewhere, path: Path, token: str, name: str | None = None, base: str | None = None) -> PushReport:
+def pushed(
+    there: ServedRegistry, path: Path, token: str, name: str | None = None, base: str | None = None
+) -> PushReport:
     (source,) = find_sources([str(path)], "push")
     options = PushOptions(name, {"base": base} if base else {}, chunk_bytes=CHUNK_BYTES)
-    return push(Connection(there.url, token), source, options, Memory(path.parent / "cache"), Shown())
+    return push(Connection(there.url, token), source, options, Memory(path.parent / "cache"), RecordedProgress())
 
 
-def test_what_is_pushed_comes_back_identical_and_again_sends_nothing(there: Elsewhere, tmp_path: Path) -> None:
+def test_what_is_pushed_comes_back_identical_and_again_sends_nothing(there: ServedRegistry, tmp_path: Path) -> None:
     token = new_token(there.registry, "me", "upload", "read")
-    path = write(tmp_path, large_model())
+    path = write_model_file(tmp_path, large_model())
     first = pushed(there, path, token)
     assert (first.state, first.model) == ("published", "me/Mine@1"), first
     assert first.bytes_known == 0
-    (back,) = assembled(there.registry, "me/Mine", tmp_path / "back")
+    (back,) = assemble_model(there.registry, "me/Mine", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
     again = pushed(there, path, token)
     assert (again.state, again.bytes_sent, again.model) == ("there", 0, first.model)
@@ -62,10 +64,10 @@ def test_what_is_pushed_comes_back_identical_and_again_sends_nothing(there: Else
 
 
 def test_a_push_is_refused_beforehand_exactly_where_the_registry_would_refuse_it_in_the_end(
-    there: Elsewhere, tmp_path: Path
+    there: ServedRegistry, tmp_path: Path
 ) -> None:
     token = new_token(there.registry, "me", "upload", "read")
-    path = write(tmp_path, large_model())
+    path = write_model_file(tmp_path, large_model())
     with FileSource(path) as source:
         pieces = distinct(cut([dissect(source)], Memory(None), lambda _size: None))
         packed = sum(len(load.pieces) for load in loads(list(pieces.values())) if load.is_pack)
@@ -83,15 +85,15 @@ def test_a_push_is_refused_beforehand_exactly_where_the_registry_would_refuse_it
 
 @pytest.mark.slow
 def test_of_a_relative_only_what_differs_travels_and_some_organs_find_their_base(
-    there: Elsewhere, tmp_path: Path
+    there: ServedRegistry, tmp_path: Path
 ) -> None:
     token = new_token(there.registry, "me", "upload", "read")
-    pushed(there, write(tmp_path, large_model()), token)
+    pushed(there, write_model_file(tmp_path, large_model()), token)
     tensors = [*block_tensors()[:-1], block_tensors(seed=1)[-1]]
-    tuned = write(tmp_path, file_bytes(block_metadata("Large"), tensors), "Tuned.gguf")
+    tuned = write_model_file(tmp_path, file_bytes(block_metadata("Large"), tensors), "Tuned.gguf")
     report = pushed(there, tuned, token)
     assert (report.state, report.pieces_sent) == ("published", 2)
-    part = write(tmp_path, file_bytes(block_metadata("Large"), block_tensors(seed=2)[3:5]), "Part.gguf")
+    part = write_model_file(tmp_path, file_bytes(block_metadata("Large"), block_tensors(seed=2)[3:5]), "Part.gguf")
     organs = pushed(there, part, token, base="me/Tuned")
     assert (organs.state, organs.pieces_known) == ("published", 0)
     assert there.registry.model("me/Part").name == "me/Part@1"

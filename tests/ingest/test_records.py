@@ -15,7 +15,7 @@ from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives.resolve import PARENTS_MAX
 from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
-from tests.small_models import block_metadata, block_tensors, ingest_file, little_model, weights
+from tests.small_models import block_metadata, block_tensors, ingest_file, small_model, weight_tensor
 
 
 def registered(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> Model:
@@ -35,11 +35,11 @@ def parents(registry: LocalRegistry) -> list[tuple[str | None, str, str]]:
 
 def test_a_model_takes_its_card_from_the_header(registry: LocalRegistry, tmp_path: Path) -> None:
     more = [text("general.description", "A little one"), text("general.size_label", "30K")]
-    model = registered(registry, tmp_path, little_model("Little", more=more))
+    model = registered(registry, tmp_path, small_model("Little", more=more))
     assert (model.kind, model.state, model.complete, model.version) == ("model", "visible", True, 1)
     assert (model.title, model.architecture, model.license) == ("Little", "llama", "apache-2.0")
     assert (model.description, model.size_label) == ("A little one", "30K")
-    assert model.digest == digest_of(little_model("Little", more=more))
+    assert model.digest == digest_of(small_model("Little", more=more))
 
 
 def test_a_model_without_a_header_to_speak_of_is_taken_all_the_same(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -58,7 +58,9 @@ def test_an_adapter_is_an_adapter(registry: LocalRegistry, tmp_path: Path) -> No
         text("general.base_model.0.name", "Base"),
         text("general.base_model.0.organization", "Somebody"),
     ]
-    halves = [weights(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 4)), ("b", (4, 64)))]
+    halves = [
+        weight_tensor(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 4)), ("b", (4, 64)))
+    ]
     model = registered(registry, tmp_path, file_bytes(entries, halves))
     assert (model.kind, model.complete) == ("adapter", True)
     assert parents(registry) == [("Somebody/Base", "adapter", "declared")]
@@ -114,13 +116,13 @@ def test_a_declared_parent_is_kept_by_what_is_said_of_it(
     values: dict[str, str], expected: list[str], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     more = [unsigned("general.base_model.count", 1), *base_model(0, **values)]
-    registered(registry, tmp_path, little_model(more=more))
+    registered(registry, tmp_path, small_model(more=more))
     assert [name for name, _, _ in parents(registry)] == expected
 
 
 def test_every_declared_parent_is_kept_in_order(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [entry for number in range(3) for entry in base_model(number, name=f"Parent {number}")]
-    registered(registry, tmp_path, little_model(more=[unsigned("general.base_model.count", 3), *entries]))
+    registered(registry, tmp_path, small_model(more=[unsigned("general.base_model.count", 3), *entries]))
     assert parents(registry) == [(f"Parent {number}", "finetune", "declared") for number in range(3)]
 
 
@@ -137,7 +139,7 @@ def test_a_count_of_parents_that_lies_costs_nothing(
     count: KeyValue, kept: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     entries = [entry for number in range(100) for entry in base_model(number, name=f"Parent {number}")]
-    registered(registry, tmp_path, little_model(more=[count, *entries]))
+    registered(registry, tmp_path, small_model(more=[count, *entries]))
     assert len(parents(registry)) == kept
 
 
@@ -178,7 +180,7 @@ def test_line_40_metadata_stands_in_the_catalog_in_order_as_text(registry: Local
 
 
 def test_placements_say_where_each_tensor_sits_and_where_it_begins(registry: LocalRegistry, tmp_path: Path) -> None:
-    data = little_model()
+    data = small_model()
     registered(registry, tmp_path, data)
     with registry.catalog.reading() as session:
         placements = session.scalars(select(Placement).order_by(Placement.position)).all()

@@ -24,7 +24,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.upkeep import Share, verify
 from tests.gguf_files import array, file_bytes, tensor, text, unsigned, vocabulary
-from tests.small_models import assembled, ingest_file, little_model, row_counts, weights
+from tests.small_models import assemble_model, ingest_file, row_counts, small_model, weight_tensor
 
 F32 = dtype_by_name("F32")
 
@@ -60,8 +60,8 @@ def stored_files(registry: LocalRegistry) -> list[Path]:
 def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_goes_on(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    (first,) = find_sources([str(write(tmp_path, little_model(), "x.gguf"))])
-    (second,) = find_sources([str(write(tmp_path, little_model(seed=1), "My model – chat.gguf"))])
+    (first,) = find_sources([str(write(tmp_path, small_model(), "x.gguf"))])
+    (second,) = find_sources([str(write(tmp_path, small_model(seed=1), "My model – chat.gguf"))])
     for name in (ModelName("local", "a--b"), ModelName("a-.b", "c")):
         with pytest.raises(BadName, match="clients of the Hugging Face hub refuse it"):
             ingest_model(registry, first, name)
@@ -69,7 +69,7 @@ def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_g
     ingest_model(registry, first, ModelName("local", "a"))
     with registry.catalog.writing() as session:  # as an earlier version of this program named it
         session.execute(update(Model).where(Model.name == "a").values(name="a--b"))
-    (third,) = find_sources([str(write(tmp_path, little_model(seed=2), "x.gguf"))])
+    (third,) = find_sources([str(write(tmp_path, small_model(seed=2), "x.gguf"))])
     assert ingest_model(registry, third, ModelName("local", "a--b"), new_version=always).model == "local/a--b@2"
 
 
@@ -79,7 +79,7 @@ def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_g
 def test_the_same_file_again_adds_nothing_but_the_record_of_the_attempt(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    path = write(tmp_path, little_model())
+    path = write(tmp_path, small_model())
     first = ingest_file(registry, path)
     before, files = row_counts(registry), stored_files(registry)
     again = ingest_file(registry, path)
@@ -94,14 +94,14 @@ def test_the_same_file_again_adds_nothing_but_the_record_of_the_attempt(
 
 
 def test_the_same_bytes_in_another_file_are_the_model_that_is_there(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, write(tmp_path, little_model()))
-    report = ingest_file(registry, write(tmp_path, little_model(), "copy of a.gguf"))
+    ingest_file(registry, write(tmp_path, small_model()))
+    report = ingest_file(registry, write(tmp_path, small_model(), "copy of a.gguf"))
     assert (report.model, report.created) == ("local/a@1", False)
     assert row_counts(registry)["models"] == 1
 
 
 def test_the_same_bytes_get_a_second_name_when_one_is_asked_for(registry: LocalRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, little_model())
+    path = write(tmp_path, small_model())
     ingest_file(registry, path)
     before = row_counts(registry)
     report = ingest_file(registry, path, "mine/other")
@@ -115,17 +115,17 @@ def test_the_same_bytes_get_a_second_name_when_one_is_asked_for(registry: LocalR
 
 
 def test_other_bytes_under_the_same_name_are_the_next_version(registry: LocalRegistry, tmp_path: Path) -> None:
-    reports = [ingest_file(registry, write(tmp_path, little_model(seed=seed))) for seed in range(3)]
+    reports = [ingest_file(registry, write(tmp_path, small_model(seed=seed))) for seed in range(3)]
     assert [report.model for report in reports] == ["local/a@1", "local/a@2", "local/a@3"]
     for seed in range(3):
-        (back,) = assembled(registry, f"a@{seed + 1}", tmp_path / f"back {seed}")
-        assert back.read_bytes() == little_model(seed=seed)
+        (back,) = assemble_model(registry, f"a@{seed + 1}", tmp_path / f"back {seed}")
+        assert back.read_bytes() == small_model(seed=seed)
 
 
 def test_an_organ_of_two_models_is_stored_once(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, write(tmp_path, little_model("A")))
+    ingest_file(registry, write(tmp_path, small_model("A")))
     before = row_counts(registry)
-    report = ingest_file(registry, write(tmp_path, little_model("B", blocks=3), "b.gguf"))
+    report = ingest_file(registry, write(tmp_path, small_model("B", blocks=3), "b.gguf"))
     after = row_counts(registry)
     assert report.new_blobs == 4 + 1, "the third block, and what the header says"
     assert after["organs"] == before["organs"] + 4
@@ -135,14 +135,14 @@ def test_an_organ_of_two_models_is_stored_once(registry: LocalRegistry, tmp_path
 
 def test_a_vocabulary_of_two_models_is_stored_once(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(3_000))
-    ingest_file(registry, write(tmp_path, little_model("A", more=[tokens])))
-    report = ingest_file(registry, write(tmp_path, little_model("B", seed=1, more=[tokens]), "b.gguf"))
+    ingest_file(registry, write(tmp_path, small_model("A", more=[tokens])))
+    report = ingest_file(registry, write(tmp_path, small_model("B", seed=1, more=[tokens]), "b.gguf"))
     assert report.known_bytes > 20_000
     assert report.known_bytes < 60_000
 
 
 def test_equal_tensors_within_a_file_are_stored_and_measured_once(registry: LocalRegistry, tmp_path: Path) -> None:
-    spec, data = weights("blk.0.attn_q.weight", (64, 64))
+    spec, data = weight_tensor("blk.0.attn_q.weight", (64, 64))
     twins = [(TensorSpec(f"blk.{block}.attn_q.weight", spec.shape, spec.dtype), data) for block in range(5)]
     report = ingest_file(registry, write(tmp_path, file_bytes([], twins)))
     counts = row_counts(registry)
@@ -154,7 +154,7 @@ def test_equal_tensors_within_a_file_are_stored_and_measured_once(registry: Loca
 def test_the_same_bytes_with_another_shape_or_type_are_another_organ_of_one_blob(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    _, data = weights("x", (1024,), dtype="F32")
+    _, data = weight_tensor("x", (1024,), dtype="F32")
     tensors = [
         (TensorSpec("blk.0.attn_q.weight", (1024,), F32), data),
         (TensorSpec("blk.1.attn_q.weight", (32, 32), F32), data),
@@ -171,7 +171,7 @@ def test_the_same_bytes_with_another_shape_or_type_are_another_organ_of_one_blob
     found = measurements(registry)
     assert len(found) == 4
     assert found["blk.0.attn_q.weight"].theta != found["blk.2.attn_q.weight"].theta
-    (back,) = assembled(registry, "a", tmp_path / "back")
+    (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
@@ -185,7 +185,7 @@ def test_a_tensor_without_a_kernel_is_stored_and_not_measured_and_says_why(
     dtype = dtype_by_name(name)
     data = np.random.default_rng(0).bytes(4 * dtype.block_bytes)
     spec = TensorSpec("blk.0.attn_q.weight", (4 * dtype.block_elements,), dtype)
-    path = write(tmp_path, file_bytes([], [(spec, data), weights("blk.0.attn_k.weight", (64, 64))]))
+    path = write(tmp_path, file_bytes([], [(spec, data), weight_tensor("blk.0.attn_k.weight", (64, 64))]))
     ingest_file(registry, path)
     found = measurements(registry)
     assert found["blk.0.attn_q.weight"].theta is None
@@ -198,7 +198,7 @@ def test_a_tensor_without_a_kernel_is_stored_and_not_measured_and_says_why(
     assert blob.codec in {"opaque", "raw"}
     assert (placement.theta, placement.signal) == (None, None)
     assert model.mean_theta == found["blk.0.attn_k.weight"].theta
-    (back,) = assembled(registry, "a", tmp_path / "back")
+    (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
@@ -222,14 +222,14 @@ def test_weights_that_are_no_numbers_are_counted_and_stored_as_they_are(
         for column in ("theta", "signal", "mean", "standard_deviation", "minimum", "maximum", "kurtosis"):
             value = getattr(measurement, column)
             assert value is None or math.isfinite(value)
-    (back,) = assembled(registry, "a", tmp_path / "back")
+    (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
 def test_what_was_measured_is_copied_to_every_placement_and_averaged_in_the_model(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_file(registry, write(tmp_path, little_model()))
+    ingest_file(registry, write(tmp_path, small_model()))
     z_measures, spectra = measurements(registry), measurements(registry, "mp1")
     with registry.catalog.reading() as session:
         placements = session.scalars(select(Placement)).all()
@@ -247,7 +247,7 @@ def test_what_was_measured_is_copied_to_every_placement_and_averaged_in_the_mode
 
 def test_an_organ_of_256_values_or_more_has_a_fingerprint(registry: LocalRegistry, tmp_path: Path) -> None:
     sizes = (255, 256, 4096)
-    ingest_file(registry, write(tmp_path, file_bytes([], [weights(f"blk.{size}.a", (size,)) for size in sizes])))
+    ingest_file(registry, write(tmp_path, file_bytes([], [weight_tensor(f"blk.{size}.a", (size,)) for size in sizes])))
     with registry.catalog.reading() as session:
         prints = session.execute(
             select(Placement.name, Fingerprint.values).join(Fingerprint, Fingerprint.organ_id == Placement.organ_id)
@@ -260,7 +260,7 @@ def test_an_organ_of_256_values_or_more_has_a_fingerprint(registry: LocalRegistr
 
 
 def test_the_report_adds_up(registry: LocalRegistry, tmp_path: Path) -> None:
-    data = little_model()
+    data = small_model()
     seen: list[int] = []
     (source,) = find_sources([str(write(tmp_path, data))])
     report = ingest_model(registry, source, None, seen.append)
@@ -280,7 +280,7 @@ def test_the_report_adds_up(registry: LocalRegistry, tmp_path: Path) -> None:
 
 
 def test_the_record_of_an_ingest_holds_its_report(registry: LocalRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, little_model())
+    path = write(tmp_path, small_model())
     report = ingest_file(registry, path)
     with registry.catalog.reading() as session:
         row = session.scalars(select(Ingest)).one()
@@ -293,8 +293,10 @@ def test_the_record_of_an_ingest_holds_its_report(registry: LocalRegistry, tmp_p
 
 
 def test_what_the_catalog_says_is_stored_is_what_lies_there(registry: LocalRegistry, tmp_path: Path) -> None:
-    large = [weights(f"blk.{block}.ffn_up.weight", (256, 512)) for block in range(3)]
-    report = ingest_file(registry, write(tmp_path, file_bytes([], [*large, weights("output_norm.weight", (64,))])))
+    large = [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 512)) for block in range(3)]
+    report = ingest_file(
+        registry, write(tmp_path, file_bytes([], [*large, weight_tensor("output_norm.weight", (64,))]))
+    )
     with registry.catalog.reading() as session:
         blobs = session.scalars(select(Blob)).all()
     assert len(blobs) == report.new_blobs == 5
@@ -309,10 +311,10 @@ def test_what_the_catalog_says_is_stored_is_what_lies_there(registry: LocalRegis
 
 
 def test_many_sources_have_one_outcome_each_and_a_bad_one_stops_nobody(registry: LocalRegistry, tmp_path: Path) -> None:
-    write(tmp_path, little_model("A"), "1.gguf")
+    write(tmp_path, small_model("A"), "1.gguf")
     write(tmp_path, b"GGUFrubbish" * 9, "2.gguf")
     write(tmp_path, b"", "3.gguf")
-    write(tmp_path, little_model("B", seed=1), "4.gguf")
+    write(tmp_path, small_model("B", seed=1), "4.gguf")
     sources = find_sources([str(tmp_path / "*.gguf")])
     outcomes = list(ingest_all(registry, sources))
     assert [outcome.source for outcome in outcomes] == sources
@@ -346,7 +348,7 @@ class Interrupt:
 
 def big_model(count: int = 24) -> bytes:
     entries = [text("general.architecture", "llama"), unsigned("llama.block_count", count)]
-    return file_bytes(entries, [weights(f"blk.{block}.ffn_up.weight", (256, 160)) for block in range(count)])
+    return file_bytes(entries, [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 160)) for block in range(count)])
 
 
 @pytest.mark.parametrize("after", [1, 6, 18])
@@ -368,7 +370,7 @@ def test_an_interrupted_ingest_shows_nothing_keeps_what_was_stored_and_goes_on(
     assert report.created
     assert report.new_blobs == 25 - counts["blobs"], "what was stored is not stored again"
     assert (report.known_bytes > 0) == (counts["blobs"] > 0)
-    (back,) = assembled(registry, "a", tmp_path / "back")
+    (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
@@ -419,12 +421,12 @@ def test_line_50_an_ingest_of_the_same_bytes_heals_a_blob_that_has_rotted(
     report = ingest_file(registry, path)
     assert (report.created, report.new_blobs) == (False, 1)
     assert sound(registry)
-    (back,) = assembled(registry, "a", tmp_path / "back")
+    (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
 def test_nothing_is_leased_once_an_ingest_has_ended(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, write(tmp_path, little_model()))
+    ingest_file(registry, write(tmp_path, small_model()))
     with registry.catalog.reading() as session:
         assert session.scalars(select(BlobLease)).all() == []
 
@@ -436,16 +438,16 @@ def test_a_header_and_nothing_else_is_a_vocabulary_without_words(registry: Local
     path = write(tmp_path, file_bytes())
     report = ingest_file(registry, path)
     assert (report.organs, report.new_blobs) == (0, 1)
-    (back,) = assembled(registry, "a", tmp_path / "back")
+    (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("elements", [1, 2, 63, 64, 65])
 def test_a_tensor_of_a_few_values_is_kept(elements: int, registry: LocalRegistry, tmp_path: Path) -> None:
-    path = write(tmp_path, file_bytes([], [weights("blk.0.a", (elements,))]))
+    path = write(tmp_path, file_bytes([], [weight_tensor("blk.0.a", (elements,))]))
     ingest_file(registry, path)
     assert (measurements(registry)["blk.0.a"].theta is None) == (elements < 64)
-    (back,) = assembled(registry, "a", tmp_path / "back")
+    (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
@@ -456,7 +458,7 @@ def test_tensors_around_the_size_of_a_chunk_are_kept(extra: int, registry: Local
     tensors = [(TensorSpec("blk.0.a", (elements,), dtype_by_name("I8")), values), tensor("blk.0.b", (16,))]
     path = write(tmp_path, file_bytes([], tensors))
     ingest_file(registry, path)
-    (back,) = assembled(registry, "a", tmp_path / "back")
+    (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
@@ -474,16 +476,16 @@ def test_a_file_of_the_reference_writer_is_taken(registry: LocalRegistry, tmp_pa
     assert (report.organs, report.flags) == (1, ())
     with registry.catalog.reading() as session:
         assert set(blobs_by_digest(session, [digest_of(values.tobytes())])) == {digest_of(values.tobytes())}
-    (back,) = assembled(registry, "reference", tmp_path / "back")
+    (back,) = assemble_model(registry, "reference", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
 
 def test_another_file_under_a_taken_name_is_refused_before_anything_is_stored(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_file(registry, write(tmp_path, little_model()))
+    ingest_file(registry, write(tmp_path, small_model()))
     before = row_counts(registry)
-    (source,) = find_sources([str(write(tmp_path, little_model(blocks=3)))])
+    (source,) = find_sources([str(write(tmp_path, small_model(blocks=3)))])
     with pytest.raises(NameTaken, match="the name local/a is taken by local/a@1") as refused:
         ingest_model(registry, source)
     assert refused.value.version == 2
@@ -493,8 +495,8 @@ def test_another_file_under_a_taken_name_is_refused_before_anything_is_stored(
 def test_another_file_of_the_same_size_is_told_by_its_digest_and_registered_under_no_name(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_file(registry, write(tmp_path, little_model()))
-    (source,) = find_sources([str(write(tmp_path, little_model(seed=1)))])
+    ingest_file(registry, write(tmp_path, small_model()))
+    (source,) = find_sources([str(write(tmp_path, small_model(seed=1)))])
     with pytest.raises(NameTaken):
         ingest_model(registry, source)
     assert row_counts(registry)["models"] == 1
@@ -505,23 +507,23 @@ def test_another_file_of_the_same_size_is_told_by_its_digest_and_registered_unde
 
 
 def test_the_question_about_a_name_is_asked_once(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, write(tmp_path, little_model()))
-    (source,) = find_sources([str(write(tmp_path, little_model(blocks=3)))])
+    ingest_file(registry, write(tmp_path, small_model()))
+    (source,) = find_sources([str(write(tmp_path, small_model(blocks=3)))])
     asked: list[NameTaken] = []
     assert ingest_model(registry, source, new_version=lambda taken: not asked.append(taken)).model == "local/a@2"
     assert len(asked) == 1
 
 
 def test_a_file_that_is_known_under_another_name_takes_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, write(tmp_path, little_model()))
-    ingest_file(registry, write(tmp_path, little_model(blocks=3), "b.gguf"))
-    (source,) = find_sources([str(write(tmp_path, little_model(blocks=3)))])
+    ingest_file(registry, write(tmp_path, small_model()))
+    ingest_file(registry, write(tmp_path, small_model(blocks=3), "b.gguf"))
+    (source,) = find_sources([str(write(tmp_path, small_model(blocks=3)))])
     report = ingest_model(registry, source)
     assert (report.model, report.created) == ("local/b@1", False)
 
 
 def test_a_name_that_was_taken_while_the_file_was_read_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
-    (source,) = find_sources([str(write(tmp_path, little_model()))])
+    (source,) = find_sources([str(write(tmp_path, small_model()))])
     other = tmp_path / "other"
     other.mkdir()
     seen: list[int] = []
@@ -529,7 +531,7 @@ def test_a_name_that_was_taken_while_the_file_was_read_is_refused(registry: Loca
     def take_the_name(size_bytes: int) -> None:
         if not seen:
             seen.append(size_bytes)
-            ingest_file(registry, write(other, little_model(blocks=3)))
+            ingest_file(registry, write(other, small_model(blocks=3)))
 
     with pytest.raises(NameTaken):
         ingest_model(registry, source, progress=take_the_name)

@@ -40,11 +40,11 @@ from organs.registry.errors import OverQuota
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes
-from tests.registry_templates import Homes, three_models
-from tests.small_models import block_metadata, little_model, weights
-from tests.submissions import asked_for, attended, found, of_pieces, put_upload, whole
+from tests.registry_templates import RegistryTemplates, add_three_models
+from tests.small_models import block_metadata, small_model, weight_tensor
+from tests.submissions import file_of_pieces, process_and_read, put_upload, submission_row, submit_model, whole_file
 
-LITTLE = little_model()
+LITTLE = small_model()
 
 
 def ann(registry: LocalRegistry, quota_bytes: int) -> int:
@@ -54,7 +54,7 @@ def ann(registry: LocalRegistry, quota_bytes: int) -> int:
 
 
 def test_bytes_that_a_file_has_often_count_each_time(registry: LocalRegistry) -> None:
-    spec, data = weights("blk.0.ffn_up.weight", (64, 64))
+    spec, data = weight_tensor("blk.0.ffn_up.weight", (64, 64))
     tensors = [(replace(spec, name=f"blk.{block}.ffn_up.weight"), data) for block in range(20)]
     file = file_bytes(block_metadata("Often", 20), tensors)
     header = read_header(MemorySource(file))
@@ -62,51 +62,51 @@ def test_bytes_that_a_file_has_often_count_each_time(registry: LocalRegistry) ->
     ann(registry, len(file) + 2 * PIECE_ROW_BYTES - 1)
     put_upload(registry, "ann", [file[: header.data_offset], data])
     with pytest.raises(OverQuota, match=r"exceeds the quota of .* by 1$"):
-        asked_for(registry, "ann/often", [of_pieces(file, spans)])
+        submit_model(registry, "ann/often", [file_of_pieces(file, spans)])
 
 
 def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry: LocalRegistry) -> None:
     ann(registry, 2 * len(LITTLE))
-    sent = whole(registry, "ann", LITTLE)
-    first = asked_for(registry, "ann/one", [sent])
-    asked_for(registry, "ann/two", [sent], publish=False)
+    sent = whole_file(registry, "ann", LITTLE)
+    first = submit_model(registry, "ann/one", [sent])
+    submit_model(registry, "ann/two", [sent], publish=False)
     with pytest.raises(OverQuota):
-        asked_for(registry, "ann/three", [sent])
+        submit_model(registry, "ann/three", [sent])
     withdraw(registry, "ann", first)
-    asked_for(registry, "ann/three", [sent])
+    submit_model(registry, "ann/three", [sent])
 
 
 def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one_is_withdrawn(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.ingest.contributions.submissions.OPEN_MAX", 1)
-    first = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)], publish=False)
-    other = whole(registry, "ann", little_model("Other"))
+    first = submit_model(registry, "ann/one", [whole_file(registry, "ann", LITTLE)], publish=False)
+    other = whole_file(registry, "ann", small_model("Other"))
     with pytest.raises(OverQuota, match="1 submissions are open: publish or withdraw some first"):
-        asked_for(registry, "ann/two", [other])
+        submit_model(registry, "ann/two", [other])
     withdraw(registry, "ann", first)
-    asked_for(registry, "ann/two", [other])
+    submit_model(registry, "ann/two", [other])
 
 
 def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registry: LocalRegistry) -> None:
-    sent = whole(registry, "ann", LITTLE)
-    looked_at = asked_for(registry, "ann/tiny", [sent], publish=False)
-    assert attended(registry, looked_at, publish=False).row.state == "ready"
-    assert asked_for(registry, "ann/tiny", [sent], publish=False) == looked_at
-    assert found(registry, looked_at).row.state == "ready"
-    assert asked_for(registry, "ann/tiny", [sent]) == looked_at
-    assert found(registry, looked_at).row.state == "publishing"
+    sent = whole_file(registry, "ann", LITTLE)
+    looked_at = submit_model(registry, "ann/tiny", [sent], publish=False)
+    assert process_and_read(registry, looked_at, publish=False).row.state == "ready"
+    assert submit_model(registry, "ann/tiny", [sent], publish=False) == looked_at
+    assert submission_row(registry, looked_at).row.state == "ready"
+    assert submit_model(registry, "ann/tiny", [sent]) == looked_at
+    assert submission_row(registry, looked_at).row.state == "publishing"
     with registry.catalog.reading() as session:
-        assert job_by_id(session, found(registry, looked_at).row.job_id or 0).kind == "publish"
-    assert attended(registry, looked_at).row.state == "published"
+        assert job_by_id(session, submission_row(registry, looked_at).row.job_id or 0).kind == "publish"
+    assert process_and_read(registry, looked_at).row.state == "published"
 
 
 def test_a_submission_that_has_ended_keeps_no_manifest(registry: LocalRegistry) -> None:
-    published = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)])
-    assert attended(registry, published).row.state == "published"
-    refused = asked_for(registry, "ann/two", [whole(registry, "ann", b"no model at all")])
-    assert attended(registry, refused).row.state == "refused"
-    withdrawn = asked_for(registry, "ann/three", [whole(registry, "ann", little_model("Three"))])
+    published = submit_model(registry, "ann/one", [whole_file(registry, "ann", LITTLE)])
+    assert process_and_read(registry, published).row.state == "published"
+    refused = submit_model(registry, "ann/two", [whole_file(registry, "ann", b"no model at all")])
+    assert process_and_read(registry, refused).row.state == "refused"
+    withdrawn = submit_model(registry, "ann/three", [whole_file(registry, "ann", small_model("Three"))])
     withdraw(registry, "ann", withdrawn)
     with registry.catalog.reading() as session:
         for number in (published, refused, withdrawn):
@@ -115,10 +115,10 @@ def test_a_submission_that_has_ended_keeps_no_manifest(registry: LocalRegistry) 
 
 def test_what_a_suspended_contributor_has_submitted_waits_for_an_administrator(registry: LocalRegistry) -> None:
     ann(registry, 10 * len(LITTLE))
-    waiting = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
+    waiting = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
     with registry.catalog.writing() as session:
         set_contributor_state(session, "ann", "suspended")
-    assert attended(registry, waiting).row.state == "quarantined"
+    assert process_and_read(registry, waiting).row.state == "quarantined"
 
 
 @pytest.mark.parametrize("field", ["title", "license", "base", "tags", "description"])
@@ -145,8 +145,8 @@ def test_an_upload_that_is_renewed_while_it_is_tidied_away_stays(registry: Local
     assert look_up(registry, owner, name).state == "complete"
 
 
-def test_who_has_no_room_composes_nothing(registry: LocalRegistry, homes: Homes) -> None:
-    homes.into(registry, three_models)
+def test_who_has_no_room_composes_nothing(registry: LocalRegistry, templates: RegistryTemplates) -> None:
+    templates.fill(registry, add_three_models)
     recipe = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ", "blocks": [0]}]}
     arguments = COMPOSE.check({"recipe": recipe})
     ann(registry, 1000)

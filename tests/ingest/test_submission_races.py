@@ -27,22 +27,22 @@ from organs.registry.catalog.register.models import (
 )
 from organs.registry.catalog.tables import Model
 from organs.registry.local import LocalRegistry
-from tests.small_models import little_model
-from tests.submissions import asked_for, attended, found, of_pieces, put_upload, whole
+from tests.small_models import small_model
+from tests.submissions import file_of_pieces, process_and_read, put_upload, submission_row, submit_model, whole_file
 
-LITTLE = little_model()
+LITTLE = small_model()
 
 
 def sent(registry: LocalRegistry, data: bytes = LITTLE) -> int:
     """A submission of ann's, after its job."""
-    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)])
-    attended(registry, submission_id)
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", data)])
+    process_and_read(registry, submission_id)
     return submission_id
 
 
 def ended(registry: LocalRegistry, submission_id: int) -> tuple[str, set[str]]:
     """Its state, and the codes of its findings."""
-    row = found(registry, submission_id).row
+    row = submission_row(registry, submission_id).row
     return row.state, {one["code"] for one in json.loads(row.findings)}
 
 
@@ -57,7 +57,9 @@ def test_what_an_administrator_yanked_waits_when_it_is_sent_again(
 ) -> None:
     first = sent(registry)
     with registry.catalog.writing() as session:
-        hide_model(session, session.get_one(Model, found(registry, first).row.model_id), "yanked", "bad", yanker)
+        hide_model(
+            session, session.get_one(Model, submission_row(registry, first).row.model_id), "yanked", "bad", yanker
+        )
     again, codes = ended(registry, sent(registry))
     assert (again, "yanked-before" in codes) == (state, yanker == "local")
 
@@ -74,7 +76,7 @@ def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(regis
     state, codes = ended(registry, second)
     assert (state, "removed-before" in codes, states(registry)) == ("published", False, ["removed", "visible"])
     with registry.catalog.writing() as session:
-        remove_model(session, session.get_one(Model, found(registry, second).row.model_id), "bad", "local")
+        remove_model(session, session.get_one(Model, submission_row(registry, second).row.model_id), "bad", "local")
     state, codes = ended(registry, sent(registry))
     assert (state, "removed-before" in codes) == ("quarantined", True)
 
@@ -82,14 +84,18 @@ def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(regis
 def test_of_bytes_that_were_refused_unseen_only_who_sent_them_is_told_and_waits(registry: LocalRegistry) -> None:
     manual = LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
     refuse_submission(manual, sent(manual), "No thanks.", "local")
-    others = asked_for(registry, "eve/tiny", [whole(registry, "eve", LITTLE)], publish=False)
-    attended(registry, others, publish=False)
-    attended(registry, again := asked_for(registry, "eve/tiny", [whole(registry, "eve", LITTLE)]))
+    others = submit_model(registry, "eve/tiny", [whole_file(registry, "eve", LITTLE)], publish=False)
+    process_and_read(registry, others, publish=False)
+    process_and_read(registry, again := submit_model(registry, "eve/tiny", [whole_file(registry, "eve", LITTLE)]))
     for submission_id, of_ann in ((others, False), (again, False), (sent(registry), True)):
         state, codes = ended(registry, submission_id)
         assert state == ("ready" if submission_id == others else "quarantined" if of_ann else "published")
         assert ("refused-before" in codes, "removed-before" in codes) == (of_ann, False)
-    told = [one for one in json.loads(found(registry, submission_id).row.findings) if one["code"] == "refused-before"]
+    told = [
+        one
+        for one in json.loads(submission_row(registry, submission_id).row.findings)
+        if one["code"] == "refused-before"
+    ]
     assert [(one["severity"], one["sentence"][-12:]) for one in told] == [("note", ": No thanks.")]
 
 
@@ -98,34 +104,37 @@ def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: LocalRegist
     with registry.catalog.writing() as session:
         add_contributor(session, "ann")
         set_contributor_state(session, "ann", "suspended")
-    hidden, waits = (sent(registry, little_model(name)) for name in ("Hidden", "Waits"))
+    hidden, waits = (sent(registry, small_model(name)) for name in ("Hidden", "Waits"))
     with registry.catalog.writing() as session:
-        model = session.get_one(Model, found(registry, hidden).row.model_id)
+        model = session.get_one(Model, submission_row(registry, hidden).row.model_id)
         hide_model(session, model, "quarantined", "It is looked at.", "local")
-    left = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
+    left = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
 
     def is_left(_share: float, note: str) -> None:
         if note == "comparing it with other models":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attended(registry, left, tell=is_left)
+        process_and_read(registry, left, tell=is_left)
     assert states(registry) == ["quarantined"] * 3
     with registry.catalog.writing() as session:
-        cancel_job(session, found(registry, left).row.job_id or 0)
+        cancel_job(session, submission_row(registry, left).row.job_id or 0)
     settle_abandoned(registry)
     assert states(registry) == ["quarantined", "quarantined", "removed"]
-    assert (found(registry, left).row.state, found(registry, waits).row.state) == ("withdrawn", "quarantined")
+    assert (submission_row(registry, left).row.state, submission_row(registry, waits).row.state) == (
+        "withdrawn",
+        "quarantined",
+    )
 
 
 def test_a_model_that_was_registered_after_its_submission_was_settled_goes(registry: LocalRegistry) -> None:
-    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
 
     def is_left(_share: float, note: str) -> None:
         if note != "comparing it with other models":
             return
         with registry.catalog.writing() as session:
-            cancel_job(session, found(registry, submission_id).row.job_id or 0)
+            cancel_job(session, submission_row(registry, submission_id).row.job_id or 0)
         with registry.catalog.writing() as session:
             forsaken = session.scalars(select(Model)).one()
             hide_model(session, forsaken, "quarantined", "as if it came later", "local")
@@ -134,16 +143,16 @@ def test_a_model_that_was_registered_after_its_submission_was_settled_goes(regis
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attended(registry, submission_id, tell=is_left)
-    assert (found(registry, submission_id).row.state, states(registry)) == ("withdrawn", ["removed"])
+        process_and_read(registry, submission_id, tell=is_left)
+    assert (submission_row(registry, submission_id).row.state, states(registry)) == ("withdrawn", ["removed"])
 
 
 def withdrawn_in_pieces(registry: LocalRegistry) -> tuple[int, dict[str, Any], Manifest]:
     """A model that ann sent in two pieces and withdrew: her id, the file as she gave it, what was kept of it."""
     half = len(LITTLE) // 2
     put_upload(registry, "ann", [LITTLE[:half], LITTLE[half:]])
-    file = of_pieces(LITTLE, [(0, half), (half, len(LITTLE) - half)])
-    first = asked_for(registry, "ann/one", [file])
+    file = file_of_pieces(LITTLE, [(0, half), (half, len(LITTLE) - half)])
+    first = submit_model(registry, "ann/one", [file])
     with registry.catalog.reading() as session:
         owner = known_contributor_id(session, "ann") or 0
         manifest = manifest_of(open_submissions(session, owner)[0])
@@ -158,13 +167,13 @@ def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
     later: list[int] = []
 
     def forget_late(*given: object) -> int:
-        later.append(asked_for(registry, "ann/two", [file]))
+        later.append(submit_model(registry, "ann/two", [file]))
         return forget_uploads(*given)
 
     forget_uploads = submissions.forget_uploads
     monkeypatch.setattr(submissions, "forget_uploads", forget_late)
     assert remove_uploads_of(registry, owner, manifest) == 0
-    assert attended(registry, later[0]).row.state == "published"
+    assert process_and_read(registry, later[0]).row.state == "published"
 
 
 def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
@@ -182,4 +191,4 @@ def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
 
     monkeypatch.setattr(submissions, "locate", located_before)
     with pytest.raises(BadManifest, match="send them first"):
-        asked_for(registry, "ann/two", [file])
+        submit_model(registry, "ann/two", [file])

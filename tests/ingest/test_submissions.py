@@ -52,21 +52,29 @@ from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobWriter
-from tests.faults.failing import assert_no_orphans, flipped, let_time_pass, rows, run_sweep
+from tests.faults.failing import assert_no_orphans, blob_rows, flip_bit, let_time_pass, run_sweep
 from tests.gguf_files import array, file_bytes, raw_file, text, unsigned
-from tests.related_models import kin_file, kin_tensors, parent_entries
-from tests.small_models import assembled, block_metadata, block_tensors, ingest_file, little_model, token_array, weights
+from tests.related_models import model_file, parent_entries, related_tensors
+from tests.small_models import (
+    assemble_model,
+    block_metadata,
+    block_tensors,
+    ingest_file,
+    small_model,
+    token_array,
+    weight_tensor,
+)
 from tests.submissions import (
-    asked_for,
-    assert_nothing_is_left,
-    attended,
-    found,
-    of_pieces,
+    assert_no_upload_is_left,
+    file_of_pieces,
+    process_and_read,
     put_upload,
-    whole,
+    submission_row,
+    submit_model,
+    whole_file,
 )
 
-BASE = little_model("Base")
+BASE = small_model("Base")
 
 
 def spans_of(data: bytes) -> list[tuple[int, int]]:
@@ -77,16 +85,18 @@ def spans_of(data: bytes) -> list[tuple[int, int]]:
 
 
 def test_a_submission_that_is_published_is_read_once(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = file_bytes(block_metadata(), [weights(f"blk.0.ffn_{one}.weight", (512, 512)) for one in ("up", "down")])
+    data = file_bytes(
+        block_metadata(), [weight_tensor(f"blk.0.ffn_{one}.weight", (512, 512)) for one in ("up", "down")]
+    )
     read_bytes, read_into = [0], Sources.read_into
 
     def noted(self: Sources, buffer: memoryview, at: Any, offset: int) -> None:
         read_bytes[0] += len(buffer)
         read_into(self, buffer, at, offset)
 
-    submission_id = asked_for(registry, "ann/once", [whole(registry, "ann", data)])
+    submission_id = submit_model(registry, "ann/once", [whole_file(registry, "ann", data)])
     monkeypatch.setattr(Sources, "read_into", noted)
-    assert attended(registry, submission_id).row.state == "published"
+    assert process_and_read(registry, submission_id).row.state == "published"
     assert len(data) <= read_bytes[0] < 1.5 * len(data)
 
 
@@ -94,7 +104,7 @@ def test_looking_for_weights_that_are_no_numbers_reports_progress_and_can_be_can
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissect, "BUFFER_BYTES", 1024)
-    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)], publish=False)
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)], publish=False)
     shares: list[float] = []
 
     def tell(share: float, note: str) -> None:
@@ -105,23 +115,23 @@ def test_looking_for_weights_that_are_no_numbers_reports_progress_and_can_be_can
 
     cancel_after: int | None = 10
     with pytest.raises(KeyboardInterrupt):
-        attended(registry, submission_id, publish=False, tell=tell)
+        process_and_read(registry, submission_id, publish=False, tell=tell)
     assert len(shares) == 11, "nothing was read after that"
     shares.clear()
     cancel_after = None
-    assert attended(registry, submission_id, publish=False, tell=tell).row.state == "ready"
+    assert process_and_read(registry, submission_id, publish=False, tell=tell).row.state == "ready"
     assert shares == sorted(shares)
     assert len(set(shares)) > 50
     assert shares[-1] > 0.9
 
 
 def codes(registry: LocalRegistry, submission_id: int) -> set[str]:
-    return {one["code"] for one in json.loads(found(registry, submission_id).row.findings)}
+    return {one["code"] for one in json.loads(submission_row(registry, submission_id).row.findings)}
 
 
 def published(registry: LocalRegistry, name: str, files: list[dict[str, Any]], **metadata: Any) -> str:
     """The model that came of it."""
-    after = attended(registry, asked_for(registry, name, files, **metadata))
+    after = process_and_read(registry, submit_model(registry, name, files, **metadata))
     assert (after.row.state, after.row.reason) == ("published", None)
     assert after.model is not None
     return after.model.full_name
@@ -134,16 +144,16 @@ def ingested(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> N
 
 
 def test_a_whole_file_is_taken_apart_in_a_child_and_published(registry: LocalRegistry, tmp_path: Path) -> None:
-    sent = whole(registry, "ann", BASE)
-    submission_id = asked_for(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"])
-    assert asked_for(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"]) == submission_id
+    sent = whole_file(registry, "ann", BASE)
+    submission_id = submit_model(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"])
+    assert submit_model(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"]) == submission_id
     assert Runner(registry, Event()).run(once=True)
-    model = found(registry, submission_id).model
+    model = submission_row(registry, submission_id).model
     assert model is not None
     assert (model.full_name, model.state, model.title, model.license) == ("ann/tiny@1", "visible", "Tiny", "MIT")
     assert json.loads(model.tags) == ["a", "b"]
-    assert assembled(registry, "ann/tiny", tmp_path / "out")[0].read_bytes() == BASE
-    assert_nothing_is_left(registry)
+    assert assemble_model(registry, "ann/tiny", tmp_path / "out")[0].read_bytes() == BASE
+    assert_no_upload_is_left(registry)
     assert_no_orphans(registry)
 
 
@@ -151,18 +161,18 @@ def test_what_is_known_need_not_be_sent_and_the_same_again_is_the_same_model(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
-    tuned = bytearray(little_model("Tuned"))
+    tuned = bytearray(small_model("Tuned"))
     spans = spans_of(bytes(tuned))
     offset, size = spans[3]
-    tuned[offset : offset + size] = weights("other", (64, 64), seed=7)[1][:size]
+    tuned[offset : offset + size] = weight_tensor("other", (64, 64), seed=7)[1][:size]
     data = bytes(tuned)
     put_upload(registry, "ann", [data[begin : begin + size] for begin, size in (spans[0], spans[3])])
-    file = of_pieces(data, spans)
+    file = file_of_pieces(data, spans)
     assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
-    assert assembled(registry, "ann/tuned", tmp_path / "out")[0].read_bytes() == data
+    assert assemble_model(registry, "ann/tuned", tmp_path / "out")[0].read_bytes() == data
     parents = [one.model for one in registry.model("ann/tuned").relatives if one.evidence == "declared"]
     assert parents == ["acme/base@1"]
-    assert_nothing_is_left(registry)
+    assert_no_upload_is_left(registry)
     # The header's bytes lie in two blobs now, so that one is sent again.
     put_upload(registry, "ann", [data[: spans[0][1]]])
     assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
@@ -172,7 +182,7 @@ def test_reading_a_file_of_pieces_anywhere_gives_its_bytes(registry: LocalRegist
     ingested(registry, tmp_path, "acme/base", BASE)
     spans = spans_of(BASE)
     put_upload(registry, "ann", [BASE[: spans[0][1]]])
-    manifest = parse_manifest({"files": [of_pieces(BASE, spans)]})
+    manifest = parse_manifest({"files": [file_of_pieces(BASE, spans)]})
     with registry.catalog.writing() as session:
         owner = contributor_id(session, "ann")
     with registry.catalog.reading() as session:
@@ -200,23 +210,25 @@ def shards() -> list[dict[str, bytes]]:
 def test_a_split_set_an_adapter_and_a_chimera_are_submissions_like_any_other(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    files = [whole(registry, "ann", data, name) for one in shards() for name, data in one.items()]
+    files = [whole_file(registry, "ann", data, name) for one in shards() for name, data in one.items()]
     assert published(registry, "ann/split", files) == "ann/split@1"
-    assert [path.name for path in assembled(registry, "ann/split", tmp_path / "split")] == [
+    assert [path.name for path in assemble_model(registry, "ann/split", tmp_path / "split")] == [
         "split-00001-of-00002.gguf",
         "split-00002-of-00002.gguf",
     ]
-    low_rank = [weights(f"blk.0.attn_q.weight.lora_{end}", shape) for end, shape in (("a", (64, 4)), ("b", (4, 64)))]
+    low_rank = [
+        weight_tensor(f"blk.0.attn_q.weight.lora_{end}", shape) for end, shape in (("a", (64, 4)), ("b", (4, 64)))
+    ]
     entries = [text("general.architecture", "llama"), text("general.type", "adapter")]
     adapter = file_bytes([*entries, text("adapter.type", "lora")], low_rank)
-    assert published(registry, "ann/lora", [whole(registry, "ann", adapter)], base="acme/base") == "ann/lora@1"
+    assert published(registry, "ann/lora", [whole_file(registry, "ann", adapter)], base="acme/base") == "ann/lora@1"
     ingested(registry, tmp_path, "acme/base", BASE)
-    ingested(registry, tmp_path, "acme/other", little_model("Other", seed=5))
+    ingested(registry, tmp_path, "acme/other", small_model("Other", seed=5))
     plan = registry.compose("acme/base").graft("acme/other", type="organ").accept("unrelated-lineage").plan()
     plan.assemble(tmp_path / "chimera.gguf")
     chimera = (tmp_path / "chimera.gguf").read_bytes()
-    assert published(registry, "ann/chimera", [whole(registry, "ann", chimera)]) == "ann/chimera@1"
-    assert assembled(registry, "ann/chimera", tmp_path / "back")[0].read_bytes() == chimera
+    assert published(registry, "ann/chimera", [whole_file(registry, "ann", chimera)]) == "ann/chimera@1"
+    assert assemble_model(registry, "ann/chimera", tmp_path / "back")[0].read_bytes() == chimera
 
 
 def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
@@ -224,8 +236,8 @@ def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
 ) -> None:
     trained = [one for one in block_tensors(seed=9) if "ffn" in one[0].name]
     partial = file_bytes([*block_metadata("Partial"), *parent_entries("Base")], trained)
-    submission_id = asked_for(registry, "ann/part", [whole(registry, "ann", partial)])
-    model = attended(registry, submission_id).model
+    submission_id = submit_model(registry, "ann/part", [whole_file(registry, "ann", partial)])
+    model = process_and_read(registry, submission_id).model
     assert model is not None
     assert not model.complete
     assert {"partial", "base-not-registered"} <= codes(registry, submission_id)
@@ -237,7 +249,7 @@ def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
     plan = registry.compose(replace(recipe, accept=("unrelated-lineage",))).plan().plan
     brought = [part.spec.name for part in plan.parts if part.donor is not None]
     assert (plan.base.label, brought) == ("acme/base@1", [spec.name for spec, _ in trained])
-    assert assembled(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
+    assert assemble_model(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
 
 
 def test_some_organs_that_their_base_has_no_place_for_are_refused_before_they_are_published(
@@ -245,33 +257,33 @@ def test_some_organs_that_their_base_has_no_place_for_are_refused_before_they_ar
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     up, gate = "blk.0.ffn_up.weight", "blk.7.ffn_gate.weight"
-    organs = [weights(up, (64, 32), dtype="F16"), *(weights(f"{gate}.{part}", (64,)) for part in range(5))]
+    organs = [weight_tensor(up, (64, 32), dtype="F16"), *(weight_tensor(f"{gate}.{part}", (64,)) for part in range(5))]
     partial = file_bytes(block_metadata("Partial"), organs)
-    looked = asked_for(registry, "ann/part", [whole(registry, "ann", partial)], base="acme/base", publish=False)
-    assert attended(registry, looked, publish=False).row.state == "ready", "another base may be named"
+    looked = submit_model(registry, "ann/part", [whole_file(registry, "ann", partial)], base="acme/base", publish=False)
+    assert process_and_read(registry, looked, publish=False).row.state == "ready", "another base may be named"
     assert "base-does-not-fit" in codes(registry, looked)
     publish(registry, "ann", looked, StatedMetadata())
-    after = attended(registry, looked)
+    after = process_and_read(registry, looked)
     assert (after.row.state, after.model) == ("refused", None)
     assert after.row.reason == (
         f"The organs do not fit into their base, acme/base@1: it has no place for {gate}.0, {gate}.1, {gate}.2 and "
         f"2 more; it has other shapes at {up} (64 × 32, not 64 × 128)."
     )
-    assert_nothing_is_left(registry)
-    other = asked_for(registry, "ann/part", [whole(registry, "ann", partial)], base="acme/elsewhere")
-    assert attended(registry, other).row.state == "published"
+    assert_no_upload_is_left(registry)
+    other = submit_model(registry, "ann/part", [whole_file(registry, "ann", partial)], base="acme/elsewhere")
+    assert process_and_read(registry, other).row.state == "published"
     assert "base-not-registered" in codes(registry, other)
 
 
 MISFIT = file_bytes(
-    [*block_metadata("Partial"), *parent_entries("Base")], [weights("blk.0.ffn_up.weight", (64, 32), dtype="F16")]
+    [*block_metadata("Partial"), *parent_entries("Base")], [weight_tensor("blk.0.ffn_up.weight", (64, 32), dtype="F16")]
 )
 """It names its base by the title of BASE, which has another shape at that place."""
 
 
 def sentences(registry: LocalRegistry, submission_id: int) -> dict[tuple[str, str], str]:
     """What the findings say, by severity and code."""
-    findings = json.loads(found(registry, submission_id).row.findings)
+    findings = json.loads(submission_row(registry, submission_id).row.findings)
     return {(one["severity"], one["code"]): one["sentence"] for one in findings}
 
 
@@ -279,8 +291,8 @@ def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_pub
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     manual = kept_back(registry)
-    waits = asked_for(manual, "ann/waits", [whole(manual, "ann", MISFIT)], base="acme/base")
-    assert attended(manual, waits).row.state == "quarantined"
+    waits = submit_model(manual, "ann/waits", [whole_file(manual, "ann", MISFIT)], base="acme/base")
+    assert process_and_read(manual, waits).row.state == "quarantined"
     assert sentences(manual, waits)["note", "base-not-registered"] == (
         "Its base 'acme/base' was not registered under that name at the inspection; when it is, the two are linked."
     )
@@ -289,12 +301,15 @@ def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_pub
         if note == "comparing it with other models":
             ingested(registry, tmp_path, "acme/base", BASE)
 
-    at_once = asked_for(registry, "ann/part", [whole(registry, "ann", MISFIT)], base="acme/base")
-    attended(registry, at_once, tell=meets_its_base)
-    assert (found(registry, at_once).row.state, "base-does-not-fit" in codes(registry, at_once)) == ("refused", True)
+    at_once = submit_model(registry, "ann/part", [whole_file(registry, "ann", MISFIT)], base="acme/base")
+    process_and_read(registry, at_once, tell=meets_its_base)
+    assert (submission_row(registry, at_once).row.state, "base-does-not-fit" in codes(registry, at_once)) == (
+        "refused",
+        True,
+    )
     with pytest.raises(Conflict, match=r"^ann/waits@1 cannot be published: the organs do not fit .*, not 64 × 128"):
         approve_submission(manual, waits, "local")
-    after = found(manual, waits)
+    after = submission_row(manual, waits)
     assert after.model is not None
     assert (after.row.state, after.model.state) == ("quarantined", "quarantined")
     assert [model.name for model in registry.models().items] == ["acme/base@1"]
@@ -304,8 +319,8 @@ def test_a_base_that_is_found_by_the_name_in_the_header_is_named_and_refuses_not
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/loom", BASE)
-    submission_id = asked_for(registry, "ann/part", [whole(registry, "ann", MISFIT)])
-    after = attended(registry, submission_id)
+    submission_id = submit_model(registry, "ann/part", [whole_file(registry, "ann", MISFIT)])
+    after = process_and_read(registry, submission_id)
     said = sentences(registry, submission_id)
     expected = "Its base 'Base' was identified by the name in its header as acme/loom@1."
     assert (after.row.state, said["note", "base-found"]) == ("published", expected)
@@ -318,14 +333,14 @@ def test_organs_are_said_to_be_those_of_whom_they_came_from_and_not_of_a_chimera
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
-    ingested(registry, tmp_path, "acme/other", little_model("Other", seed=5))
+    ingested(registry, tmp_path, "acme/other", small_model("Other", seed=5))
     plan = registry.compose("acme/base").graft("acme/other", type="organ", blocks=0).accept("unrelated-lineage").plan()
     plan.assemble(tmp_path / "chimera.gguf")
     ingested(registry, tmp_path, "bob/coder", (tmp_path / "chimera.gguf").read_bytes())
     edited = BASE[:-1] + bytes([BASE[-1] ^ 1])
     for name, whose in (("eve/edited", "acme/base@1"), ("acme/edited", None)):
-        submission_id = asked_for(registry, name, [whole(registry, name.split("/")[0], edited)])
-        assert attended(registry, submission_id).row.state == "published"
+        submission_id = submit_model(registry, name, [whole_file(registry, name.split("/")[0], edited)])
+        assert process_and_read(registry, submission_id).row.state == "published"
         told = sentences(registry, submission_id).get(("warn", "organs-of-another"))
         assert told == (whose and f"9 of its 10 organs are those of {whose}, which it does not name as its base.")
 
@@ -336,59 +351,59 @@ HOSTILE: dict[str, bytes] = {
     "cut in the header": BASE[:200],
     "cut in the tensors": BASE[:-5000],
     "far too many tensors": raw_file([], [b""], b"")[:8] + (2**60).to_bytes(8, "little") + bytes(32),
-    "a flipped bit in the counts": flipped(BASE, 8 * 8 + 40),
+    "a flipped bit in the counts": flip_bit(BASE, 8 * 8 + 40),
     "a shard without its siblings": next(iter(shards()[1].values())),
 }
 
 
 def test_line_45_hostile_files_are_refused_with_findings_and_leave_nothing(registry: LocalRegistry) -> None:
     for name, data in HOSTILE.items():
-        submission_id = asked_for(registry, "eve/bad", [whole(registry, "eve", data)])
-        after = attended(registry, submission_id)
+        submission_id = submit_model(registry, "eve/bad", [whole_file(registry, "eve", data)])
+        after = process_and_read(registry, submission_id)
         assert after.row.state == "refused", name
         assert after.model is None
         first = json.loads(after.row.findings)[0]
         assert (first["severity"], first["sentence"]) == ("refuse", after.row.reason), name
         assert str(registry.settings.home) not in first["sentence"]
-        assert_nothing_is_left(registry)
-    assert rows(registry) == []
+        assert_no_upload_is_left(registry)
+    assert blob_rows(registry) == []
     with registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session)
 
 
 def test_what_looks_dangerous_is_told_and_never_handed_out(registry: LocalRegistry, tmp_path: Path) -> None:
     types = array("tokenizer.ggml.token_type", ValueType.INT8, [1, 1])
-    data = little_model(more=[token_array([b"a", b"b"]), types, text("tokenizer.chat_template", "{% for %}")])
+    data = small_model(more=[token_array([b"a", b"b"]), types, text("tokenizer.chat_template", "{% for %}")])
     data = data.replace(b"apache-2.0", b"my own one")
-    submission_id = asked_for(registry, "ann/odd", [whole(registry, "ann", data)], publish=False)
-    after = attended(registry, submission_id, publish=False)
+    submission_id = submit_model(registry, "ann/odd", [whole_file(registry, "ann", data)], publish=False)
+    after = process_and_read(registry, submission_id, publish=False)
     assert after.row.state == "ready"
     assert {"unassemblable", "chat-template", "unknown-license", "other-name"} <= codes(registry, submission_id)
     proposed = json.loads(after.row.metadata_given)["proposed"]
     assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own one", 10, True)
-    assert rows(registry) == []
+    assert blob_rows(registry) == []
     publish(registry, "ann", submission_id, StatedMetadata(license="MIT"), "little")
-    model = attended(registry, submission_id).model
+    model = process_and_read(registry, submission_id).model
     assert model is not None
     assert (model.full_name, model.license) == ("ann/little@1", "MIT")
     with pytest.raises(NotAssemblable):
-        assembled(registry, "ann/little", tmp_path / "out")
+        assemble_model(registry, "ann/little", tmp_path / "out")
     with pytest.raises(Conflict):
         publish(registry, "ann", submission_id, StatedMetadata())
 
 
 def test_bytes_that_are_not_what_was_promised_are_refused(registry: LocalRegistry) -> None:
     put_upload(registry, "ann", [BASE])
-    file = of_pieces(BASE, [(0, len(BASE))]) | {"sha256": digest_of(b"another")}
-    submission_id = asked_for(registry, "ann/wrong", [file])
-    assert attended(registry, submission_id).row.state == "refused"
-    assert "not the announced" in (found(registry, submission_id).row.reason or "")
-    assert_nothing_is_left(registry)
+    file = file_of_pieces(BASE, [(0, len(BASE))]) | {"sha256": digest_of(b"another")}
+    submission_id = submit_model(registry, "ann/wrong", [file])
+    assert process_and_read(registry, submission_id).row.state == "refused"
+    assert "not the announced" in (submission_row(registry, submission_id).row.reason or "")
+    assert_no_upload_is_left(registry)
     let_time_pass(registry)
     run_sweep(registry)
     let_time_pass(registry)
     run_sweep(registry)
-    assert rows(registry) == []
+    assert blob_rows(registry) == []
 
 
 def kept_back(registry: LocalRegistry) -> LocalRegistry:
@@ -400,9 +415,9 @@ def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     manual = kept_back(registry)
-    submission_id = asked_for(manual, "ann/tiny", [whole(manual, "ann", BASE)])
-    assert attended(manual, submission_id).row.state == "quarantined"
-    organs = {row.digest for row in rows(registry)}
+    submission_id = submit_model(manual, "ann/tiny", [whole_file(manual, "ann", BASE)])
+    assert process_and_read(manual, submission_id).row.state == "quarantined"
+    organs = {row.digest for row in blob_rows(registry)}
     with registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session)
         assert (running_totals(session).models, running_totals(session).organs) == (0, 0)
@@ -412,14 +427,14 @@ def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(
     assert registry.search("").items == () == registry.models().items
     assert registry.count("").total == 0
     with pytest.raises(BadManifest, match="send them first"):
-        asked_for(manual, "eve/tiny", [of_pieces(BASE, spans_of(BASE)[1:])])
-    ingested(registry, tmp_path, "acme/kin", little_model("Kin"))
+        submit_model(manual, "eve/tiny", [file_of_pieces(BASE, spans_of(BASE)[1:])])
+    ingested(registry, tmp_path, "acme/kin", small_model("Kin"))
     assert not registry.model("acme/kin").relatives
     # The same once more waits for the same word.
-    again = asked_for(manual, "ann/tiny", [whole(manual, "ann", BASE)], title="Again")
-    assert {attended(manual, one).row.model_id for one in (again, submission_id)} == {1}
+    again = submit_model(manual, "ann/tiny", [whole_file(manual, "ann", BASE)], title="Again")
+    assert {process_and_read(manual, one).row.model_id for one in (again, submission_id)} == {1}
     approve_submission(manual, again, "local")
-    assert {found(manual, one).row.state for one in (again, submission_id)} == {"published"}
+    assert {submission_row(manual, one).row.state for one in (again, submission_id)} == {"published"}
     assert registry.model("ann/tiny").relatives
     with pytest.raises(Conflict):
         approve_submission(manual, again, "local")
@@ -428,19 +443,22 @@ def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(
 def test_what_an_administrator_refuses_is_gone_with_the_next_sweeps(registry: LocalRegistry) -> None:
     manual = kept_back(registry)
     refused, withdrawn = (
-        asked_for(manual, f"ann/{name}", [whole(manual, "ann", little_model(name, seed=seed))])
+        submit_model(manual, f"ann/{name}", [whole_file(manual, "ann", small_model(name, seed=seed))])
         for seed, name in enumerate(("one", "two"))
     )
     for submission_id in (refused, withdrawn):
-        assert attended(manual, submission_id).row.state == "quarantined"
+        assert process_and_read(manual, submission_id).row.state == "quarantined"
     refuse_submission(manual, refused, "No thanks.", "local")
     withdraw(manual, "ann", withdrawn)
-    assert (found(manual, refused).row.state, found(manual, refused).row.reason) == ("refused", "No thanks.")
-    assert found(manual, withdrawn).row.state == "withdrawn"
+    assert (submission_row(manual, refused).row.state, submission_row(manual, refused).row.reason) == (
+        "refused",
+        "No thanks.",
+    )
+    assert submission_row(manual, withdrawn).row.state == "withdrawn"
     for _ in range(2):
         let_time_pass(registry)
         run_sweep(registry)
-    assert rows(registry) == []
+    assert blob_rows(registry) == []
     with pytest.raises(NotFound):
         withdraw(manual, "eve", withdrawn)
 
@@ -453,17 +471,17 @@ def test_an_inspector_that_is_stopped_or_crashes_while_it_measures_refuses_the_s
         raise Stopped("It was stopped.", is_limit=is_limit)
 
     monkeypatch.setattr(Inspection, "measure", stopped)
-    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
-    assert attended(registry, submission_id).row.state == "refused"
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
+    assert process_and_read(registry, submission_id).row.state == "refused"
     assert code in codes(registry, submission_id)
-    assert_nothing_is_left(registry)
+    assert_no_upload_is_left(registry)
 
 
 def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = whole(registry, "ann", BASE)
-    submission_id = asked_for(registry, "ann/tiny", [sent])
+    sent = whole_file(registry, "ann", BASE)
+    submission_id = submit_model(registry, "ann/tiny", [sent])
 
     def full(*_given: object) -> None:
         raise DiskFull("the disk is full")
@@ -471,39 +489,42 @@ def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(
     with monkeypatch.context() as patched:
         patched.setattr(BlobWriter, "append", full)
         with pytest.raises(DiskFull, match="the disk is full"):
-            attended(registry, submission_id)
-    assert (found(registry, submission_id).row.state, codes(registry, submission_id)) == ("refused", {"our-fault"})
-    again = asked_for(registry, "ann/tiny", [sent])
-    job_id = found(registry, again).row.job_id
+            process_and_read(registry, submission_id)
+    assert (submission_row(registry, submission_id).row.state, codes(registry, submission_id)) == (
+        "refused",
+        {"our-fault"},
+    )
+    again = submit_model(registry, "ann/tiny", [sent])
+    job_id = submission_row(registry, again).row.job_id
     assert job_id is not None
     with registry.catalog.writing() as session:
         cancel_job(session, job_id)
     settle_abandoned(registry)
-    assert found(registry, again).row.state == "withdrawn"
+    assert submission_row(registry, again).row.state == "withdrawn"
     assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
 
 
 def test_one_that_is_withdrawn_while_it_is_inspected_comes_to_nothing(registry: LocalRegistry) -> None:
-    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
 
     def withdraws(_share: float, note: str) -> None:
-        if note == "reading the headers" and found(registry, submission_id).row.state != "withdrawn":
+        if note == "reading the headers" and submission_row(registry, submission_id).row.state != "withdrawn":
             withdraw(registry, "ann", submission_id)
 
-    assert attended(registry, submission_id, tell=withdraws).row.state == "withdrawn"
-    assert rows(registry) == []
+    assert process_and_read(registry, submission_id, tell=withdraws).row.state == "withdrawn"
+    assert blob_rows(registry) == []
 
 
 def test_one_that_ends_after_its_model_was_registered_leaves_no_model(registry: LocalRegistry) -> None:
-    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
 
     def cancels(_share: float, note: str) -> None:
         if note == "comparing it with other models":
             with registry.catalog.writing() as session:
-                cancel_job(session, found(registry, submission_id).row.job_id or 0)
+                cancel_job(session, submission_row(registry, submission_id).row.job_id or 0)
             settle_abandoned(registry)
 
-    assert attended(registry, submission_id, tell=cancels).row.state == "withdrawn"
+    assert process_and_read(registry, submission_id, tell=cancels).row.state == "withdrawn"
     with registry.catalog.reading() as session:
         assert session.scalars(select(Model.state)).all() == ["removed"]
 
@@ -570,16 +591,16 @@ def test_every_reason_is_told_at_once_and_a_manifest_reads_back() -> None:
 def test_a_base_that_is_stated_is_recorded_as_what_was_measured(
     registry: LocalRegistry, tmp_path: Path, child: str, parent: str, relation: str
 ) -> None:
-    ingested(registry, tmp_path, "acme/base", kin_file("Some", kin_tensors(dtype=parent)))
-    sent = whole(registry, "ann", kin_file("Other", kin_tensors(dtype=child)))
+    ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors(dtype=parent)))
+    sent = whole_file(registry, "ann", model_file("Other", related_tensors(dtype=child)))
     name = published(registry, "ann/other", [sent], base="acme/base")
     edges = [one for one in registry.model(name).relatives if one.model == "acme/base@1"]
     assert {(one.evidence, one.relation) for one in edges} == {("declared", relation), ("measured", "quantized")}
 
 
 def test_a_fine_tune_stays_one(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingested(registry, tmp_path, "acme/base", kin_file("Some", kin_tensors()))
-    sent = whole(registry, "ann", kin_file("Other", kin_tensors(alike=0.995, dtype="Q8_0")))
+    ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors()))
+    sent = whole_file(registry, "ann", model_file("Other", related_tensors(correlation=0.995, dtype="Q8_0")))
     name = published(registry, "ann/other", [sent], base="acme/base")
     declared = [one for one in registry.model(name).relatives if one.evidence == "declared"]
     assert [one.relation for one in declared] == ["finetune"]
@@ -589,13 +610,13 @@ def test_a_license_that_is_not_the_headers_is_a_finding_when_it_is_inspected_and
     registry: LocalRegistry,
 ) -> None:
     """The header says apache-2.0."""
-    sent = whole(registry, "ann", BASE)
+    sent = whole_file(registry, "ann", BASE)
     for license in (None, "Apache-2.0"):
-        submission_id = asked_for(registry, "ann/same", [sent], publish=False, license=license)
-        attended(registry, submission_id, publish=False)
+        submission_id = submit_model(registry, "ann/same", [sent], publish=False, license=license)
+        process_and_read(registry, submission_id, publish=False)
         assert "license-differs" not in codes(registry, submission_id), license
     publish(registry, "ann", submission_id, StatedMetadata(license="MIT"))
-    kept = json.loads(attended(registry, submission_id).row.findings)
+    kept = json.loads(process_and_read(registry, submission_id).row.findings)
     (sentence,) = (one["sentence"] for one in kept if one["code"] == "license-differs")
     assert "'MIT'" in sentence
     assert "'apache-2.0'" in sentence
@@ -605,7 +626,7 @@ def test_a_new_version_of_a_name_is_a_finding_and_the_same_file_is_none(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "ann/tiny", BASE)
-    for data, is_new in ((BASE, False), (little_model("Base", seed=3), True)):
-        submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)], publish=False)
-        attended(registry, submission_id, publish=False)
+    for data, is_new in ((BASE, False), (small_model("Base", seed=3), True)):
+        submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", data)], publish=False)
+        process_and_read(registry, submission_id, publish=False)
         assert ("new-version" in codes(registry, submission_id)) is is_new

@@ -64,7 +64,7 @@ from organs.registry.settings import Settings
 from organs.registry.store.files import Files
 from tests.faults.failing import SteppedFiles, failing_once, with_files
 from tests.random_files import BESIDE_FIXTURES
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 
 DATA = bytes(range(256)) * 40
 HOLDER = (
@@ -549,7 +549,7 @@ def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: LocalRegistry
 
 def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: LocalRegistry, ada: int, tmp_path: Path) -> None:
     bob = new_contributor(registry, "bob")
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.reading() as session:
         everything = set(session.scalars(select(Blob.digest)))

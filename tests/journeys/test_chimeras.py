@@ -36,7 +36,7 @@ from organs.registry.validation.runtime import (
 )
 from organs.registry.validation.texts import built_in_texts
 from tests.journeys.test_round_trip import ZOO_FILES
-from tests.registry_templates import Homes, shipped
+from tests.registry_templates import RegistryTemplates, add_zoo_models
 
 A, CODE, B = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
 LORA = "Zoo-A-2M-Code-LoRA-v1.0-F32"
@@ -44,8 +44,8 @@ FILES = {path.stem: path for path in ZOO_FILES}
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
+def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 

@@ -17,16 +17,16 @@ from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import array, every_value_type, file_bytes, raw_file, tensor, text, vocabulary
 from tests.ingest.directory_cases import UP, UP_NAME, change_manifest, manifest_of, write_manifest, write_organ
 from tests.journeys.test_round_trip import ARCHITECTURE, ZOO_FILES
-from tests.small_models import block_metadata, block_tensors, little_model, row_counts, token_array, weights
+from tests.small_models import block_metadata, block_tensors, row_counts, small_model, token_array, weight_tensor
 
 
 @pytest.fixture
-def organ(registry: LocalRegistry) -> Organ:
-    return Organ(registry.settings.home)
+def organ(registry: LocalRegistry) -> OrganCommand:
+    return OrganCommand(registry.settings.home)
 
 
 def same_folders(one: Path, other: Path) -> bool:
@@ -38,7 +38,7 @@ def same_folders(one: Path, other: Path) -> bool:
     return contents(one) == contents(other)
 
 
-def there_and_back(organ: Organ, path: Path, folder: Path) -> None:
+def there_and_back(organ: OrganCommand, path: Path, folder: Path) -> None:
     """From a file and from the registry, by way of a folder, back to the file."""
     whole = path.read_bytes()
     taken = folder / "taken"
@@ -58,7 +58,9 @@ def there_and_back(organ: Organ, path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ZOO_FILES, ids=lambda path: path.stem)
-def test_every_model_of_the_zoo_goes_through_a_folder_unchanged(path: Path, organ: Organ, tmp_path: Path) -> None:
+def test_every_model_of_the_zoo_goes_through_a_folder_unchanged(
+    path: Path, organ: OrganCommand, tmp_path: Path
+) -> None:
     there_and_back(organ, path, tmp_path)
 
 
@@ -76,7 +78,7 @@ def every_dtype() -> bytes:
 
 
 FILES: dict[str, Callable[[], bytes]] = {
-    "little": little_model,
+    "little": small_model,
     "odd padding": odd_padding,
     "every dtype": every_dtype,
     "every metadata type": lambda: file_bytes([*every_value_type(), ARCHITECTURE], [tensor("a")]),
@@ -91,7 +93,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "names that fall together": lambda: file_bytes(
         [], [tensor(name) for name in ("a.b", "a_b", "A.B", "../../x", "CON", "con.weight", "C:\\y", ".weight", " ")]
     ),
-    "version 2": lambda: little_model().replace(b"GGUF\3", b"GGUF\2", 1),
+    "version 2": lambda: small_model().replace(b"GGUF\3", b"GGUF\2", 1),
     "text of odd bytes": lambda: file_bytes(
         [text("a", b"\xff\0\xfe"), text("b", "\u202e\n\0"), ARCHITECTURE], [tensor("a")]
     ),
@@ -101,14 +103,16 @@ FILES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_any_file_goes_through_a_folder_unchanged(case: str, organ: Organ, tmp_path: Path) -> None:
+def test_any_file_goes_through_a_folder_unchanged(case: str, organ: OrganCommand, tmp_path: Path) -> None:
     path = tmp_path / "file.gguf"
     path.write_bytes(FILES[case]())
     there_and_back(organ, path, tmp_path)
 
 
 @pytest.mark.slow
-def test_as_many_small_tensors_as_a_model_may_have_go_through_a_folder_unchanged(organ: Organ, tmp_path: Path) -> None:
+def test_as_many_small_tensors_as_a_model_may_have_go_through_a_folder_unchanged(
+    organ: OrganCommand, tmp_path: Path
+) -> None:
     path = tmp_path / "many.gguf"
     small = [tensor(f"blk.{n}.ffn_up.weight", (9,)) for n in range(FREE_TENSORS)]
     path.write_bytes(file_bytes([ARCHITECTURE], small))
@@ -116,8 +120,8 @@ def test_as_many_small_tensors_as_a_model_may_have_go_through_a_folder_unchanged
 
 
 @pytest.fixture
-def shards(organ: Organ, tmp_path: Path) -> list[Path]:
-    (tmp_path / "model.gguf").write_bytes(little_model())
+def shards(organ: OrganCommand, tmp_path: Path) -> list[Path]:
+    (tmp_path / "model.gguf").write_bytes(small_model())
     organ.done("ingest", tmp_path / "model.gguf")
     (tmp_path / "shards").mkdir()
     organ.done("assemble", "model", "--shards", "30k", "-o", tmp_path / "shards" / "cut.gguf")
@@ -125,7 +129,7 @@ def shards(organ: Organ, tmp_path: Path) -> list[Path]:
 
 
 def test_a_split_set_goes_through_a_folder_and_gives_its_shards_back(
-    shards: list[Path], organ: Organ, tmp_path: Path
+    shards: list[Path], organ: OrganCommand, tmp_path: Path
 ) -> None:
     ended = organ.done("extract", shards[2], "-o", tmp_path / "taken")
     assert len(ended.lines) == 1 + len(shards) > 3
@@ -141,7 +145,7 @@ def test_a_split_set_goes_through_a_folder_and_gives_its_shards_back(
 
 
 def test_a_shard_taken_out_of_the_folder_makes_it_an_incomplete_set(
-    shards: list[Path], organ: Organ, tmp_path: Path
+    shards: list[Path], organ: OrganCommand, tmp_path: Path
 ) -> None:
     organ.done("extract", shards[0], "-o", tmp_path / "taken")
 
@@ -160,19 +164,19 @@ def test_a_shard_taken_out_of_the_folder_makes_it_an_incomplete_set(
 
 
 @pytest.fixture
-def taken(organ: Organ, tmp_path: Path) -> Path:
+def taken(organ: OrganCommand, tmp_path: Path) -> Path:
     """A little model, registered, and taken apart into a folder."""
-    (tmp_path / "little.gguf").write_bytes(little_model())
+    (tmp_path / "little.gguf").write_bytes(small_model())
     organ.done("ingest", tmp_path / "little.gguf")
     organ.done("extract", tmp_path / "little.gguf", "-o", tmp_path / "taken")
     return tmp_path / "taken"
 
 
 def test_an_organ_that_was_trained_makes_another_model_and_it_is_told_which(
-    taken: Organ, organ: Organ, tmp_path: Path, registry: LocalRegistry
+    taken: OrganCommand, organ: OrganCommand, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     before = row_counts(registry)
-    spec, data = weights(UP_NAME, (64, 128), seed=7)
+    spec, data = weight_tensor(UP_NAME, (64, 128), seed=7)
     write_organ(taken / UP, spec, data)
     ended = organ.done("ingest", taken)
     assert ended.out.startswith("local/taken@1: 10 organs, ")
@@ -192,7 +196,7 @@ def test_an_organ_that_was_trained_makes_another_model_and_it_is_told_which(
 
 
 def test_a_digest_that_does_not_match_is_reported_where_the_manifest_states_no_digest_of_the_whole(
-    taken: Path, organ: Organ
+    taken: Path, organ: OrganCommand
 ) -> None:
     manifest = json.loads((taken / "manifest.json").read_text())
     entry = next(one for one in manifest["tensors"] if one["name"] == UP_NAME)
@@ -204,7 +208,7 @@ def test_a_digest_that_does_not_match_is_reported_where_the_manifest_states_no_d
     assert f"note: {UP}: the SHA-256 of its values is {stated}, but the manifest states {'0' * 64}" in ended.err
 
 
-def parents(organ: Organ, model: str) -> list[tuple[str, str, str, str]]:
+def parents(organ: OrganCommand, model: str) -> list[tuple[str, str, str, str]]:
     """The recorded parents of a model: their names and texts, relations, evidence."""
     edges = organ.done("show", model, "--json").values["lineage"]
     return [
@@ -215,9 +219,9 @@ def parents(organ: Organ, model: str) -> list[tuple[str, str, str, str]]:
 
 
 def test_a_model_of_edited_organs_is_a_child_of_the_one_that_the_folder_was_made_from(
-    taken: Path, organ: Organ, tmp_path: Path
+    taken: Path, organ: OrganCommand, tmp_path: Path
 ) -> None:
-    write_organ(taken / UP, *weights(UP_NAME, (64, 128), seed=7))
+    write_organ(taken / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
     organ.done("ingest", taken)
     edge = ("local/little@1", "little.gguf", "grafted", "recorded")
     assert parents(organ, "taken") == [edge]
@@ -225,7 +229,7 @@ def test_a_model_of_edited_organs_is_a_child_of_the_one_that_the_folder_was_made
     assert flag == f"made from a folder of little.gguf with edited organs: {UP_NAME}"
     assert flag in organ.done("report", "taken").out
     (tmp_path / "namesake").mkdir()
-    (tmp_path / "namesake" / "little.gguf").write_bytes(little_model(seed=3))
+    (tmp_path / "namesake" / "little.gguf").write_bytes(small_model(seed=3))
     organ.done("ingest", tmp_path / "namesake" / "little.gguf", "--new-version")
     assert parents(organ, "taken") == [edge], "its bytes are meant, not its name"
     organ.done("extract", "taken", "-o", tmp_path / "same")
@@ -233,17 +237,19 @@ def test_a_model_of_edited_organs_is_a_child_of_the_one_that_the_folder_was_made
     assert parents(organ, "mine/same") == [], "a folder that was not edited is no child"
 
 
-def test_a_folder_of_what_is_not_registered_has_no_parent_and_its_origin_is_told(organ: Organ, tmp_path: Path) -> None:
-    (tmp_path / "little.gguf").write_bytes(little_model())
+def test_a_folder_of_what_is_not_registered_has_no_parent_and_its_origin_is_told(
+    organ: OrganCommand, tmp_path: Path
+) -> None:
+    (tmp_path / "little.gguf").write_bytes(small_model())
     organ.done("extract", tmp_path / "little.gguf", "-o", tmp_path / "taken")
-    write_organ(tmp_path / "taken" / UP, *weights(UP_NAME, (64, 128), seed=7))
+    write_organ(tmp_path / "taken" / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
     organ.done("ingest", tmp_path / "taken")
     assert parents(organ, "taken") == []
     flags = organ.done("show", "taken", "--json").values["flags"]
     assert flags == [f"made from a folder of little.gguf with edited organs: {UP_NAME}"]
 
 
-def test_a_folder_whose_metadata_were_edited_has_a_relative_for_a_parent(taken: Path, organ: Organ) -> None:
+def test_a_folder_whose_metadata_were_edited_has_a_relative_for_a_parent(taken: Path, organ: OrganCommand) -> None:
     change_manifest(taken, lambda values: values["files"][0]["metadata"][1].update(value="Mine"))
     organ.done("ingest", taken)
     assert parents(organ, "taken") == [("local/little@1", "little.gguf", "relative", "recorded")]
@@ -253,20 +259,20 @@ def test_a_folder_whose_metadata_were_edited_has_a_relative_for_a_parent(taken: 
 
 
 def test_an_edited_folder_of_shards_is_a_child_of_the_whole_set(
-    shards: list[Path], organ: Organ, tmp_path: Path
+    shards: list[Path], organ: OrganCommand, tmp_path: Path
 ) -> None:
     organ.done("ingest", shards[0], "--name", "local/cut")
     organ.done("extract", shards[0], "-o", tmp_path / "taken")
-    write_organ(tmp_path / "taken" / UP, *weights(UP_NAME, (64, 128), seed=7))
+    write_organ(tmp_path / "taken" / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
     organ.done("ingest", tmp_path / "taken")
     assert parents(organ, "taken") == [("local/cut@1", shards[0].name, "grafted", "recorded")]
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("F32", (64, 128)), ("F16", (64, 64)), ("F16", (64, 128, 1))])
 def test_an_organ_of_another_type_or_shape_gets_a_fresh_header(
-    dtype: str, shape: tuple[int, ...], taken: Path, organ: Organ, tmp_path: Path
+    dtype: str, shape: tuple[int, ...], taken: Path, organ: OrganCommand, tmp_path: Path
 ) -> None:
-    spec, data = weights(UP_NAME, shape, 3, dtype)
+    spec, data = weight_tensor(UP_NAME, shape, 3, dtype)
     write_organ(taken / UP, spec, data)
     ended = organ.done("ingest", taken)
     assert "the header of little.gguf is rewritten: another type or shape: blk.0.ffn_up.weight" in ended.err
@@ -276,9 +282,11 @@ def test_an_organ_of_another_type_or_shape_gets_a_fresh_header(
     assert organ.done("ingest", tmp_path / "edited.gguf").out == "local/taken@1: registered already, nothing added\n"
 
 
-def test_an_organ_that_is_taken_out_or_put_in_makes_a_fresh_header(taken: Path, organ: Organ, tmp_path: Path) -> None:
+def test_an_organ_that_is_taken_out_or_put_in_makes_a_fresh_header(
+    taken: Path, organ: OrganCommand, tmp_path: Path
+) -> None:
     (taken / UP).unlink()
-    spec, data = weights("blk.0.ffn_gate.weight", (64, 128))
+    spec, data = weight_tensor("blk.0.ffn_gate.weight", (64, 128))
     write_organ(taken / "organs" / "mine.bin", spec, data)
 
     def change(values: Any) -> None:
@@ -292,7 +300,9 @@ def test_an_organ_that_is_taken_out_or_put_in_makes_a_fresh_header(taken: Path, 
     assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), [*kept, (spec, data)])
 
 
-def test_metadata_that_were_changed_in_the_manifest_are_written(taken: Path, organ: Organ, tmp_path: Path) -> None:
+def test_metadata_that_were_changed_in_the_manifest_are_written(
+    taken: Path, organ: OrganCommand, tmp_path: Path
+) -> None:
     def change(values: Any) -> None:
         metadata = values["files"][0]["metadata"]
         metadata[1]["value"] = "Mine"
@@ -306,17 +316,17 @@ def test_metadata_that_were_changed_in_the_manifest_are_written(taken: Path, org
 
 
 def test_without_the_kept_header_the_metadata_of_the_manifest_make_one(
-    taken: Path, organ: Organ, tmp_path: Path
+    taken: Path, organ: OrganCommand, tmp_path: Path
 ) -> None:
     (taken / "header.bin").unlink()
     change_manifest(taken, lambda values: values["files"][0].pop("header"))
     ended = organ.done("assemble", taken, "-o", tmp_path / "fresh.gguf")
     assert "rewritten: none came with the folder" in ended.err
-    assert (tmp_path / "fresh.gguf").read_bytes() == little_model(), "our own writer made the original"
+    assert (tmp_path / "fresh.gguf").read_bytes() == small_model(), "our own writer made the original"
     assert "the original file" in ended.out
 
 
-def test_the_digest_that_a_manifest_claims_is_not_believed(taken: Path, organ: Organ) -> None:
+def test_the_digest_that_a_manifest_claims_is_not_believed(taken: Path, organ: OrganCommand) -> None:
     change_manifest(taken, lambda values: values["files"][0].update(sha256="0" * 64))
     ended = organ.done("ingest", taken)
     assert ended.out == "local/little@1: registered already, nothing added\n"
@@ -360,11 +370,11 @@ PLAIN = {
     ],
 )
 def test_a_manifest_of_other_tools_gets_a_fresh_header(
-    manifest: dict[str, Any], key: str, form: str, organ: Organ, tmp_path: Path
+    manifest: dict[str, Any], key: str, form: str, organ: OrganCommand, tmp_path: Path
 ) -> None:
     folder = foreign(tmp_path / "foreign", manifest, key, form)
     ended = organ.done("assemble", folder, "-o", tmp_path / "made.gguf")
-    assert (tmp_path / "made.gguf").read_bytes() == little_model()
+    assert (tmp_path / "made.gguf").read_bytes() == small_model()
     assert "the header of foreign.gguf is rewritten: none came with the folder" in ended.err
     assert ("omitted: metadata 'odd'" in ended.err) == ("odd" in manifest["metadata"])
     assert organ.done("ingest", folder).out.startswith("local/foreign@1: 10 organs")
@@ -372,7 +382,9 @@ def test_a_manifest_of_other_tools_gets_a_fresh_header(
     assert [str(one.name) for one in reader.tensors] == [spec.name for spec, _ in FOREIGN_TENSORS]
 
 
-def test_architecture_and_model_of_other_tools_stand_in_for_missing_metadata(organ: Organ, tmp_path: Path) -> None:
+def test_architecture_and_model_of_other_tools_stand_in_for_missing_metadata(
+    organ: OrganCommand, tmp_path: Path
+) -> None:
     foreign(tmp_path / "a", {"architecture": "llama", "model": "Theirs"})
     foreign(tmp_path / "b", {"model": {"architecture": "llama", "name": "Theirs"}})
     for name in ("a", "b"):
@@ -381,7 +393,7 @@ def test_architecture_and_model_of_other_tools_stand_in_for_missing_metadata(org
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes() == expected
 
 
-def test_what_a_script_writes_is_read_by_the_reference(organ: Organ, tmp_path: Path) -> None:
+def test_what_a_script_writes_is_read_by_the_reference(organ: OrganCommand, tmp_path: Path) -> None:
     values = np.arange(64, dtype=np.float32).reshape(2, 32)
     write_organ(
         tmp_path / "mine/embed/a.bin", TensorSpec("token_embd.weight", (32, 2), dtype_by_name("F32")), values.tobytes()
@@ -398,12 +410,12 @@ def test_what_a_script_writes_is_read_by_the_reference(organ: Organ, tmp_path: P
     assert reader.fields["llama.rope.freq_base"].types[0] is gguf.GGUFValueType.FLOAT32
 
 
-def test_a_tree_of_folders_and_files_is_taken_in_whole(taken: Path, organ: Organ, tmp_path: Path) -> None:
+def test_a_tree_of_folders_and_files_is_taken_in_whole(taken: Path, organ: OrganCommand, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     shutil.move(taken, tree / "one")
     foreign(tree / "deep" / "two", {"metadata": PLAIN | {"general.name": "Two"}})
-    (tree / "three.gguf").write_bytes(little_model(seed=3))
+    (tree / "three.gguf").write_bytes(small_model(seed=3))
     (tree / "bad").mkdir()
     (tree / "bad" / "manifest.json").write_text('{"format": "organ-directory", "version": 9}')
     ended = organ("ingest", "-q", tree)
@@ -413,9 +425,9 @@ def test_a_tree_of_folders_and_files_is_taken_in_whole(taken: Path, organ: Organ
 
 
 def test_a_registered_organ_that_is_corrupt_is_not_extracted(
-    organ: Organ, registry: LocalRegistry, tmp_path: Path
+    organ: OrganCommand, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    data = file_bytes([ARCHITECTURE], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
+    data = file_bytes([ARCHITECTURE], [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
     (tmp_path / "large.gguf").write_bytes(data)
     organ.done("ingest", tmp_path / "large.gguf")
     path = max(registry.settings.blobs.glob("??/*"), key=lambda found: found.stat().st_size)
@@ -429,7 +441,9 @@ def test_a_registered_organ_that_is_corrupt_is_not_extracted(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "large.gguf"]
 
 
-def test_a_vocabulary_that_crashes_loaders_is_not_assembled_from_a_folder_either(organ: Organ, tmp_path: Path) -> None:
+def test_a_vocabulary_that_crashes_loaders_is_not_assembled_from_a_folder_either(
+    organ: OrganCommand, tmp_path: Path
+) -> None:
     tokens = [token_array([b"a", b"<0x-1>"]), array("tokenizer.ggml.token_type", ValueType.INT32, [1, 6])]
     (tmp_path / "bad.gguf").write_bytes(file_bytes([ARCHITECTURE, *tokens], [tensor("a")]))
     organ.done("extract", tmp_path / "bad.gguf", "-o", tmp_path / "bad")

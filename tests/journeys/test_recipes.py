@@ -16,8 +16,8 @@ from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, text
-from tests.registry_templates import Homes, shipped
-from tests.small_models import ingest_file, weights
+from tests.registry_templates import RegistryTemplates, add_zoo_models
+from tests.small_models import ingest_file, weight_tensor
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("recipes.md", "prediction.md", "guide.md", "original-tools.md", "python.md")
@@ -43,11 +43,14 @@ RECIPES = [
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     folder = tmp_path_factory.mktemp("zoo")
-    with homes.opened(shipped, folder / "home") as registry:
+    with templates.open_copy(add_zoo_models, folder / "home") as registry:
         narrow = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
-        halves = [weights("blk.0.ffn_up.weight.lora_a", (64, 4)), weights("blk.0.ffn_up.weight.lora_b", (4, 96))]
+        halves = [
+            weight_tensor("blk.0.ffn_up.weight.lora_a", (64, 4)),
+            weight_tensor("blk.0.ffn_up.weight.lora_b", (4, 96)),
+        ]
         (folder / "narrow.gguf").write_bytes(file_bytes(narrow, halves))
         ingest_file(registry, folder / "narrow.gguf", "narrow-lora")
         yield registry

@@ -30,7 +30,7 @@ from tests.gguf_files import (
     unsigned,
     vocabulary,
 )
-from tests.small_models import assert_round_trip, ingest_file, little_model, row_counts, token_array, weights
+from tests.small_models import assert_round_trip, ingest_file, row_counts, small_model, token_array, weight_tensor
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 ZOO_FILES = sorted(ZOO.glob("*.gguf"))
@@ -166,10 +166,10 @@ def test_a_vocabulary_of_152_thousand_tokens_and_its_merges_come_back(registry: 
         token_array(merges, "merges"),
         text("tokenizer.chat_template", "{{ messages }}" * 10_000),
     ]
-    data = file_bytes(entries, [weights("token_embd.weight", (64, 96))])
+    data = file_bytes(entries, [weight_tensor("token_embd.weight", (64, 96))])
     round_trip(registry, tmp_path, data)
     before = row_counts(registry)
-    (tmp_path / "b.gguf").write_bytes(file_bytes(entries, [weights("token_embd.weight", (64, 96), seed=1)]))
+    (tmp_path / "b.gguf").write_bytes(file_bytes(entries, [weight_tensor("token_embd.weight", (64, 96), seed=1)]))
     report = ingest_file(registry, tmp_path / "b.gguf")
     assert row_counts(registry)["blobs"] - before["blobs"] == report.new_blobs == 1, "one tensor: the rest is shared"
     assert report.known_bytes > 3_000_000
@@ -210,13 +210,13 @@ def test_line_40_every_value_type_and_numbers_that_are_none_come_back(registry: 
 
 
 def test_a_file_of_version_2_comes_back_as_version_2(registry: LocalRegistry, tmp_path: Path) -> None:
-    data = little_model()
+    data = small_model()
     round_trip(registry, tmp_path, data[:4] + struct.pack("<I", 2) + data[8:])
 
 
 @pytest.mark.long
 def test_four_thousand_tensors_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
-    tensors = [weights(f"blk.{index // 10}.ffn_up.{index % 10}.weight", (8, 4)) for index in range(4_000)]
+    tensors = [weight_tensor(f"blk.{index // 10}.ffn_up.{index % 10}.weight", (8, 4)) for index in range(4_000)]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], tensors))
     assert row_counts(registry)["placements"] == 4_000
 
@@ -234,8 +234,8 @@ def test_tensors_of_nothing_but_zeros_come_back(registry: LocalRegistry, tmp_pat
 
 
 def test_a_model_of_which_all_is_known_already_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
-    round_trip(registry, tmp_path, little_model("A"))
+    round_trip(registry, tmp_path, small_model("A"))
     before = row_counts(registry)
-    reordered = little_model("A", more=[unsigned("llama.context_length", 512)])
+    reordered = small_model("A", more=[unsigned("llama.context_length", 512)])
     round_trip(registry, tmp_path, reordered, "b.gguf")
     assert row_counts(registry)["organs"] == before["organs"]

@@ -11,7 +11,7 @@ import pytest
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import array, every_value_type, file_bytes, text, unsigned
 from tests.small_models import block_tensors, row_counts, token_array
 
@@ -50,26 +50,26 @@ def tensors(reader: gguf.GGUFReader) -> dict[str, tuple[str, list[int], bytes]]:
 
 
 @pytest.fixture
-def organ(registry: LocalRegistry) -> Organ:
-    return Organ(registry.settings.home)
+def organ(registry: LocalRegistry) -> OrganCommand:
+    return OrganCommand(registry.settings.home)
 
 
 @pytest.fixture
-def source(organ: Organ, tmp_path: Path) -> Path:
+def source(organ: OrganCommand, tmp_path: Path) -> Path:
     path = tmp_path / "model.gguf"
     path.write_bytes(original())
     organ.done("ingest", path)
     return path
 
 
-def shards(organ: Organ, folder: Path, size: str = "60k") -> list[Path]:
+def shards(organ: OrganCommand, folder: Path, size: str = "60k") -> list[Path]:
     folder.mkdir()
     organ.done("assemble", "model", "--shards", size, "-o", folder / "cut.gguf")
     return sorted(folder.glob("cut-*.gguf"))
 
 
 def test_the_reference_reads_every_shard_and_together_they_are_the_model(
-    organ: Organ, source: Path, tmp_path: Path
+    organ: OrganCommand, source: Path, tmp_path: Path
 ) -> None:
     whole = gguf.GGUFReader(source)
     paths = shards(organ, tmp_path / "out")
@@ -86,15 +86,15 @@ def test_the_reference_reads_every_shard_and_together_they_are_the_model(
     assert list(together) == list(tensors(whole))
 
 
-def test_shards_are_ingested_again_and_share_every_organ(organ: Organ, source: Path, tmp_path: Path) -> None:
+def test_shards_are_ingested_again_and_share_every_organ(organ: OrganCommand, source: Path, tmp_path: Path) -> None:
     paths = shards(organ, tmp_path / "out")
-    again = Organ(organ.home)
+    again = OrganCommand(organ.home)
     (line,) = again.done("ingest", "--json", paths[1]).lines
     assert f'"new": {len(paths)}' in line, "a header a shard, and no organ"
 
 
 def test_a_split_set_gives_its_own_shards_back_into_a_folder_or_under_a_name(
-    organ: Organ, source: Path, tmp_path: Path
+    organ: OrganCommand, source: Path, tmp_path: Path
 ) -> None:
     paths = shards(organ, tmp_path / "out")
     organ.done("ingest", tmp_path / "out")
@@ -110,7 +110,7 @@ def test_a_split_set_gives_its_own_shards_back_into_a_folder_or_under_a_name(
 
 
 def test_a_merged_file_is_read_by_the_reference_and_equals_the_original(
-    organ: Organ, source: Path, tmp_path: Path
+    organ: OrganCommand, source: Path, tmp_path: Path
 ) -> None:
     shards(organ, tmp_path / "out")
     organ.done("ingest", tmp_path / "out")
@@ -124,7 +124,7 @@ def test_a_merged_file_is_read_by_the_reference_and_equals_the_original(
 
 
 def test_what_is_merged_is_the_same_model_and_adds_nothing(
-    organ: Organ, source: Path, tmp_path: Path, registry: LocalRegistry
+    organ: OrganCommand, source: Path, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     shards(organ, tmp_path / "out")
     organ.done("ingest", tmp_path / "out")
@@ -138,7 +138,7 @@ def test_what_is_merged_is_the_same_model_and_adds_nothing(
 
 
 def test_a_merged_model_under_its_own_name_shares_all_organs(
-    organ: Organ, source: Path, tmp_path: Path, registry: LocalRegistry
+    organ: OrganCommand, source: Path, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     shards(organ, tmp_path / "out")
     organ.done("ingest", tmp_path / "out")
@@ -151,7 +151,7 @@ def test_a_merged_model_under_its_own_name_shares_all_organs(
 
 
 def test_cutting_a_split_set_anew_and_merging_it_again_changes_no_tensor(
-    organ: Organ, source: Path, tmp_path: Path
+    organ: OrganCommand, source: Path, tmp_path: Path
 ) -> None:
     shards(organ, tmp_path / "out", "90k")
     organ.done("ingest", tmp_path / "out")
@@ -163,7 +163,7 @@ def test_cutting_a_split_set_anew_and_merging_it_again_changes_no_tensor(
     assert digest_of((tmp_path / "again.gguf").read_bytes()) == digest_of(source.read_bytes())
 
 
-def test_one_shard_alone_is_refused_with_what_is_missing(organ: Organ, source: Path, tmp_path: Path) -> None:
+def test_one_shard_alone_is_refused_with_what_is_missing(organ: OrganCommand, source: Path, tmp_path: Path) -> None:
     paths = shards(organ, tmp_path / "out")
     paths[0].unlink()
     ended = organ("ingest", paths[1])

@@ -8,9 +8,9 @@ import pytest
 
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import array
-from tests.small_models import little_model, token_array
+from tests.small_models import small_model, token_array
 
 TOKENS = token_array([b"a", b"b", b"<0x0A>"])
 
@@ -44,15 +44,15 @@ REFUSED = {
 
 
 @pytest.fixture
-def organ(registry: LocalRegistry) -> Organ:
-    return Organ(registry.settings.home)
+def organ(registry: LocalRegistry) -> OrganCommand:
+    return OrganCommand(registry.settings.home)
 
 
 @pytest.mark.parametrize(("entries", "reason"), REFUSED.values(), ids=list(REFUSED))
 def test_lines_34_and_35_a_dangerous_vocabulary_is_flagged_shown_and_never_assembled(
-    entries: list[KeyValue], reason: str, organ: Organ, tmp_path: Path
+    entries: list[KeyValue], reason: str, organ: OrganCommand, tmp_path: Path
 ) -> None:
-    (tmp_path / "bad.gguf").write_bytes(little_model(more=entries))
+    (tmp_path / "bad.gguf").write_bytes(small_model(more=entries))
     ingested = organ.done("ingest", tmp_path / "bad.gguf")
     assert f"note: {reason}" in ingested.err
     shown = organ.done("show", "bad", "--json").values
@@ -67,20 +67,20 @@ def test_lines_34_and_35_a_dangerous_vocabulary_is_flagged_shown_and_never_assem
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gguf", "home", "out.gguf"]
 
 
-def test_a_sound_vocabulary_passes_the_same_gate(organ: Organ, tmp_path: Path) -> None:
-    data = little_model(more=[TOKENS, types(1, 1, 6)])
+def test_a_sound_vocabulary_passes_the_same_gate(organ: OrganCommand, tmp_path: Path) -> None:
+    data = small_model(more=[TOKENS, types(1, 1, 6)])
     (tmp_path / "good.gguf").write_bytes(data)
     assert organ.done("ingest", tmp_path / "good.gguf").err == ""
     organ.done("assemble", "good", "-o", tmp_path / "out.gguf")
     assert (tmp_path / "out.gguf").read_bytes() == data
 
 
-def test_the_organs_of_a_refused_model_are_there_for_others(organ: Organ, tmp_path: Path) -> None:
+def test_the_organs_of_a_refused_model_are_there_for_others(organ: OrganCommand, tmp_path: Path) -> None:
     entries, _ = REFUSED["line 35, a negative byte"]
-    (tmp_path / "bad.gguf").write_bytes(little_model(more=entries))
-    (tmp_path / "good.gguf").write_bytes(little_model())
+    (tmp_path / "bad.gguf").write_bytes(small_model(more=entries))
+    (tmp_path / "good.gguf").write_bytes(small_model())
     organ.done("ingest", tmp_path / "bad.gguf")
     (line,) = organ.done("ingest", "--json", tmp_path / "good.gguf").lines
     assert '"new": 1' in line
     organ.done("assemble", "good", "-o", tmp_path / "out.gguf")
-    assert (tmp_path / "out.gguf").read_bytes() == little_model()
+    assert (tmp_path / "out.gguf").read_bytes() == small_model()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_models import little_model
+from tests.small_models import small_model
 
 pytestmark = pytest.mark.long
 
@@ -143,9 +143,9 @@ def test_the_wheel_in_an_environment_of_its_own_migrates_ingests_and_assembles(
     where = run(environment / "python", "-c", "import organs.registry; print(organs.registry.__file__)", cwd=tmp_path)
     assert where.startswith(str(environment.parent)), "the installed one, not the checkout"
     organ, home = environment / "organ", str(tmp_path / "home")
-    (tmp_path / "little.gguf").write_bytes(little_model())
+    (tmp_path / "little.gguf").write_bytes(small_model())
     assert run(organ, "--version", cwd=tmp_path).startswith("organ, version ")
     assert run(organ, "ingest", "-q", "little.gguf", cwd=tmp_path, ORGAN_HOME=home) == "local/little@1\n"
     run(organ, "assemble", "little", "-o", "copy.gguf", cwd=tmp_path, ORGAN_HOME=home)
-    assert (tmp_path / "copy.gguf").read_bytes() == little_model()
+    assert (tmp_path / "copy.gguf").read_bytes() == small_model()
     assert "all are sound" in run(organ, "verify", "--read-data", cwd=tmp_path, ORGAN_HOME=home)

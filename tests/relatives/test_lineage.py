@@ -16,9 +16,9 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import lineage as relatives_lineage
 from organs.registry.relatives.lineage import lineage_of
-from tests.related_models import ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 
-BASE = kin_file("Base", kin_tensors())
+BASE = model_file("Base", related_tensors())
 
 
 def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
@@ -42,7 +42,9 @@ def test_a_model_alone_has_no_lineage(registry: LocalRegistry, tmp_path: Path) -
 
 def test_an_edge_is_shown_from_both_ends(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")))
+    ingest_bytes(
+        registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
+    )
     above, measured = lineage(registry, "tuned").edges
     assert above == LineageEdge(
         direction="parent",
@@ -62,9 +64,9 @@ def test_an_edge_is_shown_from_both_ends(registry: LocalRegistry, tmp_path: Path
 
 def test_a_parent_that_is_not_what_is_said_is_found_out(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(registry, tmp_path, "liar", kin_file("Liar", kin_tensors(seed=7), parent_entries("Base")))
+    ingest_bytes(registry, tmp_path, "liar", model_file("Liar", related_tensors(seed=7), parent_entries("Base")))
     assert codes(registry, "liar") == ["parent-unrelated"]
-    ingest_bytes(registry, tmp_path, "true", kin_file("True", kin_tensors(seed=7, alike=0.999)))
+    ingest_bytes(registry, tmp_path, "true", model_file("True", related_tensors(seed=7, correlation=0.999)))
     assert codes(registry, "liar") == ["parent-unrelated", "close-relative-not-declared"]
     assert codes(registry, "true") == ["close-relative-not-declared"]
     assert codes(registry, "base") == ["no-known-relatives"], "what others say of it is theirs to answer for"
@@ -72,7 +74,7 @@ def test_a_parent_that_is_not_what_is_said_is_found_out(registry: LocalRegistry,
 
 def test_a_quantisation_of_two_bits_is_as_near_as_two_bits_allow(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
-    coarse = kin_file("Base", kin_tensors(dtype="Q4_0"), parent_entries("Base"))
+    coarse = model_file("Base", related_tensors(dtype="Q4_0"), parent_entries("Base"))
     ingest_bytes(registry, tmp_path, "coarse", coarse)
     assert codes(registry, "coarse") == []
     assert {edge.relation for edge in lineage(registry, "coarse").edges} == {"quantized"}
@@ -80,14 +82,16 @@ def test_a_quantisation_of_two_bits_is_as_near_as_two_bits_allow(registry: Local
 
 def test_a_parent_of_other_shapes_cannot_be_compared(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
-    only_norms = [(spec, data) for spec, data in kin_tensors() if len(spec.shape) == 1]
-    ingest_bytes(registry, tmp_path, "odd", kin_file("Odd", only_norms, parent_entries("Base")))
+    only_norms = [(spec, data) for spec, data in related_tensors() if len(spec.shape) == 1]
+    ingest_bytes(registry, tmp_path, "odd", model_file("Odd", only_norms, parent_entries("Base")))
     assert codes(registry, "odd") == ["parent-not-comparable"]
 
 
 def test_what_is_hidden_has_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")))
+    ingest_bytes(
+        registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
+    )
     with registry.catalog.writing() as session:
         session.execute(update(Model).where(Model.name == "base").values(state="removed"))
     assert lineage(registry, "tuned").edges == ()
@@ -95,7 +99,7 @@ def test_what_is_hidden_has_no_name(registry: LocalRegistry, tmp_path: Path) -> 
 
 def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(registry, tmp_path, "other", kin_file("Other", kin_tensors(seed=4)))
+    ingest_bytes(registry, tmp_path, "other", model_file("Other", related_tensors(seed=4)))
     edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
     with registry.catalog.writing() as session:
         session.execute(insert(Lineage), [edge | {"created_at": now()}])
@@ -106,7 +110,7 @@ def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tm
 def test_more_edges_than_are_shown_are_counted(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ingest_bytes(registry, tmp_path, "merged", kin_file("Merged", kin_tensors(), parent_entries("X", "Y", "Z")))
+    ingest_bytes(registry, tmp_path, "merged", model_file("Merged", related_tensors(), parent_entries("X", "Y", "Z")))
     monkeypatch.setattr(relatives_lineage, "EDGES_MAX", 2)
     found = lineage(registry, "merged")
     assert [edge.text for edge in found.edges] == ["X", "Y"]

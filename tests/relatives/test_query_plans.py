@@ -13,7 +13,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import record_relatives, resolve_declared
 from organs.registry.relatives.lineage import lineage_of
-from tests.related_models import ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 
 LARGE = re.compile(
     r"SCAN (placements|organs|fingerprints|lineage|model_metadata|model_words|blobs)\b(?! USING COVERING)"
@@ -22,9 +22,9 @@ LARGE = re.compile(
 
 def test_every_question_is_answered_by_an_index(registry: LocalRegistry, tmp_path: Path) -> None:
     for number in range(3):
-        file = kin_file("Base", kin_tensors(alike=0.9, other=number + 3))
+        file = model_file("Base", related_tensors(correlation=0.9, other_seed=number + 3))
         ingest_bytes(registry, tmp_path, f"base{number}", file)
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(), parent_entries("Base", "Absent")))
+    ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(), parent_entries("Base", "Absent")))
     asked: dict[str, Any] = {}
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:

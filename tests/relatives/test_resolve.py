@@ -13,13 +13,13 @@ from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives import resolve
 from tests.gguf_files import file_bytes, text
-from tests.related_models import declared_pairs, ingest_bytes, kin_file, kin_tensors, parent_entries
-from tests.small_models import block_metadata, weights
+from tests.related_models import declared_pairs, ingest_bytes, model_file, parent_entries, related_tensors
+from tests.small_models import block_metadata, weight_tensor
 
-BASE = kin_file("Base", kin_tensors())
-COPY = kin_file("Base", kin_tensors(dtype="Q8_0"), parent_entries("Base"))
-OTHER_COPY = kin_file("base", kin_tensors(dtype="Q8_0", alike=0.9999), parent_entries("BASE"))
-TUNED = kin_file("Tuned", kin_tensors(alike=0.99), parent_entries("base"))
+BASE = model_file("Base", related_tensors())
+COPY = model_file("Base", related_tensors(dtype="Q8_0"), parent_entries("Base"))
+OTHER_COPY = model_file("base", related_tensors(dtype="Q8_0", correlation=0.9999), parent_entries("BASE"))
+TUNED = model_file("Tuned", related_tensors(correlation=0.99), parent_entries("base"))
 
 
 def ingest_all(registry: LocalRegistry, folder: Path, **files: bytes) -> None:
@@ -35,7 +35,7 @@ def test_a_parent_that_is_registered_is_found_at_once(registry: LocalRegistry, t
 def test_a_parent_that_comes_later_is_found_then(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(registry, tmp_path, tuned=TUNED)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
-    ingest_all(registry, tmp_path, stranger=kin_file("Stranger", kin_tensors(seed=5)), base=BASE)
+    ingest_all(registry, tmp_path, stranger=model_file("Stranger", related_tensors(seed=5)), base=BASE)
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
@@ -63,10 +63,10 @@ def test_a_copy_that_names_itself_does_not_descend_from_itself_or_from_another_c
 
 def test_the_version_that_is_named_is_meant(registry: LocalRegistry, tmp_path: Path) -> None:
     versions = {
-        f"v{number}": kin_file("Base", kin_tensors(seed=number), [text("general.version", f"v{number}")])
+        f"v{number}": model_file("Base", related_tensors(seed=number), [text("general.version", f"v{number}")])
         for number in (1, 2)
     }
-    child = kin_file("Tuned", kin_tensors(seed=1), parent_entries("Base", version="v2"))
+    child = model_file("Tuned", related_tensors(seed=1), parent_entries("Base", version="v2"))
     ingest_all(registry, tmp_path, **versions, tuned=child)
     assert declared_pairs(registry) == {("tuned", "v2", "finetune")}
 
@@ -75,9 +75,12 @@ def test_the_version_that_is_named_is_meant(registry: LocalRegistry, tmp_path: P
 def test_a_namesake_that_comes_later_takes_no_adapter_from_who_was_there_first(
     first: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    files = {"mine": BASE, "theirs": kin_file("Base", kin_tensors(seed=4))}
+    files = {"mine": BASE, "theirs": model_file("Base", related_tensors(seed=4))}
     second = "theirs" if first == "mine" else "mine"
-    low_rank = [weights("blk.0.ffn_up.weight.lora_a", (64, 4)), weights("blk.0.ffn_up.weight.lora_b", (4, 96))]
+    low_rank = [
+        weight_tensor("blk.0.ffn_up.weight.lora_a", (64, 4)),
+        weight_tensor("blk.0.ffn_up.weight.lora_b", (4, 96)),
+    ]
     kind = [text("general.type", "adapter"), text("adapter.type", "lora"), *parent_entries("Base")]
     adapter = file_bytes([*block_metadata("LoRA"), *kind], low_rank)
     ingest_all(registry, tmp_path, **{first: files[first]}, lora=adapter, **{second: files[second]})
@@ -85,26 +88,28 @@ def test_a_namesake_that_comes_later_takes_no_adapter_from_who_was_there_first(
 
 
 def test_of_equally_good_namesakes_the_most_alike_is_meant(registry: LocalRegistry, tmp_path: Path) -> None:
-    versions = {f"v{number}": kin_file("Base", kin_tensors(seed=number)) for number in (1, 2, 3)}
-    child = kin_file("Tuned", kin_tensors(seed=2, alike=0.9, other=9), parent_entries("Base"))
+    versions = {f"v{number}": model_file("Base", related_tensors(seed=number)) for number in (1, 2, 3)}
+    child = model_file("Tuned", related_tensors(seed=2, correlation=0.9, other_seed=9), parent_entries("Base"))
     ingest_all(registry, tmp_path, **versions, tuned=child)
     assert declared_pairs(registry) == {("tuned", "v2", "finetune")}
 
 
 def test_a_whole_model_is_preferred_to_a_part_of_it(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_all(registry, tmp_path, part=kin_file("Base", kin_tensors()[:5]), tuned=TUNED, base=BASE)
+    ingest_all(registry, tmp_path, part=model_file("Base", related_tensors()[:5]), tuned=TUNED, base=BASE)
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
 def test_an_adapter_is_led_to_its_base(registry: LocalRegistry, tmp_path: Path) -> None:
-    halves = [weights(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))]
+    halves = [
+        weight_tensor(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))
+    ]
     entries = [text("general.architecture", "llama"), text("general.type", "adapter"), *parent_entries("Base")]
     ingest_all(registry, tmp_path, adapter=file_bytes(entries, halves), base=BASE)
     assert declared_pairs(registry) == {("adapter", "base", "adapter")}
 
 
 def test_a_namesake_of_another_architecture_is_not_meant(registry: LocalRegistry, tmp_path: Path) -> None:
-    tower = file_bytes([text("general.architecture", "clip"), text("general.name", "Base")], kin_tensors())
+    tower = file_bytes([text("general.architecture", "clip"), text("general.name", "Base")], related_tensors())
     words = file_bytes(block_metadata("Base"))
     ingest_all(registry, tmp_path, tower=tower, words=words, tuned=TUNED)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
@@ -115,8 +120,8 @@ def test_a_parent_without_a_name_is_found_by_its_address(registry: LocalRegistry
         KeyValue("general.base_model.count", ValueType.UINT32, 1),
         text("general.base_model.0.repo_url", "https://hub.example/local/Some-Base"),
     ]
-    tuned = kin_file("Tuned", kin_tensors(alike=0.99), entries)
-    ingest_all(registry, tmp_path, **{"tuned": tuned, "Some-Base": kin_file("Anything", kin_tensors())})
+    tuned = model_file("Tuned", related_tensors(correlation=0.99), entries)
+    ingest_all(registry, tmp_path, **{"tuned": tuned, "Some-Base": model_file("Anything", related_tensors())})
     assert declared_pairs(registry) == {("tuned", "Some-Base", "finetune")}
 
 
@@ -124,21 +129,23 @@ def test_models_that_name_each_other_are_both_led_to_the_other(registry: LocalRe
     ingest_all(
         registry,
         tmp_path,
-        hen=kin_file("Hen", kin_tensors(), parent_entries("Egg")),
-        egg=kin_file("Egg", kin_tensors(seed=2), parent_entries("Hen")),
+        hen=model_file("Hen", related_tensors(), parent_entries("Egg")),
+        egg=model_file("Egg", related_tensors(seed=2), parent_entries("Hen")),
     )
     assert declared_pairs(registry) == {("hen", "egg", "finetune"), ("egg", "hen", "finetune")}
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5_000, "'; DROP TABLE models; --", "%", "\N{ZERO WIDTH SPACE}"])
 def test_line_60_a_hostile_name_of_a_parent_leads_nowhere(name: str, registry: LocalRegistry, tmp_path: Path) -> None:
-    child = kin_file("Tuned", kin_tensors(), parent_entries(name))
+    child = model_file("Tuned", related_tensors(), parent_entries(name))
     ingest_all(registry, tmp_path, tuned=child, base=BASE)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
 
 
 def test_a_parent_that_is_named_twice_is_one(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_all(registry, tmp_path, base=BASE, tuned=kin_file("Tuned", kin_tensors(), parent_entries("Base", "Base")))
+    ingest_all(
+        registry, tmp_path, base=BASE, tuned=model_file("Tuned", related_tensors(), parent_entries("Base", "Base"))
+    )
     with registry.catalog.reading() as session:
         assert session.scalars(select(Lineage.parent_text).where(Lineage.evidence == "declared")).all() == ["Base"]
 
@@ -147,14 +154,16 @@ def test_what_one_ingest_does_not_lead_the_next_of_that_name_does(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "EDGES_MAX", 2)
-    children = {f"t{number}": kin_file(f"T{number}", kin_tensors(), parent_entries("Base")) for number in range(3)}
+    children = {
+        f"t{number}": model_file(f"T{number}", related_tensors(), parent_entries("Base")) for number in range(3)
+    }
     ingest_all(registry, tmp_path, **children, base=BASE)
     assert declared_pairs(registry) == {
         ("t0", "base", "finetune"),
         ("t1", "base", "finetune"),
         ("t2", None, "finetune"),
     }
-    ingest_all(registry, tmp_path, far=kin_file("Base", kin_tensors(alike=0.5)))
+    ingest_all(registry, tmp_path, far=model_file("Base", related_tensors(correlation=0.5)))
     assert declared_pairs(registry) == {(f"t{number}", "base", "finetune") for number in range(3)}
 
 
@@ -162,7 +171,7 @@ def test_the_nearest_texts_are_looked_at_first(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "TEXTS_MAX", 1)
-    more = kin_file("More", kin_tensors(), parent_entries("Base with many more words"))
+    more = model_file("More", related_tensors(), parent_entries("Base with many more words"))
     ingest_all(registry, tmp_path, more=more, tuned=TUNED, base=BASE)
     assert ("tuned", "base", "finetune") in declared_pairs(registry)
 
@@ -171,14 +180,14 @@ def test_the_nearest_texts_are_looked_at_first(
 def test_a_name_is_found_whatever_its_case_and_accents(
     declared: str, title: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    child = kin_file("Tuned", kin_tensors(), parent_entries(declared))
-    ingest_all(registry, tmp_path, tuned=child, base=kin_file(title, kin_tensors()))
+    child = model_file("Tuned", related_tensors(), parent_entries(declared))
+    ingest_all(registry, tmp_path, tuned=child, base=model_file(title, related_tensors()))
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
 def test_several_parents_are_led_each_to_its_own(registry: LocalRegistry, tmp_path: Path) -> None:
-    child = kin_file("Merged", kin_tensors(seed=3), parent_entries("Base", "Absent", "Stranger"))
-    ingest_all(registry, tmp_path, base=BASE, merged=child, stranger=kin_file("Stranger", kin_tensors(seed=5)))
+    child = model_file("Merged", related_tensors(seed=3), parent_entries("Base", "Absent", "Stranger"))
+    ingest_all(registry, tmp_path, base=BASE, merged=child, stranger=model_file("Stranger", related_tensors(seed=5)))
     assert declared_pairs(registry) == {
         ("merged", "base", "finetune"),
         ("merged", None, "finetune"),

@@ -21,15 +21,15 @@ from organs.registry.relatives import (
     resolve,
 )
 from tests.gguf_files import file_bytes, text
-from tests.related_models import ingest_bytes, kin_file, kin_tensors, measured_pairs
-from tests.small_models import block_metadata, ingest_file, weights
+from tests.related_models import ingest_bytes, measured_pairs, model_file, related_tensors
+from tests.small_models import block_metadata, ingest_file, weight_tensor
 
 FAMILY = {
-    "base": kin_file("Base", kin_tensors()),
-    "quantised": kin_file("Base", kin_tensors(dtype="Q8_0")),
-    "tuned": kin_file("Tuned", kin_tensors(alike=0.99)),
-    "far": kin_file("Far", kin_tensors(alike=0.6, other=2)),
-    "stranger": kin_file("Stranger", kin_tensors(seed=5)),
+    "base": model_file("Base", related_tensors()),
+    "quantised": model_file("Base", related_tensors(dtype="Q8_0")),
+    "tuned": model_file("Tuned", related_tensors(correlation=0.99)),
+    "far": model_file("Far", related_tensors(correlation=0.6, other_seed=2)),
+    "stranger": model_file("Stranger", related_tensors(seed=5)),
 }
 TOLERANCE = 4 * NOISE / 7**0.5
 """Of the mean of seven matrices."""
@@ -74,8 +74,8 @@ def test_every_order_of_ingest_finds_the_same_pairs(
 
 
 def test_the_same_weights_with_other_metadata_are_fully_alike(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "one", kin_file("One", kin_tensors()))
-    ingest_bytes(registry, tmp_path, "two", kin_file("Two", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "one", model_file("One", related_tensors()))
+    ingest_bytes(registry, tmp_path, "two", model_file("Two", related_tensors()))
     assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
 
 
@@ -97,8 +97,8 @@ def test_the_same_file_again_adds_no_edge(registry: LocalRegistry, tmp_path: Pat
 
 def test_a_longer_vocabulary_leaves_the_rest_to_compare(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
-    longer = [weights("token_embd.weight", (64, 128), seed=9), *kin_tensors(alike=0.99)[1:]]
-    ingest_bytes(registry, tmp_path, "longer", kin_file("Longer", longer))
+    longer = [weight_tensor("token_embd.weight", (64, 128), seed=9), *related_tensors(correlation=0.99)[1:]]
+    ingest_bytes(registry, tmp_path, "longer", model_file("Longer", longer))
     ((relation, score),) = measured_pairs(registry).values()
     assert (relation, score) == ("relative", pytest.approx(0.99, abs=0.01))
     with registry.catalog.reading() as session:
@@ -108,17 +108,17 @@ def test_a_longer_vocabulary_leaves_the_rest_to_compare(registry: LocalRegistry,
 
 def test_other_shapes_are_not_compared(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
-    turned = [(TensorSpec(spec.name, spec.shape[::-1], spec.dtype), data) for spec, data in kin_tensors()]
+    turned = [(TensorSpec(spec.name, spec.shape[::-1], spec.dtype), data) for spec, data in related_tensors()]
     turned = [(spec, data) for spec, data in turned if len(set(spec.shape)) == 2]
-    ingest_bytes(registry, tmp_path, "turned", kin_file("Turned", turned))
+    ingest_bytes(registry, tmp_path, "turned", model_file("Turned", turned))
     assert measured_pairs(registry) == {}
 
 
 def test_a_model_of_which_organs_were_taken_is_related_by_those(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
-    strange = dict(kin_tensors(seed=5))
-    grafted = [(spec, data if "ffn" in spec.name else strange[spec]) for spec, data in kin_tensors()]
-    ingest_bytes(registry, tmp_path, "grafted", kin_file("Grafted", grafted))
+    strange = dict(related_tensors(seed=5))
+    grafted = [(spec, data if "ffn" in spec.name else strange[spec]) for spec, data in related_tensors()]
+    ingest_bytes(registry, tmp_path, "grafted", model_file("Grafted", grafted))
     ((relation, score),) = measured_pairs(registry).values()
     assert (relation, score) == ("relative", pytest.approx(4 / 7, abs=TOLERANCE))
 
@@ -128,12 +128,14 @@ def test_weights_that_cannot_be_read_are_related_where_they_are_the_same(
 ) -> None:
     opaque = [(TensorSpec("blk.0.ffn_up.weight", (128, 64), dtype_by_name("Q1_0")), bytes(range(18)) * 64)]
     for name in ("one", "two"):
-        ingest_bytes(registry, tmp_path, name, kin_file(name, opaque))
+        ingest_bytes(registry, tmp_path, name, model_file(name, opaque))
     assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
 
 
 def test_adapters_and_vocabularies_have_no_measured_relatives(registry: LocalRegistry, tmp_path: Path) -> None:
-    halves = [weights(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))]
+    halves = [
+        weight_tensor(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))
+    ]
     for name in ("one", "two"):
         entries = [text("general.type", "adapter"), text("general.name", name)]
         ingest_bytes(registry, tmp_path, name, file_bytes(entries, halves))
@@ -154,7 +156,12 @@ def test_a_newcomer_with_many_relatives_keeps_the_most_alike(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, alike in enumerate((0.5, 0.95, 0.7, 0.99, 0.6)):
-        ingest_bytes(registry, tmp_path, f"kin{number}", kin_file("Kin", kin_tensors(alike=alike, other=10 + number)))
+        ingest_bytes(
+            registry,
+            tmp_path,
+            f"kin{number}",
+            model_file("Kin", related_tensors(correlation=alike, other_seed=10 + number)),
+        )
     monkeypatch.setattr(resolve, "COMPARED_MAX", 2)
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     assert [name for name, _ in found(registry, "base")] == ["kin3", "kin1"]
@@ -192,7 +199,7 @@ def test_two_relatives_that_are_ingested_at_once_find_each_other(registry: Local
 
 
 def test_a_model_without_matrices_has_none(registry: LocalRegistry, tmp_path: Path) -> None:
-    norm = weights("output_norm.weight", (512,), dtype="F32")
+    norm = weight_tensor("output_norm.weight", (512,), dtype="F32")
     for name in ("one", "two"):
         ingest_bytes(registry, tmp_path, name, file_bytes(block_metadata(name), [norm]))
     assert measured_pairs(registry) == {}

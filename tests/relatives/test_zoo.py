@@ -18,7 +18,7 @@ from organs.registry.lineage import FINGERPRINT_ROUNDING, NOISE
 from organs.registry.local import LocalRegistry
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
-from tests.registry_templates import Homes, shipped
+from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.related_models import declared_pairs, measured_pairs
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -34,9 +34,9 @@ MATRICES = 29
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """A registry with the whole zoo in it."""
-    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
+    with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 

@@ -10,22 +10,22 @@ import pytest
 
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, text
-from tests.small_models import block_metadata, block_tensors, ingest_file, little_model, weights
+from tests.small_models import block_metadata, block_tensors, ingest_file, small_model, weight_tensor
 
 
 @pytest.fixture(scope="session")
 def filled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two strangers, a relative of the first, an adapter, words without weights, and a part of a model."""
     files = {
-        "little": little_model("Little"),
-        "tall": little_model("Tall", blocks=5, seed=1),
+        "little": small_model("Little"),
+        "tall": small_model("Tall", blocks=5, seed=1),
         "tuned": file_bytes(
             [*block_metadata("Little"), text("general.finetune", "more")],
-            [*block_tensors()[:-1], weights("output_norm.weight", (64,), 3, "F32")],
+            [*block_tensors()[:-1], weight_tensor("output_norm.weight", (64,), 3, "F32")],
         ),
         "adapter": file_bytes(
             [text("general.architecture", "llama"), text("general.type", "adapter")],
-            [weights(f"blk.0.attn_q.weight.lora_{half}", (64, 8)) for half in "ab"],
+            [weight_tensor(f"blk.0.attn_q.weight.lora_{half}", (64, 8)) for half in "ab"],
         ),
         "words": file_bytes([text("general.architecture", "llama"), text("general.name", "Words")]),
         "part": file_bytes(block_metadata("Part", blocks=7), block_tensors(2, seed=5)),

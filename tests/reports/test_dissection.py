@@ -21,7 +21,7 @@ from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.formats import section_sheet
 from tests.gguf_files import F32, file_bytes
-from tests.small_models import block_metadata, ingest_file, weights
+from tests.small_models import block_metadata, ingest_file, weight_tensor
 
 TABLES = (
     *("model", "notes", "relatives", "findings"),
@@ -90,7 +90,7 @@ def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: L
             ("k", fine, GGMLQuantizationType.Q8_0),
         )
     ]
-    tensors.append(weights("output_norm.weight", (64,), 0, "F32"))
+    tensors.append(weight_tensor("output_norm.weight", (64,), 0, "F32"))
     values = ingested(registry, tmp_path, file_bytes(block_metadata(blocks=1), tensors))
     marks = {item["tensor"]: item["caution"] for item in values["highest"].items}
     assert marks == {"blk.0.attn_q.weight": "coarse", "blk.0.attn_k.weight": "", "output_norm.weight": "few"}
@@ -152,8 +152,8 @@ def test_anomalies_are_named_one_by_one(registry: LocalRegistry, tmp_path: Path)
         (TensorSpec("blk.0.attn_q.weight", (64, 64), F32), broken.tobytes()),
         (TensorSpec("blk.0.attn_k.weight", (64, 64), F32), np.full(4096, 0.5, np.float32).tobytes()),
         (TensorSpec("blk.0.attn_v.weight", (256,), opaque), bytes(opaque.block_bytes)),
-        weights("blk.0.ffn_norm.weight", (16,), 0, "F32"),
-        weights("blk.0.ffn_up.weight", (64, 64)),
+        weight_tensor("blk.0.ffn_norm.weight", (16,), 0, "F32"),
+        weight_tensor("blk.0.ffn_up.weight", (64, 64)),
     ]
     values = ingested(registry, tmp_path, file_bytes(block_metadata(blocks=1), tensors))
     items = {item["tensor"]: item for item in values["anomalies"].items}
@@ -199,7 +199,7 @@ def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: LocalRegistry)
 
 
 def test_the_methods_say_how_much_was_looked_at(registry: LocalRegistry, tmp_path: Path) -> None:
-    values = ingested(registry, tmp_path, file_bytes([], [weights("blk.0.ffn_up.weight", (1024, 1024))]))
+    values = ingested(registry, tmp_path, file_bytes([], [weight_tensor("blk.0.ffn_up.weight", (1024, 1024))]))
     z1, mp1 = values["methods"].items
     assert (z1["method"], z1["sample_maximum_count"]) == ("z1", 98_304)
     assert z1["sampled_share"] == pytest.approx(98_304 / 2**20)

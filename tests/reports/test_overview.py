@@ -16,7 +16,7 @@ from organs.registry.entities.report import Report
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
 from tests.gguf_files import file_bytes
-from tests.small_models import block_metadata, block_tensors, ingest_file, weights
+from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
 TABLES = ("figures", "ranking", "types", "scale", "families", "wells")
 
@@ -111,7 +111,7 @@ def test_the_ranking_says_when_both_means_give_one_order(filled: LocalRegistry) 
 def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    for name, tensors in (("lists", [weights("output_norm.weight", (4096,))]), ("whole", block_tensors(1))):
+    for name, tensors in (("lists", [weight_tensor("output_norm.weight", (4096,))]), ("whole", block_tensors(1))):
         (tmp_path / f"{name}.gguf").write_bytes(file_bytes(block_metadata(name, blocks=0), tensors))
         ingest_file(registry, tmp_path / f"{name}.gguf")
     with registry.catalog.writing() as session:
@@ -172,7 +172,7 @@ def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: L
 
 
 def test_where_there_is_one_type_nothing_is_said_of_several(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "one.gguf").write_bytes(file_bytes([], [weights("blk.0.ffn_up.weight", (64, 64))]))
+    (tmp_path / "one.gguf").write_bytes(file_bytes([], [weight_tensor("blk.0.ffn_up.weight", (64, 64))]))
     ingest_file(registry, tmp_path / "one.gguf")
     words = " ".join(report_on(registry).sections["types"].after)
     assert "Types do different work" not in words

@@ -17,7 +17,7 @@ from organs.registry.reports.sections import (
     scale_verdict,
 )
 from organs.registry.reports.statistics import fit_line
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 
 
 def points(*pairs: tuple[float, float]) -> list[Point]:
@@ -95,7 +95,7 @@ def test_relatives_are_one_family_and_two_families_draw_no_line(filled: LocalReg
 
 
 def test_the_lines_go_through_families_and_through_models_by_both_means(filled: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "third.gguf").write_bytes(little_model("Third", blocks=9, seed=2))
+    (tmp_path / "third.gguf").write_bytes(small_model("Third", blocks=9, seed=2))
     ingest_file(filled, tmp_path / "third.gguf")
     with filled.catalog.reading() as session:
         scale, families = tables(session)

@@ -40,7 +40,7 @@ def values_of(organ: Plain) -> Values:
     return decode(organ.read(0, organ.size_bytes), organ.dtype).astype(np.float64)
 
 
-def result(computation: Computation) -> bytes:
+def computed_bytes(computation: Computation) -> bytes:
     """All bytes of a computed organ."""
     data = b"".join(computed(computation))
     assert len(data) == computation.size_bytes

@@ -11,7 +11,7 @@ import pytest
 from organs.registry.errors import BadOrgan
 from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed, purified
 from organs.registry.transform.values import WINDOW_ELEMENTS
-from tests.transform.memory_organs import F16, F32, Q8_0, organ, result, values_in, values_of, weights
+from tests.transform.memory_organs import F16, F32, Q8_0, computed_bytes, organ, values_in, values_of, weights
 
 METHODS = list(PurifyMethod)
 LARGE_ELEMENTS = 8 * WINDOW_ELEMENTS
@@ -68,7 +68,7 @@ def test_pieces_come_in_order_in_whole_windows_and_again_the_same(method: Purify
 @pytest.mark.parametrize("method", METHODS)
 def test_the_bytes_are_those_of_the_purified_array_where_nothing_is_lost_by_encoding(method: PurifyMethod) -> None:
     source = organ(weights(5000), F16)
-    found = values_in(result(Computation(source, F32, purification=Purification(method, 0.8))), F32)
+    found = values_in(computed_bytes(Computation(source, F32, purification=Purification(method, 0.8))), F32)
     np.testing.assert_allclose(found, purified(values_of(source), method, 0.8), rtol=1e-6, atol=1e-9)
 
 
@@ -79,10 +79,10 @@ def test_adapters_are_added_before_the_purification() -> None:
         organ(np.ones((4, 96))),
     )
     adapters = (Adapter(a, b, 4.0),)
-    merged = organ(values_in(result(Computation(base, F32, adapters)), F32).reshape(64, 96))
+    merged = organ(values_in(computed_bytes(Computation(base, F32, adapters)), F32).reshape(64, 96))
     purification = Purification(PurifyMethod.SPECTRAL)
-    both = values_in(result(Computation(base, F32, adapters, purification=purification)), F32)
-    one_by_one = values_in(result(Computation(merged, F32, purification=purification)), F32)
+    both = values_in(computed_bytes(Computation(base, F32, adapters, purification=purification)), F32)
+    one_by_one = values_in(computed_bytes(Computation(merged, F32, purification=purification)), F32)
     np.testing.assert_allclose(both, one_by_one, rtol=1e-5, atol=1e-8)
 
 
@@ -98,4 +98,4 @@ def test_a_fault_in_the_last_window_comes_after_the_bytes_before_it() -> None:
 def test_an_organ_without_values_is_no_bytes() -> None:
     for purification in (None, Purification(PurifyMethod.FRACTAL)):
         empty = Plain(organ([]).read, F32, (0,))
-        assert result(Computation(empty, F32, purification=purification)) == b""
+        assert computed_bytes(Computation(empty, F32, purification=purification)) == b""

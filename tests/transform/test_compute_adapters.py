@@ -18,7 +18,18 @@ from organs.registry.transform.compute import (
     merged_rows,
 )
 from organs.registry.transform.values import WINDOW_ELEMENTS
-from tests.transform.memory_organs import BF16, F16, F32, Q4_0, Q8_0, Values, organ, result, values_in, values_of
+from tests.transform.memory_organs import (
+    BF16,
+    F16,
+    F32,
+    Q4_0,
+    Q8_0,
+    Values,
+    computed_bytes,
+    organ,
+    values_in,
+    values_of,
+)
 
 HALF_A_STEP = {"F32": 2**-24, "F16": 2**-11, "BF16": 2**-8}
 """Half of the distance of two neighbours, over the larger of them."""
@@ -37,7 +48,7 @@ def product(b: NDArray[np.float64], a: NDArray[np.float64]) -> Values:
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
 def test_a_merge_is_the_sum_in_float64_to_the_rounding_of_the_type(dtype: DType) -> None:
     base, b, a = organ(normal(50, 64), dtype), organ(normal(50, 8, seed=1)), organ(normal(8, 64, seed=2))
-    merged = values_in(result(Computation(base, dtype, (Adapter(a, b, alpha=4.0, scale=0.8),))), dtype)
+    merged = values_in(computed_bytes(Computation(base, dtype, (Adapter(a, b, alpha=4.0, scale=0.8),))), dtype)
     change = product(values_of(b).reshape(50, 8), values_of(a).reshape(8, 64))
     expected = values_of(base) + 0.8 * 4 / 8 * change.ravel()
     assert (np.abs(merged - expected) <= np.abs(expected) * HALF_A_STEP[dtype.name] * (1 + 1e-9)).all()
@@ -46,7 +57,7 @@ def test_a_merge_is_the_sum_in_float64_to_the_rounding_of_the_type(dtype: DType)
 @pytest.mark.parametrize(("dtype", "levels"), [(Q8_0, 127), (Q4_0, 8)], ids=["Q8_0", "Q4_0"])
 def test_a_merge_into_blocks_is_within_half_a_step_of_the_sum_in_float64(dtype: DType, levels: int) -> None:
     base, b, a = organ(normal(40, 96), dtype), organ(normal(40, 4, seed=1)), organ(normal(4, 96, seed=2))
-    merged = values_in(result(Computation(base, dtype, (Adapter(a, b, alpha=1.0),))), dtype)
+    merged = values_in(computed_bytes(Computation(base, dtype, (Adapter(a, b, alpha=1.0),))), dtype)
     expected = values_of(base) + (product(values_of(b).reshape(40, 4), values_of(a).reshape(4, 96)) / 4).ravel()
     blocks, found = expected.reshape(-1, 32), merged.reshape(-1, 32)
     step = np.abs(blocks).max(axis=1, keepdims=True) / levels
@@ -58,7 +69,7 @@ def test_a_merge_into_blocks_is_within_half_a_step_of_the_sum_in_float64(dtype: 
 def test_a_token_embedding_takes_its_factors_the_other_way_round() -> None:
     base, a, b = organ(normal(100, 32)), organ(normal(100, 3, seed=1)), organ(normal(32, 3, seed=2))
     assert (base.shape, a.shape, b.shape) == ((32, 100), (3, 100), (3, 32))
-    merged = result(Computation(base, F32, (Adapter(a, b, alpha=0.0),), is_token_embedding=True))
+    merged = computed_bytes(Computation(base, F32, (Adapter(a, b, alpha=0.0),), is_token_embedding=True))
     change = product(values_of(a).reshape(100, 3), values_of(b).reshape(32, 3).T)
     np.testing.assert_allclose(values_in(merged, F32), values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
 
@@ -66,7 +77,7 @@ def test_a_token_embedding_takes_its_factors_the_other_way_round() -> None:
 def test_every_expert_of_a_stack_takes_its_own_factors() -> None:
     base, a, b = organ(normal(5, 20, 32)), organ(normal(5, 3, 32, seed=1)), organ(normal(5, 20, 3, seed=2))
     assert (base.shape, a.shape, b.shape) == ((32, 20, 5), (32, 3, 5), (3, 20, 5))
-    merged = values_in(result(Computation(base, F32, (Adapter(a, b, alpha=6.0),))), F32)
+    merged = values_in(computed_bytes(Computation(base, F32, (Adapter(a, b, alpha=6.0),))), F32)
     pairs = zip(values_of(b).reshape(5, 20, 3), values_of(a).reshape(5, 3, 32), strict=True)
     change = np.stack([2 * product(*pair) for pair in pairs])
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
@@ -80,15 +91,15 @@ def test_an_alpha_of_nought_means_a_factor_of_one() -> None:
 
 def test_a_scale_of_nought_changes_no_byte_of_plain_floats() -> None:
     base, a, b = organ(normal(6, 32), F16), organ(normal(8, 32)), organ(normal(6, 8))
-    assert result(Computation(base, F16, (Adapter(a, b, 16.0, scale=0.0),))) == base.read(0, base.size_bytes)
+    assert computed_bytes(Computation(base, F16, (Adapter(a, b, 16.0, scale=0.0),))) == base.read(0, base.size_bytes)
 
 
 def test_several_adapters_are_summed_before_one_rounding() -> None:
     base = organ(np.ones((1, 1)), F16)
     halves = tuple(Adapter(organ(np.ones((1, 1))), organ([[2**-11]]), 0.0, scale=0.6) for _ in range(2))
     # Alone each is less than half a step of F16 at 1 and would vanish; together they are more.
-    assert values_in(result(Computation(base, F16, halves[:1])), F16)[0] == 1.0
-    assert values_in(result(Computation(base, F16, halves)), F16)[0] == 1.0 + 2**-10
+    assert values_in(computed_bytes(Computation(base, F16, halves[:1])), F16)[0] == 1.0
+    assert values_in(computed_bytes(Computation(base, F16, halves)), F16)[0] == 1.0 + 2**-10
 
 
 def test_a_merge_over_many_bands_and_tiles_is_that_of_the_whole() -> None:
@@ -102,7 +113,7 @@ def test_a_merge_over_many_bands_and_tiles_is_that_of_the_whole() -> None:
 
 def test_factors_of_a_quantised_type_are_merged_too() -> None:
     base, b, a = organ(normal(6, 64), F32), organ(normal(6, 32, seed=1), F16), organ(normal(32, 64, seed=2), Q8_0)
-    merged = values_in(result(Computation(base, F32, (Adapter(a, b, 0.0),))), F32)
+    merged = values_in(computed_bytes(Computation(base, F32, (Adapter(a, b, 0.0),))), F32)
     change = product(values_of(b).reshape(6, 32), values_of(a).reshape(32, 64))
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-5, atol=1e-5)
 
@@ -156,7 +167,7 @@ def test_factors_that_do_not_fit_are_told_why(
 def test_what_does_not_fit_is_refused_before_anything_is_read() -> None:
     base, a, b = organ(normal(6, 32)), organ(normal(8, 31)), organ(normal(6, 8))
     with pytest.raises(BadOrgan, match="does not fit"):
-        result(Computation(base, F32, (Adapter(a, b, 1.0),)))
+        computed_bytes(Computation(base, F32, (Adapter(a, b, 1.0),)))
     assert base.read.made == []  # type: ignore[attr-defined]
 
 
@@ -164,7 +175,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read() -> None:
 def test_a_factor_that_is_not_finite_is_refused(alpha: float, scale: float) -> None:
     base, a, b = organ(normal(6, 32)), organ(normal(8, 32)), organ(normal(6, 8))
     with pytest.raises(BadOrgan, match="no finite factor"):
-        result(Computation(base, F32, (Adapter(a, b, alpha, scale),)))
+        computed_bytes(Computation(base, F32, (Adapter(a, b, alpha, scale),)))
 
 
 @pytest.mark.parametrize("factor", ["a", "b"])
@@ -173,12 +184,12 @@ def test_a_factor_with_a_nan_is_refused(factor: str) -> None:
     values[factor][3, 3] = np.nan
     base, a, b = (organ(values[name]) for name in ("base", "a", "b"))
     with pytest.raises(BadOrgan, match="not a number"):
-        result(Computation(base, F32, (Adapter(a, b, 1.0),)))
+        computed_bytes(Computation(base, F32, (Adapter(a, b, 1.0),)))
 
 
 def test_a_sum_that_the_type_cannot_hold_is_refused() -> None:
     base, a, b = organ(normal(6, 32), F16), organ(normal(8, 32)), organ(normal(6, 8))
     with pytest.raises(BadOrgan, match="F16 can store"):
-        result(Computation(base, F16, (Adapter(a, b, 1e6),)))
+        computed_bytes(Computation(base, F16, (Adapter(a, b, 1e6),)))
     with pytest.raises(BadOrgan, match="F32 can store"):
-        result(Computation(base, F32, (Adapter(a, b, 1e300, 1e8),)))
+        computed_bytes(Computation(base, F32, (Adapter(a, b, 1e300, 1e8),)))

@@ -9,7 +9,7 @@ import numpy as np
 from organs.registry.anatomy import LORA_SUFFIXES, TOKEN_EMBEDDING, adapted_tensor, place_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.transform import Adapter, Computation, Plain, misfit
-from tests.transform.memory_organs import Reads, result, values_in, values_of
+from tests.transform.memory_organs import Reads, computed_bytes, values_in, values_of
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 
@@ -37,6 +37,6 @@ def test_the_adapter_of_the_zoo_merges_to_the_sum_in_float64_within_the_rounding
         factors = values_of(b).reshape(-1, rank), values_of(a).reshape(rank, -1)
         assert not lookup, "no adapter of the zoo changes the embedding"
         expected = values_of(source).reshape(rows, row) + 0.8 * 32 / rank * (factors[0] @ factors[1])
-        merged = values_in(result(Computation(source, source.dtype, (Adapter(a, b, 32.0, 0.8),))), source.dtype)
+        merged = values_in(computed_bytes(Computation(source, source.dtype, (Adapter(a, b, 32.0, 0.8),))), source.dtype)
         half_a_step = np.maximum(np.abs(expected) * 2**-11, 2**-25) if source.dtype.name == "F16" else 1e-7
         assert (np.abs(merged - expected.ravel()).reshape(rows, row) <= half_a_step * (1 + 1e-6)).all(), name

@@ -24,9 +24,9 @@ from tests.transform.memory_organs import (
     Q4_0,
     Q8_0,
     Values,
+    computed_bytes,
     correlation,
     organ,
-    result,
     values_in,
     values_of,
 )
@@ -41,7 +41,7 @@ def moved(source: Plain, dtype: DType, method: PurifyMethod, keep: float = 0.9) 
     """How far mean or standard deviation moved, in standard deviations, and the purified values."""
     before = values_of(source)
     spread = before.std() or 1.0
-    after = values_in(result(Computation(source, dtype, purification=Purification(method, keep))), dtype)
+    after = values_in(computed_bytes(Computation(source, dtype, purification=Purification(method, keep))), dtype)
     return max(abs(after.mean() - before.mean()), abs(after.std() - before.std())) / spread, after
 
 
@@ -113,14 +113,14 @@ def test_coarse_types_refuse_nothing_that_they_can_hold(seed: int) -> None:
 def test_zeros_constants_and_tiny_organs_are_written_as_they_are(dtype: DType, method: PurifyMethod) -> None:
     for values in (np.zeros(96), np.full(96, -0.5), trained(32)):
         source = organ(values, dtype)
-        plain = result(Computation(source, dtype))
-        assert result(Computation(source, dtype, purification=Purification(method))) == plain
+        plain = computed_bytes(Computation(source, dtype))
+        assert computed_bytes(Computation(source, dtype, purification=Purification(method))) == plain
 
 
 def test_an_organ_of_one_value_is_written_as_it_is() -> None:
     source = organ([0.125], F16)
     purification = Purification(PurifyMethod.FRACTAL)
-    assert result(Computation(source, F16, purification=purification)) == source.read(0, 2)
+    assert computed_bytes(Computation(source, F16, purification=purification)) == source.read(0, 2)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -25,8 +25,8 @@ from tests.transform.memory_organs import (
     Q4_0,
     Q8_0,
     Reads,
+    computed_bytes,
     organ,
-    result,
     values_in,
     values_of,
     weights,
@@ -74,7 +74,7 @@ def test_every_other_known_type_becomes_one_that_can_be_written() -> None:
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
 def test_plain_floats_encoded_again_are_the_same_bytes(dtype: DType) -> None:
     source = organ(weights(3000), dtype)
-    assert result(Computation(source, dtype)) == source.read(0, source.size_bytes)
+    assert computed_bytes(Computation(source, dtype)) == source.read(0, source.size_bytes)
 
 
 @pytest.mark.parametrize("dtype", ALIKE, ids=lambda dtype: dtype.name)
@@ -85,7 +85,7 @@ def test_an_organ_of_another_type_is_read_and_written_in_windows(dtype: DType) -
     blocks = np.random.default_rng(0).integers(0, 256, (elements // 256, kind.block_bytes), np.uint8)
     blocks[:, -2:] = (0x00, 0x3C)
     source = Plain(Reads(blocks.tobytes(), []), kind, (256, elements // 256))
-    written = values_in(result(Computation(source, dtype)), dtype)
+    written = values_in(computed_bytes(Computation(source, dtype)), dtype)
     spread = values_of(source).std()
     assert np.sqrt(np.mean((written - values_of(source)) ** 2)) < spread * (0.12 if "4" in dtype.name else 0.06)
 

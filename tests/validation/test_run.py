@@ -31,7 +31,7 @@ from organs.registry.validation.runtime import (
     Score,
 )
 from organs.registry.validation.texts import built_in_texts
-from tests.registry_templates import Homes, shipped
+from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.validation.changed_models import script
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
@@ -42,8 +42,8 @@ BLOCK_3 = ["blk.3.ffn_down.weight", "blk.3.ffn_gate.weight", "blk.3.ffn_up.weigh
 
 
 @pytest.fixture(scope="module")
-def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as opened:
+def kin(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as opened:
         yield opened
 
 

@@ -34,7 +34,7 @@ def child_token(registry: LocalRegistry, parent: str, *scopes: str, days: int | 
         return create_child_token(session, row.id, scopes, "a child", days).text
 
 
-def bearing(token: str) -> dict[str, str]:
+def authorization(token: str) -> dict[str, str]:
     """The header by which the API knows who asks."""
     return {"Authorization": f"Bearer {token}"}
 
@@ -51,7 +51,7 @@ def send_form(client: FlaskClient, address: str, page: str = "/account", **field
     return client.post(address, data={"form_token": form_token(client, page), **fields})
 
 
-def logged_in(app: Flask, token: str) -> FlaskClient:
+def log_in(app: Flask, token: str) -> FlaskClient:
     """A browser that is logged in."""
     client = app.test_client()
     answer = send_form(client, "/login", "/login", token=token)

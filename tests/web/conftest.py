@@ -24,12 +24,12 @@ from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.gguf_files import array, file_bytes, text
-from tests.registry_templates import Homes
-from tests.related_models import kin_tensors, parent_entries
-from tests.small_models import block_metadata, block_tensors, ingest_file, weights
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import parent_entries, related_tensors
+from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 
 
-class KeptCode(BytecodeCache):
+class TemplateCache(BytecodeCache):
     """Templates that were compiled for one application, for all others of the run."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class KeptCode(BytecodeCache):
         self._kept[bucket.key, bucket.checksum] = bucket.code
 
 
-Flask.jinja_options = {"bytecode_cache": KeptCode()}
+Flask.jinja_options = {"bytecode_cache": TemplateCache()}
 
 HOSTILE = '"><script>alert(1)</script>{{ 7*7 }}'
 HOSTILE_LINK = "javascript:alert(document.domain)"
@@ -50,11 +50,11 @@ FORMULA = '=HYPERLINK("http://elsewhere.example","x")'
 LOOP_BOMB = "{% for _ in range(10**9) %}{% endfor %}"
 
 
-def little_models(registry: LocalRegistry, folder: Path) -> None:
+def add_family(registry: LocalRegistry, folder: Path) -> None:
     """A base, a fine-tune of it and a stranger."""
     for name, tensors, more in (
-        ("base", kin_tensors(), []),
-        ("tuned", kin_tensors(alike=0.995), parent_entries("Base")),
+        ("base", related_tensors(), []),
+        ("tuned", related_tensors(correlation=0.995), parent_entries("Base")),
         ("stranger", block_tensors(3, seed=9), []),
     ):
         path = folder / f"{name}.gguf"
@@ -63,9 +63,9 @@ def little_models(registry: LocalRegistry, folder: Path) -> None:
 
 
 @pytest.fixture
-def little(registry: LocalRegistry, homes: Homes) -> Iterator[FlaskClient]:
+def family_client(registry: LocalRegistry, templates: RegistryTemplates) -> Iterator[FlaskClient]:
     """A client of a catalog with a base, a fine-tune of it and a stranger."""
-    homes.into(registry, little_models)
+    templates.fill(registry, add_family)
     with create_app(registry).test_client() as client:
         yield client
 
@@ -113,7 +113,7 @@ def hostile_report() -> dict[str, Any]:
 def hostile_models(registry: LocalRegistry, folder: Path) -> None:
     """Models, jobs and a chimera in which whatever a contributor may write is an attack."""
     odd_names = ('"><script>alert(1)</script>', f"blk.0.{FORMULA}"[:60], "blk.1.'onmouseover='alert(1)")
-    tensors = [*block_tensors(2), *(weights(name, (64, 64)) for name in odd_names)]
+    tensors = [*block_tensors(2), *(weight_tensor(name, (64, 64)) for name in odd_names)]
     entries = {
         "general.architecture": HOSTILE,
         "general.name": HOSTILE,
@@ -131,7 +131,7 @@ def hostile_models(registry: LocalRegistry, folder: Path) -> None:
     first = folder / '"><img src=x onerror=alert(1)>.gguf'
     first.write_bytes(file_bytes(metadata, tensors))
     second = folder / "plain.gguf"
-    second.write_bytes(file_bytes(metadata, kin_tensors(alike=0.99)))
+    second.write_bytes(file_bytes(metadata, related_tensors(correlation=0.99)))
     for path in (first, second):
         ingest_file(registry, path, "local/hostile" if path is first else None)
     with registry.catalog.writing() as session:
@@ -147,8 +147,8 @@ def hostile_models(registry: LocalRegistry, folder: Path) -> None:
 
 
 @pytest.fixture
-def hostile(registry: LocalRegistry, homes: Homes) -> Iterator[FlaskClient]:
+def hostile_client(registry: LocalRegistry, templates: RegistryTemplates) -> Iterator[FlaskClient]:
     """A client of a catalog in which whatever a contributor may write is an attack; it writes, so jobs are shown."""
-    homes.into(registry, hostile_models)
+    templates.fill(registry, hostile_models)
     with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 
-class CuttingLine:
+class CuttingProxy:
     """Listens on `port`; the first `cuts` connections that carry more than `after_bytes` to the client are cut."""
 
     def __init__(self, server_port: int, after_bytes: int, cuts: int) -> None:
@@ -71,9 +71,9 @@ class CuttingLine:
 
 
 @contextmanager
-def cutting(server_port: int, after_bytes: int, cuts: int = 1) -> Iterator[CuttingLine]:
+def cutting_proxy(server_port: int, after_bytes: int, cuts: int = 1) -> Iterator[CuttingProxy]:
     """A line to `server_port` that is cut `cuts` times."""
-    line = CuttingLine(server_port, after_bytes, cuts)
+    line = CuttingProxy(server_port, after_bytes, cuts)
     try:
         yield line
     finally:

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
-from tests.related_models import kin_file, kin_tensors
+from tests.related_models import model_file, related_tensors
 from tests.web import owned_catalog as ada
 from tests.web.owned_catalog import ASKERS, Askers
 
@@ -72,7 +72,7 @@ QUERIES = {
     f"{_API}/composition": {"base": ada.VISIBLE},
     f"{_API}/fitting": {"base": ada.VISIBLE},
     "/compose/fits.json": {"base": ada.VISIBLE},
-    f"{_API}/models/lookup": {"digest": sha256(kin_file("open", kin_tensors())).hexdigest()},
+    f"{_API}/models/lookup": {"digest": sha256(model_file("open", related_tensors())).hexdigest()},
 }
 OTHERWISE: dict[tuple[str, str], dict[str, str]] = {
     ("GET", "/jobs/<job>/files/<file>"): {"job": str(ada.PACKED), "file": ada.PACK_FILE},
@@ -107,7 +107,7 @@ def arguments(client: FlaskClient, registry: LocalRegistry, askers: Askers) -> d
         "filename": "catalog.js",
         "digest": organs[-1]["digest"],
         "form": "npy",
-        "header": header_digest(kin_file("open", kin_tensors())),
+        "header": header_digest(model_file("open", related_tensors())),
         "lock": ada.lock_ids(registry)[ada.MIXED],
         "text": "card.md",
         "section": "ranking",

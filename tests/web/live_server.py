@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.token_leaks import look_at_log
+from tests.token_leaks import check_log
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
@@ -35,7 +35,7 @@ HURRIED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveServer:
     """A server that runs."""
 
     port: int
@@ -66,7 +66,7 @@ class Live:
         """What comes back for `data` until the server closes the connection."""
         with self.connect() as client:
             client.sendall(data)
-            return everything(client)
+            return receive_all(client)
 
     def health_seconds(self) -> float:
         """How long `/healthz` takes to answer."""
@@ -75,7 +75,7 @@ class Live:
         return time.monotonic() - begun
 
 
-def everything(client: socket.socket) -> bytes:
+def receive_all(client: socket.socket) -> bytes:
     """All that comes until the other side closes or resets."""
     received = bytearray()
     try:
@@ -99,7 +99,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def nobody() -> Iterator[str]:
+def unused_address() -> Iterator[str]:
     """An address at which nobody listens, and nobody begins to."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -107,7 +107,9 @@ def nobody() -> Iterator[str]:
 
 
 @contextmanager
-def serving(home: Path, log: Path, script: str | None = None, options: Sequence[str] = ()) -> Iterator[Live]:
+def running_server(
+    home: Path, log: Path, script: str | None = None, options: Sequence[str] = ()
+) -> Iterator[LiveServer]:
     """`organ serve` over the registry in `home`, or `script` with the folder and a port as its arguments."""
     live = start_server(home, log, script, options=options)
     try:
@@ -118,7 +120,7 @@ def serving(home: Path, log: Path, script: str | None = None, options: Sequence[
 
 def start_server(
     home: Path, log: Path, script: str | None = None, port: int | None = None, options: Sequence[str] = ()
-) -> Live:
+) -> LiveServer:
     """The same server, which the caller stops; on `port` if one is given."""
     port = port or free_port()
     command = ["-m", "organs.cli", "--home", str(home), "serve", "--port", str(port), *options]
@@ -128,7 +130,7 @@ def start_server(
         process = subprocess.Popen(
             [sys.executable, *arguments], stdout=output, stderr=output, text=True, env=environment, cwd=log.parent
         )
-    live = Live(port, process, log)
+    live = LiveServer(port, process, log)
     try:
         _await(live, log)
     except BaseException:
@@ -137,7 +139,7 @@ def start_server(
     return live
 
 
-def stop_server(live: Live) -> None:
+def stop_server(live: LiveServer) -> None:
     """Ask it to end, and wait; one that does not is killed."""
     live.process.send_signal(signal.SIGTERM)
     try:
@@ -145,10 +147,10 @@ def stop_server(live: Live) -> None:
     except subprocess.TimeoutExpired:
         live.process.kill()
         live.process.wait()
-    look_at_log(live.log)
+    check_log(live.log)
 
 
-def _await(live: Live, log: Path) -> None:
+def _await(live: LiveServer, log: Path) -> None:
     until = time.monotonic() + START_SECONDS
     while True:
         try:

@@ -30,7 +30,7 @@ from organs.web.auth import COOKIE
 from organs.web.pages.routes import COOKIE as FORM_COOKIE
 from organs.web.pages.routes import FIELD
 from tests.registry_templates import valid_account
-from tests.related_models import kin_file, kin_tensors
+from tests.related_models import model_file, related_tensors
 from tests.small_models import ingest_file
 from tests.web.accounts import child_token, form_token, new_token
 
@@ -57,11 +57,11 @@ OPEN, FULL = "belongingsOpen-0000001", "belongingsFull-0000001"
 PACK_FILE, PACK_KEY = "open.zip", "0" * 32
 
 
-def belongings(registry: LocalRegistry, folder: Path) -> None:
+def fill_owned_catalog(registry: LocalRegistry, folder: Path) -> None:
     """Ada's models, submissions, jobs and uploads, and a base that is nobody's."""
     for name, alike in ((VISIBLE, 1.0), (BASE, 0.995), (GONE, 0.9)):
         path = folder / f"{name.replace('/', '-')}.gguf"
-        path.write_bytes(kin_file(name.partition("/")[2], kin_tensors(alike=alike)))
+        path.write_bytes(model_file(name.partition("/")[2], related_tensors(correlation=alike)))
         ingest_file(registry, path, name)
     for name, block in ((MIXED, 0), (HIDDEN, 1)):
         registry.compose(VISIBLE).graft(BASE, blocks=block).named(name).plan().register()

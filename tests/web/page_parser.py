@@ -15,7 +15,7 @@ class Element:
 
 
 @dataclass(slots=True)
-class Parsed:
+class ParsedPage:
     """An HTML page: its elements, and what stands between them."""
 
     elements: list[Element] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Parsed:
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.parsed = Parsed()
+        self.parsed = ParsedPage()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.parsed.elements.append(Element(tag, dict(attrs)))
@@ -43,7 +43,7 @@ class _Reader(HTMLParser):
         self.parsed.text += data
 
 
-def parsed(html: str) -> Parsed:
+def parse_page(html: str) -> ParsedPage:
     """`html` as a browser would cut it into elements and text."""
     reader = _Reader()
     reader.feed(html)

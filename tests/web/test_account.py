@@ -15,9 +15,9 @@ from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.small_models import ingest_file, little_model
-from tests.web.accounts import bearing, form_token, logged_in, new_token, send_form
-from tests.web.page_parser import parsed
+from tests.small_models import ingest_file, small_model
+from tests.web.accounts import authorization, form_token, log_in, new_token, send_form
+from tests.web.page_parser import parse_page
 
 ACCOUNT, TOKENS = "/api/v1/account", "/api/v1/account/tokens"
 TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}")
@@ -36,7 +36,7 @@ def token(registry: LocalRegistry) -> str:
 @pytest.fixture
 def busy(registry: LocalRegistry, token: str, tmp_path: Path) -> None:
     """Ada has a model that is visible, a submission that waits, and an upload on its way."""
-    (tmp_path / "little.gguf").write_bytes(little_model())
+    (tmp_path / "little.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "little.gguf", "ada/little")
     with registry.catalog.writing() as session:
         ada, model, moment = contributor_by_name(session, "ada"), session.query(Model).one(), now()
@@ -61,8 +61,8 @@ def set_state(registry: LocalRegistry, state: str, reason: str | None = None) ->
 def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
     app: Flask, registry: LocalRegistry, token: str
 ) -> None:
-    client = logged_in(app, token)
-    page = parsed(client.get("/account").text)
+    client = log_in(app, token)
+    page = parse_page(client.get("/account").text)
     for shown in ("ada/little@1", "visible", "ada/next", "quarantined", "10 bytes of 70 bytes", "a label", "upload"):
         assert shown in page.text or shown.replace("/", "/​") in page.text, shown
     assert [one.attributes["aria-label"] for one in page.named("progress")] == ["Quota used"]
@@ -81,19 +81,19 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
         sent = session.query(Submission).one()
         sent.state, sent.name, sent.model_id = "published", "little", session.query(Model).one().id
     set_state(registry, "yanked", "it was trained on the wrong texts")
-    submitted = parsed(client.get("/account").text.partition("Your submissions")[2].partition("</table>")[0]).text
+    submitted = parse_page(client.get("/account").text.partition("Your submissions")[2].partition("</table>")[0]).text
     assert "little@1" in submitted
     assert "yanked" in submitted
     assert "published" not in submitted
     assert "it was trained on the wrong texts" in client.get("/account").text
     set_state(registry, "quarantined")
     assert client.get("/account.json").get_json()["models"][0]["state"] == "quarantined"
-    assert "/models/ada/little@1" not in parsed(client.get("/account").text).links(), "it would lead nowhere"
+    assert "/models/ada/little@1" not in parse_page(client.get("/account").text).links(), "it would lead nowhere"
 
 
 @pytest.mark.usefixtures("busy")
 def test_another_account_sees_nothing_of_it(app: Flask, registry: LocalRegistry, token: str) -> None:
-    other = logged_in(app, new_token(registry, "bob"))
+    other = log_in(app, new_token(registry, "bob"))
     values = other.get("/account.json").get_json()
     assert [values[key] for key in ("models", "uploads", "submissions")] == [[], [], []]
     assert len(values["tokens"]) == 1
@@ -102,17 +102,17 @@ def test_another_account_sees_nothing_of_it(app: Flask, registry: LocalRegistry,
 
 
 def test_a_token_made_on_the_page_is_shown_once_and_is_good(app: Flask, token: str) -> None:
-    client = logged_in(app, token)
+    client = log_in(app, token)
     answer = send_form(client, "/account/tokens", scope=["upload"], label="<b>box", days="30")
     made = TOKEN.findall(answer.text)
     assert (answer.status_code, len(made), answer.headers["Cache-Control"]) == (200, 1, "no-store")
     assert "<b>box" not in answer.text
-    found = app.test_client().get(ACCOUNT, headers=bearing(made[0])).get_json()
+    found = app.test_client().get(ACCOUNT, headers=authorization(made[0])).get_json()
     assert (found["contributor"], found["scopes"], found["token"]["label"]) == ("ada", ["upload"], "<b>box")
     assert found["token"]["expires_at"] is not None
     assert made[0] not in client.get("/account").text
     assert send_form(client, f"/account/tokens/{made[0][5:14]}/revoke").headers["Location"] == "/account"
-    assert app.test_client().get(ACCOUNT, headers=bearing(made[0])).status_code == 401
+    assert app.test_client().get(ACCOUNT, headers=authorization(made[0])).status_code == 401
 
 
 FORMS: list[tuple[dict[str, Any], int]] = [
@@ -124,7 +124,7 @@ FORMS: list[tuple[dict[str, Any], int]] = [
 
 
 def test_line_98_a_form_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
-    client = logged_in(app, token)
+    client = log_in(app, token)
     for fields, status in FORMS:
         assert send_form(client, "/account/tokens", **fields).status_code == status, fields
     assert len(client.get("/account.json").get_json()["tokens"]) == 1
@@ -144,21 +144,21 @@ BODIES: list[tuple[Any, int]] = [
 def test_line_98_the_api_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
     client = app.test_client()
     for body, status in BODIES:
-        answer = client.post(TOKENS, json=body, headers=bearing(token))
+        answer = client.post(TOKENS, json=body, headers=authorization(token))
         assert answer.status_code == status, (body, answer.text)
-    assert len(client.get(TOKENS, headers=bearing(token)).get_json()["items"]) == 1
+    assert len(client.get(TOKENS, headers=authorization(token)).get_json()["items"]) == 1
 
 
 def test_line_98_every_scope_stands_for_itself(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     for scope in SCOPES:
         own = new_token(registry, "ada", scope)
-        assert client.get(ACCOUNT, headers=bearing(own)).get_json()["scopes"] == [scope]
-        report = client.post("/api/v1/reports", json={}, headers=bearing(own))
+        assert client.get(ACCOUNT, headers=authorization(own)).get_json()["scopes"] == [scope]
+        report = client.post("/api/v1/reports", json={}, headers=authorization(own))
         assert report.status_code == (202 if scope == "upload" else 403), scope
-        events = client.get("/api/v1/admin/events", headers=bearing(own))
+        events = client.get("/api/v1/admin/events", headers=authorization(own))
         assert events.status_code == (200 if scope == "admin" else 403), scope
-        listed = client.get(TOKENS, headers=bearing(own))
+        listed = client.get(TOKENS, headers=authorization(own))
         assert listed.status_code == (200 if scope == "tokens" else 403), scope
 
 
@@ -167,31 +167,31 @@ def test_line_98_somebody_elses_token_is_as_absent_as_one_that_never_was(
 ) -> None:
     client, other = app.test_client(), new_token(registry, "bob", "tokens")
     answers = [
-        client.delete(f"{TOKENS}/{one}", headers=bearing(other)) for one in (token[5:14], "aaaaaaaaa", "%00", "é")
+        client.delete(f"{TOKENS}/{one}", headers=authorization(other)) for one in (token[5:14], "aaaaaaaaa", "%00", "é")
     ]
     assert [one.status_code for one in answers] == [404] * 4
     said = [one.get_json()["detail"] for one in answers]
     assert said[0].replace(token[5:14], "aaaaaaaaa") == said[1]
-    assert client.get(ACCOUNT, headers=bearing(token)).status_code == 200
+    assert client.get(ACCOUNT, headers=authorization(token)).status_code == 200
 
 
 def test_line_97_a_token_that_revokes_itself_is_dead_at_the_next_request(app: Flask, token: str) -> None:
     client = app.test_client()
-    answer = client.delete(f"{TOKENS}/{token[5:14]}", headers=bearing(token))
+    answer = client.delete(f"{TOKENS}/{token[5:14]}", headers=authorization(token))
     assert (answer.status_code, answer.get_json()["state"]) == (200, "revoked")
     for path in (ACCOUNT, TOKENS, "/api/v1/models"):
-        assert client.get(path, headers=bearing(token)).status_code == 401, path
+        assert client.get(path, headers=authorization(token)).status_code == 401, path
 
 
 def test_line_106_the_api_ignores_the_cookie_and_pages_ignore_the_token(app: Flask, token: str) -> None:
-    client = logged_in(app, token)
+    client = log_in(app, token)
     assert client.get(ACCOUNT).status_code == 401
     assert client.post(TOKENS, json={"scopes": ["upload"]}).status_code == 401
-    assert app.test_client().get("/account.json", headers=bearing(token)).status_code == 401
+    assert app.test_client().get("/account.json", headers=authorization(token)).status_code == 401
 
 
 def test_a_page_gets_a_narrow_token_that_ends_with_its_session(app: Flask, token: str) -> None:
-    client, program = logged_in(app, token), app.test_client()
+    client, program = log_in(app, token), app.test_client()
     field = form_token(client, "/account")
     assert client.post("/account/page-token", data={"x": ""}).status_code == 403
     assert client.get("/account/page-token").status_code == 405
@@ -201,7 +201,7 @@ def test_a_page_gets_a_narrow_token_that_ends_with_its_session(app: Flask, token
     values = answer.get_json()
     assert (answer.mimetype, answer.headers["Cache-Control"]) == ("application/json", "no-store")
     assert (set(values), values["scopes"]) == ({"token", "expires_at", "scopes"}, ["upload"])
-    headers = bearing(values["token"])
+    headers = authorization(values["token"])
     assert program.get(ACCOUNT, headers=headers).get_json()["scopes"] == ["upload"]
     assert program.post(TOKENS, json={"scopes": ["upload"]}, headers=headers).status_code == 403
     assert program.delete(f"{TOKENS}/{token[5:14]}", headers=headers).status_code == 403
@@ -212,13 +212,13 @@ def test_a_page_gets_a_narrow_token_that_ends_with_its_session(app: Flask, token
 def test_a_page_token_is_for_who_may_upload_and_a_server_of_ones_own_needs_none(
     app: Flask, registry: LocalRegistry
 ) -> None:
-    reader = logged_in(app, new_token(registry, "ada", "read"))
+    reader = log_in(app, new_token(registry, "ada", "read"))
     assert send_form(reader, "/account/page-token").status_code == 403
     own = create_app(registry, WebSettings(personal=True)).test_client()
     answer = send_form(own, "/account/page-token", "/upload")
     assert answer.get_json() == {"token": None, "expires_at": None, "scopes": ["upload"]}
     assert own.get(ACCOUNT).get_json()["contributor"] == "local"
-    assert "/logout" not in parsed(own.get("/").text).links()
+    assert "/logout" not in parse_page(own.get("/").text).links()
 
 
 @pytest.mark.usefixtures("busy")
@@ -234,8 +234,8 @@ def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(
         "ada"
     ]
     assert client.get("/contributors.csv").text.splitlines()[0] == "name,since,models,chimeras,downloads,grafts"
-    assert "/models/ada/little@1" in parsed(client.get("/contributors/ada").text).links()
-    assert "/contributors/ada" in parsed(client.get("/contributors").text).links()
+    assert "/models/ada/little@1" in parse_page(client.get("/contributors/ada").text).links()
+    assert "/contributors/ada" in parse_page(client.get("/contributors").text).links()
 
 
 @pytest.mark.usefixtures("busy")

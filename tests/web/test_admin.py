@@ -30,11 +30,11 @@ from organs.web.api.document import document as make_document
 from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.small_models import ingest_file, little_model, row_counts
-from tests.web.accounts import bearing, form_token, logged_in, new_token, send_form
+from tests.small_models import ingest_file, row_counts, small_model
+from tests.web.accounts import authorization, form_token, log_in, new_token, send_form
 from tests.web.api.document_checks import assert_as_described, assert_refused
 from tests.web.conftest import FORMULA, HOSTILE
-from tests.web.page_parser import parsed
+from tests.web.page_parser import parse_page
 
 ROOT = "/api/v1/admin"
 PAGES = ("/admin", "/admin/quarantine", "/admin/events", "/admin/contributors")
@@ -61,7 +61,7 @@ class Site:
 
     def ask(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
         """The answer of the API, to the administrator unless told otherwise."""
-        headers = bearing(token or self.token)
+        headers = authorization(token or self.token)
         more = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
         return self.app.test_client().open(path, method=method, headers=headers, **more)
 
@@ -77,7 +77,7 @@ class Site:
 def put_waiting(registry: LocalRegistry, folder: Path, number: int, finding: dict[str, str]) -> None:
     """A model of ann's that waits, with a submission."""
     path = folder / f"m{number}.gguf"
-    path.write_bytes(little_model(HOSTILE, seed=number))
+    path.write_bytes(small_model(HOSTILE, seed=number))
     ingest_file(registry, path, f"ann/m{number}")
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name(f"ann/m{number}"))
@@ -113,7 +113,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -
 
 def opened(registry: LocalRegistry, uploader: str, token: str) -> Site:
     app = create_app(registry)
-    return Site(registry, app, logged_in(app, token), token, uploader)
+    return Site(registry, app, log_in(app, token), token, uploader)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def told(name: str) -> Any:
 
 
 def test_for_who_is_no_administrator_there_are_no_such_pages(site: Site) -> None:
-    someone = logged_in(site.app, site.uploader)
+    someone = log_in(site.app, site.uploader)
     absent = re.sub("nowhere", "", someone.get("/nowhere").text)
     for address in PAGES:
         answer = someone.get(address)
@@ -169,7 +169,7 @@ def test_nobody_but_an_administrator_writes(site: Site) -> None:
         assert site.ask(method, path, body, site.uploader).status_code == 403, path
         more = {} if body is None else {"json": body}
         assert site.app.test_client().open(path, method=method, **more).status_code == 401, path
-    someone = logged_in(site.app, site.uploader)
+    someone = log_in(site.app, site.uploader)
     token = form_token(someone, "/account")
     forms = ("submissions/1/approve", "submissions/1/refuse", "contributors/ann/state", "contributors/ann/quota")
     for form in forms:
@@ -183,13 +183,13 @@ def test_nobody_but_an_administrator_writes(site: Site) -> None:
 
 def test_what_waits_stands_on_its_page_with_findings_and_forms(site: Site) -> None:
     text = site.admin.get("/admin/quarantine").text
-    page = parsed(text)
+    page = parse_page(text)
     assert page.text.count(HOSTILE) >= 4, "titles and findings, as text"
     assert "<script>alert" not in text
     assert [
         one.attributes["action"] for one in page.named("form") if "/admin/" in (one.attributes["action"] or "")
     ] == [f"/admin/submissions/{number}/{verb}" for number in (1, 2) for verb in ("approve", "refuse")]
-    assert "2 submissions to review" in parsed(site.admin.get("/admin").text).text
+    assert "2 submissions to review" in parse_page(site.admin.get("/admin").text).text
     listed = site.ask("GET", f"{ROOT}/quarantine?limit=1")
     assert listed.get_json()["items"] == site.admin.get("/admin/quarantine.json?limit=1").get_json()["items"]
     assert 'rel="next"' in listed.headers["Link"]
@@ -241,7 +241,7 @@ def test_what_is_to_be_known_of_what_waits_stands_on_its_page_and_on_that_of_the
         assert "/admin/submissions/1/approve" in page
     page = site.admin.get("/submissions/1").text
     assert "/submissions/1/withdraw" not in page, "what is its contributor's to do"
-    own = logged_in(site.app, site.uploader).get("/submissions/1").text
+    own = log_in(site.app, site.uploader).get("/submissions/1").text
     assert "/admin/" not in own
     assert "/submissions/1/withdraw" in own
     assert "new here" not in own, "it would tell what waits of others"
@@ -252,11 +252,11 @@ def test_publishing_and_refusing_from_the_page(site: Site) -> None:
     answer = send_form(site.admin, "/admin/submissions/1/approve", "/admin/quarantine")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/admin/quarantine?decided=1")
     (said,) = site.admin.get(answer.headers["Location"]).text.partition('role="status">')[2:]
-    assert "ann/m0@1 was published." in parsed(said.partition("</p>")[0]).text.replace("\u200b", "")
+    assert "ann/m0@1 was published." in parse_page(said.partition("</p>")[0]).text.replace("\u200b", "")
     answer = send_form(site.admin, "/admin/submissions/2/refuse", "/admin/quarantine", reason=HOSTILE)
     assert answer.status_code == 303
     assert re.search(
-        r"Submission 2, ann/.*m1, was refused", parsed(site.admin.get(answer.headers["Location"]).text).text
+        r"Submission 2, ann/.*m1, was refused", parse_page(site.admin.get(answer.headers["Location"]).text).text
     )
     for nothing in ("77", "x", "-1"):
         assert 'role="status"' not in site.admin.get(f"/admin/quarantine?decided={nothing}").text, nothing
@@ -266,7 +266,7 @@ def test_publishing_and_refusing_from_the_page(site: Site) -> None:
     again = send_form(site.admin, "/admin/submissions/1/approve", "/admin/contributors")
     assert again.status_code == 409
     assert send_form(site.admin, "/admin/submissions/77/approve", "/admin/contributors").status_code == 404
-    log = parsed(site.admin.get("/admin/events?contributor=root").text).text
+    log = parse_page(site.admin.get("/admin/events?contributor=root").text).text
     assert "approve" in log
     assert HOSTILE in log
 
@@ -338,7 +338,7 @@ def test_contributors_are_added_suspended_and_given_room(site: Site, document: d
     )
     assert listed["items"][0]["name"] == "eve"
     assert listed["next"] is not None
-    someone = logged_in(site.app, site.uploader)
+    someone = log_in(site.app, site.uploader)
     assert someone.get("/account").status_code == 200
     assert (
         send_form(site.admin, "/admin/contributors/ann/state", "/admin/contributors", state="suspended").status_code
@@ -381,7 +381,7 @@ def test_the_event_log_is_narrowed_paged_and_a_sheet(site: Site, document: dict[
     assert site.ask("GET", f"{ROOT}/events?contributor=root&action=set+quota").get_json()["items"] == first["items"]
     assert site.ask("GET", f"{ROOT}/events?contributor=%00&action={HOSTILE}").get_json()["items"] == []
     page = site.admin.get("/admin/events?contributor=root&limit=1").text
-    following = next(link for link in parsed(page).links() if "after=" in link)
+    following = next(link for link in parse_page(page).links() if "after=" in link)
     assert "contributor=root" in following
     assert site.admin.get(following).status_code == 200
     moved = following.replace("contributor=root", "contributor=ann")

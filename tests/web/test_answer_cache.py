@@ -19,7 +19,7 @@ from organs.web.answer_cache import (
 from organs.web.app import create_app
 from organs.web.responses import REGISTRY_KEY
 from organs.web.settings import WebSettings
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 from tests.web.test_every_route import addresses
 
 HOSTILE_HEADERS = {
@@ -46,9 +46,9 @@ HOSTILE_HEADERS = {
 NEVER_KEPT_HEADERS = {"Range": "bytes=0-3", "Authorization": "Bearer hostile", "Cookie": "organ_session=hostile"}
 
 
-def test_the_second_answer_comes_from_memory_and_is_the_same(little: FlaskClient) -> None:
+def test_the_second_answer_comes_from_memory_and_is_the_same(family_client: FlaskClient) -> None:
     for address in ("/", "/organs?q=type:organ", "/api/v1/organs", "/models/local/tuned", "/organs.csv"):
-        first, second = little.get(address), little.get(address)
+        first, second = family_client.get(address), family_client.get(address)
         assert "X-Answered" not in first.headers
         assert second.headers["X-Answered"] == "memory", address
         assert second.data == first.data
@@ -62,26 +62,28 @@ def test_nothing_is_answered_from_before_a_commit(registry: LocalRegistry, tmp_p
             before = client.get("/api/v1/models").get_json()["items"]
             assert len(before) == number
             path = tmp_path / f"model-{number}.gguf"
-            path.write_bytes(little_model(f"Model {number}", seed=number))
+            path.write_bytes(small_model(f"Model {number}", seed=number))
             with LocalRegistry.open(registry.settings.home) as another:
                 ingest_file(another, path)
 
 
-def test_who_has_an_answer_already_gets_304(little: FlaskClient) -> None:
+def test_who_has_an_answer_already_gets_304(family_client: FlaskClient) -> None:
     for _ in range(2):
-        tag = little.get("/organs").headers["ETag"]
-        answer = little.get("/organs", headers={"If-None-Match": tag})
+        tag = family_client.get("/organs").headers["ETag"]
+        answer = family_client.get("/organs", headers={"If-None-Match": tag})
         assert (answer.status_code, answer.data) == (304, b"")
-        assert little.get("/organs", headers={"If-None-Match": '"other"'}).status_code == 200
+        assert family_client.get("/organs", headers={"If-None-Match": '"other"'}).status_code == 200
 
 
-def test_addresses_that_differ_in_anything_are_different(little: FlaskClient) -> None:
-    assert little.get("/api/v1/organs?limit=1").data != little.get("/api/v1/organs?limit=2").data
-    assert little.get("/api/v1/organs?limit=1").data != little.get("/api/v1/models?limit=1").data
+def test_addresses_that_differ_in_anything_are_different(family_client: FlaskClient) -> None:
+    assert family_client.get("/api/v1/organs?limit=1").data != family_client.get("/api/v1/organs?limit=2").data
+    assert family_client.get("/api/v1/organs?limit=1").data != family_client.get("/api/v1/models?limit=1").data
 
 
-def test_nobody_is_answered_with_the_links_of_who_asked_by_another_name(little: FlaskClient) -> None:
-    with create_app(little.application.extensions[REGISTRY_KEY], WebSettings(frozenset({"*"}))).test_client() as client:
+def test_nobody_is_answered_with_the_links_of_who_asked_by_another_name(family_client: FlaskClient) -> None:
+    with create_app(
+        family_client.application.extensions[REGISTRY_KEY], WebSettings(frozenset({"*"}))
+    ).test_client() as client:
         for others in (
             {"headers": {"Host": "evil.example"}},
             {"environ_overrides": {"SCRIPT_NAME": "//evil.example"}},
@@ -93,15 +95,15 @@ def test_nobody_is_answered_with_the_links_of_who_asked_by_another_name(little: 
             assert "http://localhost/models/local/tuned@1.gguf" in own.text
 
 
-def test_an_address_with_a_question_mark_in_its_path_is_another(little: FlaskClient) -> None:
-    assert little.get("/api/v1/organs?limit=1&").status_code == 200
-    assert little.get("/api/v1/organs%3Flimit=1&").status_code == 404
+def test_an_address_with_a_question_mark_in_its_path_is_another(family_client: FlaskClient) -> None:
+    assert family_client.get("/api/v1/organs?limit=1&").status_code == 200
+    assert family_client.get("/api/v1/organs%3Flimit=1&").status_code == 404
 
 
-def test_errors_and_health_are_not_kept(little: FlaskClient) -> None:
+def test_errors_and_health_are_not_kept(family_client: FlaskClient) -> None:
     for address in ("/organs?q=thta:1", "/nowhere", "/healthz"):
-        assert "X-Answered" not in little.get(address).headers
-        assert "X-Answered" not in little.get(address).headers, address
+        assert "X-Answered" not in family_client.get(address).headers
+        assert "X-Answered" not in family_client.get(address).headers, address
 
 
 def test_memory_is_bounded_and_forgets_the_longest_unused() -> None:
@@ -137,9 +139,9 @@ def test_memory_can_be_turned_off(registry: LocalRegistry) -> None:
         assert "X-Answered" not in client.get("/").headers
 
 
-def test_line_135_no_header_that_one_client_sends_is_in_the_answer_of_another(hostile: FlaskClient) -> None:
-    registry = hostile.application.extensions[REGISTRY_KEY]
-    asked = [address for address in addresses(hostile) if "?" not in address]
+def test_line_135_no_header_that_one_client_sends_is_in_the_answer_of_another(hostile_client: FlaskClient) -> None:
+    registry = hostile_client.application.extensions[REGISTRY_KEY]
+    asked = [address for address in addresses(hostile_client) if "?" not in address]
     fresh, shared = (create_app(registry).test_client(use_cookies=False) for _ in range(2))
     kept = 0
     for address in asked:
@@ -162,9 +164,9 @@ def test_line_135_the_page_for_logging_in_leads_nobody_where_another_came_from(r
 
 @pytest.mark.parametrize("name", NEVER_KEPT_HEADERS)
 def test_line_135_an_answer_to_a_part_or_to_somebody_is_neither_kept_nor_given_from_memory(
-    little: FlaskClient, name: str
+    family_client: FlaskClient, name: str
 ) -> None:
-    client = little.application.test_client(use_cookies=False)
+    client = family_client.application.test_client(use_cookies=False)
     for _ in range(2):
         assert ANSWERED_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
     assert ANSWERED_HEADER not in client.get("/api/v1/models").headers

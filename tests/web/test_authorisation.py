@@ -21,7 +21,7 @@ from organs.web.file_responses import COUNTING_KEY
 from organs.web.rate_limits import SharedCounts
 from organs.web.responses import API_PREFIX
 from organs.web.settings import WebSettings
-from tests.registry_templates import DATABASE, Homes
+from tests.registry_templates import DATABASE, RegistryTemplates
 from tests.web import owned_catalog as ada
 from tests.web.authorisation import (
     GONE_FOR_ALL,
@@ -39,7 +39,7 @@ from tests.web.authorisation import (
     rows,
 )
 from tests.web.good_requests import BODIES, OTHERWISE, READING, arguments, sent
-from tests.web.owned_catalog import Askers, belongings, copy_uploads, lock_ids
+from tests.web.owned_catalog import Askers, copy_uploads, fill_owned_catalog, lock_ids
 
 TABLE, HIDDEN_TABLE, GONE_TABLE = rows(GROUPS), rows(HIDDEN_GROUPS), rows(GONE_GROUPS)
 READING_BY_POST = {
@@ -142,9 +142,9 @@ def outcome(answer: TestResponse) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def place(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("authorisation")
-    with homes.opened(belongings, folder / "home") as registry:
+    with templates.open_copy(fill_owned_catalog, folder / "home") as registry:
         found = Place(registry, folder)
         yield found
         found.close()

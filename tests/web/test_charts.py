@@ -57,13 +57,13 @@ from organs.web.render import (
 )
 from tests.assembly.test_stream import flip_last, largest_file
 from tests.gguf_files import file_bytes
-from tests.registry_templates import Homes
-from tests.small_models import block_metadata, ingest_file, weights
+from tests.registry_templates import RegistryTemplates
+from tests.small_models import block_metadata, ingest_file, weight_tensor
 
 HOSTILE = '"><script>alert(1)</script>&]]>{{ 7*7 }}\x00\x1b[31m\ud800'
 STYLESHEET = Path(__file__).parents[2] / "web" / "static" / "style.css"
 SVG = "{http://www.w3.org/2000/svg}"
-LARGE = weights("blk.0.ffn_up.weight", (1024, 5000), dtype="F32")
+LARGE = weight_tensor("blk.0.ffn_up.weight", (1024, 5000), dtype="F32")
 """Twenty megabytes: five chunks."""
 
 
@@ -73,9 +73,9 @@ def odd_model(registry: LocalRegistry, folder: Path) -> None:
     constant = TensorSpec("blk.0.attn_k.weight", (64, 64), dtype_by_name("F32"))
     infinite = TensorSpec("blk.1.attn_k.weight", (64, 64), dtype_by_name("F32"))
     tensors = [
-        weights("blk.0.attn_q.weight", (256, 256)),
-        weights("blk.1.attn_q.weight", (256, 256)),
-        weights("blk.0.attn_norm.weight", (32,), dtype="F32"),
+        weight_tensor("blk.0.attn_q.weight", (256, 256)),
+        weight_tensor("blk.1.attn_q.weight", (256, 256)),
+        weight_tensor("blk.0.attn_norm.weight", (32,), dtype="F32"),
         (unreadable, bytes(unreadable.size_bytes)),
         (constant, np.full(64 * 64, 0.25, np.float32).tobytes()),
         (infinite, np.full(64 * 64, np.inf, np.float32).tobytes()),
@@ -86,9 +86,9 @@ def odd_model(registry: LocalRegistry, folder: Path) -> None:
 
 
 @pytest.fixture
-def filled(registry: LocalRegistry, homes: Homes) -> Iterator[FlaskClient]:
+def filled(registry: LocalRegistry, templates: RegistryTemplates) -> Iterator[FlaskClient]:
     """A client of a catalog with that model."""
-    homes.into(registry, odd_model)
+    templates.fill(registry, odd_model)
     with create_app(registry).test_client() as client:
         yield client
 
@@ -316,21 +316,21 @@ def test_faulty_bytes_are_not_drawn_and_the_page_says_so(registry: LocalRegistry
     assert sum("<img" in page for page in said) == 1
 
 
-def test_the_depth_of_a_model_is_drawn_and_told_in_a_table(little: FlaskClient) -> None:
-    page = little.get("/models/local/stranger").text
+def test_the_depth_of_a_model_is_drawn_and_told_in_a_table(family_client: FlaskClient) -> None:
+    page = family_client.get("/models/local/stranger").text
     address = re.findall(r'src="(/models/[^"]+/depth\.svg)"', page)[0]
-    answer = little.get(address)
+    answer = family_client.get(address)
     assert answer.mimetype == "image/svg+xml"
     assert answer.headers["Cache-Control"] == "no-cache"
     assert {"◆ attention", "● feed-forward", "│ norm"} <= set(texts(answer.data))
     assert page.count('<th scope="row">attention</th>') == 3, "one a block"
-    again = little.get(address, headers={"If-None-Match": answer.headers["ETag"]})
+    again = family_client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
     assert again.status_code == 304
 
 
 def test_a_model_without_two_blocks_has_no_depth(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "flat.gguf"
-    path.write_bytes(file_bytes(block_metadata("Flat"), [weights("blk.0.attn_q.weight", (64, 64))]))
+    path.write_bytes(file_bytes(block_metadata("Flat"), [weight_tensor("blk.0.attn_q.weight", (64, 64))]))
     ingest_file(registry, path)
     with create_app(registry).test_client() as client:
         assert "depth.svg" not in client.get("/models/local/flat").text
@@ -340,8 +340,8 @@ def test_a_model_without_two_blocks_has_no_depth(registry: LocalRegistry, tmp_pa
 @pytest.mark.parametrize(
     "address", ["/organs/zz/weights.svg", "/organs/0123456789ab/weights.svg", "/models/a/b/depth.svg"]
 )
-def test_a_picture_of_nothing_is_404(little: FlaskClient, address: str) -> None:
-    answer = little.get(address)
+def test_a_picture_of_nothing_is_404(family_client: FlaskClient, address: str) -> None:
+    answer = family_client.get(address)
     assert answer.status_code == 404
     assert answer.headers["Cache-Control"] == "no-store"
 

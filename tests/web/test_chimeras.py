@@ -35,10 +35,10 @@ from organs.web.pages.chimeras import score_rows
 from organs.web.pages.jobs import missing_runtime
 from organs.web.settings import WebSettings
 from tests.gguf_files import placed_organ
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import block_tensors
 from tests.web.conftest import HOSTILE, HOSTILE_LINK, hostile_report
-from tests.web.page_parser import parsed
+from tests.web.page_parser import parse_page
 
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 
@@ -46,9 +46,9 @@ TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 @pytest.fixture
 def composed(registry: LocalRegistry, tmp_path: Path) -> dict[str, str]:
     """The locks of two chimeras: `graft`, of the base and its fine-tune, purified in part, and `child`, made of it."""
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
-    ingest_bytes(registry, tmp_path, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
+    ingest_bytes(registry, tmp_path, "stranger", model_file("Stranger", block_tensors(2, seed=9)))
     recipe = registry.compose(read_recipe("base: local/base\nname: local/mixed\n"))
     graft = recipe.graft("local/tuned", type="organ", blocks=0).purify("fractal", slot="ffn_up", blocks=0)
     made = graft.accept("likely-degraded").plan().register()
@@ -99,7 +99,7 @@ def put_verdict(registry: LocalRegistry, lock: str, verdict: str = "gains") -> N
 
 def words(html: str) -> str:
     """The text of a page on one line."""
-    return " ".join(parsed(html).text.split())
+    return " ".join(parse_page(html).text.split())
 
 
 def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
@@ -111,7 +111,7 @@ def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
     assert values["items"][1]["verdict"] == "gains"
     assert values["items"][0]["verdict"] is None
     page = client.get("/chimeras").text
-    assert f"/chimeras/{composed['graft']}" in parsed(page).links()
+    assert f"/chimeras/{composed['graft']}" in parse_page(page).links()
     assert "from local/base@1, local/tuned@1" in words(page)
     assert "gains" in words(page)
     first = client.get("/chimeras.json?limit=1", follow_redirects=True).get_json()
@@ -123,19 +123,21 @@ def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
 def test_a_registry_without_chimeras_says_how_to_make_one_and_home_leads_there_when_there_are_any(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     with create_app(registry).test_client() as client:
         assert "organ compose" in client.get("/chimeras").text
-        assert "/chimeras" not in parsed(client.get("/").text).links()
+        assert "/chimeras" not in parse_page(client.get("/").text).links()
         registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
         home = client.get("/").text
-        assert {"/chimeras", "/compose"} <= parsed(home).links()
+        assert {"/chimeras", "/compose"} <= parse_page(home).links()
         assert re.search(r"chimeras</a> among them</dt><dd>1</dd>", home)
 
 
 def test_the_page_marks_every_cell_that_is_not_the_bases_own(client: FlaskClient, composed: dict[str, str]) -> None:
     html = client.get(f"/chimeras/{composed['graft']}").text
-    said = [one.attributes["data-reading"] or "" for one in parsed(html).named("a") if "data-reading" in one.attributes]
+    said = [
+        one.attributes["data-reading"] or "" for one in parse_page(html).named("a") if "data-reading" in one.attributes
+    ]
     changed = [one for one in said if one.startswith(("A, ", "B, "))]
     assert [one.partition(": θ")[0] for one in sorted(changed)] == [
         "A, from local/tuned@1, grafted, then purified: blk.0.ffn_up.weight",
@@ -154,7 +156,7 @@ def test_the_page_says_all_that_is_known_of_it(
     assert "not run yet" in words(client.get(address).text)
     put_verdict(registry, composed["graft"])
     html = client.get(address).text
-    text, links = words(html), parsed(html).links()
+    text, links = words(html), parse_page(html).links()
     values = client.get(f"{address}.json", follow_redirects=True).get_json()
     for said in (values["recipe_yaml"].strip().splitlines()[0], values["prediction"]["sentence"], values["license"]):
         assert said in text
@@ -200,16 +202,16 @@ def test_the_page_of_the_model_says_first_what_matters_of_a_chimera(
     html = client.get("/models/local/mixed").text
     assert "Measured: gains (runs, and is better than its base on at least one text). It is better." in words(html)
     assert words(html).index("Measured") < words(html).index("Anatomy")
-    assert f"/chimeras/{composed['graft']}" in parsed(html).links()
+    assert f"/chimeras/{composed['graft']}" in parse_page(html).links()
     assert "Predicted" not in words(client.get("/models/local/base").text)
 
 
 def test_the_page_of_the_model_has_the_button_of_the_chimeras(writer: FlaskClient, composed: dict[str, str]) -> None:
     html = writer.get("/models/local/mixed").text
     assert missing_runtime() is None, "the tests have the runtime"
-    assert f"/chimeras/{composed['graft']}/validate" in parsed(html).links()
+    assert f"/chimeras/{composed['graft']}/validate" in parse_page(html).links()
     answer = writer.post(f"/chimeras/{composed['graft']}/validate", data={"form_token": token_of(html)})
-    assert answer.headers["Location"] in parsed(writer.get("/models/local/mixed").text).links()
+    assert answer.headers["Location"] in parse_page(writer.get("/models/local/mixed").text).links()
 
 
 def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]) -> None:
@@ -230,7 +232,7 @@ def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]
     assert "local/mixed@1" in tuned[tuned.index("Used in") :]
     mixed = client.get("/models/local/mixed").text
     assert "A chimera of local/base@1 and local/tuned@1." in words(mixed)
-    assert f"/chimeras/{composed['graft']}" in parsed(mixed).links()
+    assert f"/chimeras/{composed['graft']}" in parse_page(mixed).links()
 
 
 def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> None:
@@ -248,7 +250,7 @@ def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> N
 
 
 def test_a_purified_model_hangs_on_its_source_by_that_word(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
     with create_app(registry).test_client() as client:
         html = client.get("/lineage").text
@@ -261,9 +263,9 @@ def test_computed_organs_lead_to_what_they_were_made_of_and_back(client: FlaskCl
     source = made["source"]["digest"]
     page = client.get(f"/organs/{made['digest']}").text
     assert "purified (fractal)" in words(page)
-    assert f"/organs/{source}" in parsed(page).links()
+    assert f"/organs/{source}" in parse_page(page).links()
     back = client.get(f"/organs/{source}").text
-    assert f"/organs/{made['digest']}" in parsed(back).links()
+    assert f"/organs/{made['digest']}" in parse_page(back).links()
     assert "Organs computed from it" in words(back)
     assert client.get(f"/api/v1/organs/{source}").get_json()["made"] == []
 
@@ -329,7 +331,7 @@ def test_two_names_of_one_lock_are_one_page(
 def test_who_has_no_account_gets_no_button_and_refuses_the_form(client: FlaskClient, composed: dict[str, str]) -> None:
     address = f"/chimeras/{composed['graft']}"
     html = client.get(address).text
-    assert not parsed(html).named("form")
+    assert not parse_page(html).named("form")
     assert "organ validate local/mixed@1" in words(html)
     assert client.post(f"{address}/validate").status_code == 401
 
@@ -353,12 +355,12 @@ def test_the_button_queues_one_validation_and_the_page_shows_it(
         assert job.arguments["chimera"] == "local/mixed@1"
     assert answer.headers["Location"].endswith(f"/jobs/{job.id}")
     html = writer.get(address).text
-    assert f"/jobs/{job.id}" in parsed(html).links()
-    assert not parsed(html).named("form"), "one at a time"
+    assert f"/jobs/{job.id}" in parse_page(html).links()
+    assert not parse_page(html).named("form"), "one at a time"
     again = writer.post(f"{address}/validate", data={"form_token": token})
     assert again.headers["Location"] == answer.headers["Location"]
     other = writer.get(f"/chimeras/{composed['child']}").text
-    assert parsed(other).named("form"), "the other chimera has no validation under way"
+    assert parse_page(other).named("form"), "the other chimera has no validation under way"
 
 
 def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
@@ -368,9 +370,9 @@ def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
     made = add_job(registry, "graft", {"base": "local/base", "donor": "local/tuned", "type": "organ"})
     Runner(registry, Event()).run(once=True)
     lock = writer.get(f"/jobs/{made}.json").get_json()["result"]["lock_id"]
-    assert f"/chimeras/{lock}" in parsed(writer.get(f"/jobs/{made}").text).links()
+    assert f"/chimeras/{lock}" in parse_page(writer.get(f"/jobs/{made}").text).links()
     page = writer.get("/jobs/1").text
-    assert "/jobs/1/files/mixed.tar" in parsed(page).links()
+    assert "/jobs/1/files/mixed.tar" in parse_page(page).links()
     whole = writer.get("/jobs/1/files/mixed.tar")
     result = writer.get("/jobs/1.json").get_json()["result"]
     assert hashlib.sha256(whole.data).hexdigest() == result["sha256"] == whole.headers["ETag"].strip('"')
@@ -390,15 +392,15 @@ def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
     assert "files/mixed.tar" not in writer.get("/jobs/1").text
 
 
-def test_everything_hostile_is_shown_as_it_is(hostile: FlaskClient) -> None:
-    (one,) = hostile.get("/chimeras.json", follow_redirects=True).get_json()["items"]
-    html = hostile.get(f"/chimeras/{one['lock_id']}").text
-    assert HOSTILE in parsed(html).text
-    assert HOSTILE_LINK in parsed(html).text
+def test_everything_hostile_is_shown_as_it_is(hostile_client: FlaskClient) -> None:
+    (one,) = hostile_client.get("/chimeras.json", follow_redirects=True).get_json()["items"]
+    html = hostile_client.get(f"/chimeras/{one['lock_id']}").text
+    assert HOSTILE in parse_page(html).text
+    assert HOSTILE_LINK in parse_page(html).text
     assert HOSTILE not in html
-    assert hostile.get("/jobs/3").status_code == 200
+    assert hostile_client.get("/jobs/3").status_code == 200
     for name in TEXTS:
-        answer = hostile.get(f"/chimeras/{one['lock_id']}/{name}")
+        answer = hostile_client.get(f"/chimeras/{one['lock_id']}/{name}")
         assert "\n" not in answer.headers["Content-Disposition"]
         assert answer.status_code == 200
 

@@ -16,10 +16,10 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages import compare
 from tests.gguf_files import file_bytes
-from tests.related_models import kin_tensors
-from tests.small_models import block_metadata, ingest_file, weights
+from tests.related_models import related_tensors
+from tests.small_models import block_metadata, ingest_file, weight_tensor
 from tests.web.conftest import HOSTILE
-from tests.web.page_parser import Parsed, parsed
+from tests.web.page_parser import ParsedPage, parse_page
 
 
 def comparison_of(client: FlaskClient, address: str) -> Comparison:
@@ -33,9 +33,13 @@ KIN = "/compare?first=local/base&second=local/tuned"
 @pytest.fixture
 def many(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
     """A client of a catalog with a model, one of more organs, and one that shares no shape with either."""
-    more = [weights(f"blk.{block}.attn_k.weight", (16, 16)) for block in range(compare.NAMES_SHOWN + 5)]
-    wide = [weights("blk.0.attn_q.weight", (32, 64)), weights("blk.0.ffn_up.weight", (64, 32))]
-    for name, tensors in (("plain", kin_tensors()), ("more", [*kin_tensors(alike=0.9), *more]), ("wide", wide)):
+    more = [weight_tensor(f"blk.{block}.attn_k.weight", (16, 16)) for block in range(compare.NAMES_SHOWN + 5)]
+    wide = [weight_tensor("blk.0.attn_q.weight", (32, 64)), weight_tensor("blk.0.ffn_up.weight", (64, 32))]
+    for name, tensors in (
+        ("plain", related_tensors()),
+        ("more", [*related_tensors(correlation=0.9), *more]),
+        ("wide", wide),
+    ):
         path = tmp_path / f"{name}.gguf"
         path.write_bytes(file_bytes(block_metadata(name.capitalize()), tensors))
         ingest_file(registry, path)
@@ -43,26 +47,26 @@ def many(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
         yield client
 
 
-def shown(client: FlaskClient, address: str) -> Parsed:
+def shown(client: FlaskClient, address: str) -> ParsedPage:
     answer = client.get(address)
     assert answer.status_code == 200
-    return parsed(answer.text)
+    return parse_page(answer.text)
 
 
-def test_without_two_names_there_is_a_form_that_works_without_a_script(little: FlaskClient) -> None:
-    page = shown(little, "/compare")
+def test_without_two_names_there_is_a_form_that_works_without_a_script(family_client: FlaskClient) -> None:
+    page = shown(family_client, "/compare")
     (form,) = page.named("form")
     assert (form.attributes["action"], form.attributes["method"]) == ("/compare", "get")
     assert [one.attributes["name"] for one in page.named("input")] == ["first", "second"]
     offered = [one.attributes["value"] for one in page.named("option")]
     assert offered == ["local/stranger@1", "local/tuned@1", "local/base@1"]
-    assert "Enter two models" in little.get("/compare?first=local/base").text
+    assert "Enter two models" in family_client.get("/compare?first=local/base").text
 
 
-def test_the_comparison_says_how_alike_in_a_sentence_and_by_type_and_block(little: FlaskClient) -> None:
-    result = comparison_of(little, KIN)
+def test_the_comparison_says_how_alike_in_a_sentence_and_by_type_and_block(family_client: FlaskClient) -> None:
+    result = comparison_of(family_client, KIN)
     assert result.kinship == "close"
-    page = shown(little, KIN)
+    page = shown(family_client, KIN)
     assert result.sentence in page.text
     assert f"{result.likeness:.3f}, the mean correlation over 7 of 7 matrices" in page.text
     for one in (*result.types, *result.blocks):
@@ -71,9 +75,9 @@ def test_the_comparison_says_how_alike_in_a_sentence_and_by_type_and_block(littl
     assert [one.type for one in result.types] == ["embed", "norm", "organ", "skeleton"]
 
 
-def test_cells_of_the_grid_and_changed_organs_lead_to_both_sides(little: FlaskClient) -> None:
-    result = comparison_of(little, KIN)
-    page = shown(little, KIN)
+def test_cells_of_the_grid_and_changed_organs_lead_to_both_sides(family_client: FlaskClient) -> None:
+    result = comparison_of(family_client, KIN)
+    page = shown(family_client, KIN)
     cells = [one for one in page.named("a") if "data-reading" in one.attributes]
     assert len(cells) == 8
     assert all("likeness" in (one.attributes["data-reading"] or "") for one in cells)
@@ -82,19 +86,19 @@ def test_cells_of_the_grid_and_changed_organs_lead_to_both_sides(little: FlaskCl
         for side in ("first", "second"):
             address = f"/organs/{getattr(one, f'{side}_digest')}"
             assert address in page.links()
-            names = {place["model"] for place in little.get(f"/api/v1{address}").get_json()["places"]}
+            names = {place["model"] for place in family_client.get(f"/api/v1{address}").get_json()["places"]}
             assert names == {getattr(result, side)}
 
 
-def test_the_two_can_be_swapped_by_a_link(little: FlaskClient) -> None:
-    (swap,) = re.findall(r'<a href="([^"]+)">Swap', little.get(KIN).text)
+def test_the_two_can_be_swapped_by_a_link(family_client: FlaskClient) -> None:
+    (swap,) = re.findall(r'<a href="([^"]+)">Swap', family_client.get(KIN).text)
     asked = parse_qs(urlsplit(swap.replace("&amp;", "&")).query)
     assert asked == {"first": ["local/tuned@1"], "second": ["local/base@1"]}
-    assert little.get(swap.replace("&amp;", "&")).status_code == 200
+    assert family_client.get(swap.replace("&amp;", "&")).status_code == 200
 
 
-def test_a_model_and_itself_are_the_same_and_nothing_is_listed(little: FlaskClient) -> None:
-    page = shown(little, "/compare?first=local/base&second=local/base@1")
+def test_a_model_and_itself_are_the_same_and_nothing_is_listed(family_client: FlaskClient) -> None:
+    page = shown(family_client, "/compare?first=local/base&second=local/base@1")
     assert "the same model to the last byte" in page.text
     assert page.named("table") == []
 
@@ -118,14 +122,14 @@ def test_long_lists_are_cut_and_counted(many: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("name", ["local/nothing", HOSTILE, "a/b/c", "x@0", "%00", " " * 400])
-def test_an_unknown_name_stays_on_the_page_with_the_form(little: FlaskClient, name: str) -> None:
-    answer = little.get("/compare", query_string={"first": "local/base", "second": f"x{name}"})
+def test_an_unknown_name_stays_on_the_page_with_the_form(family_client: FlaskClient, name: str) -> None:
+    answer = family_client.get("/compare", query_string={"first": "local/base", "second": f"x{name}"})
     assert answer.status_code == 404
-    page = parsed(answer.text)
+    page = parse_page(answer.text)
     assert [one.attributes["value"] for one in page.named("input")] == ["local/base", f"x{name}".strip()]
     assert len([one for one in page.named("p") if one.attributes.get("role") == "alert"]) == 1
     assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
-    sheet = little.get("/compare.csv", query_string={"first": "local/base", "second": f"x{name}"})
+    sheet = family_client.get("/compare.csv", query_string={"first": "local/base", "second": f"x{name}"})
     assert sheet.status_code == 404
 
 

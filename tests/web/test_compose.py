@@ -28,10 +28,10 @@ from organs.web.pages.anatomy import (
 from organs.web.settings import WebSettings
 from tests.gguf_files import file_bytes
 from tests.random_files import BESIDE_FIXTURES
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import block_metadata, block_tensors, ingest_file
 from tests.web.conftest import HOSTILE
-from tests.web.page_parser import Parsed, parsed
+from tests.web.page_parser import ParsedPage, parse_page
 
 BASE, TUNED, STRANGER = (f"local/{name}@1" for name in ("base", "tuned", "stranger"))
 GRAFT = ("graft", f"from:{TUNED} type:organ blocks:1")
@@ -42,10 +42,10 @@ def address(*steps: tuple[str, str], base: str = BASE, path: str = "/compose") -
     return f"{path}?{urlencode([('base', base), *steps])}"
 
 
-def page_of(client: FlaskClient, *steps: tuple[str, str], status: int = 200) -> Parsed:
+def page_of(client: FlaskClient, *steps: tuple[str, str], status: int = 200) -> ParsedPage:
     answer = client.get(address(*steps))
     assert answer.status_code == status, answer.text
-    return parsed(answer.text)
+    return parse_page(answer.text)
 
 
 def values_of(client: FlaskClient, *steps: tuple[str, str]) -> dict[str, Any]:
@@ -59,14 +59,14 @@ def steps_in(link: str) -> list[tuple[str, str]]:
     return parse_qsl(urlsplit(link).query, strict_parsing=True)
 
 
-def links_with(page: Parsed, *steps: tuple[str, str]) -> list[str]:
+def links_with(page: ParsedPage, *steps: tuple[str, str]) -> list[str]:
     """The links of the page to a compose page that has all of `steps`."""
     found = [link for link in page.links() if urlsplit(link).path == "/compose" and urlsplit(link).query]
     return [link for link in found if {*steps} <= {*steps_in(link)}]
 
 
 @pytest.fixture
-def writing(little: FlaskClient, registry: LocalRegistry) -> Iterator[FlaskClient]:
+def writing(family_client: FlaskClient, registry: LocalRegistry) -> Iterator[FlaskClient]:
     """A client of the same catalog behind a server that writes."""
     with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client
@@ -83,73 +83,76 @@ def jobs(registry: LocalRegistry) -> list[tuple[str, dict[str, Any]]]:
         return [(job.kind, json.loads(job.arguments)) for job in session.query(Job).order_by(Job.id)]
 
 
-def test_without_a_base_models_are_offered_and_waiting_steps_are_kept(little: FlaskClient) -> None:
-    page = parsed(little.get(f"/compose?{urlencode([GRAFT])}").text)
+def test_without_a_base_models_are_offered_and_waiting_steps_are_kept(family_client: FlaskClient) -> None:
+    page = parse_page(family_client.get(f"/compose?{urlencode([GRAFT])}").text)
     assert links_with(page, ("base", BASE), GRAFT)
     assert ("hidden", GRAFT[1]) in {
         (one.attributes.get("type"), one.attributes.get("value")) for one in page.named("input")
     }
     assert GRAFT[1] in page.text
-    found = parsed(little.get("/compose?q=tuned").text)
+    found = parse_page(family_client.get("/compose?q=tuned").text)
     assert links_with(found, ("base", TUNED))
     assert not links_with(found, ("base", BASE))
 
 
-def test_a_base_that_is_not_there_is_404_and_others_are_offered(little: FlaskClient) -> None:
+def test_a_base_that_is_not_there_is_404_and_others_are_offered(family_client: FlaskClient) -> None:
     for name in ("local/nobody", "!!", "sha256:0123456789abcdef", HOSTILE):
-        answer = little.get(address(base=name))
+        answer = family_client.get(address(base=name))
         assert answer.status_code == 404, name
-        assert links_with(parsed(answer.text), ("base", BASE))
+        assert links_with(parse_page(answer.text), ("base", BASE))
         status = 400 if name in ("!!", HOSTILE) else 404
-        assert little.get(address(base=name, path="/compose.json"), follow_redirects=True).status_code == status
+        assert family_client.get(address(base=name, path="/compose.json"), follow_redirects=True).status_code == status
 
 
-def test_every_cell_of_the_base_leads_to_its_candidates(little: FlaskClient) -> None:
-    cells = values_of(little)["cells"]
-    page = page_of(little)
+def test_every_cell_of_the_base_leads_to_its_candidates(family_client: FlaskClient) -> None:
+    cells = values_of(family_client)["cells"]
+    page = page_of(family_client)
     for cell in cells:
         (link,) = links_with(page, ("cell", cell["cell"]))
-        looked = little.get(link)
+        looked = family_client.get(link)
         assert looked.status_code == 200
         assert "Donors" in looked.text
     assert {one["cell"] for one in cells} >= {"organ:0", "organ:1", "skeleton:0", "norm:1"}
 
 
-def test_a_candidate_is_one_link_away_from_being_grafted(little: FlaskClient) -> None:
-    offers = values_of(little, ("cell", "organ:1"))["candidates"]
+def test_a_candidate_is_one_link_away_from_being_grafted(family_client: FlaskClient) -> None:
+    offers = values_of(family_client, ("cell", "organ:1"))["candidates"]
     likeness = {one["model"]: one["likeness"] for one in offers["items"]}
     assert likeness[TUNED] > 0.9 > 0.3 > likeness[STRANGER]
-    (link,) = links_with(page_of(little, ("cell", "organ:1")), GRAFT)
-    plan = little.get(link.replace("/compose?", "/compose.json?"), follow_redirects=True).get_json()["plan"]
+    (link,) = links_with(page_of(family_client, ("cell", "organ:1")), GRAFT)
+    plan = family_client.get(link.replace("/compose?", "/compose.json?"), follow_redirects=True).get_json()["plan"]
     assert {(part["model"], part["type"], part["block"]) for part in plan["parts"]} == {(TUNED, "organ", 1)}
 
 
 def test_candidates_stand_by_likeness_unless_another_order_is_asked_for(
-    little: FlaskClient, registry: LocalRegistry, tmp_path: Path
+    family_client: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    for name, tensors in (("nearer", kin_tensors(alike=0.999)), ("further", kin_tensors(alike=0.9))):
-        ingest_bytes(registry, tmp_path, name, kin_file(name.capitalize(), tensors))
-    items = values_of(little, ("cell", "organ:1"))["candidates"]["items"]
+    for name, tensors in (
+        ("nearer", related_tensors(correlation=0.999)),
+        ("further", related_tensors(correlation=0.9)),
+    ):
+        ingest_bytes(registry, tmp_path, name, model_file(name.capitalize(), tensors))
+    items = values_of(family_client, ("cell", "organ:1"))["candidates"]["items"]
     assert [one["model"] for one in items] == ["local/nearer@1", TUNED, "local/further@1", STRANGER]
     for order, key in (("-theta", "theta"), ("-spectral", "spectral_signal")):
-        found = values_of(little, ("cell", "organ:1"), ("order", order))["candidates"]["items"]
+        found = values_of(family_client, ("cell", "organ:1"), ("order", order))["candidates"]["items"]
         assert {one["model"] for one in found} == {one["model"] for one in items}
         tops = [max(organ["theta"] for organ in one["organs"]) for one in found]
         assert key != "theta" or tops == sorted(tops, reverse=True)
-    page = page_of(little, ("cell", "organ:1"))
+    page = page_of(family_client, ("cell", "organ:1"))
     (chosen,) = [one for one in page.named("a") if (one.attributes.get("data-key") or "") == "order likeness"]
     assert chosen.attributes["aria-current"] == "true"
 
 
-def test_a_whole_type_says_how_alike_its_model_is(little: FlaskClient) -> None:
-    (one, *_) = values_of(little)["fitting"]["items"]
+def test_a_whole_type_says_how_alike_its_model_is(family_client: FlaskClient) -> None:
+    (one, *_) = values_of(family_client)["fitting"]["items"]
     assert one["model"] == TUNED
-    assert f"{one['likeness']:.3f}" in page_of(little).text
+    assert f"{one['likeness']:.3f}" in page_of(family_client).text
 
 
-def test_nothing_is_predicted_of_what_is_refused(little: FlaskClient) -> None:
-    assert "predictedusable" in page_of(little, GRAFT).text
-    text = page_of(little, GRAFT, ("graft", "from:local/nobody type:organ blocks:0")).text
+def test_nothing_is_predicted_of_what_is_refused(family_client: FlaskClient) -> None:
+    assert "predictedusable" in page_of(family_client, GRAFT).text
+    text = page_of(family_client, GRAFT, ("graft", "from:local/nobody type:organ blocks:0")).text
     assert "refused1" in text
     assert "predictedusable" not in text
     assert "so there is no prediction" in text
@@ -168,37 +171,37 @@ def test_the_way_to_create_stands_at_the_top_too(writing: FlaskClient) -> None:
     assert ways_at_the_top(writing, STRANGE) == ["#steps", "#findings"]
 
 
-def test_where_nothing_can_be_created_the_top_leads_to_the_recipe(little: FlaskClient) -> None:
-    assert ways_at_the_top(little, GRAFT) == ["#steps", "#recipe"]
-    assert 'id="recipe"' in little.get(address(GRAFT)).text
+def test_where_nothing_can_be_created_the_top_leads_to_the_recipe(family_client: FlaskClient) -> None:
+    assert ways_at_the_top(family_client, GRAFT) == ["#steps", "#recipe"]
+    assert 'id="recipe"' in family_client.get(address(GRAFT)).text
 
 
-def test_the_page_names_types_in_words_for_people(little: FlaskClient) -> None:
-    text = page_of(little, ("cell", "organ:1")).text
+def test_the_page_names_types_in_words_for_people(family_client: FlaskClient) -> None:
+    text = page_of(family_client, ("cell", "organ:1")).text
     assert "Donors for feed-forward, block 1" in text
     assert "attention" in text
     assert "skeleton" not in text
 
 
-def test_every_base_is_offered_once(little: FlaskClient) -> None:
-    page = parsed(little.get("/compose").text)
+def test_every_base_is_offered_once(family_client: FlaskClient) -> None:
+    page = parse_page(family_client.get("/compose").text)
     offered = [one.attributes["href"] for one in page.named("a") if "base=local" in (one.attributes.get("href") or "")]
     assert len(offered) == len({*offered}) == 3
 
 
-def test_another_donor_for_the_same_cell_takes_the_place_of_the_first(little: FlaskClient) -> None:
-    (link,) = links_with(page_of(little, GRAFT, ("cell", "organ:1")), STRANGE)
+def test_another_donor_for_the_same_cell_takes_the_place_of_the_first(family_client: FlaskClient) -> None:
+    (link,) = links_with(page_of(family_client, GRAFT, ("cell", "organ:1")), STRANGE)
     assert [text for name, text in steps_in(link) if name == "graft"] == [STRANGE[1]]
 
 
-def test_all_of_a_type_is_one_link(little: FlaskClient) -> None:
-    page = page_of(little)
+def test_all_of_a_type_is_one_link(family_client: FlaskClient) -> None:
+    page = page_of(family_client)
     for kind in ("organ", "skeleton"):
         assert links_with(page, ("graft", f"from:{TUNED} type:{kind}"))
 
 
-def test_cells_that_change_are_marked_by_a_letter_that_the_legend_explains(little: FlaskClient) -> None:
-    page = page_of(little, GRAFT, ("purify", "method:fractal type:skeleton blocks:0"))
+def test_cells_that_change_are_marked_by_a_letter_that_the_legend_explains(family_client: FlaskClient) -> None:
+    page = page_of(family_client, GRAFT, ("purify", "method:fractal type:skeleton blocks:0"))
     said = [one.attributes.get("aria-label") or "" for one in page.named("a")]
     assert [one for one in said if one.startswith("block 1, feed-forward") and one.endswith(f"from {TUNED}")]
     assert [one for one in said if one.startswith("block 0, attention") and one.endswith("purified")]
@@ -206,18 +209,18 @@ def test_cells_that_change_are_marked_by_a_letter_that_the_legend_explains(littl
     assert "✱ purified" in page.text
 
 
-def test_each_step_has_a_link_that_leaves_out_that_one(little: FlaskClient) -> None:
+def test_each_step_has_a_link_that_leaves_out_that_one(family_client: FlaskClient) -> None:
     steps = [GRAFT, ("purify", "method:fractal blocks:0 type:organ"), ("meta", "general.name=Mine")]
-    page = page_of(little, *steps)
+    page = page_of(family_client, *steps)
     for step in steps:
         left = [("base", BASE), *(one for one in steps if one != step)]
         assert [link for link in page.links() if urlsplit(link).path == "/compose" and steps_in(link) == left], step
 
 
-def test_every_finding_is_shown_with_its_code(little: FlaskClient) -> None:
+def test_every_finding_is_shown_with_its_code(family_client: FlaskClient) -> None:
     steps = (STRANGE, ("graft", "from:local/nobody type:organ blocks:0"), ("graft", f"from:{TUNED} blocks:99"))
-    findings = values_of(little, *steps)["findings"]
-    page = page_of(little, *steps)
+    findings = values_of(family_client, *steps)["findings"]
+    page = page_of(family_client, *steps)
     assert {one["severity"] for one in findings} == {"refuse", "warn", "info"}
     for one in findings:
         assert one["sentence"] in page.text
@@ -226,21 +229,21 @@ def test_every_finding_is_shown_with_its_code(little: FlaskClient) -> None:
     assert "Create the chimera" not in page.text
 
 
-def test_a_warning_has_a_link_that_accepts_it_and_one_that_takes_that_back(little: FlaskClient) -> None:
+def test_a_warning_has_a_link_that_accepts_it_and_one_that_takes_that_back(family_client: FlaskClient) -> None:
     accepted = ("accept", "unrelated-lineage")
-    page = page_of(little, STRANGE)
+    page = page_of(family_client, STRANGE)
     assert "It cannot be created yet" in page.text
     (link,) = links_with(page, accepted)
-    assert values_of(little, *steps_in(link)[1:])["can_be_made"] is True
-    page = page_of(little, STRANGE, accepted)
+    assert values_of(family_client, *steps_in(link)[1:])["can_be_made"] is True
+    page = page_of(family_client, STRANGE, accepted)
     assert "▲ accepted" in page.text
     back = [("base", BASE), STRANGE]
     assert [link for link in page.links() if urlsplit(link).path == "/compose" and steps_in(link) == back]
 
 
-def test_numbers_and_the_recipe_are_shown_and_the_recipe_is_that_of_the_address(little: FlaskClient) -> None:
-    values = values_of(little, GRAFT)
-    page = page_of(little, GRAFT)
+def test_numbers_and_the_recipe_are_shown_and_the_recipe_is_that_of_the_address(family_client: FlaskClient) -> None:
+    values = values_of(family_client, GRAFT)
+    page = page_of(family_client, GRAFT)
     assert values["plan"]["prediction"]["sentence"] in page.text
     yaml = values["yaml"]
     assert yaml in page.text
@@ -249,14 +252,14 @@ def test_numbers_and_the_recipe_are_shown_and_the_recipe_is_that_of_the_address(
     assert f"chimera.graft({TUNED!r}, type='organ', blocks='1')" in page.text
 
 
-def test_steps_that_cannot_be_read_are_told_beside_them_and_the_others_are_drawn(little: FlaskClient) -> None:
+def test_steps_that_cannot_be_read_are_told_beside_them_and_the_others_are_drawn(family_client: FlaskClient) -> None:
     wrong = ("graft", "rubbish")
-    page = page_of(little, GRAFT, wrong, ("purify", "method:magic"), status=400)
+    page = page_of(family_client, GRAFT, wrong, ("purify", "method:magic"), status=400)
     assert "'rubbish' cannot be read" in page.text
     assert "'magic' is not one of spectral, fractal" in page.text
     assert f"from {TUNED}" in " ".join(one.attributes.get("aria-label") or "" for one in page.named("a"))
     assert "Create the chimera" not in page.text
-    twin = little.get(address(GRAFT, wrong, path="/compose.json"), follow_redirects=True)
+    twin = family_client.get(address(GRAFT, wrong, path="/compose.json"), follow_redirects=True)
     assert twin.status_code == 400
     told = twin.get_json()
     assert told["code"] == "bad-recipe"
@@ -264,18 +267,20 @@ def test_steps_that_cannot_be_read_are_told_beside_them_and_the_others_are_drawn
 
 
 @pytest.mark.parametrize("cell", ["x", "organ", "organ:", "organ:-1", "organ:1e9", ":2", "organ:99999999999", HOSTILE])
-def test_a_cell_that_means_nothing_is_400(little: FlaskClient, cell: str) -> None:
-    answer = little.get(address(("cell", cell), path="/compose.json"), follow_redirects=True)
+def test_a_cell_that_means_nothing_is_400(family_client: FlaskClient, cell: str) -> None:
+    answer = family_client.get(address(("cell", cell), path="/compose.json"), follow_redirects=True)
     assert answer.status_code == 400
     assert answer.get_json()["errors"][0]["field"] == "cell"
 
 
-def test_a_cell_that_the_base_has_not_has_no_candidates(little: FlaskClient) -> None:
+def test_a_cell_that_the_base_has_not_has_no_candidates(family_client: FlaskClient) -> None:
     for cell in ("organ:77", "organ:0:vision", "embed:3"):
-        assert "No other model has a different organ that fits here" in page_of(little, ("cell", cell)).text, cell
+        assert "No other model has a different organ that fits here" in page_of(family_client, ("cell", cell)).text, (
+            cell
+        )
 
 
-def test_the_forms_lead_to_the_page_with_their_step(little: FlaskClient) -> None:
+def test_the_forms_lead_to_the_page_with_their_step(family_client: FlaskClient) -> None:
     for fields, step in (
         ({"add": "graft", "from": TUNED, "type": "organ", "blocks": "1", "where": "", "sort": ""}, GRAFT),
         (
@@ -287,17 +292,17 @@ def test_the_forms_lead_to_the_page_with_their_step(little: FlaskClient) -> None
         ({"add": "encode", "dtype": "F16"}, ("encode", "F16")),
         ({"add": "meta", "key": "general.name", "value": "A & B"}, ("meta", "general.name=A & B")),
     ):
-        answer = little.get(f"/compose?{urlencode({'base': BASE, **fields})}")
+        answer = family_client.get(f"/compose?{urlencode({'base': BASE, **fields})}")
         assert answer.status_code == 303
         location = answer.headers["Location"]
         assert location.startswith("/compose?")
         assert steps_in(location) == [("base", BASE), step]
-    assert little.get(f"/compose?base={BASE}&add=magic").status_code == 400
+    assert family_client.get(f"/compose?base={BASE}&add=magic").status_code == 400
 
 
-def test_a_form_keeps_what_the_address_has(little: FlaskClient) -> None:
+def test_a_form_keeps_what_the_address_has(family_client: FlaskClient) -> None:
     steps = [GRAFT, ("meta", "a=b c"), ("accept", "other-scale")]
-    page = page_of(little, *steps, ("cell", "organ:0"))
+    page = page_of(family_client, *steps, ("cell", "organ:0"))
     hidden = [
         (one.attributes["name"], one.attributes["value"])
         for one in page.named("input")
@@ -338,7 +343,7 @@ def test_what_cannot_be_made_is_not_queued_and_the_page_says_why(
     token = token_of(writing, GRAFT)
     answer = writing.post("/compose", data={"form_token": token, **dict(steps)})
     assert answer.status_code == status
-    assert told in parsed(answer.text).text
+    assert told in parse_page(answer.text).text
     assert jobs(registry) == []
 
 
@@ -352,54 +357,56 @@ def test_line_106_a_form_without_its_token_is_refused(
     assert jobs(registry) == []
 
 
-def test_who_has_no_account_gets_no_form_and_is_told_how_else(little: FlaskClient, registry: LocalRegistry) -> None:
-    answer = little.get(address(GRAFT))
-    page = parsed(answer.text)
+def test_who_has_no_account_gets_no_form_and_is_told_how_else(
+    family_client: FlaskClient, registry: LocalRegistry
+) -> None:
+    answer = family_client.get(address(GRAFT))
+    page = parse_page(answer.text)
     assert [one for one in page.named("form") if one.attributes.get("method") == "post"] == []
     assert "Log in to create it" in page.text
     assert "Set-Cookie" not in answer.headers
-    assert little.post("/compose", data={"base": BASE, GRAFT[0]: GRAFT[1]}).status_code == 401
+    assert family_client.post("/compose", data={"base": BASE, GRAFT[0]: GRAFT[1]}).status_code == 401
     assert jobs(registry) == []
 
 
-def test_what_fits_a_base_is_listed_by_type_and_a_donor_in_full(little: FlaskClient) -> None:
-    assert little.get("/compose/fits").status_code == 200
-    values = little.get(f"/compose/fits.json?base={BASE}", follow_redirects=True).get_json()
+def test_what_fits_a_base_is_listed_by_type_and_a_donor_in_full(family_client: FlaskClient) -> None:
+    assert family_client.get("/compose/fits").status_code == 200
+    values = family_client.get(f"/compose/fits.json?base={BASE}", follow_redirects=True).get_json()
     types = {one["model"]: one["types"] for one in values["items"]}
     assert types[TUNED]["organ"] == {"fitting": 4, "equal": 0, "total": 4}
     asked = f"base={BASE}&donor={STRANGER}"
-    told = little.get(f"/compose/fits.json?{asked}", follow_redirects=True).get_json()
-    text = parsed(little.get(f"/compose/fits?{asked}").text).text
+    told = family_client.get(f"/compose/fits.json?{asked}", follow_redirects=True).get_json()
+    text = parse_page(family_client.get(f"/compose/fits?{asked}").text).text
     assert any(one["code"] == "unrelated-lineage" for one in told["findings"])
     for one in told["findings"]:
         assert one["sentence"] in text
     for name in ("base", "donor"):
         asked = urlencode({"base": BASE, "donor": STRANGER, name: "local/nobody"})
-        assert little.get(f"/compose/fits?{asked}").status_code == 404
-        assert little.get(f"/compose/fits.json?{asked}", follow_redirects=True).status_code == 404
+        assert family_client.get(f"/compose/fits?{asked}").status_code == 404
+        assert family_client.get(f"/compose/fits.json?{asked}", follow_redirects=True).status_code == 404
 
 
-def test_model_and_organ_pages_lead_here(little: FlaskClient) -> None:
-    page = parsed(little.get("/models/local/base").text)
+def test_model_and_organ_pages_lead_here(family_client: FlaskClient) -> None:
+    page = parse_page(family_client.get("/models/local/base").text)
     assert links_with(page, ("base", BASE))
-    digest = little.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"][-1]["digest"]
-    links = links_with(parsed(little.get(f"/organs/{digest}").text))
+    digest = family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"][-1]["digest"]
+    links = links_with(parse_page(family_client.get(f"/organs/{digest}").text))
     (link,) = [one for one in links if steps_in(one)[0][0] == "graft"]
-    assert "Steps that need a base" in little.get(link).text
+    assert "Steps that need a base" in family_client.get(link).text
 
 
-def test_hostile_names_are_text_wherever_they_stand(hostile: FlaskClient) -> None:
+def test_hostile_names_are_text_wherever_they_stand(hostile_client: FlaskClient) -> None:
     for steps in ([], [("cell", "organ:0")], [("graft", "from:local/plain"), ("cell", "other:0")]):
-        answer = hostile.get(address(*steps, base="local/hostile"))
+        answer = hostile_client.get(address(*steps, base="local/hostile"))
         assert answer.status_code == 200
-        page = parsed(answer.text)
+        page = parse_page(answer.text)
         sources = [one.attributes.get("src") for one in page.named("script")]
         assert sources == ["/static/catalog.js", "/static/compose.js"]
         assert not [one for one in page.elements if any(name.startswith("on") for name in one.attributes)]
     attack = [(name, HOSTILE) for name in PARAMETERS if name != "base"]
-    answer = hostile.get(address(*attack, base="local/hostile"))
+    answer = hostile_client.get(address(*attack, base="local/hostile"))
     assert answer.status_code == 400
-    assert HOSTILE in parsed(answer.text).text
+    assert HOSTILE in parse_page(answer.text).text
     assert "<script>alert" not in answer.text
 
 
@@ -408,10 +415,10 @@ NAMES = st.sampled_from([*PARAMETERS, "cell", "order", "q", "add"])
 
 @settings(BESIDE_FIXTURES, max_examples=20)
 @given(steps=st.lists(st.tuples(NAMES, st.text(max_size=40)), max_size=6))
-def test_no_address_of_any_steps_breaks(little: FlaskClient, steps: list[tuple[str, str]]) -> None:
+def test_no_address_of_any_steps_breaks(family_client: FlaskClient, steps: list[tuple[str, str]]) -> None:
     asked = urlencode([("base", BASE), *steps])
     for path in ("/compose", "/compose.json", "/compose/fits"):
-        assert little.get(f"{path}?{asked}").status_code < 500, path
+        assert family_client.get(f"{path}?{asked}").status_code < 500, path
 
 
 def test_a_base_with_very_many_blocks_is_drawn_in_part() -> None:
@@ -453,7 +460,7 @@ def test_a_block_of_several_towers_is_grafted_by_its_own_tower(registry: LocalRe
         path.write_bytes(file_bytes(block_metadata(name), [*text, *own]))
         ingest_file(registry, path)
     with create_app(registry).test_client() as client:
-        page = parsed(client.get(address(("cell", "organ:0:vision"), base="local/two@1")).text)
+        page = parse_page(client.get(address(("cell", "organ:0:vision"), base="local/two@1")).text)
         graft = ("graft", 'where:"model:local/other@1 tower:vision" type:organ blocks:0')
         (link,) = links_with(page, graft)
         plan = client.get(link.replace("/compose?", "/compose.json?"), follow_redirects=True).get_json()["plan"]

@@ -82,10 +82,10 @@ def test_a_page_without_a_turn_says_when_to_try_again(registry: LocalRegistry) -
     assert client.get("/organs").status_code == 200
 
 
-def test_an_answer_from_memory_needs_no_turn(little: FlaskClient) -> None:
-    little.get("/organs")
-    taken = [little.application.extensions[TURNS_KEY].take() for _ in range(1 + SECOND_TURNS)]
-    assert little.get("/organs").headers["X-Answered"] == "memory"
+def test_an_answer_from_memory_needs_no_turn(family_client: FlaskClient) -> None:
+    family_client.get("/organs")
+    taken = [family_client.application.extensions[TURNS_KEY].take() for _ in range(1 + SECOND_TURNS)]
+    assert family_client.get("/organs").headers["X-Answered"] == "memory"
     for turn in taken:
         turn.release()
 

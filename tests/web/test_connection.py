@@ -40,7 +40,7 @@ from organs.web.server.worker import (
     connections_max,
 )
 from organs.web.settings import ServerSettings
-from tests.web.live_server import PATIENCE_SECONDS, everything
+from tests.web.live_server import PATIENCE_SECONDS, receive_all
 
 THREADS = 4
 PIECE = b"x" * 100_000
@@ -123,7 +123,7 @@ class Loop:
         """What comes back for `data` until the connection is closed."""
         with self.connect(address) as client:
             client.sendall(data)
-            return everything(client)
+            return receive_all(client)
 
 
 def get(path: str, more: str = "Connection: close\r\n", method: str = "GET") -> bytes:
@@ -243,7 +243,7 @@ def test_line_85_a_thread_that_reads_a_slow_body_is_freed(monkeypatch: pytest.Mo
         for client in clients:
             client.sendall(post("/echo", 1_000_000) + b"a" * 100_000)
         for client in clients:
-            assert status(everything(client)) == 408
+            assert status(receive_all(client)) == 408
         assert status(loop.send(get("/"))) == 200
 
 
@@ -259,7 +259,7 @@ def test_line_92_a_client_that_does_not_read_is_cut_off() -> None:
     with serving(send_seconds=0.3) as loop, loop.connect(receive_bytes=4096) as client:
         client.sendall(get("/pieces"))
         time.sleep(1.5)
-        assert len(everything(client)) < PIECES * len(PIECE)
+        assert len(receive_all(client)) < PIECES * len(PIECE)
 
 
 def test_an_answer_of_many_pieces_comes_whole(loop: Loop) -> None:
@@ -278,7 +278,7 @@ def test_an_address_has_so_many_bodies_in_progress_and_no_more(loop: Loop) -> No
         with loop.connect("127.0.6.1") as client:
             await_true(lambda: status(loop.send(post("/echo", 1) + b"a", "127.0.6.1")) == 503)
             client.sendall(get("/"))
-            assert status(everything(client)) == 200, "it may still read"
+            assert status(receive_all(client)) == 200, "it may still read"
         assert b"Retry-After: " in loop.send(post("/echo", 1) + b"a", "127.0.6.1")
         assert status(loop.send(post("/echo", 1) + b"a", "127.0.6.2")) == 200
     await_true(lambda: status(loop.send(post("/echo", 1) + b"a", "127.0.6.1")) == 200)
@@ -308,16 +308,16 @@ def test_the_connection_that_waits_the_longest_makes_room_for_another_of_its_add
         for client in clients:
             client.sendall(b"GET / HT")
         await_true(lambda: status(loop.send(get("/"), "127.0.7.1")) == 200)
-        assert status(everything(clients[0])) == 503, "it is told so"
+        assert status(receive_all(clients[0])) == 503, "it is told so"
         clients[-1].sendall(get("/")[8:])
-        assert status(everything(clients[-1])) == 200
+        assert status(receive_all(clients[-1])) == 200
 
 
 def test_a_client_that_is_refused_while_it_sends_reads_the_answer(loop: Loop) -> None:
     size = 8_000_000
     with loop.connect() as client:
         client.sendall(post("/early", size) + b"a" * 200_000)
-        answer = everything(client)
+        answer = receive_all(client)
     assert status(answer) == 413
     assert answer.endswith(b"too large\n")
 
@@ -344,7 +344,7 @@ def test_a_client_that_waits_for_100_gets_it(loop: Loop) -> None:
         client.sendall(post("/echo", 5, "Expect: 100-continue\r\nConnection: close\r\n"))
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b"hello")
-        assert everything(client).endswith(b"hello")
+        assert receive_all(client).endswith(b"hello")
 
 
 @pytest.mark.parametrize("path", ["/break", "/split"])
@@ -427,7 +427,7 @@ def test_a_body_that_is_read_while_reading_is_being_paused_goes_on(monkeypatch: 
             time.sleep(0.01)
             client.sendall(b"a" * 10_000)
         client.sendall(b"a" * HELD_BODY_BYTES)
-        assert everything(client).endswith(b"a" * (200_000 + HELD_BODY_BYTES))
+        assert receive_all(client).endswith(b"a" * (200_000 + HELD_BODY_BYTES))
         assert paused
 
 
@@ -455,7 +455,7 @@ def test_a_client_behind_another_request_gets_100_when_its_turn_comes() -> None:
         while not received.endswith(b"HTTP/1.1 100 Continue\r\n\r\n"):
             received += client.recv(1000)
         client.sendall(b"hello")
-        assert everything(client).endswith(b"hello")
+        assert receive_all(client).endswith(b"hello")
 
 
 def test_the_body_of_a_third_request_is_received_when_its_turn_comes() -> None:
@@ -465,7 +465,7 @@ def test_the_body_of_a_third_request_is_received_when_its_turn_comes() -> None:
         await_true(lambda: "/wait" in loop.application.asked)
         loop.application.waiting.set()
         client.sendall(b"world")
-        assert everything(client).endswith(b"helloworld")
+        assert receive_all(client).endswith(b"helloworld")
 
 
 # Limits
@@ -494,7 +494,7 @@ def test_answers_that_an_address_does_not_read_are_limited(monkeypatch: pytest.M
         assert b"Retry-After: " in refused
         assert status(loop.send(get("/"), "127.0.1.1")) == 200, "a small answer does not wait"
         assert loop.send(get("/whole"), "127.0.1.2").endswith(WHOLE)
-        assert WHOLE.endswith(everything(slow[0])[-1000:])
+        assert WHOLE.endswith(receive_all(slow[0])[-1000:])
         await_true(lambda: status(loop.send(get("/whole"), "127.0.1.1")) == 200)
 
 
@@ -508,8 +508,8 @@ def test_clients_that_do_not_read_are_cut_when_too_many_answers_wait(monkeypatch
             assert client.recv(1)
             time.sleep(0.2)
         assert loop.send(get("/whole"), "127.0.2.1").endswith(WHOLE)
-        assert len(everything(slow[0])) < len(WHOLE), "it was slow for longer"
-        assert everything(slow[1]).endswith(WHOLE[-1000:])
+        assert len(receive_all(slow[0])) < len(WHOLE), "it was slow for longer"
+        assert receive_all(slow[1]).endswith(WHOLE[-1000:])
 
 
 def test_a_download_that_fails_to_open_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,7 +566,7 @@ def test_a_client_that_has_gone_when_it_is_refused_does_not_stop_the_server(monk
     with serving(head_seconds=0.1) as loop:
         with loop.connect() as client:
             client.sendall(b"GET / HT")
-            everything(client)
+            receive_all(client)
         assert status(loop.send(get("/"))) == 200
 
 
@@ -582,9 +582,9 @@ def test_a_connection_that_fails_is_closed_alone(
 
     monkeypatch.setattr(Connection, "check", check)
     with serving() as loop, loop.connect("127.0.1.1") as faulty, loop.connect() as sound:
-        assert everything(faulty) == b""
+        assert receive_all(faulty) == b""
         sound.sendall(get("/"))
-        assert status(everything(sound)) == 200
+        assert status(receive_all(sound)) == 200
     assert "the connection of 127.0.1.1 failed" in caplog.text
 
 

@@ -20,10 +20,10 @@ from organs.web.file_responses import (
     Downloads,
 )
 from organs.web.settings import WebSettings
-from tests.faults.failing import Watched
+from tests.faults.failing import SteppedCatalog
 from tests.gguf_files import text, unsigned
-from tests.small_models import ingest_file, little_model
-from tests.web.live_server import PATIENCE_SECONDS, serving
+from tests.small_models import ingest_file, small_model
+from tests.web.live_server import PATIENCE_SECONDS, running_server
 
 WHOLE = "/models/local/little.gguf"
 HUB = "/local/little/resolve/main/little.gguf"
@@ -32,7 +32,7 @@ SEED = [text("general.type", "model"), unsigned("acme.number", 1)]
 
 @pytest.fixture
 def filled(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
-    (tmp_path / "little.gguf").write_bytes(little_model(more=SEED))
+    (tmp_path / "little.gguf").write_bytes(small_model(more=SEED))
     ingest_file(registry, tmp_path / "little.gguf")
     return registry
 
@@ -101,7 +101,7 @@ def test_where_the_server_only_reads_nothing_is_counted(filled: LocalRegistry) -
 
 def test_what_was_counted_is_written_once_after_a_while(filled: LocalRegistry) -> None:
     writes: list[int] = []
-    watched = Watched(filled.catalog, lambda: writes.append(1))
+    watched = SteppedCatalog(filled.catalog, lambda: writes.append(1))
     downloads = Downloads(watched, create_app(filled).logger, seconds=0.05)
     for _ in range(50):
         downloads.count(1)
@@ -151,7 +151,7 @@ def test_clients_of_the_hub_and_prometheus_are_told(client: FlaskClient, filled:
 
 @pytest.mark.slow
 def test_a_worker_that_ends_leaves_nothing_uncounted(filled: LocalRegistry, tmp_path: Path) -> None:
-    with serving(filled.settings.home, tmp_path / "log") as live:
-        assert live.get(WHOLE) == little_model(more=SEED)
+    with running_server(filled.settings.home, tmp_path / "log") as live:
+        assert live.get(WHOLE) == small_model(more=SEED)
         assert b"\norgan_downloads_total 1.0\n" in live.get("/metrics")
     assert counted(filled) == 1, (tmp_path / "log").read_text()

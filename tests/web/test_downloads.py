@@ -31,8 +31,8 @@ from organs.web.server.gateway import (
 )
 from tests.assembly.test_stream import mixed_model
 from tests.gguf_files import file_bytes
-from tests.registry_templates import Homes
-from tests.small_models import block_metadata, ingest_file, weights
+from tests.registry_templates import RegistryTemplates
+from tests.small_models import block_metadata, ingest_file, weight_tensor
 
 WHOLE = (
     "/models/local/a.gguf",
@@ -77,8 +77,8 @@ def mixed(registry: LocalRegistry, folder: Path) -> None:
 
 
 @pytest.fixture
-def served(registry: LocalRegistry, homes: Homes) -> Iterator[Served]:
-    homes.into(registry, mixed)
+def served(registry: LocalRegistry, templates: RegistryTemplates) -> Iterator[Served]:
+    templates.fill(registry, mixed)
     with create_app(registry).test_client() as client:
         yield Served(registry, client, mixed_model())
 
@@ -276,7 +276,7 @@ def test_a_split_set_comes_as_its_files_and_as_one(served: Served, tmp_path: Pat
 def test_line_89_a_file_with_an_odd_name_is_handed_out_under_a_plain_one(
     name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    data = file_bytes(block_metadata(), [weights("output.weight", (64, 3))])
+    data = file_bytes(block_metadata(), [weight_tensor("output.weight", (64, 3))])
     (tmp_path / name).write_bytes(data)
     ingest_file(registry, tmp_path / name, "odd")
     with create_app(registry).test_client() as client:

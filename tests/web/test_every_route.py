@@ -19,7 +19,7 @@ from werkzeug.test import TestResponse
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.reports.formats import FORMULA_STARTS
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
-from tests.web.page_parser import parsed
+from tests.web.page_parser import parse_page
 
 QUERIES = {
     "/organs": (f"q={HOSTILE}", "q=like:{digest}", "q=type:organ theta>=30 sort:-spectral&limit=2", "limit=<b>"),
@@ -102,9 +102,9 @@ def addresses(client: FlaskClient) -> list[str]:
 
 
 @pytest.fixture
-def answers(hostile: FlaskClient) -> Iterator[list[tuple[str, TestResponse]]]:
+def answers(hostile_client: FlaskClient) -> Iterator[list[tuple[str, TestResponse]]]:
     """Each address with what it answers."""
-    got = [(address, hostile.get(address)) for address in addresses(hostile)]
+    got = [(address, hostile_client.get(address)) for address in addresses(hostile_client)]
     yield got
     for _, answer in got:
         answer.close()
@@ -118,11 +118,11 @@ def test_no_address_of_a_hostile_catalog_breaks(answers: list[tuple[str, TestRes
 
 def test_line_104_nothing_from_outside_acts_in_any_page(answers: list[tuple[str, TestResponse]]) -> None:
     answered = [(address, answer) for address, answer in answers if answer.mimetype == "text/html"]
-    assert not any(parsed(answer.text).named("script") for _, answer in answered if answer.status_code == 302)
+    assert not any(parse_page(answer.text).named("script") for _, answer in answered if answer.status_code == 302)
     pages = [(address, answer.text) for address, answer in answered if answer.status_code != 302]
     assert len(pages) > 10
     for address, html in pages:
-        page = parsed(html)
+        page = parse_page(html)
         for element in page.elements:
             assert not [name for name in element.attributes if name.startswith("on")], (address, element)
             assert "style" not in element.attributes, (address, element)
@@ -135,8 +135,8 @@ def test_line_104_nothing_from_outside_acts_in_any_page(answers: list[tuple[str,
         assert not any(link.lower().startswith("javascript:") for link in page.links()), address
 
 
-def test_hostile_text_is_shown_as_it_is(hostile: FlaskClient) -> None:
-    page = parsed(hostile.get("/models/local/hostile").text)
+def test_hostile_text_is_shown_as_it_is(hostile_client: FlaskClient) -> None:
+    page = parse_page(hostile_client.get("/models/local/hostile").text)
     assert HOSTILE in page.text
     assert HOSTILE_LINK in page.text
     assert FORMULA in page.text
@@ -185,7 +185,7 @@ def test_every_page_has_a_title_a_language_one_heading_and_labels(answers: list[
     for address, answer in answers:
         if answer.mimetype != "text/html" or answer.status_code == 302:
             continue
-        page = parsed(answer.text)
+        page = parse_page(answer.text)
         assert page.named("html")[0].attributes["lang"] == "en", address
         assert len(page.named("title")) == len(page.named("h1")) == len(page.named("main")) == 1, address
         labelled = {one.attributes.get("for") for one in page.named("label")}
@@ -196,7 +196,7 @@ def test_every_page_has_a_title_a_language_one_heading_and_labels(answers: list[
             assert {"width", "height"} <= image.attributes.keys(), (address, "it would shift the page")
 
 
-def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
+def test_every_page_has_a_twin_in_json(family_client: FlaskClient) -> None:
     addresses = ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/lineage", "/reports")
     composing = (
         "/compare?first=local/base&second=local/tuned",
@@ -206,10 +206,10 @@ def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
         "/compose/fits?base=local/base&donor=local/tuned",
     )
     for address in (*addresses, *composing):
-        page = little.get(address).text
+        page = family_client.get(address).text
         twin = re.search(r'<a href="([^"]+)">This page as JSON</a>', page)
         assert twin is not None, address
-        answer = little.get(unescape(twin[1]), follow_redirects=True)
+        answer = family_client.get(unescape(twin[1]), follow_redirects=True)
         assert (answer.status_code, answer.mimetype) == (200, "application/json"), twin[1]
 
 
@@ -222,8 +222,8 @@ def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
         ("/index.json", "/api/v1"),
     ],
 )
-def test_the_json_of_a_page_is_a_resource_of_the_api(little: FlaskClient, address: str, resource: str) -> None:
-    answer = little.get(address)
+def test_the_json_of_a_page_is_a_resource_of_the_api(family_client: FlaskClient, address: str, resource: str) -> None:
+    answer = family_client.get(address)
     assert (answer.status_code, answer.headers["Location"]) == (302, resource)
 
 
@@ -238,24 +238,24 @@ def test_the_json_of_a_page_is_a_resource_of_the_api(little: FlaskClient, addres
         ("/reports/ranking.csv", "rank,model"),
     ],
 )
-def test_every_list_is_there_as_a_sheet(little: FlaskClient, address: str, begins: str) -> None:
-    answer = little.get(address)
+def test_every_list_is_there_as_a_sheet(family_client: FlaskClient, address: str, begins: str) -> None:
+    answer = family_client.get(address)
     assert answer.mimetype == "text/csv"
     lines = answer.text.splitlines()
     assert lines[0].startswith(begins)
     assert len(lines) > 1
 
 
-def test_every_link_of_every_page_leads_somewhere(little: FlaskClient) -> None:
+def test_every_link_of_every_page_leads_somewhere(family_client: FlaskClient) -> None:
     seen: set[str] = set()
     waiting = ["/"]
     while waiting and len(seen) < 400:
         address = waiting.pop(0)
-        with little.get(address, follow_redirects=True) as answer:
+        with family_client.get(address, follow_redirects=True) as answer:
             assert answer.status_code == 200, address
             if answer.mimetype != "text/html":
                 continue
-            for link in sorted(parsed(answer.text).links()):
+            for link in sorted(parse_page(answer.text).links()):
                 plain = link.partition("#")[0]
                 if plain.startswith("/") and plain not in seen:
                     seen.add(plain)
@@ -266,10 +266,10 @@ def test_every_link_of_every_page_leads_somewhere(little: FlaskClient) -> None:
 @pytest.mark.parametrize(
     "address", ["/models/local/nothing", "/models/.../x", "/organs/zz", "/organs/0123456789", "/no"]
 )
-def test_what_is_not_there_is_404_in_the_form_that_was_asked_for(little: FlaskClient, address: str) -> None:
-    page = little.get(address)
+def test_what_is_not_there_is_404_in_the_form_that_was_asked_for(family_client: FlaskClient, address: str) -> None:
+    page = family_client.get(address)
     assert (page.status_code, page.mimetype) == (404, "text/html")
-    twin = little.get(f"{address}.json", follow_redirects=True)
+    twin = family_client.get(f"{address}.json", follow_redirects=True)
     # The API says which parameter is wrong where a text cannot be a digest or a name.
     assert twin.status_code == (400 if address in ("/organs/zz", "/models/.../x") else 404)
     assert set(Problem.__struct_fields__) <= set(twin.get_json())

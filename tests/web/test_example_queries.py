@@ -10,24 +10,24 @@ import pytest
 from flask.testing import FlaskClient
 
 from organs.web.app import create_app
-from tests.registry_templates import Homes, shipped
-from tests.web.page_parser import parsed
+from tests.registry_templates import RegistryTemplates, add_zoo_models
+from tests.web.page_parser import parse_page
 
 ADAPTER, ALONE = "local/Zoo-A-2M-Code-LoRA-v1.0-F32", "local/Zoo-B-2M-v1.0-Q8_0"
 
 
 @pytest.fixture(scope="module")
-def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
+def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
     """A client of the zoo's catalog."""
     home = tmp_path_factory.mktemp("zoo") / "home"
-    with homes.opened(shipped, home) as registry, create_app(registry).test_client() as client:
+    with templates.open_copy(add_zoo_models, home) as registry, create_app(registry).test_client() as client:
         yield client
 
 
 @pytest.mark.parametrize("page", ["/", "/organs", "/models"])
 def test_every_search_that_is_offered_finds_something(zoo: FlaskClient, page: str) -> None:
     html = zoo.get(page).text
-    (box,) = [one for one in parsed(html).named("input") if one.attributes.get("type") == "search"]
+    (box,) = [one for one in parse_page(html).named("input") if one.attributes.get("type") == "search"]
     path = "/models" if page == "/models" else "/organs"
     offered = {f"{path}?q={box.attributes['placeholder']}"}
     tries = re.findall(r"Try (.*?)</p>", html, re.DOTALL)

@@ -34,14 +34,14 @@ from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import FORMULA_STARTS
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.cli.in_process import Organ
+from tests.cli.in_process import OrganCommand
 from tests.gguf_files import array, file_bytes, text
-from tests.registry_templates import Homes
+from tests.registry_templates import RegistryTemplates
 from tests.related_models import parent_entries
-from tests.small_models import block_tensors, ingest_file, weights
-from tests.web.accounts import logged_in, new_token
+from tests.small_models import block_tensors, ingest_file, weight_tensor
+from tests.web.accounts import log_in, new_token
 from tests.web.conftest import hostile_models
-from tests.web.page_parser import Parsed, parsed
+from tests.web.page_parser import ParsedPage, parse_page
 
 MARK = "zqx"
 """Stands in every hostile text, so that it is known where one is shown."""
@@ -140,7 +140,7 @@ def put_hostile_texts(registry: LocalRegistry, folder: Path) -> None:
             )
         ]
         tags = array("general.tags", ValueType.STRING, [one.encode() for one in (COCKTAIL, ADDRESS, *FORMULAS)])
-        tensors = [*block_tensors(1, seed=number), *(weights(f"{name}{MARK}", (64, 64)) for name in names)]
+        tensors = [*block_tensors(1, seed=number), *(weight_tensor(f"{name}{MARK}", (64, 64)) for name in names)]
         path = folder / f"{number}.gguf"
         path.write_bytes(file_bytes([*entries, tags, *parent_entries(said[:500], ADDRESS, repo_url=ADDRESS)], tensors))
         ingest_file(registry, path, f"local/text-{number}")
@@ -183,8 +183,8 @@ def put_hostile_texts(registry: LocalRegistry, folder: Path) -> None:
 
 
 @pytest.fixture
-def registry_of_texts(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
-    homes.into(registry, put_hostile_texts)
+def registry_of_texts(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    templates.fill(registry, put_hostile_texts)
     return registry
 
 
@@ -229,7 +229,7 @@ def known_values(client: FlaskClient, name: str) -> dict[str, str]:
 def answers(client: FlaskClient, registry_of_texts: LocalRegistry) -> Iterator[list[tuple[str, str, TestResponse]]]:
     """The rule, the address and the answer of every page, for each of the hostile models where it is about one."""
     got = []
-    admin = logged_in(create_app(registry_of_texts), new_token(registry_of_texts, "root", "admin"))
+    admin = log_in(create_app(registry_of_texts), new_token(registry_of_texts, "root", "admin"))
     values = [known_values(client, f"text-{number}") for number in range(len(TEXTS))]
     for rule in client.application.url_map.iter_rules():
         if "GET" not in (rule.methods or ()) or rule.endpoint == "static":
@@ -251,7 +251,7 @@ def test_every_page_of_the_url_map_is_looked_at(client: FlaskClient) -> None:
     assert {rule.replace(" ", "") for rule in rules} == listed | {"/static/<path:filename>"}
 
 
-def assert_inert(address: str, page: Parsed) -> None:
+def assert_inert(address: str, page: ParsedPage) -> None:
     """Nothing in the page runs, and nothing leads where it should not."""
     for element in page.elements:
         acting = [name for name in element.attributes if name.startswith("on") or name in ("style", "srcdoc")]
@@ -278,7 +278,7 @@ def assert_inert_sheet(address: str, said: str) -> None:
 
 
 CHECKS: dict[str, Callable[[str, str], object]] = {
-    "text/html": lambda address, said: assert_inert(address, parsed(said)),
+    "text/html": lambda address, said: assert_inert(address, parse_page(said)),
     "text/csv": assert_inert_sheet,
     "image/svg+xml": assert_inert_svg,
     **dict.fromkeys(("application/json", MEDIA_TYPE), lambda _address, said: json.loads(said)),
@@ -308,7 +308,7 @@ def test_a_hostile_reason_is_inert_where_it_is_given(path: str, client: FlaskCli
     assert answer.status_code in (200, 410)
     assert MARK in answer.text
     if answer.mimetype == "text/html":
-        assert_inert(path, parsed(answer.text))
+        assert_inert(path, parse_page(answer.text))
 
 
 LISTS = (
@@ -326,7 +326,7 @@ LISTS = (
 
 
 def test_hostile_texts_are_inert_in_every_list_of_the_command_line(registry_of_texts: LocalRegistry) -> None:
-    organ = Organ(registry_of_texts.settings.home)
+    organ = OrganCommand(registry_of_texts.settings.home)
     shown = []
     for arguments in LISTS:
         for more in ([], ["--json"]) if arguments[0] in ("models", "search", "show") else ([],):

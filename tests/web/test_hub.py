@@ -15,7 +15,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.hub import commit_of
 from tests.gguf_files import file_bytes, text
-from tests.small_models import block_tensors, ingest_file, little_model
+from tests.small_models import block_tensors, ingest_file, small_model
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
 from tests.web.test_downloads import Served, served
 
@@ -55,7 +55,7 @@ def test_a_tree_has_sizes_and_the_digests_of_the_files(served: Served) -> None:
 
 def test_versions_are_tags_and_the_newest_is_main(served: Served, tmp_path: Path) -> None:
     first = commit(served.client)
-    (tmp_path / "b.gguf").write_bytes(little_model())
+    (tmp_path / "b.gguf").write_bytes(small_model())
     ingest_file(served.registry, tmp_path / "b.gguf", "a")
     refs = served.client.get(f"{API}/refs").get_json()
     assert refs["branches"][0]["name"] == "main"
@@ -148,7 +148,7 @@ def test_a_raw_file_is_what_git_keeps(served: Served) -> None:
 
 def test_a_list_has_the_newest_version_of_each_model_in_pages(served: Served, tmp_path: Path) -> None:
     for seed, name in enumerate(("a", "b", "C")):
-        (tmp_path / f"{name}.gguf").write_bytes(little_model(seed=seed))
+        (tmp_path / f"{name}.gguf").write_bytes(small_model(seed=seed))
         ingest_file(served.registry, tmp_path / f"{name}.gguf", f"Other/{name}" if name == "C" else name)
     models = served.client.get("/api/models").get_json()
     assert [one["id"] for one in models] == ["Other/C", "local/b", "local/a"]
@@ -166,7 +166,7 @@ def test_a_list_has_the_newest_version_of_each_model_in_pages(served: Served, tm
 
 
 def test_a_list_has_what_its_filters_find(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "found.gguf").write_bytes(little_model())
+    (tmp_path / "found.gguf").write_bytes(small_model())
     ingest_file(served.registry, tmp_path / "found.gguf")
     found = (
         *(
@@ -194,7 +194,7 @@ def test_a_list_refuses_what_is_no_page(asked: str, served: Served) -> None:
 
 
 def test_commits_are_the_versions_up_to_a_revision(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "b.gguf").write_bytes(little_model())
+    (tmp_path / "b.gguf").write_bytes(small_model())
     ingest_file(served.registry, tmp_path / "b.gguf", "a")
     newest, oldest = served.client.get(f"{API}/commits/main").get_json()
     assert (newest["id"], newest["title"]) == (commit(served.client), "local/a@2")
@@ -233,7 +233,7 @@ def test_ollama_is_refused_with_a_sentence_and_llama_is_not(served: Served) -> N
 def test_llama_is_told_which_file_to_take(served: Served, tmp_path: Path) -> None:
     expected = {"ggufFile": {"rfilename": "a.gguf", "size": len(served.data)}}
     assert served.client.get("/v2/local/a/manifests/latest").get_json() == expected
-    (tmp_path / "B-Q8_0.gguf").write_bytes(little_model())
+    (tmp_path / "B-Q8_0.gguf").write_bytes(small_model())
     ingest_file(served.registry, tmp_path / "B-Q8_0.gguf", "b")
     assert served.client.get("/v2/local/b/manifests/q8_0").get_json()["ggufFile"]["rfilename"] == "B-Q8_0.gguf"
 
@@ -258,10 +258,10 @@ def test_line_104_hostile_metadata_is_text_in_a_readme(registry: LocalRegistry, 
 
 
 def test_a_readme_has_what_is_known_of_the_model(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(little_model())
+    (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     with create_app(registry).test_client() as client:
         readme = client.get("/local/a/resolve/main/README.md").text
     assert readme.startswith('---\nlibrary_name: gguf\nlicense: "apache-2.0"\ntags:\n- "llama"\n---\n\n# Little\n')
-    assert hashlib.sha256(little_model()).hexdigest() in readme
+    assert hashlib.sha256(small_model()).hexdigest() in readme
     assert "| registered as | local/a\\@1 |" in readme

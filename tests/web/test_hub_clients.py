@@ -20,9 +20,9 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.gguf_files import file_bytes
-from tests.small_models import block_metadata, ingest_file, little_model
-from tests.web.cutting_proxy import cutting
-from tests.web.live_server import Live, serving
+from tests.small_models import block_metadata, ingest_file, small_model
+from tests.web.cutting_proxy import cutting_proxy
+from tests.web.live_server import LiveServer, running_server
 
 CUT_AFTER_BYTES = 12_000_000
 """The client keeps what has come in steps of 10 MiB, so a line that breaks earlier loses everything."""
@@ -86,7 +86,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hub")
     (folder / "shards").mkdir()
     with LocalRegistry.open(folder / "home") as registry:
-        for name, data in (("old.gguf", little_model()), ("one.gguf", large_model())):
+        for name, data in (("old.gguf", small_model()), ("one.gguf", large_model())):
             (folder / name).write_bytes(data)
             ingest_file(registry, folder / name, "one")
         with registry.catalog.reading() as session:
@@ -99,8 +99,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def live(place: Path) -> Iterator[Live]:
-    with serving(place / "home", place / "log") as server:
+def live(place: Path) -> Iterator[LiveServer]:
+    with running_server(place / "home", place / "log") as server:
         yield server
 
 
@@ -126,16 +126,18 @@ def hf(port: int, folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_file_is_pulled_and_goes_on_where_the_line_broke(live: Live, place: Path, tmp_path: Path) -> None:
-    with cutting(live.port, CUT_AFTER_BYTES, cuts=2) as line:
+def test_a_file_is_pulled_and_goes_on_where_the_line_broke(live: LiveServer, place: Path, tmp_path: Path) -> None:
+    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=2) as line:
         hf(line.port, tmp_path, "local/one", "one.gguf")
     assert (tmp_path / "one.gguf").read_bytes() == (place / "one.gguf").read_bytes()
     assert line.made_cuts == 2
     assert bytes(line.asked).lower().count(b"range: bytes=") >= 2
 
 
-def test_a_whole_model_is_pulled_and_goes_on_where_the_line_broke(live: Live, place: Path, tmp_path: Path) -> None:
-    with cutting(live.port, CUT_AFTER_BYTES, cuts=1) as line:
+def test_a_whole_model_is_pulled_and_goes_on_where_the_line_broke(
+    live: LiveServer, place: Path, tmp_path: Path
+) -> None:
+    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
         hf(line.port, tmp_path, "local/cut")
     files = sorted((place / "shards").iterdir())
     assert len(files) == 2
@@ -146,7 +148,7 @@ def test_a_whole_model_is_pulled_and_goes_on_where_the_line_broke(live: Live, pl
     assert b"range: bytes=" in bytes(line.asked).lower()
 
 
-def test_the_clients_questions_are_answered(live: Live, place: Path, tmp_path: Path) -> None:
+def test_the_clients_questions_are_answered(live: LiveServer, place: Path, tmp_path: Path) -> None:
     digest = hashlib.sha256((place / "one.gguf").read_bytes()).hexdigest()
     command = [sys.executable, "-c", QUESTIONS, str(tmp_path), digest]
     done = subprocess.run(
@@ -157,9 +159,9 @@ def test_the_clients_questions_are_answered(live: Live, place: Path, tmp_path: P
 
 
 @pytest.mark.long
-def test_a_download_goes_on_where_the_line_broke(live: Live, place: Path) -> None:
+def test_a_download_goes_on_where_the_line_broke(live: LiveServer, place: Path) -> None:
     data = (place / "one.gguf").read_bytes()
-    with cutting(live.port, CUT_AFTER_BYTES, cuts=1) as line:
+    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
         address = f"http://127.0.0.1:{line.port}/models/local/one.gguf"
         with urllib.request.urlopen(address, timeout=30) as answer:
             tag = answer.headers["ETag"]
@@ -174,9 +176,9 @@ def test_a_download_goes_on_where_the_line_broke(live: Live, place: Path) -> Non
 
 
 @pytest.mark.slow  # curl is not among what a contributor must have
-def test_curl_goes_on_where_the_line_broke(live: Live, place: Path, tmp_path: Path) -> None:
+def test_curl_goes_on_where_the_line_broke(live: LiveServer, place: Path, tmp_path: Path) -> None:
     target = tmp_path / "one.gguf"
-    with cutting(live.port, CUT_AFTER_BYTES, cuts=1) as line:
+    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
         address = f"http://127.0.0.1:{line.port}/models/local/one.gguf"
         command = ["curl", "--silent", "--show-error", "--fail", "-C", "-", "-o", str(target), address]
         first = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

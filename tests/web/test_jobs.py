@@ -45,8 +45,8 @@ from organs.web.server import processes
 from organs.web.server.processes import RunnerProcess
 from organs.web.settings import WebSettings
 from tests.web.conftest import HOSTILE
-from tests.web.live_server import ROOT, Live, serving
-from tests.web.page_parser import parsed
+from tests.web.live_server import ROOT, LiveServer, running_server
+from tests.web.page_parser import parse_page
 
 PATIENCE_SECONDS = 60.0
 
@@ -78,7 +78,7 @@ def test_a_job_that_runs_has_a_bar_and_is_followed_with_and_without_a_script(
 ) -> None:
     job_id = put(registry, "running")
     text = client.get(f"/jobs/{job_id}").text
-    page = parsed(text)
+    page = parse_page(text)
     (bar,) = page.named("progress")
     assert (bar.attributes["value"], bar.attributes["max"]) == ("0.625", "1")
     assert bar.attributes["aria-label"]
@@ -110,7 +110,7 @@ def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClien
 
 def test_a_result_leads_to_the_models_and_organs_that_it_names(client: FlaskClient, registry: LocalRegistry) -> None:
     job_id = put(registry, "finished", model="local/a@1", models=["local/b"], organ="ab" * 32, organs=["cd" * 32, 7])
-    links = parsed(client.get(f"/jobs/{job_id}").text).links()
+    links = parse_page(client.get(f"/jobs/{job_id}").text).links()
     assert {"/models/local/a@1", "/models/local/b", f"/organs/{'ab' * 32}", f"/organs/{'cd' * 32}"} <= links
 
 
@@ -241,9 +241,9 @@ def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClien
 
 
 def test_home_leads_to_the_jobs_when_there_are_any(client: FlaskClient, registry: LocalRegistry) -> None:
-    assert "/jobs" not in parsed(client.get("/").text).links()
+    assert "/jobs" not in parse_page(client.get("/").text).links()
     put(registry, "queued")
-    assert "/jobs" in parsed(client.get("/").text).links()
+    assert "/jobs" in parse_page(client.get("/").text).links()
 
 
 def test_a_page_without_jobs_says_what_they_would_be(client: FlaskClient) -> None:
@@ -270,7 +270,7 @@ def runners(parent: int) -> list[int]:
     return found
 
 
-def state_of(live: Live, job_id: int) -> str:
+def state_of(live: LiveServer, job_id: int) -> str:
     return '"state":"finished"' if b'"state":"finished"' in live.get(f"/jobs/{job_id}.json") else "other"
 
 
@@ -279,7 +279,7 @@ def test_a_server_works_at_jobs_replaces_its_runner_and_takes_it_along(tmp_path:
     home = tmp_path / "home"
     with LocalRegistry.open(home) as registry:
         first = put(registry, "queued")
-        with serving(home, tmp_path / "log") as live:
+        with running_server(home, tmp_path / "log") as live:
             until(lambda: state_of(live, first) != "other", (tmp_path / "log").read_text())
             (first_runner,) = runners(live.process.pid)
             os.kill(first_runner, signal.SIGKILL)
@@ -297,7 +297,7 @@ def test_a_server_works_at_jobs_replaces_its_runner_and_takes_it_along(tmp_path:
 
 
 def test_a_server_that_is_killed_leaves_no_runner_behind(tmp_path: Path) -> None:
-    with serving(tmp_path / "home", tmp_path / "log") as live:
+    with running_server(tmp_path / "home", tmp_path / "log") as live:
         until(lambda: len(runners(live.process.pid)) == 1, "a runner is started")
         live.process.kill()
         live.process.wait()

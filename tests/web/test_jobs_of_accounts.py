@@ -35,7 +35,7 @@ from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from organs.web.settings import WebSettings
 from tests.registry_templates import valid_account
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
+from tests.related_models import ingest_bytes, model_file, related_tensors
 
 SCOPES = {"ada": ("read", "upload"), "bob": ("read", "upload"), "root": ("read", "upload", "admin")}
 GRAFT = {"base": "local/base", "donor": "local/tuned", "type": "organ"}
@@ -83,7 +83,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path)
     shutil.copy(migrated_database, home)
     with LocalRegistry.open(home) as registry:
         for name, alike in (("base", 1.0), ("tuned", 0.995)):
-            ingest_bytes(registry, folder, name, kin_file(name, kin_tensors(alike=alike)))
+            ingest_bytes(registry, folder, name, model_file(name, related_tensors(correlation=alike)))
         registry.compose("local/base").graft("local/tuned", blocks=1).named("bob/hidden").plan().register()
         registry.compose("bob/hidden").graft("local/tuned", blocks=0).named("local/child").plan().register()
         with registry.catalog.writing() as session:

@@ -29,10 +29,10 @@ from organs.web.charts.families import (
     walk,
 )
 from organs.web.pages import lineage
-from tests.related_models import ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 from tests.small_models import block_tensors
 from tests.web.conftest import HOSTILE
-from tests.web.page_parser import Parsed, parsed
+from tests.web.page_parser import ParsedPage, parse_page
 
 
 def families(client: FlaskClient, address: str = "/lineage.json") -> tuple[Family, ...]:
@@ -43,7 +43,7 @@ def families(client: FlaskClient, address: str = "/lineage.json") -> tuple[Famil
 def joined(registry: LocalRegistry, folder: Path, names: list[str]) -> dict[str, int]:
     """Models without relatives of these names, by name with their ids."""
     for seed, name in enumerate(names):
-        ingest_bytes(registry, folder, name, kin_file(name.capitalize(), block_tensors(1, seed=100 + seed)))
+        ingest_bytes(registry, folder, name, model_file(name.capitalize(), block_tensors(1, seed=100 + seed)))
     with registry.catalog.reading() as session:
         return {model.name: model.id for model in session.scalars(select(Model))}
 
@@ -65,8 +65,8 @@ def add_edges(registry: LocalRegistry, *edges: tuple[int, int | None, str, str, 
             )
 
 
-def test_a_family_has_its_models_edges_and_generations(little: FlaskClient) -> None:
-    (family,) = families(little)
+def test_a_family_has_its_models_edges_and_generations(family_client: FlaskClient) -> None:
+    (family,) = families(family_client)
     assert family.count == 2
     assert family.left_out == 0
     assert [(one.name, one.generation) for one in family.models] == [("local/base@1", 0), ("local/tuned@1", 1)]
@@ -76,8 +76,8 @@ def test_a_family_has_its_models_edges_and_generations(little: FlaskClient) -> N
     }
 
 
-def test_the_graph_is_drawn_without_styles_and_every_model_in_it_is_a_link(little: FlaskClient) -> None:
-    page = parsed(little.get("/lineage").text)
+def test_the_graph_is_drawn_without_styles_and_every_model_in_it_is_a_link(family_client: FlaskClient) -> None:
+    page = parse_page(family_client.get("/lineage").text)
     assert {"/models/local/base@1", "/models/local/tuned@1"} <= page.links()
     assert "/models/local/stranger@1" not in page.links()
     assert not page.named("style")
@@ -87,26 +87,26 @@ def test_the_graph_is_drawn_without_styles_and_every_model_in_it_is_a_link(littl
     assert "finetune 0.9" in page.text, "one arrow has what was declared and what was measured"
 
 
-def test_the_same_stands_there_as_a_list(little: FlaskClient) -> None:
-    text = " ".join(parsed(little.get("/lineage?model=local/tuned").text).text.split())
+def test_the_same_stands_there_as_a_list(family_client: FlaskClient) -> None:
+    text = " ".join(parse_page(family_client.get("/lineage?model=local/tuned").text).text.split())
     assert "local/base@1 local/tuned@1 finetune, declared, likeness 0.9" in text
 
 
-def test_a_model_without_relatives_has_a_page_that_says_so(little: FlaskClient) -> None:
-    assert "No known relatives" in little.get("/lineage?model=local/stranger").text
-    (family,) = families(little, "/lineage.json?model=local/stranger")
+def test_a_model_without_relatives_has_a_page_that_says_so(family_client: FlaskClient) -> None:
+    assert "No known relatives" in family_client.get("/lineage?model=local/stranger").text
+    (family,) = families(family_client, "/lineage.json?model=local/stranger")
     assert [one.name for one in family.models] == ["local/stranger@1"]
 
 
 def test_a_models_page_lists_its_relatives_and_findings(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    tuned = kin_file("Tuned", kin_tensors(alike=0.995), parent_entries(HOSTILE))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    tuned = model_file("Tuned", related_tensors(correlation=0.995), parent_entries(HOSTILE))
     ingest_bytes(registry, tmp_path, "tuned", tuned)
     with create_app(registry).test_client() as client:
         values = client.get("/models/local/tuned.json", follow_redirects=True).get_json()
         assert [edge["direction"] for edge in values["lineage"]] == ["parent", "relative"]
         assert [one["code"] for one in values["findings"]] == ["parent-not-registered", "close-relative-not-declared"]
-        page = parsed(client.get("/models/local/tuned").text)
+        page = parse_page(client.get("/models/local/tuned").text)
         for finding in values["findings"]:
             assert finding["sentence"] in page.text
         assert HOSTILE in page.text, "shown as it is, not run"
@@ -118,27 +118,27 @@ def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for name, seed in (("one", 1), ("two", 2)):
-        ingest_bytes(registry, tmp_path, name, kin_file(name, kin_tensors(seed), parent_entries(HOSTILE)))
+        ingest_bytes(registry, tmp_path, name, model_file(name, related_tensors(seed), parent_entries(HOSTILE)))
     with create_app(registry).test_client() as client:
         (family,) = families(client)
         assert [one.generation for one in family.models] == [1, 1]
         (missing,) = family.missing
         assert HOSTILE in missing.text
         assert missing.children == ("local/one@1", "local/two@1")
-        page = parsed(client.get("/lineage").text)
+        page = parse_page(client.get("/lineage").text)
         assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
         assert len([one for one in page.named("rect") if "absent" in (one.attributes.get("class") or "")]) == 2
         assert "<script>" in page.text
         assert "(named, but not in this registry)" in page.text
 
 
-def test_hidden_models_are_in_no_family(registry: LocalRegistry, tmp_path: Path, little: FlaskClient) -> None:
+def test_hidden_models_are_in_no_family(registry: LocalRegistry, tmp_path: Path, family_client: FlaskClient) -> None:
     with registry.catalog.writing() as session:
         model = session.scalars(select(Model).where(Model.name == "tuned")).one()
         model.state = "quarantined"
-    assert families(little) == ()
-    assert "No two models in this registry are known to be related" in little.get("/lineage").text
-    assert little.get("/lineage?model=local/tuned").status_code == 404
+    assert families(family_client) == ()
+    assert "No two models in this registry are known to be related" in family_client.get("/lineage").text
+    assert family_client.get("/lineage?model=local/tuned").status_code == 404
 
 
 def test_families_come_by_size_a_page_at_a_time(
@@ -176,19 +176,19 @@ def test_of_a_large_family_those_with_most_ties_are_told_and_the_others_counted(
 
 
 @pytest.mark.parametrize("place", ["x", "-1", "99999999", "²", "1.5"])
-def test_a_place_that_is_none_is_refused(little: FlaskClient, place: str) -> None:
+def test_a_place_that_is_none_is_refused(family_client: FlaskClient, place: str) -> None:
     for address in ("/lineage", "/lineage.csv", "/api/v1/families"):
-        assert little.get(address, query_string={"after": place}).status_code == 400
+        assert family_client.get(address, query_string={"after": place}).status_code == 400
 
 
 @pytest.mark.parametrize("name", ["local/nothing", HOSTILE, "a/b/c", "\x00"])
-def test_an_unknown_name_stays_on_the_page_with_the_form(little: FlaskClient, name: str) -> None:
-    answer = little.get("/lineage", query_string={"model": name})
+def test_an_unknown_name_stays_on_the_page_with_the_form(family_client: FlaskClient, name: str) -> None:
+    answer = family_client.get("/lineage", query_string={"model": name})
     assert answer.status_code == 404
-    page: Parsed = parsed(answer.text)
+    page: ParsedPage = parse_page(answer.text)
     assert len([one for one in page.named("p") if one.attributes.get("role") == "alert"]) == 1
     assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
-    assert little.get("/lineage.csv", query_string={"model": name}).status_code == 404
+    assert family_client.get("/lineage.csv", query_string={"model": name}).status_code == 404
 
 
 def test_an_empty_registry_says_the_one_command_to_run(registry: LocalRegistry) -> None:

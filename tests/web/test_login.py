@@ -19,8 +19,8 @@ from organs.web.auth import (
 from organs.web.pages.account import checked_next
 from organs.web.settings import WebSettings
 from tests.registry_templates import valid_account
-from tests.web.accounts import form_token, logged_in, new_token, send_form
-from tests.web.page_parser import parsed
+from tests.web.accounts import form_token, log_in, new_token, send_form
+from tests.web.page_parser import parse_page
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def token(registry: LocalRegistry) -> str:
 
 def test_who_logs_in_is_greeted_by_name_and_goes_back_to_where_they_were(app: Flask, token: str) -> None:
     client = app.test_client()
-    assert "/login" in parsed(client.get("/models").text).links()
+    assert "/login" in parse_page(client.get("/models").text).links()
     page = client.get("/login", headers={"Referer": "http://localhost/models?q=kind:model"})
     assert '<input type="hidden" name="next" value="/models?q=kind:model">' in page.text
     assert '<input type="password" id="token"' in page.text
     answer = send_form(client, "/login", "/login", token=f" {token}\n", next="/models?q=kind:model")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/models?q=kind:model")
     assert answer.headers["Cache-Control"] == "no-store"
-    head = parsed(client.get("/models").text)
+    head = parse_page(client.get("/models").text)
     assert {"/account", "/logout"} <= head.links()
     assert "/login" not in head.links()
     assert "ada" in head.text
@@ -54,7 +54,7 @@ def test_a_wrong_token_gets_the_page_again_with_one_sentence(app: Flask, token: 
     for wrong in ("", "x", token[:-1] + "!", token[:14] + ("0" if token[14] != "0" else "1") + token[15:]):
         answer = send_form(client, "/login", "/login", token=wrong, next="/models")
         assert answer.status_code == 401
-        page = parsed(answer.text)
+        page = parse_page(answer.text)
         assert len([one for one in page.elements if one.attributes.get("role") == "alert"]) == 1
         assert "WWW-Authenticate" not in answer.headers, "browsers would ask for a password of their own"
         assert not wrong or wrong == "x" or wrong not in answer.text
@@ -95,7 +95,7 @@ def test_line_102_each_log_in_is_a_new_session_and_the_one_before_ends(app: Flas
 
 
 def test_line_102_log_out_ends_the_session_on_the_server(app: Flask, token: str) -> None:
-    client = logged_in(app, token)
+    client = log_in(app, token)
     kept = client.get_cookie(COOKIE)
     assert kept is not None
     assert client.get("/logout").status_code == 405
@@ -109,7 +109,7 @@ def test_line_102_log_out_ends_the_session_on_the_server(app: Flask, token: str)
 def test_line_97_a_browser_is_logged_out_by_what_ends_its_token(
     app: Flask, registry: LocalRegistry, token: str
 ) -> None:
-    client = logged_in(app, token)
+    client = log_in(app, token)
     for state, status in (("suspended", 303), ("active", 200)):
         with registry.catalog.writing() as session:
             set_contributor_state(session, "ada", state)
@@ -127,7 +127,7 @@ def test_line_106_a_page_of_elsewhere_logs_nobody_in_or_out(app: Flask, token: s
     field = form_token(client)
     for headers in ({"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}):
         assert client.post("/login", data={"token": token, "form_token": field}, headers=headers).status_code == 403
-    inside = logged_in(app, token)
+    inside = log_in(app, token)
     for sent in ({}, {"form_token": field}):
         assert inside.post("/logout", data={"x": "", **sent}).status_code == 403, "none, and one of another browser"
     assert inside.get("/account").status_code == 200
@@ -173,14 +173,14 @@ def test_the_token_of_a_page_logs_nobody_in(app: Flask, registry: LocalRegistry,
         page = open_page_token(session, 1, ["upload"])
     answer = send_form(app.test_client(), "/login", "/login", token=page.text)
     assert answer.status_code == 401
-    assert "token of a page" in parsed(answer.text).text
+    assert "token of a page" in parse_page(answer.text).text
 
 
 def test_a_server_that_only_reads_lets_nobody_in(registry: LocalRegistry, token: str) -> None:
     client = create_app(registry, WebSettings(read_only=True)).test_client()
     assert client.get("/login").status_code == 404
     assert client.post("/login", data={"token": token}).status_code == 403
-    assert "/login" not in parsed(client.get("/").text).links()
+    assert "/login" not in parse_page(client.get("/").text).links()
 
 
 def test_a_page_that_needs_an_account_leads_to_the_page_for_logging_in(app: Flask) -> None:

@@ -17,7 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.metrics import BUCKETS_SECONDS
 from organs.web.settings import WebSettings
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,7 +61,7 @@ print("folder", folder, os.path.isdir(folder))
 def client(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
     """A client of a catalog with one little model."""
     path = tmp_path / "little.gguf"
-    path.write_bytes(little_model())
+    path.write_bytes(small_model())
     ingest_file(registry, path)
     with create_app(registry).test_client() as client:
         yield client

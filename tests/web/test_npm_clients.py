@@ -15,8 +15,8 @@ import pytest
 
 from organs.registry.local import LocalRegistry
 from organs.web.api.document import document as make_document
-from tests.small_models import ingest_file, little_model
-from tests.web.live_server import Live, serving
+from tests.small_models import ingest_file, small_model
+from tests.web.live_server import LiveServer, running_server
 
 pytestmark = pytest.mark.npm
 
@@ -70,17 +70,17 @@ def node(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[Live]:
+def live(tmp_path: Path) -> Iterator[LiveServer]:
     """A server of two models, one of them with two versions."""
     with LocalRegistry.open(tmp_path / "home") as registry:
         for name, seed in (("a", 0), ("a", 1), ("b", 2)):
-            (tmp_path / f"{name}.gguf").write_bytes(little_model(seed=seed))
+            (tmp_path / f"{name}.gguf").write_bytes(small_model(seed=seed))
             ingest_file(registry, tmp_path / f"{name}.gguf", name)
-    with serving(tmp_path / "home", tmp_path / "log") as server:
+    with running_server(tmp_path / "home", tmp_path / "log") as server:
         yield server
 
 
-def test_the_hubs_client_of_npm_finds_and_downloads_models(node: str, live: Live, tmp_path: Path) -> None:
+def test_the_hubs_client_of_npm_finds_and_downloads_models(node: str, live: LiveServer, tmp_path: Path) -> None:
     (tmp_path / "questions.mjs").write_text(QUESTIONS)
     said = run([node, "questions.mjs", live.address, str(tmp_path / "cache")], tmp_path)
     answers: dict[str, Any] = json.loads(said.splitlines()[-1])

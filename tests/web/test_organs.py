@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from organs.registry.catalog.search import parse_query
 from organs.web.pages.organs import columns
 from organs.web.render import TYPE_NAMES
-from tests.web.page_parser import parsed
+from tests.web.page_parser import parse_page
 
 
 def filter_links(client: FlaskClient, address: str) -> dict[str, str]:
@@ -23,32 +23,36 @@ def filter_links(client: FlaskClient, address: str) -> dict[str, str]:
     return {re.sub(r"<[^>]+>", "", text).strip(" ×◆●■│▲○"): unescape(link) for link, text in found}
 
 
-def test_a_filter_narrows_the_search_and_its_count_is_the_number_of_results(little: FlaskClient) -> None:
-    values = little.get("/api/v1/organs?counts=1").get_json()
-    links = filter_links(little, "/organs")
+def test_a_filter_narrows_the_search_and_its_count_is_the_number_of_results(family_client: FlaskClient) -> None:
+    values = family_client.get("/api/v1/organs?counts=1").get_json()
+    links = filter_links(family_client, "/organs")
     for kind, count in values["facets"]["fields"]["type"].items():
-        found = little.get(links[TYPE_NAMES.get(kind, kind)].replace("/organs?", "/api/v1/organs?counts=1&")).get_json()
+        found = family_client.get(
+            links[TYPE_NAMES.get(kind, kind)].replace("/organs?", "/api/v1/organs?counts=1&")
+        ).get_json()
         assert found["facets"]["total"] == count == len(found["items"]), kind
 
 
-def test_a_chosen_filter_is_removed_by_the_same_link(little: FlaskClient) -> None:
-    chosen = filter_links(little, "/organs")["norm"]
+def test_a_chosen_filter_is_removed_by_the_same_link(family_client: FlaskClient) -> None:
+    chosen = filter_links(family_client, "/organs")["norm"]
     assert parse_qs(urlsplit(unescape(chosen)).query)["q"] == ["type:norm"]
-    back = filter_links(little, chosen)["norm"]
+    back = filter_links(family_client, chosen)["norm"]
     assert urlsplit(back).query == ""
 
 
-def test_two_values_of_one_filter_find_organs_with_either_value(little: FlaskClient) -> None:
-    first = filter_links(little, "/organs")["norm"]
-    both = filter_links(little, first)["embedding"]
+def test_two_values_of_one_filter_find_organs_with_either_value(family_client: FlaskClient) -> None:
+    first = filter_links(family_client, "/organs")["norm"]
+    both = filter_links(family_client, first)["embedding"]
     assert parse_qs(urlsplit(both).query)["q"] == ["type:norm,embed"]
 
 
 @pytest.mark.parametrize("text", ["", "sort:signal", "like:tokens"])
-def test_the_table_has_the_headings_of_its_columns_and_a_table_cell_for_each(little: FlaskClient, text: str) -> None:
+def test_the_table_has_the_headings_of_its_columns_and_a_table_cell_for_each(
+    family_client: FlaskClient, text: str
+) -> None:
     if text.startswith("like:"):
-        text = f"like:{little.get('/api/v1/organs?q=type:skeleton').get_json()['items'][0]['digest'][:16]}"
-    page = little.get("/organs", query_string={"q": text}).text
+        text = f"like:{family_client.get('/api/v1/organs?q=type:skeleton').get_json()['items'][0]['digest'][:16]}"
+    page = family_client.get("/organs", query_string={"q": text}).text
     head, rows = page[page.index("<thead>") : page.index("</tbody>")].split("<tbody>")
     headings = re.findall(r"<th [^>]*>(?:<a [^>]*>)?([^<]+?)(?: [▾▴])?<", head)
     assert headings == [unescape(column.heading) for column in columns(parse_query(text))]
@@ -56,125 +60,127 @@ def test_the_table_has_the_headings_of_its_columns_and_a_table_cell_for_each(lit
         assert len(re.findall(r"<t[hd]\b", row)) == len(headings)
 
 
-def test_every_bar_of_the_histogram_leads_to_what_it_counts(little: FlaskClient) -> None:
-    bins = {one["lower"]: one["count"] for one in little.get("/api/v1/organs?counts=1").get_json()["facets"]["theta"]}
-    page = little.get("/organs").text
+def test_every_bar_of_the_histogram_leads_to_what_it_counts(family_client: FlaskClient) -> None:
+    bins = {
+        one["lower"]: one["count"] for one in family_client.get("/api/v1/organs?counts=1").get_json()["facets"]["theta"]
+    }
+    page = family_client.get("/organs").text
     bars = re.findall(r'<li[^>]*><a href="([^"]+)"[^>]*title="θ (\d+)° to (\d+)°: ([\d,]+)"', page)
     assert [int(lower) for _, lower, _, _ in bars] == list(range(0, 90, 5))
     for link, lower, _, count in bars:
         assert bins.get(int(lower), 0) == int(count)
-        values = little.get(unescape(link).replace("/organs", "/api/v1/organs", 1)).get_json()
+        values = family_client.get(unescape(link).replace("/organs", "/api/v1/organs", 1)).get_json()
         assert len(values["items"]) == int(count), link
 
 
-def test_a_chosen_bar_takes_its_filter_out_again(little: FlaskClient) -> None:
-    page = little.get("/organs?q=theta>=30 theta<35 type:organ").text
+def test_a_chosen_bar_takes_its_filter_out_again(family_client: FlaskClient) -> None:
+    page = family_client.get("/organs?q=theta>=30 theta<35 type:organ").text
     (chosen,) = re.findall(r'<a href="([^"]+)" aria-current="true" title="θ 30', page)
     assert parse_qs(urlsplit(unescape(chosen)).query)["q"] == ["type:organ"]
 
 
-def test_what_fits_a_model_is_a_filter_like_any_other(little: FlaskClient) -> None:
-    values = little.get("/api/v1/organs?q=fits:local/base&limit=1000&counts=1").get_json()
+def test_what_fits_a_model_is_a_filter_like_any_other(family_client: FlaskClient) -> None:
+    values = family_client.get("/api/v1/organs?q=fits:local/base&limit=1000&counts=1").get_json()
     assert {one["model"] for one in values["items"]} == {"local/tuned@1", "local/stranger@1"}
     assert {one["block"] for one in values["items"]} == {0, 1, None}, "the base has two blocks, the stranger three"
     assert values["facets"]["total"] == len(values["items"]) > 0
     assert values["facets"]["exact"]
-    page = little.get("/organs?q=fits:local/base type:organ").text
+    page = family_client.get("/organs?q=fits:local/base type:organ").text
     terms = {text: unescape(link) for link, text in re.findall(r'<a href="([^"]+)"[^>]*>(fits:[^<×]+)', page)}
     (taken_out,) = [link for text, link in terms.items() if text.strip() == "fits:local/base"]
     assert parse_qs(urlsplit(taken_out).query)["q"] == ["type:organ"]
     bars = re.findall(r'<li[^>]*><a href="([^"]+)"[^>]*title="θ (\d+)° to \d+°: ([\d,]+)"', page)
     for link, _, count in bars:
-        found = little.get(unescape(link).replace("/organs", "/api/v1/organs", 1)).get_json()["items"]
+        found = family_client.get(unescape(link).replace("/organs", "/api/v1/organs", 1)).get_json()["items"]
         assert len([one for one in found if one["model"] != "local/base@1" and one["block"] != 2]) == int(count)
         assert len(found) == int(count)
 
 
-def test_a_base_that_is_not_there_is_noted_with_the_nearest(little: FlaskClient) -> None:
-    assert little.get("/api/v1/organs?q=fits:local/bas").get_json()["notes"] == [
+def test_a_base_that_is_not_there_is_noted_with_the_nearest(family_client: FlaskClient) -> None:
+    assert family_client.get("/api/v1/organs?q=fits:local/bas").get_json()["notes"] == [
         "no model here is called local/bas; the nearest is fits:local/base"
     ]
-    assert "the nearest is fits:local/base" in little.get("/organs?q=fits:local/bas").text
-    assert little.get("/api/v1/organs?q=fits:local/*").status_code == 400
+    assert "the nearest is fits:local/base" in family_client.get("/organs?q=fits:local/bas").text
+    assert family_client.get("/api/v1/organs?q=fits:local/*").status_code == 400
 
 
-def test_pages_follow_each_other_by_links_alone(little: FlaskClient) -> None:
+def test_pages_follow_each_other_by_links_alone(family_client: FlaskClient) -> None:
     seen: list[str] = []
     address: str | None = "/organs?q=sort:size&limit=7"
     while address:
-        page = little.get(address)
+        page = family_client.get(address)
         seen += re.findall(r'<th scope="row"><a class="mono" href="/organs/(\w+)"', page.text)
         following = re.search(r'<a href="([^"]+)" rel="next">', page.text)
         told = re.search(r'<([^>]+)>; rel="next"', page.headers.get("Link", ""))
         assert (following is None) == (told is None)
         address = unescape(following[1]) if following else None
-    everything = little.get("/api/v1/organs?limit=1000").get_json()["items"]
+    everything = family_client.get("/api/v1/organs?limit=1000").get_json()["items"]
     assert len(seen) == len(everything)
     assert sorted(seen) == sorted(one["digest"] for one in everything)
 
 
-def test_the_link_header_of_a_list_in_json_leads_to_its_next_page(little: FlaskClient) -> None:
-    first = little.get("/api/v1/organs?q=type:norm&limit=2")
+def test_the_link_header_of_a_list_in_json_leads_to_its_next_page(family_client: FlaskClient) -> None:
+    first = family_client.get("/api/v1/organs?q=type:norm&limit=2")
     match = re.fullmatch(r'<([^>]+)>; rel="next"', first.headers["Link"])
     assert match is not None
-    second = little.get(match[1]).get_json()
+    second = family_client.get(match[1]).get_json()
     assert {one["type"] for one in second["items"]} == {"norm"}
     assert not {one["digest"] for one in second["items"]} & {one["digest"] for one in first.get_json()["items"]} - {
         one["digest"] for one in second["items"] if first.get_json()["items"][-1]["theta"] == one["theta"]
     }
 
 
-def test_the_link_header_holds_a_query_with_comparisons(little: FlaskClient) -> None:
-    first = little.get("/api/v1/organs?q=theta>0+theta<90&limit=2")
+def test_the_link_header_holds_a_query_with_comparisons(family_client: FlaskClient) -> None:
+    first = family_client.get("/api/v1/organs?q=theta>0+theta<90&limit=2")
     match = re.match(r"<([^<>]*)>;", first.headers["Link"])  # as parsers take it: to the first bracket that closes
     assert match is not None
-    second = little.get(match[1])
+    second = family_client.get(match[1])
     assert second.status_code == 200
     assert second.get_json()["items"]
     assert second.get_json()["items"] != first.get_json()["items"]
 
 
-def test_a_wrong_query_stays_in_the_box_with_what_is_wrong(little: FlaskClient) -> None:
-    answer = little.get("/organs?q=thta:3")
+def test_a_wrong_query_stays_in_the_box_with_what_is_wrong(family_client: FlaskClient) -> None:
+    answer = family_client.get("/organs?q=thta:3")
     assert answer.status_code == 400
-    page = parsed(answer.text)
+    page = parse_page(answer.text)
     assert "did you mean theta:?" in page.text
     assert page.named("input")[0].attributes["value"] == "thta:3"
-    refused = little.get("/api/v1/organs?q=thta:3")
+    refused = family_client.get("/api/v1/organs?q=thta:3")
     assert refused.status_code == 400
     assert refused.get_json()["errors"] == [{"field": "q", "code": "bad-query", "detail": refused.get_json()["detail"]}]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "１", "1e3", "9" * 40])
-def test_line_78_a_page_has_one_to_a_thousand_results(little: FlaskClient, limit: str) -> None:
-    assert little.get("/api/v1/organs", query_string={"limit": limit}).status_code == 400
+def test_line_78_a_page_has_one_to_a_thousand_results(family_client: FlaskClient, limit: str) -> None:
+    assert family_client.get("/api/v1/organs", query_string={"limit": limit}).status_code == 400
 
 
 @pytest.mark.parametrize("after", ["x", "null", "AAAA", "1 OR 1=1", "WyJ4IiwxLDJd", "a" * 5000])
-def test_line_77_an_invented_place_in_a_list_is_refused(little: FlaskClient, after: str) -> None:
-    assert little.get("/api/v1/organs", query_string={"after": after}).status_code == 400
+def test_line_77_an_invented_place_in_a_list_is_refused(family_client: FlaskClient, after: str) -> None:
+    assert family_client.get("/api/v1/organs", query_string={"after": after}).status_code == 400
 
 
-def test_the_organs_of_a_search_as_a_sheet(little: FlaskClient) -> None:
-    lines = little.get("/organs.csv?q=type:embed").text.splitlines()
+def test_the_organs_of_a_search_as_a_sheet(family_client: FlaskClient) -> None:
+    lines = family_client.get("/organs.csv?q=type:embed").text.splitlines()
     assert lines[0].startswith("digest,model,name,type,tower,block,slot,dtype,shape")
     assert len(lines) == 1 + 3
     assert all(",token_embd.weight,embed," in line for line in lines[1:])
 
 
-def test_an_organ_says_what_its_theta_is_made_of(little: FlaskClient) -> None:
-    organ = little.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]
-    page = parsed(little.get(f"/organs/{organ['digest'][:16]}").text)
+def test_an_organ_says_what_its_theta_is_made_of(family_client: FlaskClient) -> None:
+    organ = family_client.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]
+    page = parse_page(family_client.get(f"/organs/{organ['digest'][:16]}").text)
     assert "θ = 90° × the mean of three scores: entropy" in page.text
     assert page.text.count("What is this?") >= 4
     assert "/models/" + organ["model"] in page.links()
 
 
-def test_an_organ_lists_those_that_are_most_alike(little: FlaskClient) -> None:
-    base = little.get("/api/v1/models/local/base/organs?limit=1000").get_json()["items"]
-    tuned = little.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"]
+def test_an_organ_lists_those_that_are_most_alike(family_client: FlaskClient) -> None:
+    base = family_client.get("/api/v1/models/local/base/organs?limit=1000").get_json()["items"]
+    tuned = family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"]
     place = next(number for number, one in enumerate(base) if one["name"] == "blk.0.ffn_up.weight")
-    page = little.get(f"/organs/{base[place]['digest']}").text
+    page = family_client.get(f"/organs/{base[place]['digest']}").text
     table = page[page.index('aria-label="Most similar organs"') :]
     table = table[: table.index("</table>")]
     digests = re.findall(r'<th scope="row"><a class="mono" href="/organs/(\w+)"', table)
@@ -186,12 +192,12 @@ def test_an_organ_lists_those_that_are_most_alike(little: FlaskClient) -> None:
     assert base[place]["digest"] not in digests
 
 
-def test_a_short_norm_says_why_it_has_no_likeness(little: FlaskClient) -> None:
-    norm = little.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]
-    page = little.get(f"/organs/{norm['digest']}").text
+def test_a_short_norm_says_why_it_has_no_likeness(family_client: FlaskClient) -> None:
+    norm = family_client.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]
+    page = family_client.get(f"/organs/{norm['digest']}").text
     assert "It has too few values to compare with other organs." in page
     assert 'aria-label="Most similar organs"' not in page
 
 
-def test_the_first_page_of_organs_is_small(little: FlaskClient) -> None:
-    assert len(little.get("/organs").data) < 60_000
+def test_the_first_page_of_organs_is_small(family_client: FlaskClient) -> None:
+    assert len(family_client.get("/organs").data) < 60_000

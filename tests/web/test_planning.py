@@ -24,9 +24,9 @@ from organs.web.services.planning import (
     PLANNING,
     cut_pair,
 )
-from tests.registry_templates import Homes
-from tests.web.accounts import bearing, form_token, logged_in, new_token
-from tests.web.conftest import little_models
+from tests.registry_templates import RegistryTemplates
+from tests.web.accounts import authorization, form_token, log_in, new_token
+from tests.web.conftest import add_family
 
 RECIPE = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ"}]}
 FORM = {"base": "local/base", "graft": "from:local/tuned type:organ", "name": "ada/chimera"}
@@ -44,8 +44,8 @@ Ask = Callable[[FlaskClient], TestResponse]
 
 
 @pytest.fixture
-def app(registry: LocalRegistry, homes: Homes) -> Flask:
-    homes.into(registry, little_models)
+def app(registry: LocalRegistry, templates: RegistryTemplates) -> Flask:
+    templates.fill(registry, add_family)
     return create_app(registry)
 
 
@@ -69,7 +69,7 @@ def test_line_130_too_much_work_is_refused_on_every_face(app: Flask, registry: L
 
 
 def test_line_130_an_account_may_plan_more_and_not_everything(app: Flask, registry: LocalRegistry) -> None:
-    token = bearing(new_token(registry, "ada"))
+    token = authorization(new_token(registry, "ada"))
     client = app.test_client()
     make_large(registry, 15_000)
     assert client.post("/api/v1/plans", json=RECIPE).status_code == 413
@@ -79,7 +79,7 @@ def test_line_130_an_account_may_plan_more_and_not_everything(app: Flask, regist
         answer = client.post(path, json=RECIPE, headers=token)
         assert (answer.status_code, answer.get_json()["code"]) == (413, "too-costly")
         assert "more than 10 s" in answer.get_json()["detail"]
-    browser = logged_in(app, new_token(registry, "bob"))
+    browser = log_in(app, new_token(registry, "bob"))
     field = form_token(browser, "/account")
     assert browser.post("/compose", data=FORM | {"form_token": field}).status_code == 413
 
@@ -97,7 +97,7 @@ def test_line_130_planning_of_one_address_is_counted_on_every_face(app: Flask, f
 
 
 def test_planning_with_an_account_is_counted_by_contributor(app: Flask, registry: LocalRegistry) -> None:
-    ada, bob = (bearing(new_token(registry, name)) for name in ("ada", "bob"))
+    ada, bob = (authorization(new_token(registry, name)) for name in ("ada", "bob"))
     client = app.test_client()
     with app.app_context():
         rates().hit(PLANNING, "1", cost=PLANNING.amount)

@@ -33,20 +33,20 @@ from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
 from organs.web.pages.routes import FIELD
-from tests.cli.in_process import Organ
-from tests.client.served_registry import listening
-from tests.registry_templates import Homes
-from tests.related_models import kin_file, kin_tensors
-from tests.submissions import asked_for, attended, whole
+from tests.cli.in_process import OrganCommand
+from tests.client.served_registry import serve_application
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import model_file, related_tensors
+from tests.submissions import process_and_read, submit_model, whole_file
 from tests.web import owned_catalog as ada
 from tests.web.accounts import new_token
 from tests.web.good_requests import BODIES as GOOD_BODIES
 from tests.web.good_requests import header_digest
-from tests.web.owned_catalog import belongings
+from tests.web.owned_catalog import fill_owned_catalog
 from tests.web.test_token_rights import Browser
 
 SECRET = "ada/secret"
-FILE = kin_file("Secret", kin_tensors(alike=0.97, seed=0))
+FILE = model_file("Secret", related_tensors(correlation=0.97, seed=0))
 """Nearly the weights of the visible models, so that searches by likeness would find it."""
 SUBMISSION = 90
 _CHANGING = (
@@ -151,9 +151,12 @@ def _secret(registry: LocalRegistry) -> Secret:
 
 
 @pytest.fixture(scope="module")
-def twins(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+def twins(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
     folder = tmp_path_factory.mktemp("twins")
-    with homes.opened(belongings, folder / "with") as one, homes.opened(belongings, folder / "without") as other:
+    with (
+        templates.open_copy(fill_owned_catalog, folder / "with") as one,
+        templates.open_copy(fill_owned_catalog, folder / "without") as other,
+    ):
         _put_secret(one, folder)
         yield Twins(one, other)
 
@@ -308,12 +311,12 @@ def _difference(first: tuple[int, str], second: tuple[int, str]) -> object:
     ],
 )
 def test_line_59_no_command_elsewhere_tells_of_it(twins: Twins, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    secret, organ = twins.secret, Organ(tmp_path / "own")
+    secret, organ = twins.secret, OrganCommand(tmp_path / "own")
     ended = []
     values = {"name": SECRET, "organ": secret.organ, "file": secret.file, "out": tmp_path / "out.gguf"}
     for number, app in enumerate(twins.apps):
         (tmp_path / "out.gguf").unlink(missing_ok=True)
-        with listening(app) as address:
+        with serve_application(app) as address:
             environment = {"ORGAN_REGISTRY": address, "ORGAN_TOKEN": twins.tokens[number]}
             one = organ(*(part.format(**values) for part in arguments), environment=environment)
             ended.append((one.status, one.out.replace(address, "HERE"), one.err.replace(address, "HERE")))
@@ -321,16 +324,16 @@ def test_line_59_no_command_elsewhere_tells_of_it(twins: Twins, tmp_path: Path, 
 
 
 def test_line_59_another_contributor_who_sends_the_same_bytes_learns_nothing_of_it(
-    homes: Homes, tmp_path: Path
+    templates: RegistryTemplates, tmp_path: Path
 ) -> None:
     """Neither by the findings, nor by what the new model's page says of it: the bytes were here already."""
     found = []
     for name in ("with", "without"):
-        with homes.opened(belongings, tmp_path / name) as registry:
+        with templates.open_copy(fill_owned_catalog, tmp_path / name) as registry:
             if name == "with":
                 _put_secret(registry, tmp_path)
-            submission_id = asked_for(registry, "bob/same", [whole(registry, "bob", FILE)], license="mit")
-            row = attended(registry, submission_id).row
+            submission_id = submit_model(registry, "bob/same", [whole_file(registry, "bob", FILE)], license="mit")
+            row = process_and_read(registry, submission_id).row
             client = _application(registry).test_client()
             model = client.get("/api/v1/models/bob/same").get_json()
             figures = client.get("/api/v1").get_json()["figures"]

@@ -13,12 +13,12 @@ from flask.testing import FlaskClient
 from organs.registry.catalog.register.models import hide_model
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from tests.catalog.counts import named
-from tests.registry_templates import Homes
-from tests.related_models import kin_file, kin_tensors
+from tests.catalog.counts import model_named
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import model_file, related_tensors
 from tests.small_models import ingest_file
-from tests.web.accounts import bearing, logged_in, new_token, send_form
-from tests.web.page_parser import parsed
+from tests.web.accounts import authorization, log_in, new_token, send_form
+from tests.web.page_parser import parse_page
 
 API = "/api/v1/models"
 MODEL = "ada/weaver"
@@ -29,15 +29,15 @@ def weavers(registry: LocalRegistry, folder: Path) -> None:
     """Two versions of ada's weaver, and a base with a graft of the first."""
     for name, full, alike in (("first", MODEL, 1.0), ("second", MODEL, 0.9), ("base", "local/base", 0.8)):
         path = folder / f"{name}.gguf"
-        path.write_bytes(kin_file("Weaver", kin_tensors(alike=alike)))
+        path.write_bytes(model_file("Weaver", related_tensors(correlation=alike)))
         ingest_file(registry, path, full)
     recipe = registry.compose("local/base").graft(f"{MODEL}@1", type="organ", blocks=1)
     recipe.accept("likely-degraded").accept("unrelated-lineage").named("local/mixed").plan().register()
 
 
 @pytest.fixture
-def app(registry: LocalRegistry, homes: Homes) -> Flask:
-    homes.into(registry, weavers)
+def app(registry: LocalRegistry, templates: RegistryTemplates) -> Flask:
+    templates.fill(registry, weavers)
     return create_app(registry)
 
 
@@ -90,7 +90,7 @@ def test_a_yanked_version_is_got_by_its_name_and_found_by_nothing(ada: FlaskClie
     assert found(anybody, "model:ada/weaver") == ["ada/weaver@2"]
     page = anybody.get("/models/ada/weaver@1")
     assert page.status_code == 200
-    assert "Trained on <the> test set." in parsed(page.text).text
+    assert "Trained on <the> test set." in parse_page(page.text).text
     assert "Yanked" not in anybody.get("/models/ada/weaver").text.partition("Versions")[0]
     assert anybody.get("/api/v1/organs?q=model:ada/weaver@1").get_json()["items"] == []
     answer = ada.post(f"{API}/{MODEL}/restore", json={})
@@ -105,8 +105,8 @@ def test_a_yank_without_a_good_reason_is_refused(ada: FlaskClient, body: dict[st
 
 def test_what_an_administrator_yanked_an_administrator_alone_restores(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
-    root = {"headers": bearing(new_token(registry, "root", "admin"))}
-    ada = {"headers": bearing(new_token(registry, "ada", "upload"))}
+    root = {"headers": authorization(new_token(registry, "root", "admin"))}
+    ada = {"headers": authorization(new_token(registry, "ada", "upload"))}
     assert client.post(f"{API}/{MODEL}/yank", json={"version": 1, "reason": "not theirs"}, **root).status_code == 200
     assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}, **ada).status_code == 409
     assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}, **root).get_json()["state"] == "visible"
@@ -115,10 +115,10 @@ def test_what_an_administrator_yanked_an_administrator_alone_restores(app: Flask
 def test_who_may_what(app: Flask, registry: LocalRegistry, anybody: FlaskClient) -> None:
     tokens = {
         "anybody": {},
-        "reader": bearing(new_token(registry, "ada", "read")),
-        "other": bearing(new_token(registry, "bob", "upload")),
-        "admin": bearing(new_token(registry, "root", "admin")),
-        "owner": bearing(new_token(registry, "ada", "upload")),
+        "reader": authorization(new_token(registry, "ada", "read")),
+        "other": authorization(new_token(registry, "bob", "upload")),
+        "admin": authorization(new_token(registry, "root", "admin")),
+        "owner": authorization(new_token(registry, "ada", "upload")),
     }
     deeds = (("patch", "", {"title": "x"}), ("post", "/yank", {"reason": "why"}), ("post", "/restore", {}))
     expected = {
@@ -141,8 +141,8 @@ def test_a_quarantined_model_is_absent_for_all_but_its_owner(
 ) -> None:
     with registry.catalog.writing() as session:
         for _ in range(2):
-            hide_model(session, named(session, MODEL), "quarantined", "to be looked at", "root")
-    bob = bearing(new_token(registry, "bob", "upload"))
+            hide_model(session, model_named(session, MODEL), "quarantined", "to be looked at", "root")
+    bob = authorization(new_token(registry, "bob", "upload"))
     absent = anybody.get(f"{API}/ada/nothing").get_json()["detail"]
     for at in ("", "/versions", "/descendants"):
         answer = anybody.get(f"{API}/{MODEL}{at}", headers=bob)
@@ -177,15 +177,15 @@ def test_descendants_tell_who_grafted_what(anybody: FlaskClient) -> None:
     (base,) = anybody.get(f"{API}/local/base/descendants").get_json()["items"]
     assert (base["role"], base["organs"]) == ("base", 8)
     assert found(anybody, "grafts>=1 sort:-grafts") == ["ada/weaver@1"]
-    page = parsed(anybody.get(f"/models/{MODEL}@1").text)
+    page = parse_page(anybody.get(f"/models/{MODEL}@1").text)
     assert "Used in" in page.text
     assert "/models/local/mixed@1" in page.links()
 
 
 def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask, registry: LocalRegistry) -> None:
-    browser = logged_in(app, new_token(registry, "ada", "upload"))
+    browser = log_in(app, new_token(registry, "ada", "upload"))
     edit = f"/models/{MODEL}/edit"
-    assert f"{edit[:-5]}@2/edit" in parsed(browser.get(f"/models/{MODEL}").text).links()
+    assert f"{edit[:-5]}@2/edit" in parse_page(browser.get(f"/models/{MODEL}").text).links()
     fields = {"title": "Spinner", "description": HOSTILE, "license": "MIT", "tags": "wool, yarn", "base": ""}
     answer = send_form(browser, edit, edit, **fields)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/models/ada/weaver@2")
@@ -197,11 +197,11 @@ def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask
 
 
 def test_nothing_that_was_typed_is_lost(app: Flask, registry: LocalRegistry) -> None:
-    browser = logged_in(app, new_token(registry, "ada", "upload"))
+    browser = log_in(app, new_token(registry, "ada", "upload"))
     edit = f"/models/{MODEL}/edit"
     answer = send_form(browser, edit, edit, title="T" * 201, license="what <you> like", tags="a,b", base=MODEL)
     assert answer.status_code == 400
-    page = parsed(answer.text)
+    page = parse_page(answer.text)
     values = {one.attributes.get("name"): one.attributes.get("value") for one in page.named("input")}
     assert (values["title"], values["license"], values["tags"]) == ("T" * 201, "what <you> like", "a,b")
     assert {"title", "license"} == {
@@ -218,14 +218,14 @@ def test_the_forms_yank_and_restore_and_are_for_owners_and_administrators_alone(
     app: Flask, registry: LocalRegistry
 ) -> None:
     for name, scope in (("ada", "upload"), ("root", "admin")):
-        browser = logged_in(app, new_token(registry, name, scope))
+        browser = log_in(app, new_token(registry, name, scope))
         page = f"/models/{MODEL}@2"
         assert send_form(browser, f"{page}/yank", page, reason="Wrong.").headers["Location"] == page
         assert "Wrong." in browser.get(page).text
         assert send_form(browser, f"{page}/restore", page).headers["Location"] == page
         assert "Wrong." not in browser.get(page).text
         assert browser.post(f"{page}/yank", data={"reason": "forged"}).status_code == 403
-    bob = logged_in(app, new_token(registry, "bob", "upload"))
+    bob = log_in(app, new_token(registry, "bob", "upload"))
     assert "/yank" not in bob.get(f"/models/{MODEL}").text
     for at in ("yank", "restore", "edit"):
         assert send_form(bob, f"/models/{MODEL}/{at}", reason="x").status_code == 403
@@ -250,7 +250,7 @@ def test_a_base_that_is_edited_is_recorded_as_what_was_measured(
     ada: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = tmp_path / "coarse.gguf"
-    path.write_bytes(kin_file("Coarse", kin_tensors(alike=0.8, dtype="Q8_0")))
+    path.write_bytes(model_file("Coarse", related_tensors(correlation=0.8, dtype="Q8_0")))
     ingest_file(registry, path, "ada/coarse")
     assert ada.patch(f"{API}/ada/coarse", json={"base": "local/base"}).status_code == 200
     edges = ada.get(f"{API}/ada/coarse").get_json()["lineage"]

@@ -17,8 +17,8 @@ from organs.registry.catalog.queries.accounts import contributor_by_name, used_b
 from organs.registry.catalog.tables import Upload
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.web.live_server import serving
-from tests.web.upload_clients import UPLOADS, token_of
+from tests.web.live_server import running_server
+from tests.web.upload_clients import UPLOADS, new_contributor_token
 
 SIZE_BYTES, FITTING = 1000, 10
 QUOTA_BYTES = SIZE_BYTES * FITTING + SIZE_BYTES // 2
@@ -37,9 +37,9 @@ def body(number: int) -> dict[str, Any]:
 @pytest.mark.long
 def test_line_87_uploads_that_are_opened_in_parallel_do_not_exceed_the_quota_together(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
-        token = token_of(registry, "ada", quota=QUOTA_BYTES)
+        token = new_contributor_token(registry, "ada", quota=QUOTA_BYTES)
     options = ("--accounts", "--workers", "3")
-    with serving(tmp_path / "home", tmp_path / "log", options=options) as live:
+    with running_server(tmp_path / "home", tmp_path / "log", options=options) as live:
 
         def opened(number: int) -> int:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}

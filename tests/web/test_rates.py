@@ -39,8 +39,8 @@ from organs.web.rate_limits import (
     rates,
 )
 from organs.web.settings import WebSettings
-from tests.web.accounts import bearing, form_token, logged_in, new_token
-from tests.web.live_server import Live, serving
+from tests.web.accounts import authorization, form_token, log_in, new_token
+from tests.web.live_server import LiveServer, running_server
 
 ACCOUNT, LOOKUP = "/api/v1/account", "/api/v1/organs/lookup"
 NO_ORGANS = {"digests": ["0" * 64]}
@@ -82,7 +82,7 @@ def asked(registry: LocalRegistry) -> Callable[[], int]:
 
 
 def ask(app: Flask, token: str, address: str = "192.0.2.1", path: str = ACCOUNT) -> int:
-    return app.test_client().get(path, headers=bearing(token), environ_base={"REMOTE_ADDR": address}).status_code
+    return app.test_client().get(path, headers=authorization(token), environ_base={"REMOTE_ADDR": address}).status_code
 
 
 def test_line_96_a_mistyped_token_never_reaches_the_database(
@@ -101,7 +101,7 @@ def test_line_101_an_address_with_many_unknown_tokens_is_told_to_wait(app: Flask
     statuses = [ask(app, unknown_token().text) for _ in range(FAILED_TOKENS.amount + 2)]
     assert statuses == [401] * FAILED_TOKENS.amount + [429] * 2
     assert ask(app, unknown_token().text, "192.0.2.2") == 401
-    headers, place = bearing(unknown_token().text), {"REMOTE_ADDR": "192.0.2.1"}
+    headers, place = authorization(unknown_token().text), {"REMOTE_ADDR": "192.0.2.1"}
     answer = app.test_client().get(ACCOUNT, headers=headers, environ_base=place)
     assert 1 <= int(answer.headers["Retry-After"]) <= 60
     assert answer.get_json()["status"] == 429
@@ -151,17 +151,17 @@ def test_line_101_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_lea
         token_by_public_id(session, expired[5:14]).expires_at = now()
         set_contributor_state(session, "eve", "suspended")
     before = asked()
-    unknown = app.test_client().get(ACCOUNT, headers=bearing(unknown_token().text))
+    unknown = app.test_client().get(ACCOUNT, headers=authorization(unknown_token().text))
     cost = asked() - before
     for token, why in ((revoked, "was revoked"), (expired, "has expired"), (suspended, "is suspended")):
         for _ in range(FAILED_TOKENS.amount):
             before = asked()
-            answer = app.test_client().get(ACCOUNT, headers=bearing(token))
+            answer = app.test_client().get(ACCOUNT, headers=authorization(token))
             assert (answer.status_code, asked() - before) == (401, cost), "no more is asked than for any other token"
             assert why in answer.get_json()["detail"]
             assert "WWW-Authenticate" in answer.headers
     body = revoked[:14] + unknown_token().text[14:-6]
-    guess = app.test_client().get(ACCOUNT, headers=bearing(body + _checksum(body)))
+    guess = app.test_client().get(ACCOUNT, headers=authorization(body + _checksum(body)))
     assert guess.data == unknown.data, "who has not all of it learns nothing"
     assert ask(app, good, "127.0.0.1") == 200
 
@@ -232,7 +232,7 @@ def test_line_130_an_address_that_reads_what_takes_long_is_refused_and_others_ar
 
 
 def test_line_130_the_time_that_an_answer_took_is_counted(app: Flask, registry: LocalRegistry) -> None:
-    client, token = app.test_client(), bearing(new_token(registry, "ada"))
+    client, token = app.test_client(), authorization(new_token(registry, "ada"))
     with app.app_context():
         rates().add(READING, "127.0.0.1", READING.amount - 1)
     assert client.get("/organs").status_code == 200
@@ -257,17 +257,17 @@ def test_what_a_contributor_sends_is_counted_before_its_body_is_read(app: Flask,
     with app.app_context():
         rates().hit(WRITES, str(ada), cost=WRITES.amount)
     body = io.BytesIO(b'{"digests": []}')
-    headers = {**bearing(token), "Content-Type": "application/json"}
+    headers = {**authorization(token), "Content-Type": "application/json"}
     answer = app.test_client().post(LOOKUP, headers=headers, input_stream=body)
     assert (answer.status_code, body.tell()) == (429, 0)
-    other_one = app.test_client().post(LOOKUP, headers=bearing(other), json=NO_ORGANS)
+    other_one = app.test_client().post(LOOKUP, headers=authorization(other), json=NO_ORGANS)
     assert other_one.status_code == 200
-    assert app.test_client().get(ACCOUNT, headers=bearing(token)).status_code == 200, "reading is not sending"
+    assert app.test_client().get(ACCOUNT, headers=authorization(token)).status_code == 200, "reading is not sending"
     assert UPLOADS.amount > WRITES.amount
 
 
 def test_tokens_of_pages_are_counted(app: Flask, registry: LocalRegistry) -> None:
-    client = logged_in(app, new_token(registry, "ada"))
+    client = log_in(app, new_token(registry, "ada"))
     field = form_token(client, "/account")
     made = [client.post("/account/page-token", data={"form_token": field}) for _ in range(PAGE_TOKENS.amount + 1)]
     assert [one.status_code for one in made] == [200] * PAGE_TOKENS.amount + [429]
@@ -354,7 +354,7 @@ def test_a_cost_is_counted_as_so_many_requests() -> None:
 @pytest.mark.long
 def test_line_130_a_rate_holds_whichever_worker_answers(registry: LocalRegistry, tmp_path: Path) -> None:
     registry.catalog.close()
-    with serving(registry.settings.home, tmp_path / "log", THREE_WORKERS) as live:
+    with running_server(registry.settings.home, tmp_path / "log", THREE_WORKERS) as live:
         workers: list[int] = []
         try:
             for _ in range(3):
@@ -373,7 +373,7 @@ def test_line_130_a_rate_holds_whichever_worker_answers(registry: LocalRegistry,
                 os.kill(process, signal.SIGCONT)
 
 
-def look_up(live: Live) -> tuple[int, int]:
+def look_up(live: LiveServer) -> tuple[int, int]:
     """Send a look-up; return the status of the answer, and the process that answered."""
     headers = {"Content-Type": "application/json"}
     sent = urllib.request.Request(f"{live.address}{LOOKUP}", json.dumps(NO_ORGANS).encode(), headers)

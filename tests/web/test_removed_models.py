@@ -21,11 +21,11 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.api.document import document
 from organs.web.app import create_app
-from tests.registry_templates import Homes
-from tests.small_models import ingest_file, little_model
-from tests.web.accounts import logged_in, new_token
+from tests.registry_templates import RegistryTemplates
+from tests.small_models import ingest_file, small_model
+from tests.web.accounts import log_in, new_token
 from tests.web.api.document_checks import assert_refused
-from tests.web.page_parser import parsed
+from tests.web.page_parser import parse_page
 
 WHY = "It was <b>not</b> theirs."
 TWICE, ONCE, UNSEEN = "ada/twice", "ada/once", "ada/unseen"
@@ -35,7 +35,7 @@ def removals(registry: LocalRegistry, folder: Path) -> None:
     """Of `twice` the first version was removed, of `once` the only one; `unseen` waited, and was never seen."""
     for seed, name in enumerate((TWICE, TWICE, ONCE, UNSEEN)):
         path = folder / f"{seed}.gguf"
-        path.write_bytes(little_model(seed=seed))
+        path.write_bytes(small_model(seed=seed))
         ingest_file(registry, path, name)
     with registry.catalog.writing() as session:
         record_event(session, "local", Action.SUBMIT, UNSEEN, model_id=named(session, UNSEEN).id)
@@ -48,8 +48,8 @@ def named(session: Session, name: str) -> Model:
 
 
 @pytest.fixture
-def removed(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
-    homes.into(registry, removals)
+def removed(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    templates.fill(registry, removals)
     return registry
 
 
@@ -67,7 +67,7 @@ def test_a_removed_model_is_gone_with_the_day_and_the_reason_wherever_it_is_name
         f"/compare?first={ONCE}&second={TWICE}",
     ):
         answer = client.get(page)
-        assert (answer.status_code, sentence in parsed(answer.text).text) == (410, True), page
+        assert (answer.status_code, sentence in parse_page(answer.text).text) == (410, True), page
         assert WHY not in answer.text, "it is text"
     for address in (f"/api/v1/models/{ONCE}", f"/models/{ONCE}.json", f"/models/{ONCE}/report.json"):
         assert assert_refused(document("1"), client.get(address, follow_redirects=True), 410, None) == sentence
@@ -105,7 +105,7 @@ def test_what_was_published_and_then_taken_back_into_quarantine_is_gone_only_whe
         hide_model(session, model, "quarantined", "It waits again.", "local")
     assert client.get(f"/models/{name}").status_code == 404
     token = new_token(removed, "ada")
-    assert logged_in(client.application, token).get(f"/models/{name}/edit").status_code == 200
+    assert log_in(client.application, token).get(f"/models/{name}/edit").status_code == 200
     with removed.catalog.writing() as session:
         remove_model(session, session.get_one(Model, model.id), WHY, "local")
     assert client.get(f"/models/{name}").status_code == 410

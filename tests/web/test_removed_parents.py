@@ -25,8 +25,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.registry_templates import Homes
-from tests.related_models import kin_file, kin_tensors
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import model_file, related_tensors
 from tests.small_models import ingest_file
 
 BASE, DONOR, CHIMERA = "local/base", "local/donor", "local/mixed"
@@ -37,14 +37,14 @@ def with_a_chimera(registry: LocalRegistry, folder: Path) -> None:
     """A base, a donor, and a chimera of the two."""
     for name, alike in ((BASE, 1.0), (DONOR, 0.995)):
         path = folder / f"{name.partition('/')[2]}.gguf"
-        path.write_bytes(kin_file(path.stem, kin_tensors(alike=alike)))
+        path.write_bytes(model_file(path.stem, related_tensors(correlation=alike)))
         ingest_file(registry, path)
     registry.compose(BASE).graft(DONOR, blocks=0).named(CHIMERA).plan().register()
 
 
 @pytest.fixture
-def held(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
-    homes.into(registry, with_a_chimera)
+def held(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    templates.fill(registry, with_a_chimera)
     return registry
 
 

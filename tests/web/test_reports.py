@@ -22,9 +22,9 @@ from organs.web.api import reports as api_reports
 from organs.web.app import create_app
 from organs.web.pages import reports
 from organs.web.pages.reports import PAGES
-from tests.small_models import ingest_file, little_model
+from tests.small_models import ingest_file, small_model
 from tests.web.conftest import HOSTILE
-from tests.web.page_parser import parsed
+from tests.web.page_parser import parse_page
 
 
 def report_of(client: FlaskClient, address: str) -> Report:
@@ -40,16 +40,16 @@ def families(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
     """A client of a catalog with four strangers of two sizes."""
     for number in range(4):
         path = tmp_path / f"one-{number}.gguf"
-        path.write_bytes(little_model(f"Family {chr(65 + number)}", blocks=2 + number, seed=10 + number))
+        path.write_bytes(small_model(f"Family {chr(65 + number)}", blocks=2 + number, seed=10 + number))
         ingest_file(registry, path)
     with create_app(registry).test_client() as client:
         yield client
 
 
-def test_the_first_page_has_the_figures_and_leads_to_every_report(little: FlaskClient) -> None:
-    page = parsed(little.get("/reports").text)
+def test_the_first_page_has_the_figures_and_leads_to_every_report(family_client: FlaskClient) -> None:
+    page = parse_page(family_client.get("/reports").text)
     assert {f"/reports/{key}" for key in PAGES} <= page.links()
-    figures = report_of(little, "/reports.json").sections["figures"].figures
+    figures = report_of(family_client, "/reports.json").sections["figures"].figures
     assert figures["models_count"].value == 3
     for figure in figures.values():
         assert figure.meaning in page.text
@@ -57,7 +57,7 @@ def test_the_first_page_has_the_figures_and_leads_to_every_report(little: FlaskC
 
 @pytest.mark.parametrize("key", PAGES)
 def test_every_report_has_its_words_rows_and_twins(families: FlaskClient, key: str) -> None:
-    page = parsed(families.get(f"/reports/{key}").text)
+    page = parse_page(families.get(f"/reports/{key}").text)
     assert list(report_of(families, f"/reports/{key}.json").sections) == [key]
     for name in PAGES[key][2]:
         section = report_of(families, f"/api/v1/reports/{name}").sections[name]
@@ -69,30 +69,30 @@ def test_every_report_has_its_words_rows_and_twins(families: FlaskClient, key: s
         assert list(rows[0]) == list(section.items[0])
 
 
-def test_the_whole_report_is_there_as_markdown(registry: LocalRegistry, little: FlaskClient) -> None:
-    answer = little.get("/reports.md")
+def test_the_whole_report_is_there_as_markdown(registry: LocalRegistry, family_client: FlaskClient) -> None:
+    answer = family_client.get("/reports.md")
     assert answer.mimetype == "text/markdown"
     assert "attachment" in answer.headers["Content-Disposition"]
     with registry.catalog.reading() as session:
         assert answer.text == markdown(registry_report(session))
 
 
-def test_names_of_models_and_tensors_are_links_to_them(little: FlaskClient) -> None:
-    ranking = parsed(little.get("/reports/ranking").text)
+def test_names_of_models_and_tensors_are_links_to_them(family_client: FlaskClient) -> None:
+    ranking = parse_page(family_client.get("/reports/ranking").text)
     assert {f"/models/local/{name}@1" for name in ("base", "tuned", "stranger")} <= ranking.links()
-    wells = little.get("/reports/wells").text
-    values = report_of(little, "/reports/wells.json").sections["wells"].items
+    wells = family_client.get("/reports/wells").text
+    values = report_of(family_client, "/reports/wells.json").sections["wells"].items
     links = [link.replace("&amp;", "&") for link in re.findall(r'href="(/organs\?[^"]+)"', wells)]
     assert len(links) == len(values) == 3
     for link, row in zip(links, values, strict=True):
-        found = little.get("/api/v1" + link).get_json()["items"]
+        found = family_client.get("/api/v1" + link).get_json()["items"]
         assert [(one["name"], one["model"]) for one in found] == [(row["tensor"], row["model"])]
 
 
-def test_the_picture_of_types_has_a_row_a_type_and_its_size(little: FlaskClient) -> None:
-    page = little.get("/reports/types").text
+def test_the_picture_of_types_has_a_row_a_type_and_its_size(family_client: FlaskClient) -> None:
+    page = family_client.get("/reports/types").text
     (image,) = re.findall(r"<img[^>]+>", page)
-    root = ElementTree.fromstring(little.get("/reports/types.svg").data)
+    root = ElementTree.fromstring(family_client.get("/reports/types.svg").data)
     assert f'src="/reports/types.svg" width="{root.attrib["width"]}" height="{root.attrib["height"]}"' in image
     written = {one.text for one in root.iter(f"{SVG}text")}
     assert {"◆ attention", "● feed-forward", "│ norm", "■ embedding"} <= written
@@ -108,51 +108,51 @@ def test_the_scale_law_is_drawn_with_a_dot_a_family_and_the_fitted_lines(familie
     assert again.status_code == 304
 
 
-def test_too_few_families_are_drawn_without_a_line(little: FlaskClient) -> None:
-    root = ElementTree.fromstring(little.get("/reports/scale.svg").data)
+def test_too_few_families_are_drawn_without_a_line(family_client: FlaskClient) -> None:
+    root = ElementTree.fromstring(family_client.get("/reports/scale.svg").data)
     assert len(list(root.iter(f"{SVG}circle"))) == 2
     assert "families" not in {one.text for one in root.iter(f"{SVG}text")}
 
 
-def test_the_report_on_a_model_is_linked_from_its_page(little: FlaskClient) -> None:
+def test_the_report_on_a_model_is_linked_from_its_page(family_client: FlaskClient) -> None:
     address = "/models/local/tuned@1/report"
-    assert address in parsed(little.get("/models/local/tuned").text).links()
-    page = parsed(little.get(address).text)
-    for section in report_of(little, f"{address}.json").sections.values():
+    assert address in parse_page(family_client.get("/models/local/tuned").text).links()
+    page = parse_page(family_client.get(address).text)
+    for section in report_of(family_client, f"{address}.json").sections.values():
         assert section.title in page.text
     assert "/models/local/base@1" in page.links(), "a relative"
-    assert little.get(f"{address}.md").text.startswith("# Dissection of local/tuned@1")
-    assert little.get(f"{address}.csv").text.startswith("type,tensors_count")
-    assert little.get(f"{address}.csv?table=wells").text.startswith("tensor,type")
+    assert family_client.get(f"{address}.md").text.startswith("# Dissection of local/tuned@1")
+    assert family_client.get(f"{address}.csv").text.startswith("type,tensors_count")
+    assert family_client.get(f"{address}.csv?table=wells").text.startswith("tensor,type")
 
 
 def test_a_report_is_made_once_until_the_catalog_changes(
-    registry: LocalRegistry, little: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, family_client: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
     monkeypatch.setattr(overview, "registry_report", lambda session: (made.append(1), registry_report(session))[1])
     for address in ("/reports", "/reports/ranking", "/reports/types", "/reports/wells.csv", "/reports.md"):
-        assert little.get(address).status_code == 200
+        assert family_client.get(address).status_code == 200
     assert len(made) == 1
     path = tmp_path / "newcomer.gguf"
-    path.write_bytes(little_model("Newcomer", seed=77))
+    path.write_bytes(small_model("Newcomer", seed=77))
     ingest_file(registry, path)
-    assert "local/newcomer@1" in little.get("/reports/ranking").text
+    assert "local/newcomer@1" in family_client.get("/reports/ranking").text
     assert len(made) == 2
 
 
 def test_a_report_that_takes_too_long_is_stopped_and_the_page_says_so(
-    little: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    family_client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "REPORT_SECONDS", -1.0)
     monkeypatch.setattr("organs.registry.catalog.engine.STEPS", 1)
     for address in ("/reports", "/reports/ranking", "/reports/scale"):
-        answer = little.get(address)
+        answer = family_client.get(address)
         assert answer.status_code == 503
         assert "was stopped" in answer.text
         assert answer.headers["Cache-Control"] == "no-store"
     monkeypatch.setattr(api_reports, "REPORT_SECONDS", -1.0)
-    late = little.get("/reports.json", follow_redirects=True)
+    late = family_client.get("/reports.json", follow_redirects=True)
     assert (late.status_code, late.mimetype) == (503, "application/problem+json")
 
 
@@ -167,8 +167,8 @@ def test_a_report_that_takes_too_long_is_stopped_and_the_page_says_so(
         ("/models/local/tuned/report.csv?table=nothing", 400),
     ],
 )
-def test_a_report_that_there_is_not_is_refused(little: FlaskClient, address: str, status: int) -> None:
-    assert little.get(address).status_code == status
+def test_a_report_that_there_is_not_is_refused(family_client: FlaskClient, address: str, status: int) -> None:
+    assert family_client.get(address).status_code == status
 
 
 def test_the_reports_of_an_empty_registry_say_what_to_do(registry: LocalRegistry) -> None:
@@ -183,12 +183,12 @@ def test_the_reports_of_an_empty_registry_say_what_to_do(registry: LocalRegistry
         assert client.get("/reports/types.svg").status_code == client.get("/reports/scale.svg").status_code == 404
 
 
-def test_hostile_names_in_reports_are_text(hostile: FlaskClient) -> None:
+def test_hostile_names_in_reports_are_text(hostile_client: FlaskClient) -> None:
     for address in ("/reports/ranking", "/reports/wells", "/models/local/hostile/report"):
-        page = parsed(hostile.get(address).text)
+        page = parse_page(hostile_client.get(address).text)
         assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"], address
         assert not [link for link in page.links() if not link.startswith(("/", "#"))], address
-    assert HOSTILE in parsed(hostile.get("/models/local/hostile/report").text).text
+    assert HOSTILE in parse_page(hostile_client.get("/models/local/hostile/report").text).text
     for address in ("/reports/types.svg", "/reports/scale.svg", "/models/local/hostile/depth.svg"):
-        root = ElementTree.fromstring(hostile.get(address).data)
+        root = ElementTree.fromstring(hostile_client.get(address).data)
         assert not [one for one in root.iter() if str(one.tag).endswith("script")], address

@@ -18,8 +18,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.auth import COOKIE
 from tests.registry_templates import valid_account
-from tests.web.accounts import bearing, new_token
-from tests.web.live_server import PATIENCE_SECONDS, ROOT, Live, serving
+from tests.web.accounts import authorization, new_token
+from tests.web.live_server import PATIENCE_SECONDS, ROOT, LiveServer, running_server
 
 WORKERS, CONNECTIONS, CONNECTIONS_MAX = 3, 12, 120
 PACE_SECONDS = 0.1
@@ -52,7 +52,7 @@ API, PAGE = "/api/v1/account", "/account.json"
 class Visitor:
     """A client that keeps its connection, from an address of its own: nobody is taken for one who guesses tokens."""
 
-    def __init__(self, live: Live, number: int, path: str, headers: dict[str, str]) -> None:
+    def __init__(self, live: LiveServer, number: int, path: str, headers: dict[str, str]) -> None:
         source = (f"127.0.{number // 200 + 1}.{number % 200 + 1}", 0)
         self._connection = HTTPConnection("127.0.0.1", live.port, timeout=30, source_address=source)
         self._path, self._headers = path, headers
@@ -71,7 +71,7 @@ class Visitor:
         self._connection.close()
 
 
-def await_workers(live: Live) -> None:
+def await_workers(live: LiveServer) -> None:
     """Until every process has answered: they begin one after another."""
     seen: set[str] = set()
     until = time.monotonic() + PATIENCE_SECONDS
@@ -83,7 +83,7 @@ def await_workers(live: Live) -> None:
         seen.add(visitor.worker)
 
 
-def visitors(live: Live, registry: LocalRegistry, token: str, first: int) -> list[Visitor]:
+def visitors(live: LiveServer, registry: LocalRegistry, token: str, first: int) -> list[Visitor]:
     """Programs with a token, at least one at each worker, a browser that is logged in by it, and the script of a page
     of that browser."""
     with registry.catalog.writing() as session:
@@ -96,10 +96,10 @@ def visitors(live: Live, registry: LocalRegistry, token: str, first: int) -> lis
         page_token = open_page_token(session, opened.session_id, ["upload"]).text
     found = [
         Visitor(live, first, PAGE, {"Cookie": f"{COOKIE}={secret}"}),
-        Visitor(live, first + 1, API, bearing(page_token)),
+        Visitor(live, first + 1, API, authorization(page_token)),
     ]
     for number in range(2, CONNECTIONS_MAX):
-        found.append(Visitor(live, first + number, API, bearing(token)))
+        found.append(Visitor(live, first + number, API, authorization(token)))
         assert {one.status() for one in found} == {200}
         if number > CONNECTIONS and len({one.worker for one in found}) == WORKERS:
             return found
@@ -128,22 +128,22 @@ def home(registry: LocalRegistry) -> Path:
 
 
 @pytest.fixture
-def live(home: Path, tmp_path: Path) -> Iterator[Live]:
-    with serving(home, tmp_path / "log", SCRIPT) as server:
+def live(home: Path, tmp_path: Path) -> Iterator[LiveServer]:
+    with running_server(home, tmp_path / "log", SCRIPT) as server:
         await_workers(server)
         yield server
 
 
 @pytest.mark.long
 def test_line_97_what_is_revoked_or_suspended_is_dead_at_the_next_request_to_every_worker(
-    registry: LocalRegistry, home: Path, live: Live
+    registry: LocalRegistry, home: Path, live: LiveServer
 ) -> None:
     token, other, suspended = (new_token(registry, name, "upload") for name in ("ada", "ada", "bob"))
     revoked = visitors(live, registry, token, 0)
     assert set(ended(revoked, home, "token", "revoke", token[5:14])) <= REFUSED
     theirs = visitors(live, registry, suspended, CONNECTIONS_MAX)
     assert set(ended(theirs, home, "contributor", "suspend", "bob")) <= REFUSED
-    untouched = Visitor(live, 2 * CONNECTIONS_MAX, API, bearing(other))
+    untouched = Visitor(live, 2 * CONNECTIONS_MAX, API, authorization(other))
     assert untouched.status() == 200, "nobody else is touched"
     for one in (*revoked, *theirs, untouched):
         one.close()

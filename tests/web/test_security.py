@@ -13,16 +13,16 @@ from organs.web.settings import WebSettings
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8935", "127.0.0.1:1", "[::1]", "[::1]:8935", "LOCALHOST"])
-def test_this_machine_is_served_under_its_own_names(little: FlaskClient, host: str) -> None:
-    assert little.get("/healthz", headers={"Host": host}).status_code == 200
+def test_this_machine_is_served_under_its_own_names(family_client: FlaskClient, host: str) -> None:
+    assert family_client.get("/healthz", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host",
     ["elsewhere.example", "127.0.0.1.elsewhere.example", "localhost:80:80", "", "::1", "localhost.", "x@localhost"],
 )
-def test_line_103_another_name_is_refused(little: FlaskClient, host: str) -> None:
-    answer = little.get("/", headers={"Host": host})
+def test_line_103_another_name_is_refused(family_client: FlaskClient, host: str) -> None:
+    answer = family_client.get("/", headers={"Host": host})
     assert answer.status_code in (400, 421)
     assert "Anatomy" not in answer.text
 
@@ -35,22 +35,24 @@ def test_a_name_that_was_allowed_is_served(registry: LocalRegistry) -> None:
         assert client.get("/", headers={"Host": "localhost", "X-Forwarded-Host": "atlas.example"}).status_code == 421
 
 
-def test_an_address_has_an_end(little: FlaskClient) -> None:
-    assert little.get("/organs?q=" + "a" * ADDRESS_MAX_LENGTH).status_code == 414
+def test_an_address_has_an_end(family_client: FlaskClient) -> None:
+    assert family_client.get("/organs?q=" + "a" * ADDRESS_MAX_LENGTH).status_code == 414
 
 
-def test_a_method_that_is_not_allowed_is_refused_first_also_with_a_long_address(little: FlaskClient) -> None:
-    answer = little.open("/api/v1/organs?q=" + "a" * ADDRESS_MAX_LENGTH, method="TRACE")
+def test_a_method_that_is_not_allowed_is_refused_first_also_with_a_long_address(family_client: FlaskClient) -> None:
+    answer = family_client.open("/api/v1/organs?q=" + "a" * ADDRESS_MAX_LENGTH, method="TRACE")
     assert (answer.status_code, "GET" in answer.headers["Allow"]) == (405, True)
 
 
-def test_a_body_has_an_end(little: FlaskClient) -> None:
-    assert little.post("/organs", data=b"x" * (BODY_MAX_BYTES + 1)).status_code in (405, 413)
+def test_a_body_has_an_end(family_client: FlaskClient) -> None:
+    assert family_client.post("/organs", data=b"x" * (BODY_MAX_BYTES + 1)).status_code in (405, 413)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/organs", "/organs.json", "/organs.csv", "/organs"])
-def test_an_address_that_is_too_long_is_refused_in_the_form_that_was_asked_for(path: str, little: FlaskClient) -> None:
-    answer = little.get(f"{path}?q={'a' * ADDRESS_MAX_LENGTH}")
+def test_an_address_that_is_too_long_is_refused_in_the_form_that_was_asked_for(
+    path: str, family_client: FlaskClient
+) -> None:
+    answer = family_client.get(f"{path}?q={'a' * ADDRESS_MAX_LENGTH}")
     assert answer.status_code == 414
     if path.startswith("/api") or path.endswith(".json"):
         assert answer.get_json()["status"] == 414
@@ -58,14 +60,14 @@ def test_an_address_that_is_too_long_is_refused_in_the_form_that_was_asked_for(p
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "10.0.0.7:8935", "[fd00::7]:8935", "organs", "organs.default.svc:80"])
-def test_probes_are_answered_under_an_address_or_a_services_name(host: str, little: FlaskClient) -> None:
-    assert little.get("/healthz", headers={"Host": host}).status_code == 200
-    assert little.get("/organs", headers={"Host": host}).status_code == 421
+def test_probes_are_answered_under_an_address_or_a_services_name(host: str, family_client: FlaskClient) -> None:
+    assert family_client.get("/healthz", headers={"Host": host}).status_code == 200
+    assert family_client.get("/organs", headers={"Host": host}).status_code == 421
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
-def test_pages_are_only_read(little: FlaskClient, method: str) -> None:
-    answer = little.open("/organs", method=method)
+def test_pages_are_only_read(family_client: FlaskClient, method: str) -> None:
+    answer = family_client.open("/organs", method=method)
     assert answer.status_code == 405
     assert "GET" in answer.headers["Allow"]
 
@@ -108,10 +110,10 @@ def test_anything_else_stays_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("parts", [101, 5_000])
-def test_line_88_a_form_of_many_parts_is_refused(little: FlaskClient, parts: int) -> None:
+def test_line_88_a_form_of_many_parts_is_refused(family_client: FlaskClient, parts: int) -> None:
     boundary = "part"
     body = f'--{boundary}\r\nContent-Disposition: form-data; name="paths"\r\n\r\nx\r\n' * parts
-    answer = little.post(
+    answer = family_client.post(
         "/api/models/local/base/paths-info/main",
         data=f"{body}--{boundary}--\r\n".encode(),
         content_type=f"multipart/form-data; boundary={boundary}",

@@ -24,8 +24,8 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from tests.assembly.test_stream import CHUNK, flip_last, mixed_model
 from tests.gguf_files import file_bytes
-from tests.small_models import ingest_file, little_model
-from tests.web.live_server import HURRIED, PATIENCE_SECONDS, Live, everything, serving
+from tests.small_models import ingest_file, small_model
+from tests.web.live_server import HURRIED, PATIENCE_SECONDS, LiveServer, receive_all, running_server
 
 ASK = b"GET /models/local/a.gguf HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A registry with three models, one of which rots; the files beside it."""
     folder = tmp_path_factory.mktemp("served")
     with LocalRegistry.open(folder / "home") as registry:
-        for name, data in (("a", mixed_model()), ("b", little_model())):
+        for name, data in (("a", mixed_model()), ("b", small_model())):
             (folder / f"{name}.gguf").write_bytes(data)
             ingest_file(registry, folder / f"{name}.gguf")
         spec = TensorSpec("blk.0.ffn_up.weight", (3 * CHUNK,), dtype_by_name("I8"))
@@ -54,20 +54,20 @@ def rotten_digest(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def live(place: Path) -> Iterator[Live]:
+def live(place: Path) -> Iterator[LiveServer]:
     """`organ serve` as it comes."""
-    with serving(place / "home", place / "log") as server:
+    with running_server(place / "home", place / "log") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def hurried(place: Path) -> Iterator[Live]:
+def hurried(place: Path) -> Iterator[LiveServer]:
     """A server that waits a second for anything."""
-    with serving(place / "home", place / "hurried", HURRIED) as server:
+    with running_server(place / "home", place / "hurried", HURRIED) as server:
         yield server
 
 
-def test_random_ranges_from_the_server_are_the_same_slices_of_the_file(live: Live, place: Path) -> None:
+def test_random_ranges_from_the_server_are_the_same_slices_of_the_file(live: LiveServer, place: Path) -> None:
     data = (place / "a.gguf").read_bytes()
     chosen = random.Random(8)
     for _ in range(60):
@@ -76,14 +76,14 @@ def test_random_ranges_from_the_server_are_the_same_slices_of_the_file(live: Liv
         assert live.get("/models/local/a.gguf", {"Range": f"bytes={begin}-{end}"}) == data[begin : end + 1]
 
 
-def test_line_103_no_header_of_a_client_says_where_links_lead(live: Live) -> None:
+def test_line_103_no_header_of_a_client_says_where_links_lead(live: LiveServer) -> None:
     asked = b"GET //evil.example/organs HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: //evil.example\r\n"
     answer = live.send(asked + b"Connection: close\r\n\r\n")
     assert b" 404 " in answer.partition(b"\r\n")[0]
     assert b'"//evil.example/' not in answer
 
 
-def test_line_92_fifty_clients_that_stop_reading_do_not_stop_the_health_check(live: Live, place: Path) -> None:
+def test_line_92_fifty_clients_that_stop_reading_do_not_stop_the_health_check(live: LiveServer, place: Path) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(live.connect(4096)) for _ in range(50)]
         for client in clients:
@@ -93,7 +93,7 @@ def test_line_92_fifty_clients_that_stop_reading_do_not_stop_the_health_check(li
     assert max(live.health_seconds() for _ in range(3)) < HEALTH_SECONDS
 
 
-def test_line_85_clients_that_never_end_their_header_do_not_stop_the_health_check(live: Live) -> None:
+def test_line_85_clients_that_never_end_their_header_do_not_stop_the_health_check(live: LiveServer) -> None:
     beginnings = [
         b"",
         b"G",
@@ -107,15 +107,15 @@ def test_line_85_clients_that_never_end_their_header_do_not_stop_the_health_chec
         assert max(live.health_seconds() for _ in range(10)) < HEALTH_SECONDS
 
 
-def test_line_85_a_header_that_takes_too_long_is_cut_off(hurried: Live) -> None:
+def test_line_85_a_header_that_takes_too_long_is_cut_off(hurried: LiveServer) -> None:
     with hurried.connect() as silent, hurried.connect() as dripping:
         begun = time.monotonic()
         dripping.sendall(b"GET / HTTP/1.1\r\nX: ")
         stop = threading.Event()
         drip = threading.Thread(target=_drip, args=(dripping, stop))
         drip.start()
-        assert everything(silent) == b"", "there is nothing to answer"
-        assert everything(dripping).startswith(b"HTTP/1.1 408 ")
+        assert receive_all(silent) == b"", "there is nothing to answer"
+        assert receive_all(dripping).startswith(b"HTTP/1.1 408 ")
         stop.set()
         drip.join()
         assert time.monotonic() - begun < 15
@@ -130,7 +130,7 @@ def _drip(client: socket.socket, stop: threading.Event) -> None:
             return
 
 
-def test_line_85_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: Live) -> None:
+def test_line_85_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: LiveServer) -> None:
     post = b"POST /api/models/local/a/paths-info/main HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
     kind = b"Content-Type: application/x-www-form-urlencoded\r\n\r\npaths="
     with ExitStack() as stack:
@@ -139,10 +139,10 @@ def test_line_85_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: L
             client.sendall(post + kind)
         hurried.health_seconds()
         for client in clients:
-            assert not everything(client).startswith(b"HTTP/1.1 200")
+            assert not receive_all(client).startswith(b"HTTP/1.1 200")
 
 
-def test_line_92_a_client_that_does_not_read_is_cut_off_and_keeps_nobody_out(hurried: Live, place: Path) -> None:
+def test_line_92_a_client_that_does_not_read_is_cut_off_and_keeps_nobody_out(hurried: LiveServer, place: Path) -> None:
     size = (place / "a.gguf").stat().st_size
     with ExitStack() as stack:
         clients = [stack.enter_context(hurried.connect(4096)) for _ in range(20)]
@@ -152,19 +152,19 @@ def test_line_92_a_client_that_does_not_read_is_cut_off_and_keeps_nobody_out(hur
             assert select([client], [], [], PATIENCE_SECONDS)[0], "its answer has begun"
         assert len(hurried.get("/models/local/a.gguf")) == size, "it needs no place of theirs"
         await_no_download(hurried)
-        answers = [everything(client) for client in clients]
+        answers = [receive_all(client) for client in clients]
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
     assert all(len(answer) < size for answer in answers)
 
 
-def await_no_download(live: Live) -> None:
+def await_no_download(live: LiveServer) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
     while b"\norgan_streams_in_flight 0.0\n" not in live.get("/metrics"):
         assert time.monotonic() < until, "a download is under way"
         time.sleep(0.02)
 
 
-def test_clients_that_do_not_close_their_side_hold_up_nobody(live: Live) -> None:
+def test_clients_that_do_not_close_their_side_hold_up_nobody(live: LiveServer) -> None:
     with ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(live.connect()).sendall(HEALTH)
@@ -191,7 +191,7 @@ HEAD = b"POST /api/models/local/a/paths-info/main HTTP/1.1\r\nHost: localhost\r\
         b"\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n",
     ],
 )
-def test_line_86_a_request_that_lies_about_its_length_is_refused(request_bytes: bytes, live: Live) -> None:
+def test_line_86_a_request_that_lies_about_its_length_is_refused(request_bytes: bytes, live: LiveServer) -> None:
     answer = live.send(request_bytes)
     status = int(answer.split(b" ", 2)[1])
     assert status in (400, 413, 414, 431, 501, 505)
@@ -199,7 +199,7 @@ def test_line_86_a_request_that_lies_about_its_length_is_refused(request_bytes: 
     live.health_seconds()
 
 
-def test_an_address_that_is_too_long_is_refused_as_json_below_the_api(live: Live) -> None:
+def test_an_address_that_is_too_long_is_refused_as_json_below_the_api(live: LiveServer) -> None:
     for path, is_json in ((b"/api/v1/organs?q=", True), (b"/organs?q=", False)):
         answer = live.send(b"GET " + path + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -211,25 +211,25 @@ def test_an_address_that_is_too_long_is_refused_as_json_below_the_api(live: Live
             assert (value["title"], value["status"], value["code"]) == ("URI too long", 414, "uri-too-long")
 
 
-def test_line_86_a_body_longer_than_it_said_is_no_request_of_its_own(live: Live) -> None:
+def test_line_86_a_body_longer_than_it_said_is_no_request_of_its_own(live: LiveServer) -> None:
     smuggled = HEAD.replace(b"Connection: close\r\n", b"") + b"Content-Length: 7\r\n\r\npaths=aGARBAGE / X\r\n\r\n"
     answer = live.send(smuggled)
     assert answer.startswith(b"HTTP/1.1 ")
     assert answer.count(b"HTTP/1.1 200") <= 1
 
 
-def test_a_connection_is_used_again_and_again(live: Live) -> None:
+def test_a_connection_is_used_again_and_again(live: LiveServer) -> None:
     ask = HEALTH.replace(b"Connection: close\r\n", b"")
     with live.connect() as client:
         client.sendall(ask * 3 + HEALTH)
-        assert everything(client).count(b'{"ok":true}') == 4
+        assert receive_all(client).count(b'{"ok":true}') == 4
     with live.connect() as client:
         for byte in ask + HEALTH:
             client.sendall(struct.pack("B", byte))
-        assert everything(client).count(b'{"ok":true}') == 2
+        assert receive_all(client).count(b'{"ok":true}') == 2
 
 
-def test_any_process_answers_for_all_of_them(live: Live) -> None:
+def test_any_process_answers_for_all_of_them(live: LiveServer) -> None:
     found = [int(float(_metric(live.get("/metrics"), b"organ_requests_total"))) for _ in range(8)]
     assert found == sorted(found), "no process starts again at nothing"
     assert found[-1] >= found[0] + 7
@@ -240,7 +240,7 @@ def _metric(text: bytes, name: bytes) -> float:
     return sum(float(line.rpartition(b" ")[2]) for line in text.splitlines() if line.startswith(name + b"{"))
 
 
-def test_other_names_than_those_of_this_machine_are_refused(live: Live) -> None:
+def test_other_names_than_those_of_this_machine_are_refused(live: LiveServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         live.get("/organs", {"Host": "attacker.example"})
     assert caught.value.code == 421
@@ -248,7 +248,7 @@ def test_other_names_than_those_of_this_machine_are_refused(live: Live) -> None:
     assert live.get("/healthz", {"Host": "10.0.0.7"}) == b'{"ok":true}\n', "probes ask by an address"
 
 
-def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(live: Live, place: Path) -> None:
+def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(live: LiveServer, place: Path) -> None:
     data = (place / "rotten.gguf").read_bytes()
     ask = HEALTH.replace(b"/healthz", b"/models/local/rotten.gguf")
     head, _, body = live.send(ask).partition(b"\r\n\r\n")
@@ -266,13 +266,13 @@ def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(l
 
 @pytest.mark.long
 def test_line_124_a_download_that_runs_ends_before_the_server_does(place: Path) -> None:
-    with serving(place / "home", place / "ending") as live, live.connect(4096) as client, live.connect() as idle:
+    with running_server(place / "home", place / "ending") as live, live.connect(4096) as client, live.connect() as idle:
         client.sendall(ASK)
         received = client.recv(1000)
         live.process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         assert live.process.poll() is None
-        received += everything(client)
+        received += receive_all(client)
         assert received.partition(b"\r\n\r\n")[2] == (place / "a.gguf").read_bytes()
-        assert everything(idle) == b""
+        assert receive_all(idle) == b""
         assert live.process.wait(30) == 0

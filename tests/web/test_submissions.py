@@ -18,12 +18,12 @@ from organs.registry.compose.licenses import license_problem
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.gguf_files import file_bytes
-from tests.small_models import block_metadata, block_tensors, little_model
-from tests.submissions import attended, of_pieces, whole
+from tests.small_models import block_metadata, block_tensors, small_model
+from tests.submissions import file_of_pieces, process_and_read, whole_file
 from tests.test_nonfinite_weights import odd_model
-from tests.web.accounts import bearing, logged_in, new_token, send_form
+from tests.web.accounts import authorization, log_in, new_token, send_form
 
-MODEL = little_model("Tiny")
+MODEL = small_model("Tiny")
 Asker = dict[str, str]
 
 
@@ -35,12 +35,12 @@ def client(registry: LocalRegistry) -> Iterator[FlaskClient]:
 
 @pytest.fixture
 def ann(registry: LocalRegistry) -> Asker:
-    return bearing(new_token(registry, "ann"))
+    return authorization(new_token(registry, "ann"))
 
 
 @pytest.fixture
 def eve(registry: LocalRegistry) -> Asker:
-    return bearing(new_token(registry, "eve"))
+    return authorization(new_token(registry, "eve"))
 
 
 def put(client: FlaskClient, who: Asker, body: Any, name: str = "ann/tiny") -> TestResponse:
@@ -54,7 +54,7 @@ def get(client: FlaskClient, who: Asker, address: str) -> TestResponse:
 def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
     registry: LocalRegistry, client: FlaskClient, ann: Asker, eve: Asker
 ) -> None:
-    body = {"files": [whole(registry, "ann", MODEL)], "metadata": {"license": "MIT"}, "publish": False}
+    body = {"files": [whole_file(registry, "ann", MODEL)], "metadata": {"license": "MIT"}, "publish": False}
     answer = put(client, ann, body, "ANN/tiny")
     assert answer.status_code == 202
     made = answer.get_json()
@@ -62,7 +62,7 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
     assert answer.headers["Location"] == f"/api/v1{here}"
     assert (made["namespace"], made["state"], made["progress"], made["proposed"]) == ("ann", "checking", 0.0, None)
     assert put(client, ann, body).get_json()["id"] == made["id"]
-    attended(registry, made["id"], publish=False)
+    process_and_read(registry, made["id"], publish=False)
     looked = get(client, ann, here).get_json()
     assert (looked["state"], looked["proposed"]["license"], looked["model"]) == ("ready", "MIT", None)
     assert [one["id"] for one in get(client, ann, "/submissions").get_json()["items"]] == [made["id"]]
@@ -75,7 +75,7 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
     renamed = client.post(f"/api/v1{here}/publish", headers=ann, json={"metadata": {"title": "T"}, "name": "small"})
     assert (renamed.status_code, renamed.get_json()["state"]) == (202, "publishing")
     assert client.delete(f"/api/v1{here}", headers=ann).status_code == 409
-    attended(registry, made["id"])
+    process_and_read(registry, made["id"])
     done = get(client, ann, here).get_json()
     assert (done["state"], done["model"], done["address"]) == ("published", "ann/small@1", "/models/ann/small@1")
     page = get(client, {}, "/models/ann/small").get_json()
@@ -86,10 +86,10 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
 def test_line_134_weights_that_are_no_numbers_are_published_only_when_they_are_acknowledged(
     at_once: bool, registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
-    body = {"files": [whole(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": at_once}
+    body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": at_once}
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
     number = int(here.rpartition("/")[2])
-    attended(registry, number, publish=at_once)
+    process_and_read(registry, number, publish=at_once)
     inspected = get(client, ann, here).get_json()
     assert (inspected["state"], inspected["model"]) == ("ready", None)
     (finding,) = (one for one in inspected["findings"] if one["code"] == NONFINITE)
@@ -104,16 +104,16 @@ def test_line_134_weights_that_are_no_numbers_are_published_only_when_they_are_a
         assert (again.get_json()["id"], again.get_json()["state"]) == (number, "publishing")
     else:
         assert client.post(f"/api/v1{here}/publish", headers=ann, json=agreed).status_code == 202
-    attended(registry, number)
+    process_and_read(registry, number)
     assert get(client, ann, here).get_json()["state"] == "published"
 
 
 def test_line_134_the_form_that_publishes_asks_for_the_acknowledgement(registry: LocalRegistry, ann: Asker) -> None:
     client = create_app(registry).test_client()
-    body = {"files": [whole(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": False}
+    body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": False}
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
-    attended(registry, int(here.rpartition("/")[2]), publish=False)
-    browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    process_and_read(registry, int(here.rpartition("/")[2]), publish=False)
+    browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
     assert f'name="acknowledge" value="{NONFINITE}" required' in browser.get(here).text
     form = {"name": "tiny", "title": "Tiny", "license": "MIT"}
     assert send_form(browser, f"{here}/publish", here, **form).status_code == 400
@@ -127,14 +127,14 @@ def test_a_license_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_
 ) -> None:
     client = create_app(registry).test_client()
     odd = MODEL.replace(b"apache-2.0", b"my own one")
-    body = {"files": [whole(registry, "ann", odd)], "publish": False}
+    body = {"files": [whole_file(registry, "ann", odd)], "publish": False}
     refused = put(client, ann, body | {"metadata": {"license": "mit-ish"}})
     assert refused.status_code == 400
     (why,) = refused.get_json()["errors"]
     assert (why["field"], why["detail"]) == ("metadata.license", license_problem("mit-ish").removesuffix("."))
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
-    attended(registry, int(here.rpartition("/")[2]), publish=False)
-    browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    process_and_read(registry, int(here.rpartition("/")[2]), publish=False)
+    browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
     form = {"name": "tiny", "title": "Tiny"}
     wrong = send_form(browser, f"{here}/publish", here, **form, license="mit-ish")
     assert (wrong.status_code, "Unknown license" in wrong.text) == (400, True)
@@ -145,8 +145,8 @@ def test_a_license_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_
 def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(
     registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
-    browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
-    used, left = whole(registry, "ann", MODEL), whole(registry, "ann", b"forgotten")["upload"]
+    browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    used, left = whole_file(registry, "ann", MODEL), whole_file(registry, "ann", b"forgotten")["upload"]
     assert put(client, ann, {"files": [used]}).status_code == 202
     assert [one["id"] for one in browser.get("/upload.json").get_json()["finished"]] == [left]
     assert browser.get("/upload").text.count("Remove</button>") == 1
@@ -158,11 +158,11 @@ def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(
 def test_which_version_it_becomes_and_what_stays_when_it_is_withdrawn_are_said(
     registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
-    browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
     for seed, publish in ((1, True), (2, False)):
-        body = {"files": [whole(registry, "ann", little_model("Tiny", seed=seed))], "publish": publish}
+        body = {"files": [whole_file(registry, "ann", small_model("Tiny", seed=seed))], "publish": publish}
         number = put(client, ann, body).get_json()["id"]
-        attended(registry, number, publish=publish)
+        process_and_read(registry, number, publish=publish)
         here = f"/submissions/{number}"
         assert ("This becomes version 2 of" in browser.get(here).text) is not publish
         assert "#finished" not in browser.get(here).text
@@ -172,10 +172,10 @@ def test_which_version_it_becomes_and_what_stays_when_it_is_withdrawn_are_said(
 
 
 def test_names_and_namespaces_are_ones_own_and_sound(registry: LocalRegistry, client: FlaskClient, ann: Asker) -> None:
-    body = {"files": [whole(registry, "ann", MODEL)]}
+    body = {"files": [whole_file(registry, "ann", MODEL)]}
     assert put(client, ann, body, "eve/tiny").status_code == 403
     assert put(client, {}, body).status_code == 401
-    assert put(client, bearing(new_token(registry, "ann", "read")), body).status_code == 403
+    assert put(client, authorization(new_token(registry, "ann", "read")), body).status_code == 403
     for name in ("a@2", "a.gguf", "..", "a%00b", "x" * 97):
         assert put(client, ann, body, f"ann/{name}").status_code in (400, 404), name
     with registry.catalog.reading() as session, pytest.raises(Exception, match="no submission"):
@@ -183,7 +183,7 @@ def test_names_and_namespaces_are_ones_own_and_sound(registry: LocalRegistry, cl
 
 
 def test_what_is_wrong_is_told_by_field_and_large_bodies_are_not_read(client: FlaskClient, ann: Asker) -> None:
-    missing = put(client, ann, {"files": [of_pieces(MODEL, [(0, 10)])]})
+    missing = put(client, ann, {"files": [file_of_pieces(MODEL, [(0, 10)])]})
     assert missing.status_code == 400
     assert missing.get_json()["errors"][0]["field"] == "files[0].pieces[0]"
     bad = put(client, ann, {"files": [{"name": "../x"}], "publish": 3})
@@ -199,11 +199,11 @@ def test_what_is_wrong_is_told_by_field_and_large_bodies_are_not_read(client: Fl
 def test_line_59_others_see_nothing_of_a_model_that_waits(registry: LocalRegistry, ann: Asker, eve: Asker) -> None:
     manual = LocalRegistry(_reviewed(registry), registry.catalog, registry.blobs)
     client = create_app(manual).test_client()
-    made = put(client, ann, {"files": [whole(manual, "ann", MODEL)]}).get_json()
-    attended(manual, made["id"])
+    made = put(client, ann, {"files": [whole_file(manual, "ann", MODEL)]}).get_json()
+    process_and_read(manual, made["id"])
     waits = get(client, ann, f"/submissions/{made['id']}").get_json()
     assert (waits["state"], waits["model"], waits["address"]) == ("quarantined", "ann/tiny@1", None)
-    digest = of_pieces(MODEL, [(len(MODEL) - 256, 256)])["pieces"][0][2]
+    digest = file_of_pieces(MODEL, [(len(MODEL) - 256, 256)])["pieces"][0][2]
     known = client.post("/api/v1/uploads/lookup", json={"digests": [digest]}, headers=ann).get_json()["known"]
     for asker in ({}, eve):
         for address in ("/models/ann/tiny", "/models/ann/tiny@1", f"/organs/{digest}", "/models/ann/tiny/organs"):
@@ -231,13 +231,13 @@ def test_a_partial_model_is_no_file_of_a_model(registry: LocalRegistry, client: 
     some = [one for one in block_tensors() if "ffn" in one[0].name]
     partial = file_bytes(block_metadata("Part"), some)
     for name, data, base in (("base", MODEL, None), ("part", partial, "ann/base")):
-        body = {"files": [whole(registry, "ann", data, f"{name}.gguf")], "metadata": {"base": base}}
-        attended(registry, put(client, ann, body, f"ann/{name}").get_json()["id"])
+        body = {"files": [whole_file(registry, "ann", data, f"{name}.gguf")], "metadata": {"base": base}}
+        process_and_read(registry, put(client, ann, body, f"ann/{name}").get_json()["id"])
     refused = client.get("/models/ann/part.gguf")
     assert refused.status_code == 409
     assert "graft it into its base, ann/base@1" in refused.text
     page = client.get("/models/ann/part").text
     assert "only some of the organs" in page
     assert "/compose?base=ann/base" in page
-    with client.get("/models/ann/part/files/part.gguf") as whole_file:
-        assert whole_file.data == partial
+    with client.get("/models/ann/part/files/part.gguf") as download:
+        assert download.data == partial

@@ -22,8 +22,8 @@ from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from tests.registry_templates import valid_account
-from tests.web.accounts import bearing, child_token, form_token, new_token, send_form
-from tests.web.page_parser import parsed
+from tests.web.accounts import authorization, child_token, form_token, new_token, send_form
+from tests.web.page_parser import parse_page
 
 API = "/api/v1/account/tokens"
 HELD: tuple[tuple[str, ...], ...] = (*((scope,) for scope in SCOPES), ("upload", "tokens"), SCOPES[:3], SCOPES)
@@ -80,7 +80,7 @@ class Program:
     """Uses the API with a token."""
 
     def __init__(self, app: Flask, registry: LocalRegistry, token: str) -> None:
-        self._client, self._headers = app.test_client(), bearing(token)
+        self._client, self._headers = app.test_client(), authorization(token)
 
     def create(self, scopes: Collection[str], days: int | None) -> TestResponse:
         body = {"label": "more", "scopes": list(scopes), "days": days}
@@ -202,14 +202,14 @@ def test_line_132_the_token_of_a_page_creates_revokes_and_lists_nothing_not_even
     assert program.create(("upload",), 1).status_code == 403
     for text in (known.own, known.child, known.sibling, known.stranger):
         assert program.revoke(text).status_code == 403
-    assert app.test_client().get(API, headers=bearing(page)).status_code == 403
+    assert app.test_client().get(API, headers=authorization(page)).status_code == 403
     assert all(is_valid(registry, text) for text in vars(known).values())
 
 
 def test_the_account_page_lists_and_offers_what_its_token_may(app: Flask, registry: LocalRegistry) -> None:
     for scopes, listed, revocable in ((("read",), 1, 1), (("read", "tokens"), 6, 3)):
         browser = Browser(app, registry, family(registry, scopes).own)._client
-        values, page = browser.get("/account.json").get_json(), parsed(browser.get("/account").text)
+        values, page = browser.get("/account.json").get_json(), parse_page(browser.get("/account").text)
         assert len(values["tokens"]) == listed, scopes
         actions = [one.attributes["action"] for one in page.named("form")]
         assert sum((action or "").endswith("/revoke") for action in actions) == revocable, scopes
@@ -220,7 +220,7 @@ def test_the_account_page_lists_and_offers_what_its_token_may(app: Flask, regist
 
 def test_the_list_says_which_token_created_which(app: Flask, registry: LocalRegistry) -> None:
     known = family(registry, ("read", "tokens"))
-    items = app.test_client().get(API, headers=bearing(known.own)).get_json()["items"]
+    items = app.test_client().get(API, headers=authorization(known.own)).get_json()["items"]
     created_by = {one["id"]: one["created_by"] for one in items}
     expected = {known.own: known.parent, known.child: known.own, known.grandchild: known.child, known.parent: None}
     for child, parent in expected.items():

@@ -18,7 +18,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import THREADS
 from tests.registry_templates import DATABASE
-from tests.web.accounts import bearing, new_token
+from tests.web.accounts import authorization, new_token
 
 HOUR_MS = 3_600_000
 PATIENCE_SECONDS = 60
@@ -43,7 +43,7 @@ def uses(registry: LocalRegistry) -> list[bool]:
 
 
 def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_used(patient: LocalRegistry) -> None:
-    sent = bearing(new_token(patient, "ada"))
+    sent = authorization(new_token(patient, "ada"))
     client = create_app(patient).test_client()
     with closing(sqlite3.connect(patient.settings.home / DATABASE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -26,7 +26,7 @@ from organs.web.file_responses import allow_streams
 from organs.web.settings import WebSettings
 from tests.faults.failing import with_files
 from tests.web.api.document_checks import assert_as_described, assert_refused, faults
-from tests.web.upload_clients import OCTETS, UPLOADS, Sender, content_digest, token_of
+from tests.web.upload_clients import OCTETS, UPLOADS, UploadClient, content_digest, new_contributor_token
 
 DATA = bytes(range(256)) * 40
 MEBIBYTE = 1024 * 1024
@@ -38,16 +38,16 @@ def document() -> dict[str, Any]:
 
 
 @pytest.fixture
-def ada(registry: LocalRegistry) -> Iterator[Sender]:
+def ada(registry: LocalRegistry) -> Iterator[UploadClient]:
     """A contributor who may upload."""
     with create_app(registry).test_client() as client:
-        yield Sender(client, token_of(registry, "ada"))
+        yield UploadClient(client, new_contributor_token(registry, "ada"))
 
 
 @pytest.fixture
-def bob(registry: LocalRegistry, ada: Sender) -> Sender:
+def bob(registry: LocalRegistry, ada: UploadClient) -> UploadClient:
     """Another one."""
-    return Sender(ada.client, token_of(registry, "bob"))
+    return UploadClient(ada.client, new_contributor_token(registry, "bob"))
 
 
 def told(name: str) -> Any:
@@ -58,11 +58,11 @@ def spooled(registry: LocalRegistry, upload: str) -> bytes:
     return (registry.settings.uploads / upload).read_bytes()
 
 
-def test_a_piece_is_sent_in_chunks_and_is_known_then(ada: Sender, document: dict[str, Any]) -> None:
+def test_a_piece_is_sent_in_chunks_and_is_known_then(ada: UploadClient, document: dict[str, Any]) -> None:
     asked = {"digests": [digest_of(DATA), digest_of(b"never")]}
     answer = ada.ask("POST", "/lookup", asked)
     assert assert_as_described(document, told("lookup_uploads"), answer) == {"known": []}
-    upload = ada.begun(DATA)
+    upload = ada.begin(DATA)
     for begin in range(0, len(DATA), 4000):
         answer = ada.chunk(upload, DATA, begin, min(begin + 4000, len(DATA)))
         assert assert_as_described(document, told("receive_chunk"), answer)["state"] == "open"
@@ -79,22 +79,22 @@ def test_a_piece_is_sent_in_chunks_and_is_known_then(ada: Sender, document: dict
     assert ada.ask("POST", "/lookup", asked).get_json() == {"known": []}
 
 
-def test_where_pieces_are_looked_up_is_no_upload(ada: Sender) -> None:
+def test_where_pieces_are_looked_up_is_no_upload(ada: UploadClient) -> None:
     for method in ("GET", "PUT", "PATCH", "DELETE"):
         answer = ada.ask(method, "/lookup")
         assert answer.status_code == 405, method
         assert set(answer.headers["Allow"].split(", ")) == {"OPTIONS", "POST"}
 
 
-def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: Sender, registry: LocalRegistry) -> None:
+def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: UploadClient, registry: LocalRegistry) -> None:
     pieces = [[5, digest_of(b"first")], [6, digest_of(b"second")]]
-    pack = ada.begun(b"firstsecond", kind="pack", digest=None, pieces=pieces)
+    pack = ada.begin(b"firstsecond", kind="pack", digest=None, pieces=pieces)
     assert ada.chunk(pack, b"firstsecond", 0, 11).status_code == 202
     assert ada.finish(pack).get_json()["state"] == "complete"
     known = ada.ask("POST", "/lookup", {"digests": [pieces[1][1]]})
     assert known.get_json() == {"known": [pieces[1][1]]}
-    file = ada.begun(DATA, kind="file", digest=None, name="a.gguf")
-    assert ada.begun(DATA, kind="file", digest=None, name="a.gguf") == file
+    file = ada.begin(DATA, kind="file", digest=None, name="a.gguf")
+    assert ada.begin(DATA, kind="file", digest=None, name="a.gguf") == file
     assert ada.chunk(file, DATA, 0, len(DATA)).status_code == 202
     assert ada.finish(file, f"?digest={digest_of(b'other')}").status_code == 400
     assert ada.finish(file).get_json()["digest"] == digest_of(DATA)
@@ -102,9 +102,9 @@ def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: Sender, registry: Loc
 
 
 def test_line_79_a_chunk_out_of_order_is_told_where_to_go_on(
-    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
+    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
-    upload = ada.begun(DATA)
+    upload = ada.begin(DATA)
     answer = ada.chunk(upload, DATA, 100, 200)
     assert (answer.status_code, answer.headers.get("Range")) == (416, None)
     ada.chunk(upload, DATA, 0, 1000)
@@ -117,8 +117,8 @@ def test_line_79_a_chunk_out_of_order_is_told_where_to_go_on(
     assert spooled(registry, upload) == DATA[:1000]
 
 
-def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: Sender, registry: LocalRegistry) -> None:
-    upload = ada.begun(DATA)
+def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: UploadClient, registry: LocalRegistry) -> None:
+    upload = ada.begin(DATA)
     first = ada.chunk(upload, DATA, 0, 1000).get_json()
     ada.chunk(upload, DATA, 1000, 2000)
     for begin, end in ((0, 1000), (1000, 2000), (500, 1500), (0, 2000)):
@@ -131,8 +131,8 @@ def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: Sender, re
     assert ada.chunk(upload, DATA, 2000, len(DATA)).get_json()["state"] == "complete"
 
 
-def test_line_139_a_repeated_chunk_with_other_bytes_is_409(ada: Sender, registry: LocalRegistry) -> None:
-    upload = ada.begun(DATA)
+def test_line_139_a_repeated_chunk_with_other_bytes_is_409(ada: UploadClient, registry: LocalRegistry) -> None:
+    upload = ada.begin(DATA)
     ada.chunk(upload, DATA, 0, 2000)
     refused = ada.chunk(upload, b"x" + DATA[1:], 0, 2000)
     assert refused.status_code == 409
@@ -140,8 +140,8 @@ def test_line_139_a_repeated_chunk_with_other_bytes_is_409(ada: Sender, registry
     assert spooled(registry, upload) == DATA[:2000]
 
 
-def test_line_81_a_second_client_at_an_upload_gets_409(ada: Sender, document: dict[str, Any]) -> None:
-    upload = ada.begun(DATA)
+def test_line_81_a_second_client_at_an_upload_gets_409(ada: UploadClient, document: dict[str, Any]) -> None:
+    upload = ada.begin(DATA)
     with paused_chunk(ada, upload, DATA) as paused:
         for answer in (ada.chunk(upload, DATA, 0, 100), ada.finish(upload), ada.ask("DELETE", f"/{upload}")):
             assert answer.status_code in (409, 400)
@@ -153,9 +153,9 @@ def test_line_81_a_second_client_at_an_upload_gets_409(ada: Sender, document: di
 
 
 def test_line_82_a_chunk_of_another_digest_is_refused_and_changes_nothing(
-    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
+    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
-    upload = ada.begun(DATA)
+    upload = ada.begin(DATA)
     ada.chunk(upload, DATA, 0, 1000)
     answer = ada.chunk(upload, DATA, 1000, 2000, Content_Digest=content_digest(b"other"))
     sentence = assert_refused(document, answer, 400, None)
@@ -166,8 +166,8 @@ def test_line_82_a_chunk_of_another_digest_is_refused_and_changes_nothing(
     assert spooled(registry, upload) == DATA
 
 
-def test_line_83_an_upload_of_another_digest_is_refused_and_stays(ada: Sender, document: dict[str, Any]) -> None:
-    upload = ada.begun(DATA)
+def test_line_83_an_upload_of_another_digest_is_refused_and_stays(ada: UploadClient, document: dict[str, Any]) -> None:
+    upload = ada.begin(DATA)
     wrong = bytes(len(DATA))
     assert_refused(document, ada.finish(upload), 400, None)
     assert ada.chunk(upload, wrong, 0, len(DATA)).status_code == 202
@@ -177,8 +177,8 @@ def test_line_83_an_upload_of_another_digest_is_refused_and_stays(ada: Sender, d
     assert ada.ask("DELETE", f"/{upload}").status_code == 200
 
 
-def test_line_84_an_upload_goes_on_behind_its_last_chunk(ada: Sender, registry: LocalRegistry) -> None:
-    upload = ada.begun(DATA)
+def test_line_84_an_upload_goes_on_behind_its_last_chunk(ada: UploadClient, registry: LocalRegistry) -> None:
+    upload = ada.begin(DATA)
     ada.chunk(upload, DATA, 0, 3000)
     with paused_chunk(ada, upload, DATA, begin=3000, cut=True) as paused:
         pass
@@ -221,9 +221,9 @@ HEADERS: list[tuple[dict[str, str], int, str | None]] = [
 
 
 def test_line_86_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
-    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
+    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
-    upload = ada.begun(DATA)
+    upload = ada.begin(DATA)
     for headers, status, field in HEADERS:
         answer = raw_chunk(ada, upload, Unread(), headers)
         assert_refused(document, answer, status, field)
@@ -236,14 +236,14 @@ def test_line_87_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
     registry: LocalRegistry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 3)
-    ada = Sender(create_app(registry).test_client(), token_of(registry, "ada", quota=10_000))
+    ada = UploadClient(create_app(registry).test_client(), new_contributor_token(registry, "ada", quota=10_000))
     large = {"kind": "file", "size_bytes": 10_001}
     assert "10,000 of the quota of 10,000 bytes are left" in assert_refused(
         document, ada.ask("POST", body=large), 413, None
     )
     assert "are accepted" in assert_refused(document, ada.ask("POST", body=large | {"size_bytes": 1 << 61}), 413, None)
     for number in range(3):
-        ada.begun(b"x", kind="file", digest=None, name=str(number))
+        ada.begin(b"x", kind="file", digest=None, name=str(number))
     answer = ada.ask("POST", body={"kind": "file", "size_bytes": 1})
     assert "3 uploads are open" in assert_refused(document, answer, 429, None)
     assert int(answer.headers["Retry-After"]) > 0
@@ -280,7 +280,7 @@ BODIES: list[tuple[Any, str | None]] = [
 
 
 def test_line_89_what_is_declared_is_checked_and_a_name_is_never_a_path(
-    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
+    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     for body, field in BODIES:
         assert_refused(document, ada.ask("POST", body=body), 400, field)
@@ -288,10 +288,10 @@ def test_line_89_what_is_declared_is_checked_and_a_name_is_never_a_path(
 
 
 def test_line_95_a_packed_body_is_refused_unread(
-    ada: Sender, registry: LocalRegistry, document: dict[str, Any]
+    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     bomb = gzip.compress(bytes(4 * MEBIBYTE))
-    upload = ada.begun(bytes(len(bomb)), kind="file", digest=None)
+    upload = ada.begin(bytes(len(bomb)), kind="file", digest=None)
     answer = ada.chunk(upload, bomb, 0, len(bomb), Content_Encoding="gzip")
     assert_refused(document, answer, 415, None)
     for path in ("", "/lookup"):
@@ -303,8 +303,10 @@ def test_line_95_a_packed_body_is_refused_unread(
     assert spooled(registry, upload) == b""
 
 
-def test_line_98_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(ada: Sender, bob: Sender) -> None:
-    upload, never = ada.begun(DATA), "n" * 22
+def test_line_98_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(
+    ada: UploadClient, bob: UploadClient
+) -> None:
+    upload, never = ada.begin(DATA), "n" * 22
     for method in ("GET", "PATCH", "PUT", "DELETE"):
         found = []
         for name in (upload, never):
@@ -314,12 +316,15 @@ def test_line_98_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(a
         assert found[0][0] == 404, method
     assert bob.ask("GET").get_json()["items"] == []
     assert bob.ask("POST", "/lookup", {"digests": [digest_of(DATA)]}).get_json() == {"known": []}
-    assert bob.begun(DATA) != upload
+    assert bob.begin(DATA) != upload
 
 
-def test_line_98_only_a_token_for_uploading_uploads(ada: Sender, registry: LocalRegistry) -> None:
-    upload = ada.begun(DATA)
-    readers = Sender(ada.client, token_of(registry, "rita", ("read", "admin"))), Sender(ada.client, "orgp_none")
+def test_line_98_only_a_token_for_uploading_uploads(ada: UploadClient, registry: LocalRegistry) -> None:
+    upload = ada.begin(DATA)
+    readers = (
+        UploadClient(ada.client, new_contributor_token(registry, "rita", ("read", "admin"))),
+        UploadClient(ada.client, "orgp_none"),
+    )
     for sender, status in zip(readers, (403, 401), strict=True):
         answers = [
             *(sender.ask("POST", path, {}) for path in ("", "/lookup")),
@@ -334,10 +339,10 @@ def test_line_98_only_a_token_for_uploading_uploads(ada: Sender, registry: Local
 
 
 def test_a_server_that_only_reads_takes_no_upload_and_a_personal_one_takes_those_of_its_machine(
-    registry: LocalRegistry, ada: Sender
+    registry: LocalRegistry, ada: UploadClient
 ) -> None:
-    upload = ada.begun(DATA)
-    only_reading = Sender(create_app(registry, WebSettings(read_only=True)).test_client(), ada.token)
+    upload = ada.begin(DATA)
+    only_reading = UploadClient(create_app(registry, WebSettings(read_only=True)).test_client(), ada.token)
     assert only_reading.chunk(upload, DATA, 0, 10).status_code == 403
     assert only_reading.ask("POST", body={"kind": "file", "size_bytes": 1}).status_code == 403
     personal = create_app(registry, WebSettings(personal=True)).test_client()
@@ -352,11 +357,11 @@ def test_a_server_that_only_reads_takes_no_upload_and_a_personal_one_takes_those
 
 
 def test_bodies_of_uploads_have_places_of_which_nobody_takes_more_than_half(
-    ada: Sender, bob: Sender, document: dict[str, Any]
+    ada: UploadClient, bob: UploadClient, document: dict[str, Any]
 ) -> None:
     allow_streams(ada.client.application, 8)
-    uploads = [ada.begun(DATA, kind="file", digest=None, name=str(number)) for number in range(3)]
-    other, another = (bob.begun(DATA, kind="file", digest=None, name=name) for name in ("x", "y"))
+    uploads = [ada.begin(DATA, kind="file", digest=None, name=str(number)) for number in range(3)]
+    other, another = (bob.begin(DATA, kind="file", digest=None, name=name) for name in ("x", "y"))
     with paused_chunk(ada, uploads[0], DATA) as one, paused_chunk(ada, uploads[1], DATA) as two:
         answer = ada.chunk(uploads[2], DATA, 0, 10)
         assert_refused(document, answer, 503, None)
@@ -381,19 +386,19 @@ def test_a_full_disk_is_told_as_something_that_passes_and_without_its_path(
         def free_bytes(self, path: Path) -> int:
             return 0
 
-    token = token_of(registry, "ada")
-    ada = Sender(create_app(registry).test_client(), token)
-    full = Sender(create_app(with_files(registry, Full())).test_client(), token)
-    upload = ada.begun(DATA)
+    token = new_contributor_token(registry, "ada")
+    ada = UploadClient(create_app(registry).test_client(), token)
+    full = UploadClient(create_app(with_files(registry, Full())).test_client(), token)
+    upload = ada.begin(DATA)
     for answer in (full.chunk(upload, DATA, 0, 10), full.ask("POST", body={"kind": "file", "size_bytes": 1})):
         assert "no free space" in assert_refused(document, answer, 503, None)
         assert str(registry.settings.home) not in answer.text
     assert ada.received(upload) == 0
 
 
-def test_a_chunk_is_never_whole_in_memory(ada: Sender, registry: LocalRegistry) -> None:
+def test_a_chunk_is_never_whole_in_memory(ada: UploadClient, registry: LocalRegistry) -> None:
     size = 24 * MEBIBYTE
-    upload = ada.begun(b"", kind="file", digest=None, size_bytes=size)
+    upload = ada.begin(b"", kind="file", digest=None, size_bytes=size)
     headers = {"Content-Range": f"bytes 0-{size - 1}/{size}", "Content-Length": str(size)}
     ada.client.get("/healthz")
     tracemalloc.start()
@@ -429,7 +434,7 @@ class Zeros(RawIOBase):
 class paused_chunk(RawIOBase):  # noqa: N801  # used as a block
     """A chunk under way, from `begin` to the end, until the end of the block; with `cut`, it is never complete."""
 
-    def __init__(self, sender: Sender, upload: str, data: bytes, begin: int = 0, *, cut: bool = False) -> None:
+    def __init__(self, sender: UploadClient, upload: str, data: bytes, begin: int = 0, *, cut: bool = False) -> None:
         self._halves = [data[begin : begin + 10], b"" if cut else data[begin + 10 :]]
         self._begun, self._go_on = threading.Event(), threading.Event()
         self._status = 0
@@ -439,7 +444,7 @@ class paused_chunk(RawIOBase):  # noqa: N801  # used as a block
         }
         self._thread = threading.Thread(target=self._send, args=(sender, upload, headers))
 
-    def _send(self, sender: Sender, upload: str, headers: dict[str, str]) -> None:
+    def _send(self, sender: UploadClient, upload: str, headers: dict[str, str]) -> None:
         self._status = raw_chunk(sender, upload, self, headers).status_code
 
     def __enter__(self) -> paused_chunk:
@@ -469,7 +474,7 @@ class paused_chunk(RawIOBase):  # noqa: N801  # used as a block
         return len(half)
 
 
-def raw_chunk(sender: Sender, upload: str, body: RawIOBase, headers: dict[str, str]) -> TestResponse:
+def raw_chunk(sender: UploadClient, upload: str, body: RawIOBase, headers: dict[str, str]) -> TestResponse:
     """Send a chunk that begins as one of 100 bytes, with `headers` for what it says of itself."""
     said = {"Content-Range": f"bytes 0-99/{len(DATA)}", "Content-Type": OCTETS, **headers}
     environ = EnvironBuilder(f"{UPLOADS}/{upload}", method="PATCH").get_environ()
@@ -488,7 +493,7 @@ def test_base64_of_a_digest_is_what_rfc_9530_says() -> None:
     assert len(b64encode(bytes(32))) == 44
 
 
-def test_the_reference_shows_how_to_send_a_chunk(ada: Sender) -> None:
+def test_the_reference_shows_how_to_send_a_chunk(ada: UploadClient) -> None:
     client: FlaskClient = ada.client
     page = client.get("/api").text
     assert "Content-Range: bytes 0-4/5" in page

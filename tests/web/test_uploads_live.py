@@ -12,8 +12,8 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.web.live_server import HURRIED, Live, everything, serving
-from tests.web.upload_clients import OCTETS, UPLOADS, content_digest, token_of
+from tests.web.live_server import HURRIED, LiveServer, receive_all, running_server
+from tests.web.upload_clients import OCTETS, UPLOADS, content_digest, new_contributor_token
 
 DATA = bytes(range(256)) * 4000
 PACE_SECONDS = 0.3
@@ -24,13 +24,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A registry, and the tokens of two contributors."""
     folder = tmp_path_factory.mktemp("uploads")
     with LocalRegistry.open(folder / "home") as registry:
-        return folder, token_of(registry, "ada"), token_of(registry, "bob")
+        return folder, new_contributor_token(registry, "ada"), new_contributor_token(registry, "bob")
 
 
 @pytest.fixture(scope="module")
-def live(place: tuple[Path, str, str]) -> Iterator[Live]:
+def live(place: tuple[Path, str, str]) -> Iterator[LiveServer]:
     """A server that waits a second for anything."""
-    with serving(place[0] / "home", place[0] / "log", HURRIED) as server:
+    with running_server(place[0] / "home", place[0] / "log", HURRIED) as server:
         yield server
 
 
@@ -63,7 +63,7 @@ def chunk_head(upload: str, token: str, begin: int, end: int, **more: str) -> by
     )
 
 
-def asked(live: Live, token: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+def asked(live: LiveServer, token: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
     data = b"" if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "Content-Length": str(len(data))}
     answer = live.send(head(method, path, token, headers) + data)
@@ -71,11 +71,11 @@ def asked(live: Live, token: str, method: str, path: str, body: Any = None) -> d
     return found
 
 
-def begun(live: Live, token: str, name: str) -> str:
+def begun(live: LiveServer, token: str, name: str) -> str:
     return str(asked(live, token, "POST", UPLOADS, {"kind": "file", "size_bytes": len(DATA), "name": name})["id"])
 
 
-def received(live: Live, token: str, upload: str) -> int:
+def received(live: LiveServer, token: str, upload: str) -> int:
     return int(asked(live, token, "GET", f"{UPLOADS}/{upload}")["received_bytes"])
 
 
@@ -83,14 +83,14 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
-def finished(live: Live, token: str, upload: str, begin: int) -> str:
+def finished(live: LiveServer, token: str, upload: str, begin: int) -> str:
     """Send the rest; the digest of the whole."""
     answer = live.send(chunk_head(upload, token, begin, len(DATA)) + DATA[begin:])
     assert status(answer) == 202, answer
     return str(asked(live, token, "PUT", f"{UPLOADS}/{upload}")["digest"])
 
 
-def test_line_84_a_client_that_vanishes_goes_on_behind_its_last_chunk(live: Live, token: str) -> None:
+def test_line_84_a_client_that_vanishes_goes_on_behind_its_last_chunk(live: LiveServer, token: str) -> None:
     upload = begun(live, token, "vanishing")
     first = 200_000
     assert status(live.send(chunk_head(upload, token, 0, first) + DATA[:first])) == 202
@@ -105,7 +105,7 @@ def test_line_84_a_client_that_vanishes_goes_on_behind_its_last_chunk(live: Live
     assert finished(live, token, upload, 300_000) == digest_of(DATA)
 
 
-def test_line_85_a_slow_body_is_cut_off_and_others_are_served(live: Live, token: str, other_token: str) -> None:
+def test_line_85_a_slow_body_is_cut_off_and_others_are_served(live: LiveServer, token: str, other_token: str) -> None:
     """Of two contributors: so small a server takes one upload at a time of each."""
     owners = (token, other_token)
     uploads = [begun(live, owner, "slow") for owner in owners]
@@ -118,7 +118,7 @@ def test_line_85_a_slow_body_is_cut_off_and_others_are_served(live: Live, token:
         assert received(live, token, uploads[0]) == 0
         time.sleep(PACE_SECONDS)
     for client in clients:
-        assert status(everything(client)) == 408
+        assert status(receive_all(client)) == 408
         client.close()
     assert time.monotonic() - begin < 15
     for upload, owner in zip(uploads, owners, strict=True):
@@ -126,7 +126,7 @@ def test_line_85_a_slow_body_is_cut_off_and_others_are_served(live: Live, token:
     assert finished(live, token, uploads[0], 0) == digest_of(DATA)
 
 
-def test_line_86_a_length_that_lies_writes_nothing_and_smuggles_nothing(live: Live, token: str) -> None:
+def test_line_86_a_length_that_lies_writes_nothing_and_smuggles_nothing(live: LiveServer, token: str) -> None:
     upload = begun(live, token, "lying")
     inner = head("DELETE", f"{UPLOADS}/{upload}", token, {})
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (100, DATA[:100])

@@ -13,8 +13,8 @@ from organs.registry.entities.verdict import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.chimeras import differences, score_rows, scored_lengths
-from tests.related_models import ingest_bytes, kin_file, kin_tensors
-from tests.web.page_parser import parsed
+from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.web.page_parser import parse_page
 
 
 def report(**more: Any) -> dict[str, Any]:
@@ -63,14 +63,14 @@ def test_a_report_of_before_differences_were_measured_is_shown_without() -> None
 def test_the_page_has_a_row_of_differences_and_none_of_a_control_that_is_not_there(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
     with registry.catalog.writing() as session:
         model = chimeras_by_lock(session, made.lock_id)[0]
         told = json.dumps(report(tokens_remark="Fewer than asked for."))
         add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", told)
     with create_app(registry).test_client() as client:
-        text = " ".join(parsed(client.get(f"/chimeras/{made.lock_id}").text).text.split())
+        text = " ".join(parse_page(client.get(f"/chimeras/{made.lock_id}").text).text.split())
     assert "−6% ± 3%" in text
     assert "over 255 tokens of code" in text
     assert "Fewer than asked for." in text
@@ -80,7 +80,7 @@ def test_the_page_has_a_row_of_differences_and_none_of_a_control_that_is_not_the
 def test_the_page_of_a_verdict_whose_report_cannot_be_read_has_its_word_and_its_reason(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
     with registry.catalog.writing() as session:
         model = chimeras_by_lock(session, made.lock_id)[0]

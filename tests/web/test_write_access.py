@@ -17,7 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.routes import COOKIE
 from organs.web.settings import LOOPBACK_HOSTS, WebSettings
-from tests.web.page_parser import parsed
+from tests.web.page_parser import parse_page
 
 FORM, API = "/jobs/1/cancel", "/api/v1/jobs/1"
 OWN = "http://localhost"
@@ -248,13 +248,13 @@ def test_who_comes_through_a_proxy_gets_pages_without_forms_and_no_jobs(writing:
     proxied = {"X-Forwarded-For": "192.0.2.1"}
     for _ in range(2):
         assert writing.get("/jobs").status_code == writing.get("/api/v1/jobs").status_code == 200
-        assert "/jobs" in parsed(writing.get("/").text).links()
+        assert "/jobs" in parse_page(writing.get("/").text).links()
         for address in (*JOB_ADDRESSES, "/jobs.csv"):
             assert writing.get(address, headers=proxied).status_code == 404, address
-        assert "/jobs" not in parsed(writing.get("/", headers=proxied).text).links()
+        assert "/jobs" not in parse_page(writing.get("/", headers=proxied).text).links()
 
 
 def test_a_server_that_only_reads_shows_no_jobs(only_reading: FlaskClient) -> None:
     for address in JOB_ADDRESSES:
         assert only_reading.get(address).status_code == 404, address
-    assert "/jobs" not in parsed(only_reading.get("/").text).links()
+    assert "/jobs" not in parse_page(only_reading.get("/").text).links()

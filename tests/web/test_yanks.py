@@ -10,9 +10,9 @@ from flask.testing import FlaskClient
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.registry_templates import Homes
-from tests.small_models import ingest_file, little_model
-from tests.web.accounts import bearing, new_token
+from tests.registry_templates import RegistryTemplates
+from tests.small_models import ingest_file, small_model
+from tests.web.accounts import authorization, new_token
 
 API = "/api/v1/models"
 MODEL = "ada/little"
@@ -20,13 +20,13 @@ MODEL = "ada/little"
 
 def one_of_adas(registry: LocalRegistry, folder: Path) -> None:
     """A single model, in ada's namespace."""
-    (folder / "little.gguf").write_bytes(little_model())
+    (folder / "little.gguf").write_bytes(small_model())
     ingest_file(registry, folder / "little.gguf", MODEL)
 
 
 @pytest.fixture
-def held(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
-    homes.into(registry, one_of_adas)
+def held(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    templates.fill(registry, one_of_adas)
     return registry
 
 
@@ -37,7 +37,7 @@ def yank(client: FlaskClient, headers: dict[str, str], reason: str = "Odd.") -> 
 
 def test_an_owner_cannot_make_an_administrators_yank_their_own(held: LocalRegistry) -> None:
     client = create_app(held).test_client()
-    root, ada = (bearing(new_token(held, name, scope)) for name, scope in (("root", "admin"), ("ada", "upload")))
+    root, ada = (authorization(new_token(held, name, scope)) for name, scope in (("root", "admin"), ("ada", "upload")))
     assert yank(client, root, "It is not theirs.") == 200
     assert yank(client, ada, "Mine.") == 409
     answer = client.post(f"{API}/{MODEL}/restore", json={"version": 1}, headers=ada)

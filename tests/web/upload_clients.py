@@ -19,7 +19,7 @@ UPLOADS = "/api/v1/uploads"
 OCTETS = "application/octet-stream"
 
 
-def token_of(
+def new_contributor_token(
     registry: LocalRegistry, name: str, scopes: Collection[str] = ("upload",), quota: int | None = None
 ) -> str:
     """The token of a new contributor."""
@@ -34,7 +34,7 @@ def content_digest(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class UploadClient:
     """Sends with a token."""
 
     client: FlaskClient

@@ -67,7 +67,7 @@ STATES = ("visible", "visible", "visible", "visible", "quarantined", "removed", 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlacementRow:
     """A placement to be, with all that searches look at."""
 
     type: str = "organ"
@@ -104,7 +104,7 @@ class Row:
 class ModelRow:
     """A model to be."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[PlacementRow, ...]
     namespace: str = "acme"
     name: str = "tiny"
     version: int = 1
@@ -137,11 +137,11 @@ class ModelRow:
 
 
 @dataclass(slots=True)
-class Placed:
+class WrittenCatalog:
     """What was written: models and placements with the ids that they got, and fingerprints by the organ's number."""
 
     models: dict[int, ModelRow] = field(default_factory=dict)
-    rows: dict[int, tuple[Row, ModelRow]] = field(default_factory=dict)
+    rows: dict[int, tuple[PlacementRow, ModelRow]] = field(default_factory=dict)
     ids: dict[tuple[str, str], int] = field(default_factory=dict)
     """By the model's full name and the tensor's."""
     organs: dict[int, int] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class Placed:
         return [self.ids[one.model, one.name] for one in organs]
 
     @property
-    def visible(self) -> dict[int, tuple[Row, ModelRow]]:
+    def visible(self) -> dict[int, tuple[PlacementRow, ModelRow]]:
         return {row_id: both for row_id, both in self.rows.items() if both[1].state == "visible"}
 
 
@@ -162,14 +162,16 @@ def digest(organ: int) -> str:
     return own if organ >= 0 else "1234567890" + own[10:]
 
 
-def tensor_name(row: Row, position: int) -> str:
+def tensor_name(row: PlacementRow, position: int) -> str:
     """The name of the tensor there: different for each of a model."""
     return f"{position}.{row.slot}"
 
 
-def place(registry: LocalRegistry, models: Iterable[ModelRow], placed: Placed | None = None, seed: int = 1) -> Placed:
+def write_models(
+    registry: LocalRegistry, models: Iterable[ModelRow], placed: WrittenCatalog | None = None, seed: int = 1
+) -> WrittenCatalog:
     """Write `models`, with the roll-up that registering keeps; what is in `placed` already is added to."""
-    placed = Placed() if placed is None else placed
+    placed = WrittenCatalog() if placed is None else placed
     chance = random.Random(seed)
     with registry.catalog.writing() as session:
         for model in models:
@@ -178,7 +180,7 @@ def place(registry: LocalRegistry, models: Iterable[ModelRow], placed: Placed | 
     return placed
 
 
-def drawn(models: int, seed: int) -> list[ModelRow]:
+def random_models(models: int, seed: int) -> list[ModelRow]:
     """Models at random. Organs stand at several places, numbers are equal or missing, and some models are hidden."""
     chance, facts = random.Random(seed), random.Random(f"facts {seed}")
     organs = {number: _drawn_row(chance, number) for number in range(1, 6 * models)}
@@ -220,9 +222,9 @@ def _drawn_facts(chance: random.Random, architecture: str) -> tuple[tuple[str, s
     return tuple((f"{architecture}.{name}", value) for name, value in stated.items() if value is not None)
 
 
-def _drawn_row(chance: random.Random, organ: int) -> Row:
+def _drawn_row(chance: random.Random, organ: int) -> PlacementRow:
     kind, tower, block, slot = chance.choice(PLACES)
-    return Row(
+    return PlacementRow(
         type=kind,
         tower=tower,
         block=block,
@@ -240,7 +242,7 @@ def _drawn_row(chance: random.Random, organ: int) -> Row:
     )
 
 
-def _place(session: Session, model: ModelRow, placed: Placed, chance: random.Random) -> None:
+def _place(session: Session, model: ModelRow, placed: WrittenCatalog, chance: random.Random) -> None:
     number = len(placed.models) + 1
     own = Model(
         namespace=model.namespace,
@@ -290,7 +292,7 @@ def _place(session: Session, model: ModelRow, placed: Placed, chance: random.Ran
 
 
 def _place_rows(
-    session: Session, model_id: int, file_id: int, model: ModelRow, placed: Placed, chance: random.Random
+    session: Session, model_id: int, file_id: int, model: ModelRow, placed: WrittenCatalog, chance: random.Random
 ) -> None:
     named = (model.architecture or "", model.license or "")
     keys = [FacetKey(row.type, row.tower, row.slot, row.dtype, *named) for row in model.rows]
@@ -314,7 +316,7 @@ def _place_rows(
     insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rolled)
 
 
-def _values(row: Row, position: int) -> dict[str, Any]:
+def _values(row: PlacementRow, position: int) -> dict[str, Any]:
     return {
         "name": tensor_name(row, position),
         "type": row.type,
@@ -332,7 +334,7 @@ def _values(row: Row, position: int) -> dict[str, Any]:
     }
 
 
-def _organ_id(session: Session, row: Row, placed: Placed, chance: random.Random) -> int:
+def _organ_id(session: Session, row: PlacementRow, placed: WrittenCatalog, chance: random.Random) -> int:
     if row.organ in placed.organs:
         return placed.organs[row.organ]
     blob = Blob(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from organs.registry.catalog.search import Choice, Numbers, Query
 from organs.registry.catalog.vocabulary import unique_words
-from tests.catalog.search.catalogs import ModelRow, Placed, Row
+from tests.catalog.search.catalogs import ModelRow, PlacementRow, WrittenCatalog
 
 PLACES = {
     "theta": "theta",
@@ -46,12 +46,12 @@ class Expected:
     value: float | None
 
 
-def expected_organs(placed: Placed, query: Query) -> list[Expected]:
+def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
     """The visible placements that `query` finds, in their order."""
     found = [
         Expected(row_id, getattr(row, PLACES[query.sort.field]))
         for row_id, (row, model) in placed.visible.items()
-        if takes(placed, query, row, model)
+        if matches(placed, query, row, model)
     ]
     if query.unique:
         firsts: dict[int, int] = {}
@@ -59,10 +59,10 @@ def expected_organs(placed: Placed, query: Query) -> list[Expected]:
             organ = placed.rows[one.id][0].organ
             firsts[organ] = min(one.id, firsts.get(organ, one.id))
         found = [one for one in found if firsts[placed.rows[one.id][0].organ] == one.id]
-    return in_order(found, query, "theta" if query.sort.field == "signal" else None, placed)
+    return sorted_by_value(found, query, "theta" if query.sort.field == "signal" else None, placed)
 
 
-def expected_models(placed: Placed, query: Query, *, ranked: bool = False) -> list[Expected]:
+def expected_models(placed: WrittenCatalog, query: Query, *, ranked: bool = False) -> list[Expected]:
     """The visible models that `query` finds, in their order."""
     found = [
         Expected(model_id, model_number(model, model_id, query.sort.field))
@@ -72,11 +72,11 @@ def expected_models(placed: Placed, query: Query, *, ranked: bool = False) -> li
         and _has_words(query, model)
         and (not ranked or (model.complete and model.kind == "model"))
     ]
-    return in_order(found, query)
+    return sorted_by_value(found, query)
 
 
-def in_order(
-    found: list[Expected], query: Query, by: str | None = None, placed: Placed | None = None
+def sorted_by_value(
+    found: list[Expected], query: Query, by: str | None = None, placed: WrittenCatalog | None = None
 ) -> list[Expected]:
     """By value, then id, both in the direction of the sort; what has no value at the end."""
 
@@ -89,13 +89,13 @@ def in_order(
     return valued + sorted((one for one in found if one.value is None), key=lambda one: one.id, reverse=down)
 
 
-def takes(placed: Placed, query: Query, row: Row, model: ModelRow, but: str | None = None) -> bool:
+def matches(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow, but: str | None = None) -> bool:
     """Whether a placement matches all terms, those on the field `but` left out, and the words."""
     terms = [term for term in query.terms if term.field != but]
     return all(_holds(placed, term, row, model) for term in terms) and _has_words(query, model)
 
 
-def fits(row: Row, model: ModelRow, base: ModelRow) -> bool:
+def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
     """Whether the placement `row` of `model` can be grafted into `base`: the definition, in plain words."""
     if model is base or not base.architecture or model.architecture != base.architecture or row.type == "adapter":
         return False
@@ -111,7 +111,7 @@ def fits(row: Row, model: ModelRow, base: ModelRow) -> bool:
     return row.dtype == "F32" if is_vector else row.dtype not in ("F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K")
 
 
-def bases_named(placed: Placed, value: str) -> list[ModelRow]:
+def bases_of(placed: WrittenCatalog, value: str) -> list[ModelRow]:
     """The models that `fits:value` means: of that name, or else of the same in other letters; the newest of each."""
     name, _, version = value.partition("@")
     full_name = name if "/" in name else f"local/{name}"
@@ -125,16 +125,16 @@ def bases_named(placed: Placed, value: str) -> list[ModelRow]:
     return list(found.values())
 
 
-def spread(placed: Placed, query: Query, field: str) -> dict[str, int]:
+def value_counts(placed: WrittenCatalog, query: Query, field: str) -> dict[str, int]:
     """The counts of a field's values, its own filter left out, the largest first."""
     counts: Counter[str] = Counter()
     for row, model in placed.visible.values():
-        if takes(placed, query, row, model, but=field):
+        if matches(placed, query, row, model, but=field):
             counts[_text(field, row, model)] += 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def histogram(placed: Placed, query: Query) -> dict[int | None, int]:
+def histogram(placed: WrittenCatalog, query: Query) -> dict[int | None, int]:
     """Placements by the lower edge of their bin of θ, filters by θ and the signal left out."""
     terms = tuple(term for term in query.terms if term.field not in ("theta", "signal"))
     counts: Counter[int | None] = Counter()
@@ -144,18 +144,18 @@ def histogram(placed: Placed, query: Query) -> dict[int | None, int]:
     return dict(sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or 0)))
 
 
-def _holds(placed: Placed, term: Choice | Numbers, row: Row, model: ModelRow) -> bool:
+def _holds(placed: WrittenCatalog, term: Choice | Numbers, row: PlacementRow, model: ModelRow) -> bool:
     if isinstance(term, Numbers):
-        return within(term, getattr(row, PLACES[term.field]))
+        return number_matches(term, getattr(row, PLACES[term.field]))
     if term.field == "fits":
-        bases = [base for value in term.values for base in bases_named(placed, value)]
+        bases = [base for value in term.values for base in bases_of(placed, value)]
         return any(fits(row, model, base) for base in bases) is not term.negated
     return _chosen(term, row, model)
 
 
 def _holds_for_model(term: Choice | Numbers, model: ModelRow, model_id: int) -> bool:
     if isinstance(term, Numbers):
-        return within(term, model_number(model, model_id, term.field))
+        return number_matches(term, model_number(model, model_id, term.field))
     return _chosen(term, None, model)
 
 
@@ -166,7 +166,7 @@ def model_number(model: ModelRow, model_id: int, field: str) -> float | None:
     return number
 
 
-def within(term: Numbers, value: float | None) -> bool:
+def number_matches(term: Numbers, value: float | None) -> bool:
     """Whether a number is what the term asks for; a minus turns exactly that round."""
     if value is None:
         return term.absent is not term.negated
@@ -178,7 +178,7 @@ def within(term: Numbers, value: float | None) -> bool:
     return inside is not term.negated
 
 
-def _chosen(term: Choice, row: Row | None, model: ModelRow) -> bool:
+def _chosen(term: Choice, row: PlacementRow | None, model: ModelRow) -> bool:
     if term.field == "model":
         inside = any(_is_named(model, value) for value in term.values)
     else:
@@ -187,7 +187,7 @@ def _chosen(term: Choice, row: Row | None, model: ModelRow) -> bool:
     return inside is not term.negated
 
 
-def _text(field: str, row: Row | None, model: ModelRow) -> str:
+def _text(field: str, row: PlacementRow | None, model: ModelRow) -> str:
     if field == "arch":
         return model.architecture or "none"
     if field == "license":

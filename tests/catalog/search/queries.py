@@ -38,7 +38,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
 WORDS = ("zoo", "coder", "farm", "arzte", "Ä", "fine", "istan", "σισυφοσ", "2m", "xyz", "letters-code")
 
 
-def queries(vocabulary: Vocabulary = ORGANS, *, unique: bool = True) -> st.SearchStrategy[str]:
+def query_texts(vocabulary: Vocabulary = ORGANS, *, unique: bool = True) -> st.SearchStrategy[str]:
     """A text that `parse_query` takes."""
     terms = st.sampled_from(sorted(vocabulary.fields)).flatmap(lambda name: _terms(vocabulary.fields[name]))
     words = st.builds("{}{}".format, st.sampled_from(("", "", "-")), st.sampled_from(WORDS))

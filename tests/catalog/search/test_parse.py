@@ -30,7 +30,7 @@ from organs.registry.catalog.search import (
     parse_query,
 )
 from organs.registry.errors import BadQuery
-from tests.catalog.search.queries import queries
+from tests.catalog.search.queries import query_texts
 from tests.random_files import PATIENT
 
 DIGEST = "ab" * 32
@@ -381,7 +381,7 @@ def test_a_query_is_written_back_in_one_form(typed: str, canonical: str) -> None
 @PATIENT
 @given(data=st.data())
 def test_what_is_written_back_is_the_same_query(vocabulary: Vocabulary, data: st.DataObject) -> None:
-    query = parse_query(data.draw(queries(vocabulary)), vocabulary)
+    query = parse_query(data.draw(query_texts(vocabulary)), vocabulary)
     again = parse_query(str(query), vocabulary)
     assert parts(again) == parts(query)
     assert str(again) == str(query)

@@ -14,7 +14,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.api.admin import EXAMPLES
 from organs.web.app import create_app
-from tests.web.accounts import bearing, new_token
+from tests.web.accounts import authorization, new_token
 
 WAITING = {
     "90": "local/Zoo-C-1M-v1.0-Q8_0",
@@ -52,6 +52,6 @@ def put_waiting(registry: LocalRegistry) -> None:
 def administrator(registry: LocalRegistry) -> FlaskClient:
     """A client that sends the token of an administrator with every request."""
     client = create_app(registry).test_client()
-    sent = bearing(new_token(registry, "root", "admin"))
+    sent = authorization(new_token(registry, "root", "admin"))
     client.environ_base["HTTP_AUTHORIZATION"] = sent["Authorization"]
     return client

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
-from tests.registry_templates import Homes, shipped
+from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.web.api.admin_registry import administrator, put_waiting
 from tests.web.api.zoo import compose_chimeras, put_accounts, put_jobs, put_submissions, put_uploads
 
@@ -22,9 +22,9 @@ WRITING = WebSettings(personal=True)
 
 
 @pytest.fixture(scope="session")
-def zoo_home(tmp_path_factory: pytest.TempPathFactory, homes: Homes) -> Path:
+def zoo_home(tmp_path_factory: pytest.TempPathFactory, templates: RegistryTemplates) -> Path:
     """The home of a registry with the shipped models, for tests that only read."""
-    home = homes.copy(shipped, tmp_path_factory.mktemp("zoo") / "home")
+    home = templates.copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home")
     with LocalRegistry.open(home) as registry:
         compose_chimeras(registry)
         put_accounts(registry)

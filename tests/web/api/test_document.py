@@ -19,9 +19,9 @@ from organs.web.api.document import example_answers
 from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
 from tests.gguf_files import file_bytes, raw_file, text, unsigned
-from tests.small_models import block_metadata, block_tensors, ingest_file, token_array, weights
+from tests.small_models import block_metadata, block_tensors, ingest_file, token_array, weight_tensor
 from tests.web.api.document_checks import assert_as_described, faults
-from tests.web.api.zoo import asked
+from tests.web.api.zoo import send_example
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"
 CURL = re.compile(r"curl (?P<options>.*?)'?localhost:8935(?P<address>[^'\s]+)'?", re.DOTALL)
@@ -97,7 +97,7 @@ def test_the_answer_to_every_example_is_as_described(
 ) -> None:
     is_of_jobs = told.group == "Jobs"  # which a server that only reads does not show
     name = "writing_zoo" if told.scope or is_of_jobs else "zoo"
-    answer = asked(request.getfixturevalue("administered_zoo" if told.scope == "admin" else name), told)
+    answer = send_example(request.getfixturevalue("administered_zoo" if told.scope == "admin" else name), told)
     assert answer.status_code == told.status, answer.text[:300]
     value = assert_as_described(document, told, answer)
     if told.is_list:
@@ -132,11 +132,11 @@ def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path, do
     adapter = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
     files = {
         "empty-metadata": file_bytes([], block_tensors(1)),
-        "adapter": file_bytes(adapter, [weights("blk.0.attn_q.weight.lora_a", (8, 8))]),
+        "adapter": file_bytes(adapter, [weight_tensor("blk.0.attn_q.weight.lora_a", (8, 8))]),
         "vocabulary": file_bytes([*block_metadata(), token_array([b"a", b"b"])], []),
         "nothing": raw_file(),
         "unmeasured": file_bytes(
-            [*block_metadata()], [weights("output.weight", (2,)), weights("x", (1,), dtype="F64")]
+            [*block_metadata()], [weight_tensor("output.weight", (2,)), weight_tensor("x", (1,), dtype="F64")]
         ),
         "odd-version": file_bytes([*block_metadata("x" * 5000), unsigned("llama.context_length", 1)], block_tensors(1)),
     }
@@ -204,7 +204,7 @@ WRITES = [told for told in operations() if told.writes]
 
 @pytest.mark.parametrize("told", WRITES, ids=lambda told: told.name)
 def test_what_writes_is_refused_without_a_token(zoo: FlaskClient, document: dict[str, Any], told: Operation) -> None:
-    answer = asked(zoo, told, is_allowed=False)
+    answer = send_example(zoo, told, is_allowed=False)
     assert answer.status_code == 401
     assert "account" in assert_as_described(document, told, answer)["detail"]
     described = document["paths"][told.path][told.method]

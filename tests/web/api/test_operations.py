@@ -22,7 +22,7 @@ from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.compose.bad_recipes import BAD
-from tests.registry_templates import Homes, three_models
+from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.small_models import row_counts
 from tests.web.api.document_checks import assert_as_described, assert_refused, faults
 from tests.web.conftest import HOSTILE
@@ -39,9 +39,9 @@ def document() -> dict[str, Any]:
 
 
 @pytest.fixture
-def kin(registry: LocalRegistry, homes: Homes) -> LocalRegistry:
+def kin(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
     """A base, a fine-tune of it, and a stranger."""
-    homes.into(registry, three_models)
+    templates.fill(registry, add_three_models)
     return registry
 
 
@@ -347,12 +347,12 @@ def test_a_lock_that_is_not_here_is_404(empty_writer: FlaskClient, document: dic
     assert_refused(document, post(empty_writer, "/assemblies", {"lock": "0" * 8}), 404, None)
 
 
-def test_a_hostile_chimera_is_as_described(hostile: FlaskClient, document: dict[str, Any]) -> None:
-    listed = assert_as_described(document, told("chimeras"), hostile.get(f"{ROOT}/chimeras"))
+def test_a_hostile_chimera_is_as_described(hostile_client: FlaskClient, document: dict[str, Any]) -> None:
+    listed = assert_as_described(document, told("chimeras"), hostile_client.get(f"{ROOT}/chimeras"))
     lock = listed["items"][0]["lock_id"]
-    found = assert_as_described(document, told("chimera"), hostile.get(f"{ROOT}/chimeras/{lock}"))
+    found = assert_as_described(document, told("chimera"), hostile_client.get(f"{ROOT}/chimeras/{lock}"))
     assert found["verdicts"][0]["reason"] == HOSTILE
     for part in found["parts"]:
-        organ = hostile.get(f"{ROOT}/organs/{part['digest']}")
+        organ = hostile_client.get(f"{ROOT}/organs/{part['digest']}")
         assert_as_described(document, told("organ"), organ)
-    planned(hostile, document, found["recipe"])
+    planned(hostile_client, document, found["recipe"])

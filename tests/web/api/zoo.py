@@ -26,7 +26,7 @@ from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
 from organs.web.api.uploads import EXAMPLE_BYTES, EXAMPLES
 from organs.web.file_responses import OCTETS
 from tests.small_models import ingest_file
-from tests.web.accounts import bearing, new_token
+from tests.web.accounts import authorization, new_token
 
 ZOO = Path(__file__).resolve().parents[3] / "examples" / "zoo"
 LISTED_MAX = 1
@@ -109,7 +109,7 @@ def put_submissions(registry: LocalRegistry) -> None:
             row.model_id = model.id if name == "shown" else None
 
 
-def asked(client: FlaskClient, told: Operation, *, is_allowed: bool = True) -> TestResponse:
+def send_example(client: FlaskClient, told: Operation, *, is_allowed: bool = True) -> TestResponse:
     """The answer to the example request of an operation; of one that writes, by a client that may.
 
     What only contributors with tokens may is asked with one, if it is to be allowed.
@@ -132,7 +132,7 @@ def _managing_token(client: FlaskClient) -> dict[str, str]:
         text = new_token(responses.registry(), "ada", "upload", "tokens")
         with responses.registry().catalog.writing() as session:
             token_by_public_id(session, EXAMPLE_TOKEN).parent_id = token_by_public_id(session, text[5:14]).id
-        return bearing(text)
+        return authorization(text)
 
 
 def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, A
     for told in operations():
         if told.answer == "Document" or (told.scope == "admin") != administering:
             continue
-        answer = asked(client, told)
+        answer = send_example(client, told)
         assert answer.status_code == told.status, (told.name, answer.text)
         found[told.name] = shortened(json.loads(answer.text))
     return found
