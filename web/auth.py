@@ -73,8 +73,8 @@ def recognise(app: Flask) -> None:
 def identity() -> Identity:
     """Return the user of the request. Raises BadToken for an invalid token, TooMany after too many of them."""
     if "identity" not in g:
-        found: Identity = _of_header() if request.blueprint == "api" else _of_cookie()
-        g.identity = found
+        client: Identity = _of_header() if request.blueprint == "api" else _of_cookie()
+        g.identity = client
     known: Identity = g.identity
     return known
 
@@ -83,10 +83,10 @@ def need(scope: str) -> Identity:
     """Return the user, who needs `scope`. Raises BadToken (401) without an account, NotAllowed (403) without the
     scope.
     """
-    found = identity()
-    if found.may(scope):
-        return found
-    if found.name is None:
+    client = identity()
+    if client.may(scope):
+        return client
+    if client.name is None:
         raise BadToken("this needs an account: send a token, or log in")
     raise NotAllowed(f"this needs a token with the scope {scope}")
 
@@ -99,15 +99,15 @@ def account_by_text(text: str) -> KnownToken:
     """
     sent = parse_token(text)
     with reading() as session:
-        found = token_account(session, sent, now())
-    if found is None:
+        account = token_account(session, sent, now())
+    if account is None:
         rates().hit(FAILED_TOKENS, client_address())
         if sent.public_id:
             rates().hit(FAILED_TOKENS, f"token {sent.public_id}")
         raise BadToken("this token is unknown")
-    if isinstance(found, EndedToken):
-        raise BadToken(f"this token {found.reason}")
-    return found
+    if isinstance(account, EndedToken):
+        raise BadToken(f"this token {account.reason}")
+    return account
 
 
 def is_somebody() -> bool:

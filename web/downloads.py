@@ -113,10 +113,10 @@ def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Conten
     """Return the file format of organ directories: a head, then the plain bytes. Raises NotFound for an unknown
     name.
     """
-    found = name_of_organ(session, organ.organ_id, name)
-    if found is None:
+    tensor_name = name_of_organ(session, organ.organ_id, name)
+    if tensor_name is None:
         raise NotFound("no model has this organ under that name")
-    head = encode_head(TensorSpec(found, organ.shape, organ.dtype))
+    head = encode_head(TensorSpec(tensor_name, organ.shape, organ.dtype))
     plan = _organ_plan(organ, head)
     immutable = organ.is_full_digest and organ.is_unambiguous and name is not None
     return _of_plan(plan, plan_digest(plan), immutable=immutable)
@@ -124,8 +124,8 @@ def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Conten
 
 def organ_values(organ: ChosenOrgan) -> Content:
     """Return the values as a NumPy file of float32; raises UnsupportedDType where no kernel reads them."""
-    what = f"organ {organ.digest[:12]}"
-    plan = plan_npy(what, organ.blob, organ.dtype, organ.shape)
+    label = f"organ {organ.digest[:12]}"
+    plan = plan_npy(label, organ.blob, organ.dtype, organ.shape)
 
     def open_values(begin: int, end: int) -> ByteSource:
         return NpyStream(registry().blobs, plan, begin, end, streams().pool)
@@ -185,24 +185,24 @@ def public_names(own: Sequence[str]) -> list[str]:
     for position, name in enumerate(own, 1):
         fits = is_plain_name(name) and name not in names
         others = (f"file-{number}{SUFFIX}" for number in count(position))
-        names.append(name if fits else next(one for one in others if one not in taken))
+        names.append(name if fits else next(other for other in others if other not in taken))
         taken.add(names[-1])
     return names
 
 
 @contextmanager
-def explaining_faults(what: str) -> Iterator[None]:
+def explaining_faults(label: str) -> Iterator[None]:
     """Answer 500, with the remedy, for a damaged blob that is found before the first byte was sent."""
     try:
         yield
     except (CorruptBlob, MissingBlob) as error:
-        abort(500, f"{what} cannot be sent: {error}. To repair it, ingest a file that contains it again.")
+        abort(500, f"{label} cannot be sent: {error}. To repair it, ingest a file that contains it again.")
 
 
 def _organ_plan(organ: ChosenOrgan, head: bytes) -> FilePlan:
-    what = f"organ {organ.digest[:12]}"
+    label = f"organ {organ.digest[:12]}"
     size = organ.blob.size_bytes
-    slices = (PlannedSlice(len(head), size, organ.blob, 0, what),) if size else ()
+    slices = (PlannedSlice(len(head), size, organ.blob, 0, label),) if size else ()
     ending = ".bin" if head else ".raw"
     return FilePlan(f"{organ.digest[:16]}{ending}", len(head) + size, None, head, slices)
 
@@ -275,10 +275,10 @@ def file_of_model(namespace: str, name: str, file: str) -> Response:
     with reading() as session:
         row = model_by_name(session, requested)
         files = files_of(session, row.id)
-        found = dict(zip(public_names([one.name for one in files]), files, strict=True)).get(file)
-        if found is None:
+        file_row = dict(zip(public_names([listed.name for listed in files]), files, strict=True)).get(file)
+        if file_row is None:
             raise NotFound(f"{row.full_name} has no file of that name")
-        content = model_file(row, found, file, immutable=requested.version is not None)
+        content = model_file(row, file_row, file, immutable=requested.version is not None)
     with explaining_faults(content.name):
         return hand_out(content)
 
@@ -298,8 +298,8 @@ def chimera_text(lock: str, text: str) -> Response:
         model = chimeras_by_lock(session, lock)[0]
         if text == LOCK_FILE:
             read = first_header(session, registry().blobs, model)
-            found = lock_of(read.header, read.source)
-            content = None if found is None else found.canonical()
+            parsed = lock_of(read.header, read.source)
+            content = None if parsed is None else parsed.canonical()
         else:
             chimera = chimera_of_model(session, model)
             content = None if chimera is None else str(getattr(chimera, TEXTS[text]))

@@ -67,10 +67,10 @@ def requested_span(header: str | None, size_bytes: int) -> Span | None:
     """
     if header is None or len(header) > HEADER_MAX_LENGTH:
         return None
-    found = _ONE_RANGE.fullmatch(header.strip(" \t"))
-    if found is None:
+    match = _ONE_RANGE.fullmatch(header.strip(" \t"))
+    if match is None:
         return None
-    first, last = found["first"], found["last"]
+    first, last = match["first"], match["last"]
     if not first:
         return _suffix(last, size_bytes)
     begin = int(first)
@@ -97,7 +97,7 @@ def has_strong(header: str, tag: str) -> bool:
 
 def has_weak(header: str, tag: str) -> bool:
     """Return whether an `If-None-Match` header names `tag`, by weak comparison, or any file."""
-    return header.strip(" \t") == "*" or any(tag == found for found, _ in _tags(header))
+    return header.strip(" \t") == "*" or any(tag == other for other, _ in _tags(header))
 
 
 def _suffix(last: str, size_bytes: int) -> Span | None:
@@ -111,7 +111,7 @@ def _suffix(last: str, size_bytes: int) -> Span | None:
 
 def _tags(header: str) -> list[tuple[str, bool]]:
     """Return the tags of a list, each with whether it is weak."""
-    return [(found["tag"], found["weak"] is not None) for found in _TAG.finditer(header[:TAGS_MAX_LENGTH])]
+    return [(match["tag"], match["weak"] is not None) for match in _TAG.finditer(header[:TAGS_MAX_LENGTH])]
 
 
 NAME_MAX_LENGTH = 180
@@ -228,8 +228,8 @@ class Streams:
 
 def streams() -> Streams:
     """Return the streams of this application."""
-    found: Streams = current_app.extensions[STREAMS_KEY]
-    return found
+    table: Streams = current_app.extensions[STREAMS_KEY]
+    return table
 
 
 def allow_streams(app: Flask, threads: int) -> None:

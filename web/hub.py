@@ -135,7 +135,7 @@ def repository(session: Session, user: str, name: str, revision: str) -> Reposit
         commit=commit_of(model),
         created=time_of(model),
         entries=_entries(session, model),
-        commits_by_tag={f"v{one.version}": commit_of(one) for one in versions},
+        commits_by_tag={f"v{row.version}": commit_of(row) for row in versions},
         downloads=model.downloads,
         tags=tags_of(model),
     )
@@ -144,9 +144,9 @@ def repository(session: Session, user: str, name: str, revision: str) -> Reposit
 def history(session: Session, user: str, name: str, revision: str) -> list[Commit]:
     """Return the commits of the repository up to `revision`, newest first. Raises what `repository` does."""
     _, model, versions = _chosen(session, user, name, revision)
-    shown = sorted((one for one in versions if one.version <= model.version), key=lambda one: -one.version)
-    authors = {author_id: contributor_name(session, author_id) for author_id in {one.contributor_id for one in shown}}
-    return [Commit(commit_of(one), f"v{one.version}", time_of(one), authors[one.contributor_id]) for one in shown]
+    shown = sorted((row for row in versions if row.version <= model.version), key=lambda row: -row.version)
+    authors = {author_id: contributor_name(session, author_id) for author_id in {row.contributor_id for row in shown}}
+    return [Commit(commit_of(row), f"v{row.version}", time_of(row), authors[row.contributor_id]) for row in shown]
 
 
 def time_of(model: Model) -> str:
@@ -166,7 +166,7 @@ def _chosen(session: Session, user: str, name: str, revision: str) -> tuple[Mode
     versions = versions_of(session, ModelName(requested.namespace, requested.name)) if requested.version is None else ()
     if not versions:
         raise _gone(session, requested, None) or NotFound(f"no model is registered as {requested}")
-    model = next((one for one in versions if _is_meant(one, versions[0], revision)), None)
+    model = next((row for row in versions if _is_meant(row, versions[0], revision)), None)
     if model is None:
         raise _gone(session, requested, revision) or RevisionMissing(f"{requested} has no revision {revision[:80]!r}")
     return requested, model, versions
@@ -185,7 +185,7 @@ def _gone(session: Session, requested: ModelName, revision: str | None) -> Remov
     gone = removed_versions(session, requested) if requested.version is None else ()
     if revision is None:
         return removal(gone[0]) if gone else None
-    meant = next((one for one in gone if _is_meant(one, None, revision)), None)
+    meant = next((row for row in gone if _is_meant(row, None, revision)), None)
     if meant is None:
         return None
     removed = removal(meant)
@@ -291,10 +291,10 @@ def models() -> Response:
 @hub.get(f"{REPOSITORY}/revision/<path:revision>")
 def model(user: str, name: str, revision: str = "main") -> Response:
     """Describe a repository and its files."""
-    found = _found(user, name, revision)
-    values = _about(found.name, found.commit, found.created, found.downloads, found.tags)
-    siblings = [_sibling(entry, detailed="blobs" in request.args) for entry in found.entries]
-    return _answer({**values, "siblings": siblings}, found)
+    repository = _found(user, name, revision)
+    values = _about(repository.name, repository.commit, repository.created, repository.downloads, repository.tags)
+    siblings = [_sibling(entry, detailed="blobs" in request.args) for entry in repository.entries]
+    return _answer({**values, "siblings": siblings}, repository)
 
 
 @hub.get(f"{REPOSITORY}/auth-check")
@@ -308,7 +308,7 @@ def commits(user: str, name: str, revision: str) -> Response:
     """List the versions up to a revision, newest first, in pages by `limit` and `p`, which counts from 0."""
     limit, page = _limit(), _number("p", 0)
     with reading() as session:
-        found = history(session, user, name, revision)
+        listed = history(session, user, name, revision)
     values = [
         {
             "id": commit.id,
@@ -317,62 +317,63 @@ def commits(user: str, name: str, revision: str) -> Response:
             "authors": [{"user": commit.author, "avatar": ""}],
             "date": commit.created,
         }
-        for commit in found[page * limit : (page + 1) * limit]
+        for commit in listed[page * limit : (page + 1) * limit]
     ]
-    return _list(values, str(page + 1) if len(found) > (page + 1) * limit else None, "p")
+    return _list(values, str(page + 1) if len(listed) > (page + 1) * limit else None, "p")
 
 
 @hub.get(f"{REPOSITORY}/refs")
 def refs(user: str, name: str) -> Response:
     """List branches and tags."""
-    found = _found(user, name, "main")
+    repository = _found(user, name, "main")
     tags = [
-        {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": commit} for tag, commit in found.commits_by_tag.items()
+        {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": commit}
+        for tag, commit in repository.commits_by_tag.items()
     ]
-    main = {"name": "main", "ref": "refs/heads/main", "targetCommit": found.commit}
-    return _answer({"branches": [main], "converts": [], "tags": tags, "pullRequests": []}, found)
+    main = {"name": "main", "ref": "refs/heads/main", "targetCommit": repository.commit}
+    return _answer({"branches": [main], "converts": [], "tags": tags, "pullRequests": []}, repository)
 
 
 @hub.get(f"{REPOSITORY}/tree/<revision>")
 @hub.get(f"{REPOSITORY}/tree/<revision>/<path:path>")
 def tree(user: str, name: str, revision: str, path: str = "") -> Response:
     """List the files of a revision. There are no folders, so every path below is empty."""
-    found = _found(user, name, revision)
+    repository = _found(user, name, revision)
     if path.strip("/"):
-        raise EntryMissing(f"{found.name} has no folders")
-    return _answer([_listed(entry) for entry in found.entries], found)
+        raise EntryMissing(f"{repository.name} has no folders")
+    return _answer([_listed(entry) for entry in repository.entries], repository)
 
 
 @hub.post(f"{REPOSITORY}/paths-info/<revision>")
 def paths_info(user: str, name: str, revision: str) -> Response:
     """List those of the requested paths that exist."""
-    found = _found(user, name, revision)
+    repository = _found(user, name, revision)
     sent = request.get_json(silent=True) if request.is_json else None
     paths = (sent.get("paths") if isinstance(sent, dict) else None) or request.form.getlist("paths")
     wanted = {path for path in paths[:PATHS_MAX] if isinstance(path, str)} if isinstance(paths, list) else set()
-    return _answer([_listed(entry) for entry in found.entries if entry.path in wanted], found)
+    return _answer([_listed(entry) for entry in repository.entries if entry.path in wanted], repository)
 
 
 @hub.get("/<user>/<name>/resolve/<revision>/<path:path>")
 def resolve(user: str, name: str, revision: str, path: str) -> Response:
     """Send a file."""
     with explaining_faults(path):
-        found = _found(user, name, revision)
-        entry = found.entry(path)
+        repository = _found(user, name, revision)
+        entry = repository.entry(path)
         more = {
-            "X-Repo-Commit": found.commit,
+            "X-Repo-Commit": repository.commit,
             "X-Linked-Etag": f'"{entry.content.tag}"',
             "X-Linked-Size": str(entry.content.size_bytes),
         }
-        return hand_out(replace(entry.content, immutable=revision == found.commit), more, TOO_MANY)
+        return hand_out(replace(entry.content, immutable=revision == repository.commit), more, TOO_MANY)
 
 
 @hub.get("/<user>/<name>/raw/<revision>/<path:path>")
 def raw(user: str, name: str, revision: str, path: str) -> Response:
     """Send a file as git stores it: for a model's file, the Git LFS pointer."""
     with explaining_faults(path):
-        found = _found(user, name, revision)
-        return hand_out(found.entry(path).raw, {"X-Repo-Commit": found.commit}, TOO_MANY)
+        repository = _found(user, name, revision)
+        return hand_out(repository.entry(path).raw, {"X-Repo-Commit": repository.commit}, TOO_MANY)
 
 
 @hub.get("/v2/<user>/<name>/manifests/<tag>")
@@ -393,13 +394,13 @@ def manifest(user: str, name: str, tag: str) -> Response:
 
 
 def _model_file(user: str, name: str, tag: str) -> tuple[dict[str, Any], Repository]:
-    found = _found(user, name, "main")
-    files = [entry for entry in found.entries if entry.is_model]
+    repository = _found(user, name, "main")
+    files = [entry for entry in repository.entries if entry.is_model]
     if tag != "latest":
         files = [entry for entry in files if tag.lower() in entry.path.lower()]
     if not files:
-        raise EntryMissing(f"{found.name} has no file of {tag[:80]}")
-    return {"ggufFile": {"rfilename": files[0].path, "size": files[0].content.size_bytes}}, found
+        raise EntryMissing(f"{repository.name} has no file of {tag[:80]}")
+    return {"ggufFile": {"rfilename": files[0].path, "size": files[0].content.size_bytes}}, repository
 
 
 @hub.errorhandler(OrganError)
@@ -428,14 +429,14 @@ def _error(status: int, sentence: str, code: str | None = None) -> Response:
     answer.status_code = status
     if code is not None:
         answer.headers["X-Error-Code"] = code
-    answer.headers["X-Error-Message"] = "".join(one if " " <= one <= "~" else "?" for one in sentence)[:500]
+    answer.headers["X-Error-Message"] = "".join(letter if " " <= letter <= "~" else "?" for letter in sentence)[:500]
     return answer
 
 
-def _answer(values: Any, found: Repository) -> Response:
+def _answer(values: Any, repository: Repository) -> Response:
     g.not_cached = True
     answer = jsonify(values)
-    answer.headers["X-Repo-Commit"] = found.commit
+    answer.headers["X-Repo-Commit"] = repository.commit
     answer.headers["Cache-Control"] = "no-cache"
     return answer
 

@@ -207,9 +207,9 @@ def _of_registry(totals: RegistryTotals) -> CollectorRegistry:
                     f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value
                 )
 
-    found = CollectorRegistry()
-    found.register(Figures())
-    return found
+    registry = CollectorRegistry()
+    registry.register(Figures())
+    return registry
 
 
 class _Watched:

@@ -48,8 +48,8 @@ def whose_jobs() -> str | None:
     """
     if not may_see_jobs():
         abort(404, NO_JOBS)
-    found = identity()
-    return None if found.is_local or found.may(ADMIN) else found.name
+    client = identity()
+    return None if client.is_local or client.may(ADMIN) else client.name
 
 
 def check_writing(scope: str = UPLOAD) -> Identity:
@@ -59,9 +59,9 @@ def check_writing(scope: str = UPLOAD) -> Identity:
     """
     if settings().read_only:
         abort(403, ONLY_READS)
-    found = need(scope)
+    client = need(scope)
     check_origin()
-    return found
+    return client
 
 
 def check_anybody() -> None:

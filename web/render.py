@@ -85,7 +85,7 @@ def _is_too_much(text: str) -> bool:
 
 
 def _all(tokens: Sequence[Token]) -> Sequence[Token]:
-    return [one for token in tokens for one in (token, *(token.children or ()))]
+    return [part for token in tokens for part in (token, *(token.children or ()))]
 
 
 def _dress(token: Token) -> None:

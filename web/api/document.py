@@ -38,8 +38,8 @@ from organs.web.responses import (
 @cache
 def example_answers() -> dict[str, Any]:
     """Return example answers by the name of the operation."""
-    found: dict[str, Any] = json.loads(files("organs.web.api").joinpath("examples.json").read_text("utf-8"))
-    return found
+    examples: dict[str, Any] = json.loads(files("organs.web.api").joinpath("examples.json").read_text("utf-8"))
+    return examples
 
 
 DOWNLOADS_GROUP = "Downloads"
@@ -237,24 +237,24 @@ def _schemas() -> dict[str, Schema]:
 
 
 def _operation(spec: Operation) -> Schema:
-    found: Schema = {
+    described: Schema = {
         "operationId": spec.name,
         "tags": [spec.group],
         "summary": spec.summary,
         "description": spec.description,
-        "parameters": [_parameter(one) for one in spec.parameters],
+        "parameters": [_parameter(parameter) for parameter in spec.parameters],
         "responses": {str(spec.status): _answer(spec)} | _refused("json", spec.refusals),
     }
     if spec.scope is not None:
-        found["security"] = [{SECURITY: [spec.scope]}]
+        described["security"] = [{SECURITY: [spec.scope]}]
     if spec.method == "get":
-        found["parameters"] += [_component("parameters", name) for name in _API_CONDITIONS]
-        found["responses"]["304"] = _component("responses", "NotModified")
+        described["parameters"] += [_component("parameters", name) for name in _API_CONDITIONS]
+        described["responses"]["304"] = _component("responses", "NotModified")
     if spec.body is not None:
-        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(spec.body)}}}
+        described["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(spec.body)}}}
     if spec.bytes_example is not None:
-        found["requestBody"] = {"required": True, "content": {OCTETS: {"schema": _BYTES}}}
-    return found
+        described["requestBody"] = {"required": True, "content": {OCTETS: {"schema": _BYTES}}}
+    return described
 
 
 def _answer(spec: Operation) -> Schema:
@@ -280,46 +280,46 @@ def _download(spec: Download) -> Schema:
         "tags": [DOWNLOADS_GROUP],
         "summary": spec.summary,
         "description": spec.description,
-        "parameters": [_parameter(one) for one in spec.parameters]
+        "parameters": [_parameter(parameter) for parameter in spec.parameters]
         + [_component("parameters", name) for name in _CONDITIONS],
         "responses": {
             "200": {"description": "The whole file.", "headers": headers, "content": content},
             "206": {"description": "The requested range.", "headers": part, "content": content},
             "304": _component("responses", "NotModified"),
         }
-        | _refused("words", [one for one in _DOWNLOAD_REFUSALS if one != 410 or NAMESPACE in spec.parameters]),
+        | _refused("words", [status for status in _DOWNLOAD_REFUSALS if status != 410 or NAMESPACE in spec.parameters]),
     }
 
 
 def _responses() -> Schema:
     """Return the responses that operations share: errors as JSON and as text, and 304."""
-    found: Schema = {"NotModified": {"description": "Not modified.", "headers": {"ETag": _text_header("")}}}
+    responses: Schema = {"NotModified": {"description": "Not modified.", "headers": {"ETag": _text_header("")}}}
     for status, text in _REFUSALS.items():
         schema = _ref(_REFUSAL_SCHEMAS.get(status, "Problem"))
         spec = _API_REFUSALS.get(status, text)
-        found[f"json-{status}"] = {"description": spec, "content": {MEDIA_TYPE: {"schema": schema}}}
+        responses[f"json-{status}"] = {"description": spec, "content": {MEDIA_TYPE: {"schema": schema}}}
         if status in _DOWNLOAD_REFUSALS:
-            found[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
+            responses[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
         for form in ("json", "words"):
-            if status in (429, 503) and f"{form}-{status}" in found:
-                found[f"{form}-{status}"]["headers"] = {"Retry-After": _text_header("Seconds.")}
-    used = {f"json-{status}" for one in operations() for status in one.refusals}
-    return {name: one for name, one in found.items() if not name.startswith("json-") or name in used}
+            if status in (429, 503) and f"{form}-{status}" in responses:
+                responses[f"{form}-{status}"]["headers"] = {"Retry-After": _text_header("Seconds.")}
+    used = {f"json-{status}" for spec in operations() for status in spec.refusals}
+    return {name: response for name, response in responses.items() if not name.startswith("json-") or name in used}
 
 
 def _refused(form: str, statuses: Iterable[int]) -> Schema:
     return {str(status): _component("responses", f"{form}-{status}") for status in statuses}
 
 
-def _parameter(one: Parameter) -> Schema:
-    found: dict[str, Any] = {
-        "name": one.name,
-        "in": one.where,
-        "required": one.required,
-        "description": one.description,
-        "schema": one.schema,
+def _parameter(parameter: Parameter) -> Schema:
+    described: dict[str, Any] = {
+        "name": parameter.name,
+        "in": parameter.where,
+        "required": parameter.required,
+        "description": parameter.description,
+        "schema": parameter.schema,
     }
-    return found | ({"example": one.example} if one.example else {})
+    return described | ({"example": parameter.example} if parameter.example else {})
 
 
 def _header(name: str, text: str) -> Schema:
@@ -327,8 +327,8 @@ def _header(name: str, text: str) -> Schema:
 
 
 def _text_header(text: str, *, required: bool = True) -> Schema:
-    found: Schema = {"required": required, "schema": {"type": "string"}}
-    return found | ({"description": text} if text else {})
+    header: Schema = {"required": required, "schema": {"type": "string"}}
+    return header | ({"description": text} if text else {})
 
 
 def _ref(name: str) -> Schema:

@@ -128,8 +128,8 @@ def model_lookup() -> ModelSummary:
     """The oldest model whose bytes, whose file or whose lock has a digest that begins so. 409 when several do."""
     prefix = _checked_digest(request.args.get("digest", ""))
     with reading(settings().search_seconds) as session:
-        found = model_by_digest(session, prefix)
-        return model_summary(found, composed=bool(composed_among(session, [found.id])))
+        row = model_by_digest(session, prefix)
+        return model_summary(row, composed=bool(composed_among(session, [row.id])))
 
 
 @operation(
@@ -150,10 +150,10 @@ def header(header: str) -> ModelSummary:
     except BadDigest as error:
         raise BadRequest("header", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
     with reading(settings().search_seconds) as session:
-        found = model_with_header(session, digest)
-        if found is None:
+        row = model_with_header(session, digest)
+        if row is None:
             raise NotFound(f"no model here has the header {digest[:12]}")
-        return model_summary(found, composed=bool(composed_among(session, [found.id])))
+        return model_summary(row, composed=bool(composed_among(session, [row.id])))
 
 
 @operation(
@@ -411,11 +411,11 @@ def _user_name() -> str:
 
 def _name(namespace: str, name: str, version: object = None) -> ModelName:
     """Return the name in the address, with the version of the body if there is one; raises BadName, BadRequest."""
-    found = parse_model_name(f"{namespace}/{name}")
+    parsed = parse_model_name(f"{namespace}/{name}")
     if version is None:
-        return found
+        return parsed
     if type(version) is not int or not 1 <= version <= VERSION_MAX:
         raise BadRequest("version", f"version must be a whole number from 1 to {VERSION_MAX}.")
-    if found.version not in (None, version):
+    if parsed.version not in (None, version):
         raise BadRequest("version", "The address names another version than the body.")
-    return ModelName(found.namespace, found.name, version)
+    return ModelName(parsed.namespace, parsed.name, version)

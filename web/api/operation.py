@@ -132,7 +132,7 @@ def named(kind: Answer) -> str:
 
 def declare(spec: Operation) -> None:
     """Let the reference have an operation, with what any request can be refused for."""
-    declare_parameters(spec.name, [one.name for one in spec.parameters if not one.is_in_path])
+    declare_parameters(spec.name, [parameter.name for parameter in spec.parameters if not parameter.is_in_path])
     _operations.append(replace(spec, refusals=tuple(sorted({*COMMON_REFUSALS, *spec.refusals}))))
 
 
@@ -210,11 +210,11 @@ def _serve(spec: Operation, view: View) -> Callable[..., Response]:
             need(spec.scope)
         check_address(known, repeatable)
         value = view(**arguments)
-        made = json_answer(value)
+        response = json_answer(value)
         following = value.next if isinstance(value, Page) else None
         if following is not None:
-            made.headers["Link"] = f'<{next_address(following)}>; rel="next"'
-        return conditional(made) if spec.method == "get" else made
+            response.headers["Link"] = f'<{next_address(following)}>; rel="next"'
+        return conditional(response) if spec.method == "get" else response
 
     return answer
 
@@ -276,13 +276,13 @@ def read_body(kind: type[R]) -> R:
     """Return the body as a request of that class; raises BadRequest with each member that is not valid, as
     `json_body`."""
     values = json_body(kind)
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     wrong: list[tuple[str | None, str]] = []
     for member in structs.fields(kind):
         name = member.encode_name
         if name in values:
             try:
-                found[member.name] = msgspec.convert(values[name], member.type)
+                checked[member.name] = msgspec.convert(values[name], member.type)
             except msgspec.ValidationError as error:
                 place = _place(values[name], member.type)
                 wrong.append((f"{name}{place}", f"{name}{place} is not valid: {error}."))
@@ -290,7 +290,7 @@ def read_body(kind: type[R]) -> R:
             wrong.append((name, f"{name} is missing."))
     if wrong:
         raise BadRequest(*wrong[0], more=wrong[1:])
-    return kind(**found)
+    return kind(**checked)
 
 
 def _place(value: object, kind: object) -> str:
@@ -307,7 +307,7 @@ def _place(value: object, kind: object) -> str:
 
 def _takes_lists(kind: Type) -> bool:
     kinds = kind.types if isinstance(kind, UnionType) else (kind,)
-    return any(isinstance(one.type if isinstance(one, Metadata) else one, VarTupleType) for one in kinds)
+    return any(isinstance(item.type if isinstance(item, Metadata) else item, VarTupleType) for item in kinds)
 
 
 def check_json() -> None:
@@ -348,10 +348,10 @@ def _depth(text: str) -> int:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise BadRequest(None, "The body has the same member twice.")
-    return found
+    return members
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -380,9 +380,9 @@ def _fields(vocabulary: Vocabulary) -> str:
     return f"{fields}. {sorts}, descending with a minus: `sort:-theta`. Other words are searched in names and texts."
 
 
-def _limit(default: int, what: str) -> Parameter:
+def _limit(default: int, label: str) -> Parameter:
     schema: Schema = {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": default}
-    return Parameter("limit", f"{what}, from 1 to {PAGE_MAX:,}.", schema, "2")
+    return Parameter("limit", f"{label}, from 1 to {PAGE_MAX:,}.", schema, "2")
 
 
 ORGAN_QUERY = Parameter("q", f"The query. {_fields(ORGANS)}", _QUERY, "type:organ sort:-spectral")
@@ -580,10 +580,10 @@ def _serve_writing(spec: Operation, view: View) -> Callable[..., Response]:
         if spec.body is not None:
             check_json()
         value = view(**arguments)
-        made = json_answer(value, spec.status)
-        made.headers["Cache-Control"] = "no-store"
+        response = json_answer(value, spec.status)
+        response.headers["Cache-Control"] = "no-store"
         if isinstance(value, Job | Upload | Submission) and spec.status == ACCEPTED:
-            made.headers["Location"] = f"{ROOT}/{_PLACES[type(value)]}/{value.id}"
-        return made
+            response.headers["Location"] = f"{ROOT}/{_PLACES[type(value)]}/{value.id}"
+        return response
 
     return answer

@@ -53,7 +53,7 @@ def organs() -> OrganPage:
     query, limit, after = requested_query(ORGANS), requested_limit(), requested_after()
     counted = requested_switch("counts")
     limits = settings()
-    found, counts = registry().search_page(
+    page, counts = registry().search_page(
         query,
         limit=limit,
         after=after,
@@ -62,7 +62,7 @@ def organs() -> OrganPage:
         counts_seconds=limits.counts_seconds,
     )
     g.not_cached = counts is not None and counts.hurried
-    return structs.replace(found, facets=counts)
+    return structs.replace(page, facets=counts)
 
 
 @operation(
@@ -125,15 +125,15 @@ def requested_digests(value: object) -> list[Digest]:
         raise BadRequest("digests", f"digests must be a list of 1 to {DIGESTS_MAX:,} texts.")
     if len(value) > DIGESTS_MAX:
         raise BadRequest("digests", f"digests has {len(value):,} entries; at most {DIGESTS_MAX:,} are allowed.")
-    found, errors = [], []
+    digests, errors = [], []
     for place, text in enumerate(value):
         try:
-            found.append(parse_digest(text) if isinstance(text, str) else _no_text())
+            digests.append(parse_digest(text) if isinstance(text, str) else _no_text())
         except BadDigest as error:
             errors.append((f"digests[{place}]", f"{error}."))
     if errors:
         raise BadRequest(*errors[0], more=errors[1:])
-    return found
+    return digests
 
 
 def _no_text() -> Digest:

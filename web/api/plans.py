@@ -91,14 +91,14 @@ def planned_for_client(
     try:
         recipe = read_recipe(text)
         with reading(PLAN_SECONDS) as session:
-            found, _ = plan_for_client(session, recipe)
+            plan, _ = plan_for_client(session, recipe)
     except BadRecipe as error:
         return _without_plan(recipe_findings(error))
     except (NotFound, Ambiguous, BadName, BadDigest) as error:
         return _without_plan([Finding(Severity.REFUSE, "unknown-base", str(error), "base")])
-    planned = planned_recipe(found, every_part=every_part, contributor=planner())
-    if with_lock and found.can_be_made and not found.computations:
-        planned = replace(planned, lock=found.lock().canonical())
+    planned = planned_recipe(plan, every_part=every_part, contributor=planner())
+    if with_lock and plan.can_be_made and not plan.computations:
+        planned = replace(planned, lock=plan.lock().canonical())
     return cut_plan(planned)
 
 

@@ -212,8 +212,8 @@ def receive_chunk(upload: str) -> Upload:
     not change the upload.
     """
     chunk, asker = requested_chunk(), current_contributor_id()
-    found = sessions.look_up(registry(), asker, upload)
-    is_received(found, chunk)  # refuses a wrong offset before the body is read
+    result = sessions.look_up(registry(), asker, upload)
+    is_received(result, chunk)  # refuses a wrong offset before the body is read
     with receiving(asker), _room():
         return upload_entity(sessions.receive(registry(), asker, upload, chunk, portions(chunk)))
 

@@ -87,15 +87,15 @@ def undress(root: Any) -> None:
 
 def node(parent: Any, tag: str, attributes: dict[str, str], text: str | None = None, place: int | None = None) -> Any:
     """Return a new element in `parent`, at its end by default. Text is escaped when it is written."""
-    made = parent.makeelement(tag, attributes)
-    made.text = None if text is None else printable(text)
-    parent.insert(len(parent) if place is None else place, made)
-    return made
+    child = parent.makeelement(tag, attributes)
+    child.text = None if text is None else printable(text)
+    parent.insert(len(parent) if place is None else place, child)
+    return child
 
 
 def printable(text: str) -> str:
     """Return `text` without characters that XML cannot hold."""
-    return "".join(one if one.isprintable() and one not in "\ufffe\uffff" else "\ufffd" for one in text)
+    return "".join(letter if letter.isprintable() and letter not in "\ufffe\uffff" else "\ufffd" for letter in text)
 
 
 def _is_unwanted(child: Any) -> bool:

@@ -65,17 +65,20 @@ class Branch:
 def family_tree(family: Family) -> FamilyTree:
     """Return the members of `family`, missing parents among them, and the ties that are drawn between them."""
     members = [
-        Member(one.name, one.generation, True, one.mean_theta, one.kind, one.state == "yanked") for one in family.models
+        Member(model.name, model.generation, True, model.mean_theta, model.kind, model.state == "yanked")
+        for model in family.models
     ]
     places = {member.name: place for place, member in enumerate(members)}
     groups = Groups()
     ties = _descent(family, places, groups)
-    for one in family.missing:
-        children = [places[name] for name in one.children]
+    for parent in family.missing:
+        children = [places[name] for name in parent.children]
         generation = max(0, min(members[child].generation for child in children) - 1)
-        members.append(Member(one.text, generation, False))
+        members.append(Member(parent.text, generation, False))
         place = len(members) - 1
-        ties += [Tie(place, child, one.relation, "declared", None, _joined(groups, place, child)) for child in children]
+        ties += [
+            Tie(place, child, parent.relation, "declared", None, _joined(groups, place, child)) for child in children
+        ]
     measured, undrawn = _measured(family, places, groups, {frozenset((tie.first, tie.second)) for tie in ties})
     return FamilyTree(tuple(members), (*ties, *measured), undrawn)
 
@@ -157,11 +160,11 @@ def _joined(groups: Groups, first: int, second: int) -> bool:
 
 def _branch(place: int, tie: Tie | None, around: dict[int, list[tuple[int, Tie]]], seen: set[int]) -> Branch:
     seen.add(place)
-    made = Branch(place, tie)
+    branch = Branch(place, tie)
     for other, between in sorted(around[place], key=lambda pair: (pair[1].evidence == MEASURED, pair[0])):
         if other not in seen:
-            made.branches.append(_branch(other, between, around, seen))
-    return made
+            branch.branches.append(_branch(other, between, around, seen))
+    return branch
 
 
 BOX_WIDTH, BOX_HEIGHT = 244, 42

@@ -143,9 +143,9 @@ def page_token() -> Response:
         raise NotAllowed("a page token needs a session")
     rates().hit(PAGE_TOKENS, str(account.contributor_id))
     with registry().catalog.writing() as session:
-        made = open_page_token(session, account.session_id, [UPLOAD])
+        token = open_page_token(session, account.session_id, [UPLOAD])
     expires = _earlier(now() + PAGE_TOKEN, account.expires_at)
-    return json_answer({"token": made.text, "expires_at": expires.isoformat(), "scopes": [UPLOAD]})
+    return json_answer({"token": token.text, "expires_at": expires.isoformat(), "scopes": [UPLOAD]})
 
 
 def _ask_to_log_in() -> None:
@@ -161,10 +161,10 @@ def _account_context(account: AccountOverview) -> Context:
     own, manages = account.token, TOKENS in account.scopes
     return {
         "reachable": REACHABLE_STATES,
-        "shown_tokens": [one for one in account.tokens if one.state in TOKENS_SHOWN],
-        "revoked_tokens": [one for one in account.tokens if one.state not in TOKENS_SHOWN],
+        "shown_tokens": [token for token in account.tokens if token.state in TOKENS_SHOWN],
+        "revoked_tokens": [token for token in account.tokens if token.state not in TOKENS_SHOWN],
         "revocable": set() if own is None else _revocable(account.tokens, own.id),
-        "labels": {one.id: one.label or one.id for one in account.tokens},
+        "labels": {token.id: token.label or token.id for token in account.tokens},
         "may_give": [scope for scope in SCOPES if scope in account.scopes and manages and own is not None],
         "days": [] if own is None else _days(own.expires_at),
         "days_default": str(TOKEN_DAYS_DEFAULT),
@@ -175,9 +175,9 @@ def _revocable(tokens: Sequence[AccountToken], own: str) -> set[str]:
     """Return the ids of the own token and of its descendants. A token is newer than its parent; `tokens` are newest
     first."""
     family = {own}
-    for one in reversed(tokens):
-        if one.created_by in family:
-            family.add(one.id)
+    for token in reversed(tokens):
+        if token.created_by in family:
+            family.add(token.id)
     return family
 
 
@@ -276,7 +276,7 @@ def contributors() -> Page:
         "contributors.html",
         {"items": page.items},
         extra=lambda: _contributor_context(page),
-        sheet=lambda: Sheet(COLUMNS, [_row(one) for one in page]),
+        sheet=lambda: Sheet(COLUMNS, [_row(contributor) for contributor in page]),
         next=page.next,
     )
 
@@ -285,15 +285,22 @@ def contributors() -> Page:
 def contributor(contributor: str) -> Page:
     """One contributor, with the newest models."""
     with reading(settings().search_seconds) as session:
-        found = public_contributor(session, contributor)
-        models = visible_models_of(session, found.name)
+        person = public_contributor(session, contributor)
+        models = visible_models_of(session, person.name)
         composed = composed_among(session, [model.id for model in models])
         newest = [model_summary(model, composed=model.id in composed) for model in models]
-    return Page("contributor.html", {"contributor": found, "newest": newest}, extra=lambda: _links(found))
+    return Page("contributor.html", {"contributor": person, "newest": newest}, extra=lambda: _links(person))
 
 
-def _row(one: Contributor) -> list[Cell]:
-    return [one.name, one.since.isoformat(), one.models, one.chimeras, one.downloads, one.grafts]
+def _row(contributor: Contributor) -> list[Cell]:
+    return [
+        contributor.name,
+        contributor.since.isoformat(),
+        contributor.models,
+        contributor.chimeras,
+        contributor.downloads,
+        contributor.grafts,
+    ]
 
 
 def _contributor_context(page: ContributorPage) -> Context:

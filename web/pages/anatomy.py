@@ -75,15 +75,15 @@ def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[
 
 def marked(grid: Context, by_name: Mapping[str, LegendLine]) -> Context:
     """Return `grid` with the letter of each changed cell."""
-    rows = [row | {"cells": [_cell(one, by_name) for one in row["cells"]]} for row in grid["rows"]]
-    ends = {end: [_cell(one, by_name) for one in grid[end]] for end in ("head", "foot")}
+    rows = [row | {"cells": [_cell(cell, by_name) for cell in row["cells"]]} for row in grid["rows"]]
+    ends = {end: [_cell(cell, by_name) for cell in grid[end]] for end in ("head", "foot")}
     return grid | ends | {"rows": rows, "lettered": True}
 
 
 def changes(organs: Iterable[PlacedOrgan], parts: Iterable[PlanPart]) -> dict[Place, OrganChange]:
     """Return the change of each organ of the base, for colouring a grid. Likeness is unknown here."""
     changed = {part.name: part for part in parts}
-    return {(one.tower, one.block, one.slot): _change(changed.get(one.name)) for one in organs}
+    return {(organ.tower, organ.block, organ.slot): _change(changed.get(organ.name)) for organ in organs}
 
 
 def _by_key(shown: Iterable[LegendLine]) -> dict[tuple[str, ...], LegendLine]:
@@ -136,16 +136,16 @@ def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
 
     `changes` has what became of each organ, by its place, for the readings that compare two models.
     """
-    inside = [one for one in organs if one.block is not None]
-    outside = [one for one in organs if one.block is None]
-    kinds = {one.slot: one.type for one in inside}
+    inside = [organ for organ in organs if organ.block is not None]
+    outside = [organ for organ in organs if organ.block is None]
+    kinds = {organ.slot: organ.type for organ in inside}
     slots = sorted(kinds, key=lambda slot: (_SIDES.get(kinds[slot], 3), reading_order(slot), slot))
-    rows = sorted({(one.tower, one.block) for one in inside})
+    rows = sorted({(organ.tower, organ.block) for organ in inside})
     if len(rows) * len(slots) > CELLS_MAX:
         return _listed(organs, by, changes)
     painter = _Painter(organs, by, changes)
-    cells = {(one.tower, one.block, one.slot): painter.cell(one) for one in inside}
-    ends = [(is_after_blocks(one.slot), painter.cell(one)) for one in outside]
+    cells = {(organ.tower, organ.block, organ.slot): painter.cell(organ) for organ in inside}
+    ends = [(is_after_blocks(organ.slot), painter.cell(organ)) for organ in outside]
     rough = any(cell["rough"] for cell in [*cells.values(), *(cell for _, cell in ends)])
     return {
         "slots": [{"name": slot, "type": kinds[slot]} for slot in slots],
@@ -170,7 +170,7 @@ def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
     return {
         "slots": [],
         "rows": [],
-        "head": [painter.cell(one) for one in organs[:LISTED_MAX]],
+        "head": [painter.cell(organ) for organ in organs[:LISTED_MAX]],
         "foot": [],
         "left_out": len(organs) - min(len(organs), LISTED_MAX),
         "dense": False,
@@ -193,24 +193,24 @@ class _Painter:
     def __init__(self, organs: Iterable[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> None:
         self.by = by
         self.changes = changes
-        sizes = [one.size_bytes for one in organs]
+        sizes = [organ.size_bytes for organ in organs]
         self.size_min, self.size_max = min(sizes, default=1), max(sizes, default=1)
-        shifts = [abs(one.theta_change) for one in changes.values() if one.theta_change is not None]
+        shifts = [abs(organ.theta_change) for organ in changes.values() if organ.theta_change is not None]
         self.shift_max = max([*shifts, 0.1])
 
-    def cell(self, one: PlacedOrgan) -> Context:
+    def cell(self, organ: PlacedOrgan) -> Context:
         """Return the cell of a placement: its colour, its number, and its label."""
-        number, tone = self._reading(one)
-        label = f"{one.name}: {READINGS[self.by]} {number}"
-        label = label if self.by == "theta" else f"{label}, θ {theta_text(one.theta)}"
-        warning = caution_of(one) if one.theta is not None else ""
+        number, tone = self._reading(organ)
+        label = f"{organ.name}: {READINGS[self.by]} {number}"
+        label = label if self.by == "theta" else f"{label}, θ {theta_text(organ.theta)}"
+        warning = caution_of(organ) if organ.theta is not None else ""
         return {
-            "digest": one.digest,
-            "name": one.name,
-            "type": one.type,
+            "digest": organ.digest,
+            "name": organ.name,
+            "type": organ.type,
             "number": number,
             "tone": tone,
-            "thin": one.type == "norm",
+            "thin": organ.type == "norm",
             "rough": bool(warning) and self.by in ("theta", "change"),
             "label": f"{label}{warning and f' ({warning})'}",
         }
@@ -229,14 +229,14 @@ class _Painter:
         most = theta_text(self.shift_max)
         return {"low": f"−{most}", "middle": "no change; = identical bytes", "high": f"+{most}", "scale": "d"}
 
-    def _reading(self, one: PlacedOrgan) -> tuple[str, str]:
+    def _reading(self, organ: PlacedOrgan) -> tuple[str, str]:
         if self.by == "theta":
-            return theta_text(one.theta), theta_class(one.theta)
+            return theta_text(organ.theta), theta_class(organ.theta)
         if self.by == "spectral":
-            return share_text(one.spectral_signal), share_class(one.spectral_signal)
+            return share_text(organ.spectral_signal), share_class(organ.spectral_signal)
         if self.by == "size":
-            return _short_size(one.size_bytes), share_class(self._size_share(one.size_bytes))
-        change = self.changes.get((one.tower, one.block, one.slot))
+            return _short_size(organ.size_bytes), share_class(self._size_share(organ.size_bytes))
+        change = self.changes.get((organ.tower, organ.block, organ.slot))
         if change is None:
             return "–", "tn"
         if self.by == "alike":
@@ -267,12 +267,12 @@ def cell_grid(
     cells: Sequence[CellTotals], marks: Mapping[str, str], chosen: str, address: Callable[[str], str]
 ) -> Context:
     """Return `cells` as rows; `marks` has the parents' letters, `address` gives the page of a cell."""
-    painted = {one.cell: _painted(one, marks, chosen, address) for one in cells}
-    inside = [one for one in cells if one.block is not None]
-    found = {one.type for one in inside}
-    kinds = [*(kind for kind in _COLUMNS if kind in found), *sorted(found.difference(_COLUMNS))]
-    rows = sorted({(one.tower, one.block or 0) for one in inside})
-    places = {(one.tower, one.block, one.type): painted[one.cell] for one in inside}
+    painted = {cell.cell: _painted(cell, marks, chosen, address) for cell in cells}
+    inside = [cell for cell in cells if cell.block is not None]
+    types = {cell.type for cell in inside}
+    kinds = [*(kind for kind in _COLUMNS if kind in types), *sorted(types.difference(_COLUMNS))]
+    rows = sorted({(cell.tower, cell.block or 0) for cell in inside})
+    places = {(cell.tower, cell.block, cell.type): painted[cell.cell] for cell in inside}
     return {
         "kinds": kinds,
         "rows": [
@@ -283,28 +283,28 @@ def cell_grid(
             for tower, block in rows[:ROWS_MAX]
         ],
         "left_out": max(0, len(rows) - ROWS_MAX),
-        "outside": [painted[one.cell] for one in cells if one.block is None],
-        "is_computed": any(one.to_compute for one in cells),
-        "is_purified": any(one.purified for one in cells),
+        "outside": [painted[cell.cell] for cell in cells if cell.block is None],
+        "is_computed": any(cell.to_compute for cell in cells),
+        "is_purified": any(cell.purified for cell in cells),
     }
 
 
-def _painted(one: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Context:
-    signs = [*(marks[name] for name in one.models if name in marks), *([PURIFIED] if one.purified else [])]
-    where = "outside the blocks" if one.block is None else f"block {one.block}"
-    tower = "" if one.tower == "text" else f"{one.tower} "
-    number = theta_text(one.theta_taken)
-    theta = f"θ {number}{' before computing' if one.to_compute else ''}"
-    label = f"{tower}{where}, {kind_name(one.type)}: {theta}, {one.organs} organ{'s' if one.organs != 1 else ''}"
-    if one.models:
-        label += f", from {' and '.join(one.models)}"
+def _painted(cell: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Context:
+    signs = [*(marks[name] for name in cell.models if name in marks), *([PURIFIED] if cell.purified else [])]
+    where = "outside the blocks" if cell.block is None else f"block {cell.block}"
+    tower = "" if cell.tower == "text" else f"{cell.tower} "
+    number = theta_text(cell.theta_taken)
+    theta = f"θ {number}{' before computing' if cell.to_compute else ''}"
+    label = f"{tower}{where}, {kind_name(cell.type)}: {theta}, {cell.organs} organ{'s' if cell.organs != 1 else ''}"
+    if cell.models:
+        label += f", from {' and '.join(cell.models)}"
     return {
-        "key": one.cell,
-        "type": one.type,
-        "tone": theta_class(one.theta_taken),
-        "number": f"({number})" if one.to_compute else number,
+        "key": cell.cell,
+        "type": cell.type,
+        "tone": theta_class(cell.theta_taken),
+        "number": f"({number})" if cell.to_compute else number,
         "sign": "".join(signs),
-        "label": label + (", purified" if one.purified else ""),
-        "chosen": one.cell == chosen,
-        "address": address(one.cell),
+        "label": label + (", purified" if cell.purified else ""),
+        "chosen": cell.cell == chosen,
+        "address": address(cell.cell),
     }

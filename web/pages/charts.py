@@ -41,12 +41,12 @@ def weights_figure(digest: str) -> Page:
     """Show the histogram of an organ's weights as numbers; `dtype` and `shape` as with downloads."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
-        found = _weights_of(session, chosen)
-    if isinstance(found, str):
-        raise NotFound(found)
-    values = {"digest": chosen.digest, **asdict(found)}
-    rows = [list(row.values()) for row in bins_of(found)]
-    return Page("weights.html", values, extra=lambda: shown_weights(found, chosen), sheet=lambda: Sheet(BINS, rows))
+        weights = _weights_of(session, chosen)
+    if isinstance(weights, str):
+        raise NotFound(weights)
+    values = {"digest": chosen.digest, **asdict(weights)}
+    rows = [list(row.values()) for row in bins_of(weights)]
+    return Page("weights.html", values, extra=lambda: shown_weights(weights, chosen), sheet=lambda: Sheet(BINS, rows))
 
 
 @pages.get("/organs/<digest>/weights.svg")
@@ -54,10 +54,10 @@ def weights_chart(digest: str) -> Response:
     """Send the histogram as SVG."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
-        found = _weights_of(session, chosen)
-    if isinstance(found, str):
-        raise NotFound(found)
-    return svg_answer(plots.weights_chart(found), immutable=chosen.is_full_digest and chosen.is_unambiguous)
+        weights = _weights_of(session, chosen)
+    if isinstance(weights, str):
+        raise NotFound(weights)
+    return svg_answer(plots.weights_chart(weights), immutable=chosen.is_full_digest and chosen.is_unambiguous)
 
 
 @pages.get("/models/<namespace>/<name>/depth.svg")
@@ -78,8 +78,8 @@ def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Context:
     """Return the histogram and its table for the page of an organ, or the reason why there is none."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, dtype, "x".join(map(str, shape)))
-        found = _weights_of(session, chosen)
-    return {"reason": found} if isinstance(found, str) else shown_weights(found, chosen)
+        weights = _weights_of(session, chosen)
+    return {"reason": weights} if isinstance(weights, str) else shown_weights(weights, chosen)
 
 
 def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Context:
@@ -101,7 +101,7 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
     return conditional(answer)
 
 
-def shown_weights(found: plots.Weights, chosen: ChosenOrgan) -> Context:
+def shown_weights(weights: plots.Weights, chosen: ChosenOrgan) -> Context:
     """Return a histogram for the page: the address and size of its picture, and its bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
@@ -109,24 +109,24 @@ def shown_weights(found: plots.Weights, chosen: ChosenOrgan) -> Context:
         "chart": url_for("pages.weights_chart", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
         "width": plots.WEIGHTS_WIDTH,
         "height": plots.WEIGHTS_HEIGHT,
-        "bins": bins_of(found),
-        "figure": found,
+        "bins": bins_of(weights),
+        "figure": weights,
         "csv": url_for("pages.weights_figure_csv", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
     }
 
 
-def bins_of(found: plots.Weights) -> list[Context]:
+def bins_of(weights: plots.Weights) -> list[Context]:
     """Return the bins as rows."""
     return [
         dict(zip(BINS, (lower, upper, count, bell), strict=True))
-        for (lower, upper), count, bell in zip(pairwise(found.edges), found.counts, found.bell, strict=True)
+        for (lower, upper), count, bell in zip(pairwise(weights.edges), weights.counts, weights.bell, strict=True)
     ]
 
 
 def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
     """Return the histogram, computed once for each state of the catalog."""
     key = ("weights", chosen.organ_id)
-    return cached(session, key, lambda: _read(chosen), lambda found: not isinstance(found, str))
+    return cached(session, key, lambda: _read(chosen), lambda weights: not isinstance(weights, str))
 
 
 def _read(chosen: ChosenOrgan) -> plots.Weights | str:

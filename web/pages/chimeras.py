@@ -68,10 +68,10 @@ def chimera(lock: str) -> Page:
     """Show the chimera whose lock has a digest that begins with `lock`; `by` chooses what colours its grid."""
     by = requested_choice("by", READINGS_HERE)
     with reading(settings().search_seconds) as session:
-        found = chimera_by_lock(session, lock)
+        entity = chimera_by_lock(session, lock)
         organs = organs_of_model(session, chimeras_by_lock(session, lock)[0])
-        jobs = active_validations(session, found.model)
-    return Page("chimera.html", asdict(found), extra=lambda: _shown(found, organs, by) | {"jobs": jobs})
+        jobs = active_validations(session, entity.model)
+    return Page("chimera.html", asdict(entity), extra=lambda: _shown(entity, organs, by) | {"jobs": jobs})
 
 
 @writing_form(pages, "/chimeras/<lock>/validate")
@@ -95,7 +95,7 @@ def _context(page: ChimeraPage) -> Context:
 
 def _sheet(page: ChimeraPage) -> Sheet:
     keys = (*COLUMNS[:1], "parents", *COLUMNS[1:])
-    return Sheet(keys, [[_cell(getattr(one, key)) for key in keys] for one in page])
+    return Sheet(keys, [[_cell(getattr(chimera, key)) for key in keys] for chimera in page])
 
 
 def _cell(value: object) -> Cell:
@@ -123,8 +123,8 @@ def _shown(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Context:
         "rows": [] if report is None else score_rows(report),
         "differences": [] if report is None else differences(report),
         "lengths": "" if report is None else scored_lengths(report),
-        "serious": [one for one in chimera.findings if one.severity is not Severity.INFO],
-        "informing": [one for one in chimera.findings if one.severity is Severity.INFO],
+        "serious": [finding for finding in chimera.findings if finding.severity is not Severity.INFO],
+        "informing": [finding for finding in chimera.findings if finding.severity is Severity.INFO],
         "computed_shown": chimera.computed[:COMPUTED_SHOWN],
         "file_address": model_address(chimera.model, "downloads.model"),
         "texts": [_text(chimera, name) for name in TEXTS],
@@ -178,7 +178,7 @@ def score_rows(report: VerdictReport) -> list[ScoreRow]:
     """Return base, donors, chimera and control, with a score for each text."""
     runs = [
         ("base", report.base),
-        *(("donor", one) for one in report.donors),
+        *(("donor", run) for run in report.donors),
         ("chimera", report.chimera),
         *((("control", report.control),) if report.control is not None else ()),
     ]

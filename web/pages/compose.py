@@ -94,7 +94,7 @@ class RequestedSteps:
 
     def having(self, parameter: str, text: str) -> RequestedSteps:
         """Return a copy with one more step, which replaces a step that can occur only once."""
-        kept = [one for one in self.steps if parameter in LISTS or one[0] != parameter]
+        kept = [step for step in self.steps if parameter in LISTS or step[0] != parameter]
         return replace(self, steps=(*kept, (parameter, text)))
 
     def paths(self) -> list[str]:
@@ -168,7 +168,7 @@ def replacing(recipe: Recipe, step: Step) -> Recipe:
 
 
 def _others(recipe: Recipe, graft: Graft) -> list[Graft]:
-    return [one for one in recipe.grafts if one.selection != graft.selection]
+    return [other for other in recipe.grafts if other.selection != graft.selection]
 
 
 def _reads(steps: Sequence[Step]) -> bool:
@@ -228,7 +228,11 @@ def _shown(bench: Workbench) -> Context:
     """Return the values that only the HTML needs."""
     requested, plan, state = bench.requested, bench.plan, bench.state
     marks = letters([parent.label for parent in plan.parents])
-    findings = [one for one in state.findings if one.code != NOTHING_YET or len(requested.steps) > 1 or bench.problem]
+    findings = [
+        finding
+        for finding in state.findings
+        if finding.code != NOTHING_YET or len(requested.steps) > 1 or bench.problem
+    ]
     parents = () if state.plan is None else state.plan.parents
     return {
         "problem": bench.problem,
@@ -237,14 +241,18 @@ def _shown(bench: Workbench) -> Context:
             state.cells, marks, requested.cell, lambda cell: requested.address(cell=cell, anchor="candidates")
         ),
         "marks": marks,
-        "acts": {one.model: one.acts for one in parents},
-        "findings_shown": [asdict(one) | {"accept": _accepting(requested, one)} for one in findings],
+        "acts": {parent.model: parent.acts for parent in parents},
+        "findings_shown": [asdict(finding) | {"accept": _accepting(requested, finding)} for finding in findings],
         "has_steps": any(part.acts for part in plan.parts) or len(requested.steps) > 1,
         "offers": _offers(bench),
         "whole": _whole(bench),
         "adding": [
-            {"name": one.model, "address": _added(requested, "adapter", f"from:{one.model}"), "findings": one.findings}
-            for one in state.adapters
+            {
+                "name": adapter.model,
+                "address": _added(requested, "adapter", f"from:{adapter.model}"),
+                "findings": adapter.findings,
+            }
+            for adapter in state.adapters
         ],
         "orders": [
             {
@@ -274,14 +282,14 @@ def _shown(bench: Workbench) -> Context:
 def _steps(bench: Workbench) -> list[Context]:
     """Return the steps, each with its errors and the page without it."""
     requested = bench.requested
-    wrong = [one for one in bench.state.findings if one.severity is Severity.REFUSE and one.field]
+    wrong = [finding for finding in bench.state.findings if finding.severity is Severity.REFUSE and finding.field]
     return [
         {
             "what": parameter,
             "text": text,
             "path": path,
             "remove": requested.without(place).address(),
-            "problems": [one.sentence for one in wrong if _is_at(one.field, path)],
+            "problems": [finding.sentence for finding in wrong if _is_at(finding.field, path)],
         }
         for place, ((parameter, text), path) in enumerate(zip(requested.steps, requested.paths(), strict=True))
         if parameter != "base"
@@ -309,8 +317,9 @@ def _offers(bench: Workbench) -> list[Context]:
         return []
     towers = sorted({part.place.tower.value for part in bench.plan.base.parts})
     return [
-        asdict(one) | {"address": _grafted(bench, cell_graft(one.model, candidates, towers)) if one.whole else None}
-        for one in candidates.items
+        asdict(candidate)
+        | {"address": _grafted(bench, cell_graft(candidate.model, candidates, towers)) if candidate.whole else None}
+        for candidate in candidates.items
     ]
 
 
@@ -319,16 +328,16 @@ def _whole(bench: Workbench) -> list[Context]:
     fitting = bench.state.fitting
     return [
         {
-            "model": one.model,
-            "likeness": one.likeness,
+            "model": model.model,
+            "likeness": model.likeness,
             "types": {
                 kind: asdict(fit)
-                | {"address": _grafted(bench, type_graft(one.model, kind)) if _can_give(kind, fit) else None}
-                for kind, fit in one.types.items()
+                | {"address": _grafted(bench, type_graft(model.model, kind)) if _can_give(kind, fit) else None}
+                for kind, fit in model.types.items()
             },
-            "fits": compose_address([("base", bench.plan.base.label), ("donor", one.model)], "pages.compose_fits"),
+            "fits": compose_address([("base", bench.plan.base.label), ("donor", model.model)], "pages.compose_fits"),
         }
-        for one in (fitting.items if fitting else ())
+        for model in (fitting.items if fitting else ())
     ]
 
 
@@ -393,13 +402,13 @@ def compose_fits() -> Page:
 
 def _fits(session: Session, base: str, donor: str) -> Fits:
     row = model_by_text(session, base)
-    found = fitting_models(session, row, FITTING_MAX)
+    fitting_page = fitting_models(session, row, FITTING_MAX)
     pair = cut_pair(check_compatibility(*pair_for_client(session, base, donor))) if donor else None
-    fitting = {one.model for one in found.items}
+    fitting = {model.model for model in fitting_page.items}
     newest = search_models(session, parse_query("kind:model", MODELS), FITTING_MAX).items
-    others = [one for one in newest if one.name != row.full_name and one.name not in fitting]
-    reasons = tuple((one.name, _reason(row, one)) for one in others[:OTHERS_MAX])
-    return Fits(row.full_name, found, reasons, pair)
+    others = [model for model in newest if model.name != row.full_name and model.name not in fitting]
+    reasons = tuple((model.name, _reason(row, model)) for model in others[:OTHERS_MAX])
+    return Fits(row.full_name, fitting_page, reasons, pair)
 
 
 def _reason(base: Model, other: ModelSummary) -> str:
@@ -412,8 +421,8 @@ def _reason(base: Model, other: ModelSummary) -> str:
 def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Context:
     models = fits.models.items if fits else ()
     pair = fits.pair if fits else None
-    by_type = [finding for one in pair.types for finding in one.findings] if pair else []
-    names = [*(one.model for one in models), *(name for name, _ in (fits.others if fits else ()))]
+    by_type = [finding for fit in pair.types for finding in fit.findings] if pair else []
+    names = [*(fit.model for fit in models), *(name for name, _ in (fits.others if fits else ()))]
     return {
         "base": fits.base if fits else None,
         "models": models,
@@ -421,11 +430,11 @@ def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Con
         "more": fits is not None and fits.models.more,
         "others": fits.others if fits else (),
         "pair": pair,
-        "as_wholes": [one for one in pair.findings if one not in by_type] if pair else [],
+        "as_wholes": [finding for finding in pair.findings if finding not in by_type] if pair else [],
         "requested": [base, donor],
         "problem": problem,
         "names": offered_names(),
-        "types_shown": [kind for kind in GRAFTED_TYPES if any(kind in one.types for one in models)],
+        "types_shown": [kind for kind in GRAFTED_TYPES if any(kind in model.types for model in models)],
         "why": {name: compose_address([("base", base), ("donor", name)], ENDPOINT) for name in names},
         "compose": compose_address([("base", base)]) if fits else None,
         "twin": twin("pages.compose_fits_json") if base else None,
@@ -494,7 +503,7 @@ def _plain_fields(form: MultiDict[str, str]) -> MultiDict[str, str]:
 
 def _start(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> Page:
     """Show the choice of a base: a search, models with many relatives, the newest models."""
-    query, found, text = None, None, request.args.get("q", "")
+    query, page, text = None, None, request.args.get("q", "")
     try:
         query = requested_query(MODELS)
     except BadQuery as error:
@@ -502,26 +511,28 @@ def _start(requested: RequestedSteps, problem: str | None = None, status: int = 
     with reading(settings().search_seconds) as session:
         known = known_bases(session, KNOWN_SHOWN) if not text else ()
         if query is not None:
-            found = search_models(session, query, MODELS_SHOWN, ranked=True)
+            page = search_models(session, query, MODELS_SHOWN, ranked=True)
             text = short_text(query, MODELS)
     values = {
         "steps": [list(step) for step in requested.steps],
         "known": known,
-        "items": found.items if found else (),
-        "notes": found.notes if found else (),
+        "items": page.items if page else (),
+        "notes": page.notes if page else (),
     }
     return Page("compose_start.html", values, extra=lambda: _offered(requested, values, text, problem), status=status)
 
 
 def _offered(requested: RequestedSteps, values: Context, text: str, problem: str | None) -> Context:
-    def offer(one: ModelSummary) -> Context:
-        return asdict(one) | {"address": requested.having("base", one.name).address(anchor="anatomy")}
+    def offer(model: ModelSummary) -> Context:
+        return asdict(model) | {"address": requested.having("base", model.name).address(anchor="anatomy")}
 
     return {
         "text": text,
         "problem": problem,
         "pending": [step for step in requested.steps if step[0] != "base"],
-        "offers": [offer(one) for one in {one.name: one for one in (*values["known"], *values["items"])}.values()],
+        "offers": [
+            offer(model) for model in {model.name: model for model in (*values["known"], *values["items"])}.values()
+        ],
         "dropped": compose_address([]),
         "twin": twin(),
     }

@@ -44,8 +44,8 @@ def _more(newest: Sequence[ModelSummary]) -> Context:
 
 def _featured(newest: Sequence[ModelSummary]) -> Context | None:
     """Return the grid of the newest complete model that is short enough for the first page."""
-    fitting = (one for one in newest if one.kind == "model")
-    chosen = next((one for one in fitting if 0 < one.tensors <= FEATURED_TENSORS_MAX), None)
+    fitting = (model for model in newest if model.kind == "model")
+    chosen = next((model for model in fitting if 0 < model.tensors <= FEATURED_TENSORS_MAX), None)
     if chosen is None:
         return None
     with reading(settings().search_seconds) as session:

@@ -122,15 +122,15 @@ def _composed(result: Mapping[str, object]) -> list[Fact]:
 
 
 def _measured(result: Mapping[str, object]) -> tuple[list[Fact], list[Difference]]:
-    measured, found = result.get("measured"), result.get("differences")
+    measured, differences = result.get("measured"), result.get("differences")
     name = _text(result, "model")
     facts = [Fact("model", name, model_address(name))] if _is_name(name) else []
     facts += [Fact("organs measured", f"{measured:,}")] if isinstance(measured, int) else []
-    known = found.items() if isinstance(found, dict) else ()
+    known = differences.items() if isinstance(differences, dict) else ()
     return facts, [
-        Difference(number.replace("_", " "), one["difference"], one["tensor"])
-        for number, one in known
-        if isinstance(one, dict) and isinstance(one.get("difference"), float) and _text(one, "tensor")
+        Difference(number.replace("_", " "), entry["difference"], entry["tensor"])
+        for number, entry in known
+        if isinstance(entry, dict) and isinstance(entry.get("difference"), float) and _text(entry, "tensor")
     ]
 
 
@@ -168,9 +168,9 @@ def _lock(result: Mapping[str, object]) -> str:
 
 def _texts(result: Mapping[str, object], name: str) -> list[str]:
     """Return the short texts in the member `name` and in its plural."""
-    one, many = result.get(name), result.get(f"{name}s")
-    found = [one, *(many if isinstance(many, list) else [])]
-    return [text for text in found if isinstance(text, str) and len(text) <= MODEL_TEXT_MAX_LENGTH]
+    single, many = result.get(name), result.get(f"{name}s")
+    texts = [single, *(many if isinstance(many, list) else [])]
+    return [text for text in texts if isinstance(text, str) and len(text) <= MODEL_TEXT_MAX_LENGTH]
 
 
 VALIDATE = "validate"
@@ -192,11 +192,11 @@ def job(job: str) -> Page:
     """Show one job."""
     job_id, whose = parsed_job(job), whose_jobs()
     with reading(settings().search_seconds) as session:
-        found = job_by_id(session, job_id, whose)
+        current = job_by_id(session, job_id, whose)
         left = file_of_job(session, job_id, whose)
-        model = (found.result or {}).get("model")
-        lock = lock_of_name(session, model) if found.kind == VALIDATE else None
-    return Page("job.html", {"job": found}, extra=lambda: _shown(found, lock, left), entity=found)
+        model = (current.result or {}).get("model")
+        lock = lock_of_name(session, model) if current.kind == VALIDATE else None
+    return Page("job.html", {"job": current}, extra=lambda: _shown(current, lock, left), entity=current)
 
 
 @writing_form(pages, "/jobs/<job>/cancel", ANY)
@@ -211,7 +211,7 @@ def cancel(job: str) -> str:
 def _context(page: JobPage) -> Context:
     path, limit = url_for("pages.jobs"), request.args.get("limit", "")
     return {
-        "is_active": any(one.is_active for one in page),
+        "is_active": any(job.is_active for job in page),
         "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
         "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
     }

@@ -66,8 +66,8 @@ def lineage() -> Page:
         return _of_one(name)
     first = requested_place()
     with reading(settings().search_seconds) as session:
-        found = families(session, first, FAMILIES_DEFAULT)
-    return Page("lineage.html", _values(found, "", first), sheet=lambda: _sheet(found), next=found.next)
+        page = families(session, first, FAMILIES_DEFAULT)
+    return Page("lineage.html", _values(page, "", first), sheet=lambda: _sheet(page), next=page.next)
 
 
 def _of_one(name: str) -> Page:
@@ -79,15 +79,15 @@ def _of_one(name: str) -> Page:
             raise
         values = _values(FamilyPage(items=(), next=None, count=0), name, 0) | {"problem": str(error).rstrip("?.") + "."}
         return Page("lineage.html", values, status=status_of(error))
-    found = FamilyPage(items=(family,), next=None, count=1)
-    return Page("lineage.html", _values(found, name, 0), sheet=lambda: _sheet(found))
+    page = FamilyPage(items=(family,), next=None, count=1)
+    return Page("lineage.html", _values(page, name, 0), sheet=lambda: _sheet(page))
 
 
-def _sheet(found: FamilyPage) -> Sheet:
+def _sheet(page: FamilyPage) -> Sheet:
     """Return the edges within the families."""
     rows = [
         (edge.child, edge.parent, edge.relation, edge.evidence, edge.likeness)
-        for family in found
+        for family in page
         for edge in family.edges
     ]
     return Sheet(COLUMNS, rows)
@@ -99,22 +99,22 @@ def offered_names() -> list[str]:
         return [model.full_name for model in visible_models(session, NAMES_OFFERED)]
 
 
-def _values(found: FamilyPage, name: str, first: int) -> Context:
+def _values(page: FamilyPage, name: str, first: int) -> Context:
     return {
         "requested": name,
         "csv": with_parameters(url_for("pages.lineage_csv"), request.args.to_dict()),
         "names": offered_names(),
         "box": {"width": BOX_WIDTH, "height": BOX_HEIGHT},
-        "shown": [_shown(family) for family in found],
+        "shown": [_shown(family) for family in page],
         "first": url_for("pages.lineage") if first else None,
-        "following": url_for("pages.lineage", after=found.next) if found.next else None,
+        "following": url_for("pages.lineage", after=page.next) if page.next else None,
     }
 
 
 def _shown(family: Family) -> ShownFamily:
     tree = family_tree(family)
     trees = branches(tree)
-    listed = {one.tie for one, _ in walk(trees)}
+    listed = {branch.tie for branch, _ in walk(trees)}
     return ShownFamily(
         name=family.name,
         count=family.count,
@@ -131,7 +131,7 @@ def _listed(branch: Branch, family: FamilyTree, listed: set[Tie | None]) -> List
         member=family.members[branch.member],
         words="" if branch.tie is None else _words(branch.tie),
         also=[f"{family.members[tie.first].name} ({_words(tie)})" for tie in others],
-        below=[_listed(one, family, listed) for one in branch.branches],
+        below=[_listed(child, family, listed) for child in branch.branches],
     )
 
 

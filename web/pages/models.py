@@ -160,14 +160,14 @@ def _against(session: Session, model: Model) -> str | None:
 def _changes(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
     """Return how the organs of the model differ from those of `against`."""
     other = model_by_name(session, parse_model_name(against))
-    return organ_changes(*(registered_model(session, one, PAGE_TENSORS_MAX) for one in (other, row)))
+    return organ_changes(*(registered_model(session, model_row, PAGE_TENSORS_MAX) for model_row in (other, row)))
 
 
 def _matrix_theta(organs: Sequence[PlacedOrgan]) -> float | None:
     """Return the mean θ of the organs with rows and columns: the mean over all is moved most by norms of few
     numbers.
     """
-    thetas = [one.theta for one in organs if one.spectral_signal is not None and one.theta is not None]
+    thetas = [organ.theta for organ in organs if organ.spectral_signal is not None and organ.theta is not None]
     return fmean(thetas) if thetas else None
 
 
@@ -296,7 +296,7 @@ def models() -> Page:
     try:
         query, limit, after = requested_query(MODELS), requested_limit(), requested_after()
         with reading(settings().search_seconds) as session:
-            found = search_models(session, query, limit, after)
+            page = search_models(session, query, limit, after)
     except BadQuery as error:
         if not plain_page():
             raise
@@ -305,18 +305,18 @@ def models() -> Page:
         return Page("models.html", {"items": [], "notes": []}, extra=lambda: extra, status=400)
     return Page(
         "models.html",
-        {"query": str(query), "items": found.items, "notes": found.notes},
-        extra=lambda: _list_links(query, found),
-        sheet=lambda: _models_sheet(found),
-        next=found.next,
+        {"query": str(query), "items": page.items, "notes": page.notes},
+        extra=lambda: _list_links(query, page),
+        sheet=lambda: _models_sheet(page),
+        next=page.next,
     )
 
 
-def _list_links(query: Query, found: ModelPage) -> Context:
+def _list_links(query: Query, page: ModelPage) -> Context:
     return {
         "text": short_text(query, MODELS),
         "headings": [heading(query, column, _sort_address(query, column)) for column in COLUMNS],
-        "following": found.next and _address(query, after=found.next, limit=request.args.get("limit", "")),
+        "following": page.next and _address(query, after=page.next, limit=request.args.get("limit", "")),
         "first": _address(query) if request.args.get("after") else None,
         "examples": _examples(),
         "csv": with_parameters(url_for("pages.models_csv"), {"q": short_text(query, MODELS)}, limit="1000"),
@@ -335,8 +335,8 @@ def _examples() -> list[Context]:
     return [{"text": text, "address": url_for("pages.models", q=text)} for text in EXAMPLES]
 
 
-def _models_sheet(found: ModelPage) -> Sheet:
-    rows = [msgspec.to_builtins(model) for model in found]
+def _models_sheet(page: ModelPage) -> Sheet:
+    rows = [msgspec.to_builtins(model) for model in page]
     return Sheet(CSV_MODEL_COLUMNS, [[row[key] for key in CSV_MODEL_COLUMNS] for row in rows])
 
 
@@ -350,9 +350,12 @@ def model_edit(namespace: str, name: str) -> Page:
         abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
     need(ANY)
     with reading(settings().search_seconds) as session:
-        found = published_model(session, model_to_edit(session, _name(namespace, name)))
+        published = published_model(session, model_to_edit(session, _name(namespace, name)))
     return Page(
-        "edit.html", {"model": found}, extra=lambda: {"stated": _description_context(found), "wrong": {}}, entity=found
+        "edit.html",
+        {"model": published},
+        extra=lambda: {"stated": _description_context(published), "wrong": {}},
+        entity=published,
     )
 
 
@@ -372,8 +375,8 @@ def save_model(namespace: str, name: str) -> str | Page:
             except Conflict as error:  # the one thing that only the registry knows: it would be its own base
                 wrong.append(("base", f"{str(error)[:1].upper()}{str(error)[1:]}."))
     if wrong:
-        again = {"stated": _description_context(before) | typed, "wrong": dict(wrong)}
-        return Page("edit.html", {"model": before}, extra=lambda: again, status=400)
+        form = {"stated": _description_context(before) | typed, "wrong": dict(wrong)}
+        return Page("edit.html", {"model": before}, extra=lambda: form, status=400)
     return model_address(before.name)
 
 

@@ -148,7 +148,7 @@ def organs() -> Page:
     try:
         query, limit, after = requested_query(ORGANS), requested_limit(), requested_after()
         limits = settings()
-        found, counts = registry().search_page(
+        page, counts = registry().search_page(
             query, limit=limit, after=after, search_seconds=limits.search_seconds, counts_seconds=limits.counts_seconds
         )
     except BadQuery as error:
@@ -158,10 +158,10 @@ def organs() -> Page:
     g.not_cached = counts is not None and counts.hurried  # the next request may have more luck
     return Page(
         "organs.html",
-        {"query": str(query), "items": found.items, "notes": found.notes, "facets": counts},
-        extra=lambda: _links(query, found, counts),
-        sheet=lambda: _sheet(found),
-        next=found.next,
+        {"query": str(query), "items": page.items, "notes": page.notes, "facets": counts},
+        extra=lambda: _links(query, page, counts),
+        sheet=lambda: _sheet(page),
+        next=page.next,
     )
 
 
@@ -179,10 +179,8 @@ def _refused(error: BadQuery) -> Page:
     return Page("organs.html", {"items": [], "notes": [], "next": None}, extra=lambda: extra, status=400)
 
 
-def _links(query: Query, found: OrganPage, counts: FacetCounts | None) -> Context:
-    following = found.next and query_address(
-        "pages.organs", query, after=found.next, limit=request.args.get("limit", "")
-    )
+def _links(query: Query, page: OrganPage, counts: FacetCounts | None) -> Context:
+    following = page.next and query_address("pages.organs", query, after=page.next, limit=request.args.get("limit", ""))
     return {
         "text": short_text(query),
         "terms": [_term_link(query, part) for part in (*query.terms, *query.words)]
@@ -267,8 +265,8 @@ def _examples() -> list[Context]:
     return [{"text": text, "address": url_for("pages.organs", q=text)} for text in EXAMPLES]
 
 
-def _sheet(found: OrganPage) -> Sheet:
-    return Sheet(CSV_COLUMNS, organ_rows(found.items))
+def _sheet(page: OrganPage) -> Sheet:
+    return Sheet(CSV_COLUMNS, organ_rows(page.items))
 
 
 ALIKE_SHOWN = 8
@@ -280,8 +278,8 @@ FORMS = {"raw": "plain bytes (.raw)", "bin": "with name and shape (.bin)", "npy"
 def organ(digest: str) -> Page:
     """Show the organ whose digest begins with `digest`."""
     with reading(settings().search_seconds) as session:
-        found = organ_detail(session, digest, visible=True)
-    return Page("organ.html", structs.asdict(found), extra=lambda: _alike(found.digest) | _explained(found))
+        detail = organ_detail(session, digest, visible=True)
+    return Page("organ.html", structs.asdict(detail), extra=lambda: _alike(detail.digest) | _explained(detail))
 
 
 def _alike(digest: str) -> Context:
@@ -296,13 +294,13 @@ def _alike(digest: str) -> Context:
     except TooSlow:
         g.not_cached = True  # the next request may have more luck
         return {"alike": [], "alike_note": "Not shown: there are too many organs to compare at once."}
-    others = [one for one in page if one.digest != digest][:ALIKE_SHOWN]
+    others = [organ for organ in page if organ.digest != digest][:ALIKE_SHOWN]
     return {"alike": others, "alike_note": None if others else "No other organ has the same slot and shape."}
 
 
-def _explained(found: Organ) -> Context:
-    values = {name: found.measured(name) for name in MEASURES}
-    first = next((one for one in found.measurements if one.theta is not None), None)
+def _explained(organ: Organ) -> Context:
+    values = {name: organ.measured(name) for name in MEASURES}
+    first = next((measurement for measurement in organ.measurements if measurement.theta is not None), None)
     return {
         "readings": [
             {"name": name, "value": value, "meaning": MEASURES[name]}
@@ -311,14 +309,14 @@ def _explained(found: Organ) -> Context:
         ],
         "ingredients": [] if first is None else theta_ingredients(first),
         "theta_formula": None if first is None else theta_sentence(first),
-        "warning": "" if first is None else caution_of(found),
+        "warning": "" if first is None else caution_of(organ),
         "likeness_meaning": LIKENESS,
-        "graft": next(filter(None, map(graft_address, found.places)), None),
-        "weights": weights_shown(found.digest, found.dtype, found.shape),
+        "graft": next(filter(None, map(graft_address, organ.places)), None),
+        "weights": weights_shown(organ.digest, organ.dtype, organ.shape),
         "downloads": [
-            {"label": label, "address": url_for("downloads.organ", digest=found.digest, form=form)}
+            {"label": label, "address": url_for("downloads.organ", digest=organ.digest, form=form)}
             for form, label in FORMS.items()
-            if form != "npy" or can_dequantize(dtype_by_name(found.dtype))
+            if form != "npy" or can_dequantize(dtype_by_name(organ.dtype))
         ],
     }
 
@@ -346,20 +344,23 @@ _SCORES = (
 
 def theta_ingredients(reading: Measurement) -> list[Ingredient]:
     """Return the scores that θ is the mean of; fewer where a method did not give them."""
-    found = []
+    ingredients = []
     for name, words, noise, signal in _SCORES:
         value = getattr(reading, name)
         if value is None:
             continue
         size = abs(value) if name == "kurtosis" else value
         score = min(max((size - noise) / (signal - noise), 0.0), 1.0)
-        found.append(Ingredient(name, words, value, score, noise, signal))
-    return found
+        ingredients.append(Ingredient(name, words, value, score, noise, signal))
+    return ingredients
 
 
 def theta_sentence(reading: Measurement) -> str | None:
     """Return what θ is made of, in one sentence."""
-    parts = [f"{one.name} {one.value:.3f} (score {share_text(one.score)})" for one in theta_ingredients(reading)]
+    parts = [
+        f"{ingredient.name} {ingredient.value:.3f} (score {share_text(ingredient.score)})"
+        for ingredient in theta_ingredients(reading)
+    ]
     if not parts or reading.theta is None:
         return None
     return f"θ = 90° × the mean of three scores: {', '.join(parts)}."

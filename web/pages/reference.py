@@ -25,22 +25,22 @@ def reference() -> Page:
 
 def _explained(described: Context) -> Context:
     components = described["components"]
-    spec = {one.name: one for one in operations()}
-    found = [
-        _operation(method, path, item[method], spec.get(item[method]["operationId"]), components)
+    specs = {spec.name: spec for spec in operations()}
+    operations_shown = [
+        _operation(method, path, item[method], specs.get(item[method]["operationId"]), components)
         for path, item in described["paths"].items()
         for method in _METHODS
         if method in item
     ]
     groups = [
-        {"name": tag["name"], "text": tag["description"], "operations": _of_group(found, tag["name"])}
+        {"name": tag["name"], "text": tag["description"], "operations": _of_group(operations_shown, tag["name"])}
         for tag in described["tags"]
     ]
     return {"groups": groups, "paragraphs": described["info"]["description"].split("\n\n")}
 
 
-def _of_group(found: list[Context], name: str) -> list[Context]:
-    return [one for one in found if one["group"] == name]
+def _of_group(operations: list[Context], name: str) -> list[Context]:
+    return [operation for operation in operations if operation["group"] == name]
 
 
 def _operation(method: str, path: str, item: Context, spec: Operation | None, components: Context) -> Context:
@@ -52,24 +52,26 @@ def _operation(method: str, path: str, item: Context, spec: Operation | None, co
         "path": path,
         "summary": item["summary"],
         "description": item["description"],
-        "parameters": [_parameter(one) for one in item["parameters"] if "$ref" not in one],
+        "parameters": [_parameter(parameter) for parameter in item["parameters"] if "$ref" not in parameter],
         "request": _request(path, spec),
         "answer": answer and json.dumps(answer, ensure_ascii=False, indent=2),
         "schema": None if spec is None else spec.answer,
-        "statuses": [(status, _meaning(one, components)) for status, one in sorted(item["responses"].items())],
+        "statuses": [
+            (status, _meaning(response, components)) for status, response in sorted(item["responses"].items())
+        ],
     }
 
 
-def _parameter(one: Context) -> Context:
-    return {**one, "takes": _takes(one["schema"])}
+def _parameter(parameter: Context) -> Context:
+    return {**parameter, "takes": _takes(parameter["schema"])}
 
 
 def _takes(schema: Context) -> str:
     """Return the type of a parameter, in a few words."""
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
-    found = str({"integer": "whole number", "string": "text"}.get(schema["type"], schema["type"]))
-    return f"{found}, {schema['default']} by default" if "default" in schema else found
+    text = str({"integer": "whole number", "string": "text"}.get(schema["type"], schema["type"]))
+    return f"{text}, {schema['default']} by default" if "default" in schema else text
 
 
 def _request(path: str, spec: Operation | None) -> str | None:
@@ -80,8 +82,8 @@ def _request(path: str, spec: Operation | None) -> str | None:
         return f"curl '{ADDRESS}{spec.example}'"
     method = "" if spec.method == "post" else f"-X {spec.method.upper()} "
     if spec.bytes_example is not None:
-        needed = (one for one in spec.parameters if one.where == "header" and one.required)
-        headers = [f"-H '{one.name}: {one.example}'" for one in needed]
+        needed = (parameter for parameter in spec.parameters if parameter.where == "header" and parameter.required)
+        headers = [f"-H '{parameter.name}: {parameter.example}'" for parameter in needed]
         arguments = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
         return f"curl {method}{arguments} '{ADDRESS}{spec.example}'"
     if spec.body is None:

@@ -53,7 +53,7 @@ def upload() -> Page:
         return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _context)
     user, owner_id = need(UPLOAD), current_contributor_id()
     with reading() as session:
-        under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
+        under_way = [upload for upload in open_uploads(session, owner_id, now()) if upload.kind == "file"]
         uploads, finished = ([upload_entity(row) for row in some] for some in (under_way, _unused(session, owner_id)))
     waiting = contributions.own_submissions(SHOWN, None).items
     values = {"namespace": user.name, "uploads": uploads, "finished": finished, "waiting": waiting}
@@ -64,12 +64,12 @@ def upload() -> Page:
 @paged(pages, "/submissions/<submission>")
 def submission(submission: str) -> Page:
     """Show a submission: progress, findings, and the form to publish it. Administrators see all submissions."""
-    found = contributions.shown_submission(contributions.parsed_submission(submission))
-    shown = found.entity()
+    row = contributions.shown_submission(contributions.parsed_submission(submission))
+    shown = row.entity()
     return Page(
         "submission.html",
         {"submission": shown},
-        lambda: _about(found) | {"stated": _proposed(shown), "problems": []},
+        lambda: _about(row) | {"stated": _proposed(shown), "problems": []},
         entity=shown,
     )
 
@@ -107,7 +107,7 @@ def _unused(session: Session, owner_id: int) -> list[Upload]:
     """Return the complete uploads that no submission uses."""
     files = finished_files(session, owner_id, now())
     waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
-    used = {upload for one in waiting for upload in manifest_of(one).uploads()}
+    used = {upload for submission in waiting for upload in manifest_of(submission).uploads()}
     return [file for file in files if file.public_id not in used]
 
 
@@ -137,23 +137,25 @@ def _stated_metadata(number: int) -> StatedMetadata:
 
 
 def _again(number: int, problems: Sequence[str]) -> Page:
-    found = contributions.own_submission(number)
+    row = contributions.own_submission(number)
     stated = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
     return Page(
         "submission.html",
-        {"submission": found.entity()},
-        lambda: _about(found) | {"stated": stated, "problems": problems},
+        {"submission": row.entity()},
+        lambda: _about(row) | {"stated": stated, "problems": problems},
         status=400,
     )
 
 
-def _about(found: SubmissionRow) -> Context:
+def _about(submission: SubmissionRow) -> Context:
     """Return the sender, if it is somebody else, and the current metadata of the submission's model."""
-    sender, row = None if found.contributor == identity().name else found.contributor, found.row
+    sender, row = None if submission.contributor == identity().name else submission.contributor, submission.row
     about: Context = {"sender": sender, "created": None, "is_kept": False}
-    about["acknowledgements"] = [one for one in found.entity().findings if one.code in MUST_ACKNOWLEDGE]
+    about["acknowledgements"] = [
+        finding for finding in submission.entity().findings if finding.code in MUST_ACKNOWLEDGE
+    ]
     with reading(settings().search_seconds) as session:
-        if found.model is not None and found.model.state != "removed":
+        if submission.model is not None and submission.model.state != "removed":
             about["created"] = submission_review(session, row.id).model
         if row.state == "withdrawn" and sender is None:
             files = _unused(session, row.contributor_id)

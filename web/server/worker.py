@@ -209,14 +209,14 @@ class WorkerService(Service):
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), UNSENT_BYTES)
             server = listener.getsockname()
-            made = partial(Connection, self, peer[:2], server[:2])
-            task = self._loop.create_task(self._open(made, client))
+            factory = partial(Connection, self, peer[:2], server[:2])
+            task = self._loop.create_task(self._open(factory, client))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    async def _open(self, made: Callable[[], Connection], client: socket.socket) -> None:
+    async def _open(self, factory: Callable[[], Connection], client: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(made, client)
+            await self._loop.connect_accepted_socket(factory, client)
         except OSError:
             client.close()  # it has gone already
 
@@ -246,7 +246,9 @@ class WorkerService(Service):
     def _cut_slowest(self, connections: Iterable[Connection], seconds: float) -> bool:
         """Cut the one of `connections` whose client has not read for the longest time, and for `seconds` at least."""
         now = self.clock()
-        slow = [(one.parked_since, one) for one in connections if one.parked_since is not None]
+        slow = [
+            (connection.parked_since, connection) for connection in connections if connection.parked_since is not None
+        ]
         since, slowest = min(slow, key=lambda pair: pair[0], default=(now, None))
         if slowest is None or now - since < seconds:
             return False
@@ -338,7 +340,9 @@ class WorkerService(Service):
     def _free_unsent(self) -> bool:
         """Cut clients that do not read until the answers that wait for them are small enough; False if none is slow."""
         while self._unsent_bytes >= UNSENT_MAX_BYTES:
-            if not self._cut_slowest((one for one in self.connections if one.has_unsent), UNREAD_SECONDS):
+            if not self._cut_slowest(
+                (connection for connection in self.connections if connection.has_unsent), UNREAD_SECONDS
+            ):
                 return False
         return True
 

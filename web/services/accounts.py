@@ -85,9 +85,9 @@ def create_own_token(request: TokenRequest) -> CreatedToken:
         raise NotAllowed("only a contributor's own token can create tokens")
     rates().hit(NEW_TOKENS, identity.name or "")
     with registry().catalog.writing() as session:
-        made = create_child_token(session, account.token_id, request.scopes, request.label, request.days)
+        created = create_child_token(session, account.token_id, request.scopes, request.label, request.days)
         return CreatedToken(
-            **structs.asdict(account_token(session, token_by_public_id(session, made.public_id))), token=made.text
+            **structs.asdict(account_token(session, token_by_public_id(session, created.public_id))), token=created.text
         )
 
 

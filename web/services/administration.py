@@ -44,10 +44,10 @@ def check_admin() -> None:
     """Allow a page for administrators only: redirect to the log-in without an account, answer 404 to other users."""
     if settings().read_only:
         abort(404, ONLY_READS)
-    found = identity()
-    if found.may(ADMIN):
+    client = identity()
+    if client.may(ADMIN):
         return
-    if found.name is not None:
+    if client.name is not None:
         abort(404)  # in the words for an address that there is not
     if plain_page():
         abort(redirect(url_for("pages.login", next=request.script_root + request.path), HTTPStatus.SEE_OTHER))
@@ -71,10 +71,10 @@ def refuse(submission: str, reason: str) -> Decision:
 def decided(submission: str) -> Decision | None:
     """Return what was decided about the submission of that number; None if nothing was, or there is none."""
     try:
-        found = _decided(parsed_submission(submission))
+        decision = _decided(parsed_submission(submission))
     except NotFound:
         return None
-    return found if found.state in ("published", "refused") else None
+    return decision if decision.state in ("published", "refused") else None
 
 
 def remove(name: str, reason: str) -> Removal:
@@ -89,8 +89,8 @@ def remove(name: str, reason: str) -> Removal:
 def add(name: str, quota_bytes: int | None) -> ContributorAccount:
     """Add a contributor, who has no token yet. Raises BadName, BadInput."""
     with registry().catalog.writing() as session:
-        found = add_contributor(session, name, _by(), quota_bytes)
-        return contributor_account(session, found, registry().settings.quota_bytes)
+        contributor = add_contributor(session, name, _by(), quota_bytes)
+        return contributor_account(session, contributor, registry().settings.quota_bytes)
 
 
 def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAccount:
@@ -101,8 +101,8 @@ def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAc
             set_contributor_state(session, name, changes.state, _by())
         if changes.quota is not UNSET:
             set_quota(session, name, changes.quota, _by())
-        found = contributor_by_name(session, name)
-        return contributor_account(session, found, registry().settings.quota_bytes)
+        row = contributor_by_name(session, name)
+        return contributor_account(session, row, registry().settings.quota_bytes)
 
 
 def parsed_submission(text: str) -> int:
@@ -114,15 +114,15 @@ def parsed_submission(text: str) -> int:
 
 def _decided(submission_id: int) -> Decision:
     with reading(settings().search_seconds) as session:
-        found = submission_review(session, submission_id)
-    model = found.model
+        review = submission_review(session, submission_id)
+    model = review.model
     return Decision(
-        id=found.id,
-        name=found.name,
-        state=found.state,
+        id=review.id,
+        name=review.name,
+        state=review.state,
         model=None if model is None else model.name,
         address=f"/models/{model.name}" if model is not None and model.state == "visible" else None,
-        reason=found.reason,
+        reason=review.reason,
     )
 
 

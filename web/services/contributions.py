@@ -115,10 +115,10 @@ def _requested_digest() -> bytes | None:
     text = request.headers.get(DIGEST_HEADER)
     if text is None:
         return None
-    found = [match for part in text.split(",") if (match := _SHA256.fullmatch(part.strip()))]
+    digests = [match for part in text.split(",") if (match := _SHA256.fullmatch(part.strip()))]
     try:
-        if len(found) == 1:
-            return b64decode(found[0][1], validate=True)
+        if len(digests) == 1:
+            return b64decode(digests[0][1], validate=True)
     except NoBase64 as error:
         current_app.logger.debug("%s", error)
     raise BadRequest(DIGEST_HEADER, "Content-Digest must have one digest of the form sha-256=:BASE64:")

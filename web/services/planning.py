@@ -173,15 +173,15 @@ def cut_plan(planned: P) -> P:
     return replace(planned, findings=findings, plan=plan, left_out=left_out | more)
 
 
-def cut_pair(found: Compatibility) -> Compatibility:
+def cut_pair(pair: Compatibility) -> Compatibility:
     """Do the same for two models that were compared; `organs` counts names in findings."""
-    findings, left_out = _cut_findings(found.findings)
+    findings, left_out = _cut_findings(pair.findings)
     types = []
-    for one in found.types:
-        of_type, names = _cut_names(one.findings)
-        types.append(replace(one, findings=of_type))
+    for fit in pair.types:
+        of_type, names = _cut_names(fit.findings)
+        types.append(replace(fit, findings=of_type))
         _add(left_out, names)
-    return replace(found, findings=findings, types=tuple(types), left_out=left_out)
+    return replace(pair, findings=findings, types=tuple(types), left_out=left_out)
 
 
 def _cut_chimera(plan: PlannedChimera | None) -> tuple[PlannedChimera | None, dict[str, int]]:
@@ -198,17 +198,17 @@ def _cut_chimera(plan: PlannedChimera | None) -> tuple[PlannedChimera | None, di
 
 def _cut_findings(findings: Findings) -> tuple[Findings, dict[str, int]]:
     left_out = {"findings": len(findings) - ROWS_MAX} if len(findings) > ROWS_MAX else {}
-    found, names = _cut_names(findings[:ROWS_MAX])
+    cut, names = _cut_names(findings[:ROWS_MAX])
     _add(left_out, names)
-    return found, left_out
+    return cut, left_out
 
 
 def _cut_names(findings: Findings) -> tuple[Findings, int]:
     """Return `findings` with at most NAMES_MAX names of tensors each, and how many names are missing."""
-    missing = sum(max(0, len(one.organs) - NAMES_MAX) for one in findings)
+    missing = sum(max(0, len(finding.organs) - NAMES_MAX) for finding in findings)
     if not missing:
         return findings, 0
-    return tuple(replace(one, organs=one.organs[:NAMES_MAX]) for one in findings), missing
+    return tuple(replace(finding, organs=finding.organs[:NAMES_MAX]) for finding in findings), missing
 
 
 def _add(left_out: dict[str, int], names: int) -> None:
