@@ -1,4 +1,4 @@
-"""Errors as answers: problem documents for programs, text beside lists as CSV, and a page for people."""
+"""Answers to errors: a problem document for programs, plain text for CSV, an error page with advice for people."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DETAILS = {
     405: "This address does not accept this method.",
     413: "The body of the request is too large.",
 }
-"""Sentences for errors of HTTP that come without one of ours, by status."""
+"""Sentences on error pages and in problem documents for errors of HTTP itself, by status."""
 _ADVICE = {
     400: "Correct the address or the form, and try again.",
     401: "Log in, or send a valid token.",

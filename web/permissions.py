@@ -133,7 +133,7 @@ def model_to_restore(session: Session, name: ModelName) -> Model:
     """Return a model that the user may restore. Raises Conflict for one that an administrator yanked or must review."""
     model = _checked(known_model(session, name, "yanked"), may_yank(name.namespace))
     if model.state == "quarantined" and not may_write(ADMIN):
-        raise Conflict(f"{model.full_name} is waiting for review by an administrator")
+        raise Conflict(f"{model.full_name} is held for review; an administrator must approve it first")
     _check_yanker(session, model)
     return model
 

@@ -119,7 +119,7 @@ THETA_STEPS = 32
 THETA_MAX_DEGREES = 90
 SHARE_STEPS = 16
 WIDTH_STEPS = 40
-CAUTIONS = {FEW: "computed from few values", COARSE: "distorted by its coarse number format"}
+CAUTIONS = {FEW: "computed from few values", COARSE: "distorted by a coarse tensor type"}
 SHORT_MAX = 120
 """Names up to this length are remembered."""
 CHANGE_STEPS = 9
@@ -151,6 +151,9 @@ VERDICT_MEANINGS = {
     "broken": "does not load, or produces garbage",
 }
 """Of each verdict on a chimera that was run."""
+
+STATE_NAMES = {"quarantined": "held for review"}
+"""Names of states for people, where they differ from the API."""
 
 
 def theta_class(theta: float | None) -> str:
@@ -283,6 +286,12 @@ def _theta_bar(theta: float) -> Markup:
 _JOINTS = re.compile(r"([/-]|(?<!\d)\.|\.(?!\d))(?=[^./-])")
 """A point within a number is not a joint."""
 
+
+def state_name(state: str) -> str:
+    """Return the state of a model or a submission for people: `held for review` for `quarantined`."""
+    return STATE_NAMES.get(state, state)
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "caution": caution_of,
     "change_class": change_class,
@@ -303,6 +312,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "short_digest": short_digest,
     "shape": shape_text,
     "size": size_text,
+    "state_name": state_name,
     "theta_bar": theta_bar,
     "theta_class": theta_class,
     "verdict_meaning": verdict_meaning,

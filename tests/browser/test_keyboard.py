@@ -22,7 +22,7 @@ FOCUSED = """() => {
   const bar = one.closest(".histogram a");
   const node = one.querySelector(":scope > .node");
   const styles = [style, ...(bar ? [getComputedStyle(bar.firstElementChild)] : [])];
-  const kinds = { skip: ".skip", nav: "header nav a", search: "input[type=search]", facet: ".facet a",
+  const kinds = { skip: ".skip", nav: "header nav a", search: "input[type=search]", filter: ".filter a",
     row: "table.rows tbody th > a", body: "body" };
   return {
     kind: Object.keys(kinds).find((kind) => one.matches(kinds[kind])) ?? "other",
@@ -45,10 +45,10 @@ def stops(page: Page) -> list[dict[str, object]]:
     return found
 
 
-def test_tab_reaches_skip_link_navigation_search_facets_and_rows_in_this_order(zoo: Site, open_page: Opener) -> None:
+def test_tab_reaches_skip_link_navigation_search_filters_and_rows_in_this_order(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, ZOO_PAGES["narrowed"])
     kinds = [stop["kind"] for stop in stops(page)]
-    wanted = ["skip", "nav", "search", "facet", "row"]
+    wanted = ["skip", "nav", "search", "filter", "row"]
     assert [kinds.index(kind) for kind in wanted] == sorted(kinds.index(kind) for kind in wanted)
 
 

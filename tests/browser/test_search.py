@@ -47,17 +47,19 @@ def test_a_query_is_typed_and_entered(options: dict[str, bool], zoo: Site, open_
 
 
 @SCRIPTS
-def test_a_facet_narrows_and_frees_again(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+def test_a_filter_narrows_the_search_and_is_removed_again(
+    options: dict[str, bool], zoo: Site, open_page: Opener
+) -> None:
     page = open_page(zoo, "/organs", **options)
     everything = places(page)
-    facets = page.get_by_role("complementary", name="Filters")
-    follow(page, facets.get_by_role("link", name="attention", exact=True))
+    filters = page.get_by_role("complementary", name="Filters")
+    follow(page, filters.get_by_role("link", name="attention", exact=True))
     assert query(page) == "type:skeleton"
     assert 0 < places(page) < everything
     types = page.locator("td .type").all_inner_texts()
     assert types
     assert [one for one in types if not one.endswith("attention")] == []
-    follow(page, facets.locator("a[aria-current]"))
+    follow(page, filters.locator("a[aria-current]"))
     assert places(page) == everything
 
 

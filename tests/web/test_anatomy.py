@@ -112,7 +112,7 @@ def test_a_reading_of_few_numbers_or_of_a_coarse_format_is_marked_as_uncertain()
     grid = anatomy(organs, "theta", {})
     assert [cell["rough"] for cell in grid["rows"][0]["cells"]] == [False, True, True, False]
     assert [cell["label"].partition("(")[2] for cell in grid["rows"][0]["cells"]] == [
-        "", "computed from few values)", "distorted by its coarse number format)", "",
+        "", "computed from few values)", "distorted by a coarse tensor type)", "",
     ]  # fmt: skip
     assert grid["legend"]["rough"]
     assert not anatomy([placed_organ("a")], "theta", {})["legend"]["rough"]

@@ -182,7 +182,7 @@ def test_the_bell_curve_of_a_bell_curve_lies_on_it() -> None:
     [
         (np.zeros(63), "fewer than 64"),
         (np.full(10_000, np.nan), "fewer than 64"),
-        (np.full(10_000, 0.5), "one and the same"),
+        (np.full(10_000, 0.5), "are equal"),
         (np.array([1e308, -1e308] * 100), "too large"),
     ],
 )
@@ -190,7 +190,7 @@ def test_values_that_make_no_picture_get_a_sentence(values: np.ndarray, words: s
     with np.errstate(all="ignore"):
         found = weights_of(values)
     assert isinstance(found, str)
-    assert words in found or "one and the same" in found
+    assert words in found or "are equal" in found
 
 
 @pytest.mark.long
@@ -293,7 +293,7 @@ def test_the_page_of_an_organ_shows_its_picture_and_the_same_numbers(filled: Fla
     [
         ("blk.0.attn_norm.weight", "fewer than 64"),
         ("blk.0.ffn_gate.weight", "cannot be read"),
-        ("blk.0.attn_k.weight", "one and the same"),
+        ("blk.0.attn_k.weight", "are equal"),
         ("blk.1.attn_k.weight", "fewer than 64"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The account of the token that is sent, and contributors as everyone sees them."""
+"""The account of the token, and public contributors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administration: what waits for review, models removed, the event log, contributors. All of it needs `admin`."""
+"""Administration: reviews, removals, the event log, contributors. All operations need the scope `admin`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def quarantine() -> SubmissionReviewPage:
     example=f"{ROOT}/admin/submissions/{EXAMPLES['approve']}/approve",
 )
 def approve_submission(submission: str) -> Decision:
-    """Publish the model of a submission. 409 for a submission that is not waiting for review."""
+    """Publish the model of a submission. 409 for a submission that is not held for review."""
     return administration.approve(submission)
 
 
@@ -128,7 +128,7 @@ def approve_submission(submission: str) -> Decision:
 )
 def refuse_submission(submission: str) -> Decision:
     """Refuse a submission; its contributor sees the reason. The next sweeps remove its bytes. 409 for a submission that
-    is not waiting for review."""
+    is not held for review."""
     return administration.refuse(submission, read_body(RefusalRequest).reason)
 
 

@@ -1,4 +1,4 @@
-"""Chimeras: a list, one by its lock; made, grafted, purified, validated; where a file is."""
+"""Chimeras: list, get, compose, graft, purify, validate; the address of a file."""
 
 from __future__ import annotations
 

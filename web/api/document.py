@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes of the API, with examples; and the root that serves it."""
+"""The OpenAPI document with examples, made from the routes of the API and a list of downloads; and the root."""
 
 from __future__ import annotations
 
@@ -68,12 +68,14 @@ _TOLD_APART = (
     ),
     Parameter(
         "shape",
-        "The same, by shape.",
+        "The shape of the organ, if several organs have the same bytes.",
         {"type": "string", "pattern": SHAPE_PATTERN, "maxLength": 96},
         "192",
     ),
 )
-_NAME_INSIDE = Parameter("name", "The tensor's name in the file: one of its names in a model.", _TEXT, "")
+_NAME_INSIDE = Parameter(
+    "name", "The name of the tensor in the file: one of the names that it has in models.", _TEXT, ""
+)
 _FILE = Parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf", where="path", required=True)
 _ORGAN, _MODEL = "aadb682ed7753b5f", "local/Zoo-A-2M-v1.0-Q8_0"
 
@@ -90,7 +92,7 @@ DOWNLOADS = (
         "/organs/{digest}.bin",
         "organ_bin",
         "An organ as a file",
-        "The file format of organ directories: a head with name, dtype and shape, then the plain bytes.",
+        "The file format of organ directories: a header with name, dtype and shape, then the plain bytes.",
         (DIGEST, *_TOLD_APART, _NAME_INSIDE),
         f"/organs/{_ORGAN}.bin",
     ),
@@ -126,10 +128,10 @@ GROUPS: Mapping[str, str] = {
     "About": "The version of the server, and this document.",
     "Organs": "Search, count and look up the tensors of models.",
     "Models": "Search, compare and edit models; lineage and files.",
-    "Chimeras": "Plan, make and validate models that are composed of organs of other models.",
+    "Chimeras": "Plan, make and validate chimeras: models with organs of other models.",
     "Reports": "Summaries of all measurements, with explanations.",
     "Uploads": "Upload files and pieces in chunks; uploads can be resumed.",
-    "Submissions": "Make models from uploads: check, publish, withdraw.",
+    "Submissions": "Models made from uploads: check, publish, withdraw.",
     "Contributors": "Public contributors; your own account and its tokens.",
     "Administration": "Reviews, removals, contributors and the event log. Needs the scope `admin`.",
     "Jobs": "Long tasks run as jobs from a queue: progress and results.",
@@ -155,8 +157,9 @@ Every error below `/api/v1` is a problem document (RFC 9457, `application/proble
 members, such as `seconds`. Unknown and repeated parameters are refused, so that you notice a misspelt one. 405 comes
 with `Allow`, 503 with `Retry-After`. Other addresses return 404.
 
-Every page also exists as JSON: `/organs.json`, `/models.json`, `/index.json`; lists also as `.csv`. These may change
-with the pages; the operations described here will not.
+Pages of the catalog have JSON too: add `.json` to the address of a page. If an operation returns its content, the
+address redirects (302) to that operation; otherwise it returns the values of the page, which may change with the page.
+Lists also have `.csv`.
 """
 _REFUSALS: Mapping[int, str] = {
     400: "The request is not valid; `errors` has the fields and the reasons.",
@@ -229,7 +232,7 @@ def _schemas() -> dict[str, Schema]:
     _, problem = msgspec.json.schema_components([Problem], ref_template=REF_TEMPLATE)
     upload = schemas([Upload])["Upload"]
     upload_problem: Schema = {
-        "description": "What is wrong, and the members of the upload as it is.",
+        "description": "The problem, and the members of the upload in its present state.",
         "allOf": [_ref("Problem"), {name: part for name, part in upload.items() if name != "additionalProperties"}],
     }
     openapi: Schema = {"type": "object", "description": "This document.", "required": ["openapi", "info", "paths"]}

@@ -1,4 +1,4 @@
-"""Jobs: listed, looked up, cancelled."""
+"""Jobs: list, get, cancel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models: one, lists, files, comparison, lineage; and editing, yanking and versions after publishing."""
+"""Models: search, files, comparison, lineage, editing, yanking and versions."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ EXAMPLE_HEADER = "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3b
     example=f"{ROOT}/models?ranked=1&limit=2",
 )
 def models() -> ModelPage:
-    """What a query finds among models, newest first unless it sorts."""
+    """Return the models that match a query, newest first unless the query sorts."""
     ranked = requested_switch("ranked")
     query = requested_query(MODELS, "-theta" if ranked else None)
     limit, after = requested_limit(), requested_after()
@@ -118,14 +118,16 @@ def models() -> ModelPage:
 @operation(
     "/models/lookup",
     group=GROUP,
-    summary="The model with a digest",
+    summary="Get the model with a digest",
     parameters=(MODEL_DIGEST,),
     answer=ModelSummary,
     refusals=(404, 409),
     example=f"{ROOT}/models/lookup?digest=679541f31fd5790a",
 )
 def model_lookup() -> ModelSummary:
-    """The oldest model whose bytes, whose file or whose lock has a digest that begins so. 409 when several do."""
+    """Return the oldest model whose bytes, file or lock have this digest, or a digest that begins with it. 409 if
+    several models match.
+    """
     prefix = _checked_digest(request.args.get("digest", ""))
     with reading(settings().search_seconds) as session:
         row = model_by_digest(session, prefix)
@@ -135,15 +137,15 @@ def model_lookup() -> ModelSummary:
 @operation(
     "/headers/{header}",
     group=GROUP,
-    summary="The model with a header",
+    summary="Get the model with a header",
     parameters=(HEADER,),
     answer=ModelSummary,
     refusals=(404,),
     example=f"{ROOT}/headers/{EXAMPLE_HEADER}",
 )
 def header(header: str) -> ModelSummary:
-    """The oldest model whose first file begins with the header that a lock names: with that file and the lock's organs
-    anybody can make the lock's file.
+    """Return the oldest model whose first file begins with this header. A lock names the header; with that file and the
+    organs of the lock, anybody can make the file of the lock.
     """
     try:
         digest = parse_digest(header)
@@ -152,7 +154,7 @@ def header(header: str) -> ModelSummary:
     with reading(settings().search_seconds) as session:
         row = model_with_header(session, digest)
         if row is None:
-            raise NotFound(f"no model here has the header {digest[:12]}")
+            raise NotFound(f"no model in this registry has the header {digest[:12]}")
         return model_summary(row, composed=bool(composed_among(session, [row.id])))
 
 
@@ -166,7 +168,7 @@ def header(header: str) -> ModelSummary:
     example=f"{ROOT}/models/{EXAMPLE}",
 )
 def model(namespace: str, name: str) -> Model:
-    """A model with its metadata, types, files and lineage. Its organs have pages of their own."""
+    """Return a model with its metadata, types, files and lineage. Another operation lists its organs."""
     with reading(settings().search_seconds) as session:
         return model_page(session, _model(session, namespace, name))
 
@@ -174,14 +176,14 @@ def model(namespace: str, name: str) -> Model:
 @operation(
     "/models/{namespace}/{name}/organs",
     group=GROUP,
-    summary="The organs of a model",
+    summary="List the organs of a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
     answer=OrganPage,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/organs?limit=2",
 )
 def model_organs(namespace: str, name: str) -> OrganPage:
-    """The model's organs at their places, in the order of its files."""
+    """Return the organs of a model with their places, in the order of its files."""
     limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         return organ_page_of_model(session, _model(session, namespace, name), limit, after)
@@ -190,14 +192,14 @@ def model_organs(namespace: str, name: str) -> OrganPage:
 @operation(
     "/models/{namespace}/{name}/lineage",
     group=GROUP,
-    summary="The lineage of a model",
+    summary="Get the lineage of a model",
     parameters=(NAMESPACE, NAME),
     answer=ModelLineage,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/lineage",
 )
 def model_lineage(namespace: str, name: str) -> ModelLineage:
-    """What it declares, what was recorded, what was measured; and where these disagree."""
+    """Return the relatives of a model, as declared, recorded or measured, and the contradictions between them."""
     with reading(settings().search_seconds) as session:
         return lineage_of(session, _model(session, namespace, name))
 
@@ -205,15 +207,17 @@ def model_lineage(namespace: str, name: str) -> ModelLineage:
 @operation(
     "/families",
     group=GROUP,
-    summary="Families of models",
+    summary="List families of models",
     parameters=(OF_MODEL, FAMILIES, PLACE),
     answer=FamilyPage,
     refusals=(404, 410),
     example=f"{ROOT}/families?limit=1",
 )
 def model_families() -> FamilyPage:
-    """Models that descend from each other or are alike, the largest family first; with `model` the family of that
-    model, even if it is alone. A family comes with at most 60 members: those with the most edges."""
+    """Return families of models that descend from each other or have similar weights, the largest family first; with
+    `model`, only the family of that model, even if it has no other member. A family has at most 60 members: those with
+    the most edges.
+    """
     limit, first = requested_limit(FAMILIES_DEFAULT, FAMILIES_MAX), requested_place()
     name = _requested_model("model") if "model" in request.args else None
     with reading(settings().search_seconds) as session:
@@ -225,7 +229,7 @@ def model_families() -> FamilyPage:
 @writing_operation(
     "/measurements",
     group=GROUP,
-    summary="Measure a model anew",
+    summary="Measure a model again",
     body=ModelRequest,
     answer=Job,
     status=ACCEPTED,
@@ -233,8 +237,8 @@ def model_families() -> FamilyPage:
     example=f'{{"model": "{EXAMPLE}"}}',
 )
 def measure() -> Job:
-    """Every organ from its stored bytes, as a job. Its result has the numbers, and the largest difference of each to
-    what is recorded; nothing that is recorded changes.
+    """Start a job that measures every organ of a model again from its stored bytes. The result has the new values, and
+    the largest difference of each measure from the recorded value. The recorded values do not change.
     """
     return queued("measure", json_body(ModelRequest))
 
@@ -242,7 +246,7 @@ def measure() -> Job:
 @writing_operation(
     "/extractions",
     group=GROUP,
-    summary="Take a model apart into files",
+    summary="Extract a model into an organ directory",
     body=ModelRequest,
     answer=Job,
     status=ACCEPTED,
@@ -250,8 +254,8 @@ def measure() -> Job:
     example=f'{{"model": "{EXAMPLE}"}}',
 )
 def extract() -> Job:
-    """An organ directory as one uncompressed tar, as a job. It is at `/jobs/<job>/files/<file>`, by the result's
-    `file`, for a day.
+    """Start a job that writes an organ directory of a model as one uncompressed tar. Its address is
+    `/jobs/<job>/files/<file>`, where `file` is in the result of the job; it is kept for one day.
     """
     return queued("extract", json_body(ModelRequest))
 
@@ -266,7 +270,9 @@ def extract() -> Job:
     example=f"{ROOT}/compare?first={EXAMPLE}&second=local/Zoo-A-2M-Prose-v1.0-Q8_0",
 )
 def compare() -> Comparison:
-    """How alike their weights are at equal places: by type, by block, by organ; and what else differs."""
+    """Return the likeness of two models at equal places, as a whole and by type, block and organ, and their other
+    differences.
+    """
     first, second = _requested_model("first"), _requested_model("second")
     with reading(settings().search_seconds) as session:
         sides = [registered_model(session, model_by_name(session, name), PAGE_TENSORS_MAX) for name in (first, second)]
@@ -278,7 +284,7 @@ def _model(session: Session, namespace: str, name: str) -> tables.Model:
 
 
 def _checked_digest(text: str) -> str:
-    """Return the digest that was asked for, or the beginning of one; raises BadRequest."""
+    """Return the requested digest, or its beginning. Raises BadRequest."""
     try:
         return parse_prefix(text)
     except BadDigest as error:
@@ -286,7 +292,7 @@ def _checked_digest(text: str) -> str:
 
 
 def _requested_model(parameter: str) -> ModelName:
-    """Return the name in that parameter; raises BadRequest."""
+    """Return the model name in that parameter. Raises BadRequest."""
     text = request.args.get(parameter)
     if not text:
         raise BadRequest(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
@@ -302,15 +308,16 @@ _MODEL = "/models/{namespace}/{name}"
 @operation(
     f"{_MODEL}/versions",
     group=GROUP,
-    summary="The versions of a model",
+    summary="List the versions of a model",
     parameters=(NAMESPACE, NAME),
     answer=ModelVersions,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/versions",
 )
 def model_versions(namespace: str, name: str) -> ModelVersions:
-    """The newest 100 versions, each with its differences from the one before. Yanked versions are listed with the
-    reason, removed ones are not. Quarantined ones are shown to their owner."""
+    """Return the newest 100 versions, each with its differences from the version before it. Yanked versions are listed
+    with the reason; removed versions are not listed. Only their contributor sees versions that are held for review.
+    """
     states = OWN_STATES if is_shown_all(namespace) else REACHABLE_STATES
     with reading(settings().search_seconds) as session:
         model = known_model(session, _name(namespace, name))
@@ -320,14 +327,14 @@ def model_versions(namespace: str, name: str) -> ModelVersions:
 @operation(
     f"{_MODEL}/descendants",
     group=GROUP,
-    summary="Chimeras made of a model",
+    summary="List chimeras that use a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
     answer=DescendantPage,
     refusals=(404, 410),
     example=f"{ROOT}/models/local/Zoo-A-2M-v1.0-F16/descendants?limit=1",
 )
 def model_descendants(namespace: str, name: str) -> DescendantPage:
-    """The chimeras that were made of it, as their base or as a donor, newest first."""
+    """Return the chimeras that use the model as their base or as a donor, newest first."""
     limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:
         model = model_by_name(session, _name(namespace, name))
@@ -346,8 +353,9 @@ def model_descendants(namespace: str, name: str) -> DescendantPage:
     example='{"tags": ["letters"], "license": "apache-2.0"}',
 )
 def edit(namespace: str, name: str) -> PublishedModel:
-    """Title, description, license, tags and base of one of your own models; its bytes never change. What is wrong is
-    told by field. A base replaces what the file declares."""
+    """Change the title, description, license, tags or base of one of your own models. Its bytes never change. `errors`
+    names each field that is not valid. A base replaces the base that the file declares.
+    """
     edit_request = json_body(ModelEditRequest)
     edits, wrong = read_edits(edit_request)
     if wrong:
@@ -373,8 +381,9 @@ def edit(namespace: str, name: str) -> PublishedModel:
     scope=ANY,
 )
 def yank(namespace: str, name: str) -> PublishedModel:
-    """Take one of your own models out of searches, rankings and lists. Who names its version or its digest gets it
-    still, with the reason. It may be of your own (scope `upload`), or you an administrator (scope `admin`)."""
+    """Hide a model from searches, rankings and lists. It can still be downloaded by its exact name or digest, which
+    also shows the reason. With the scope `upload` you can yank your own models, with `admin` all models.
+    """
     body = read_body(YankRequest)
     wanted = _name(namespace, name, body.version)
     with registry().catalog.writing() as session:
@@ -395,7 +404,9 @@ def yank(namespace: str, name: str) -> PublishedModel:
     scope=ANY,
 )
 def restore(namespace: str, name: str) -> PublishedModel:
-    """Let a yanked model be found again; one that is visible stays as it is. It is for whoever may yank it."""
+    """Show a yanked model in searches and lists again; a visible model does not change. The same accounts can do this
+    as can yank the model.
+    """
     wanted = _name(namespace, name, read_body(RestoreRequest).version)
     with registry().catalog.writing() as session:
         model = model_to_restore(session, wanted)
@@ -410,7 +421,7 @@ def _user_name() -> str:
 
 
 def _name(namespace: str, name: str, version: object = None) -> ModelName:
-    """Return the name in the address, with the version of the body if there is one; raises BadName, BadRequest."""
+    """Return the name in the address, with the version of the body if there is one. Raises BadName, BadRequest."""
     parsed = parse_model_name(f"{namespace}/{name}")
     if version is None:
         return parsed

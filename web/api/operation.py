@@ -94,26 +94,26 @@ class Operation:
     body: str | None = None
     """Name of the schema of the body."""
     bytes_example: str | None = None
-    """The body of the example where that is plain bytes, no JSON."""
+    """The body of the example if it is plain bytes instead of JSON."""
     status: int = 200
-    """Of an answer that is no refusal."""
+    """Status of a successful answer."""
     writes: bool = False
-    """Whether it writes or runs something (`web.api.operation`)."""
+    """Whether it writes or runs something (`writing_operation`)."""
     scope: str | None = None
-    """What the token of who asks must be good for; None where anybody may ask."""
+    """The scope that the token must have; None if no token is needed."""
 
 
 Answer = str | type[Entity]
-"""The entity that is answered, or the name of a schema."""
+"""The entity of the answer, or the name of a schema."""
 View = Callable[..., Entity | Schema]
-"""It answers an entity; the view of the OpenAPI document answers the document."""
+"""It returns an entity; the view of the OpenAPI document returns the document."""
 
 _operations: list[Operation] = []
 _entities: dict[str, type[Entity]] = {}
 
 
 def operations() -> tuple[Operation, ...]:
-    """All that have been declared, in the order of the reference."""
+    """Return all declared operations, in the order of the reference."""
     return tuple(_operations)
 
 
@@ -123,7 +123,7 @@ def entities() -> tuple[type[Entity], ...]:
 
 
 def named(kind: Answer) -> str:
-    """Return the name of the schema of `kind`; that of an entity goes into the document."""
+    """Return the name of the schema of `kind`. If it is an entity, add its schema to the document."""
     if isinstance(kind, str):
         return kind
     _entities[schema_name(kind)] = kind
@@ -131,7 +131,7 @@ def named(kind: Answer) -> str:
 
 
 def declare(spec: Operation) -> None:
-    """Let the reference have an operation, with what any request can be refused for."""
+    """Add an operation to the document, with the statuses that every request can get."""
     declare_parameters(spec.name, [parameter.name for parameter in spec.parameters if not parameter.is_in_path])
     _operations.append(replace(spec, refusals=tuple(sorted({*COMMON_REFUSALS, *spec.refusals}))))
 
@@ -148,10 +148,10 @@ def operation(
     body: Answer | None = None,
     scope: str | None = None,
 ) -> Callable[[View], View]:
-    """Serve a view at `path` below the root of the API: GET, or POST where it takes a body. Its docstring describes it.
+    """Serve a view at `path` below the root of the API: by GET, or by POST if it takes a body. The docstring of the
+    view is the description of the operation.
 
-    A view whose values have a `next` is a page of a list. With a `scope` it is only for those whose token is good for
-    it.
+    A view whose entity has `next` is a page of a list. With `scope`, the token must have that scope.
     """
 
     def register(view: View) -> View:
@@ -185,7 +185,9 @@ def operation(
 
 
 def only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
-    """Refuse other methods here: `/organs/lookup` would otherwise be taken for the digest of `/organs/<digest>`."""
+    """Refuse other methods at this address: `/organs/lookup` would otherwise be read as the digest of
+    `/organs/<digest>`.
+    """
 
     @wraps(answer_post)
     def answer(**arguments: Any) -> Response:
@@ -245,18 +247,18 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 R = TypeVar("R", bound=Request)
 DEPTH_MAX = 8
-"""Lists and objects inside each other; what is asked here has five at most."""
+"""Nested lists and objects; valid requests have at most five levels."""
 BRACKETS_MAX = 250_000
-"""Lists and objects in all: of the empty ones, a body of some megabytes would fill hundreds of them in memory."""
+"""Lists and objects in total: a body of a few megabytes of empty ones would take hundreds of megabytes of memory."""
 
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str, object]:
-    """Return the body, an object with some of `members` and no others; with None the caller checks its members.
+    """Return the body, an object with some of `members` and no others; with None, the caller checks its members.
 
-    With a class, `members` are those of that request; their values are for the caller to check. Raises BadRequest;
-    answers 415 for a body that is packed or not JSON by its type, 413 for one that is too large.
+    With a class, `members` are the members of that request; the caller checks their values. Raises BadRequest. Answers
+    415 to a body that is compressed or has another type than JSON, 413 to a body that is too large.
     """
     if isinstance(members, type):
         members = members.__struct_encode_fields__
@@ -273,8 +275,9 @@ def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str,
 
 
 def read_body(kind: type[R]) -> R:
-    """Return the body as a request of that class; raises BadRequest with each member that is not valid, as
-    `json_body`."""
+    """Return the body as a request of that class. Raises BadRequest with all members that are not valid; see
+    `json_body`.
+    """
     values = json_body(kind)
     checked: dict[str, Any] = {}
     wrong: list[tuple[str | None, str]] = []
@@ -294,7 +297,7 @@ def read_body(kind: type[R]) -> R:
 
 
 def _place(value: object, kind: object) -> str:
-    """Return the place of the first item of a list that is not valid, as `[2]`; empty for what is no list."""
+    """Return the index of the first item of a list that is not valid, as `[2]`; empty if the value is not a list."""
     if not isinstance(value, list) or not _takes_lists(type_info(kind)):
         return ""
     for index, item in enumerate(value):
@@ -311,7 +314,7 @@ def _takes_lists(kind: Type) -> bool:
 
 
 def check_json() -> None:
-    """Answer 415 to a body that is no JSON by its type, or is packed. No form of a page can send such a type."""
+    """Answer 415 to a body whose type is not JSON, or that is compressed. The form of a page cannot send this type."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         abort(415, "The body must not be compressed.")
     if request.mimetype != "application/json":
@@ -336,7 +339,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _depth(text: str) -> int:
-    """At least how deep the brackets go: those inside of texts count too, which no sensible body has."""
+    """Return the depth of the brackets, or more: brackets inside of texts count too, which no normal body has."""
     depth = deepest = 0
     for sign in _BRACKETS.findall(text):
         if sign in "[{":
@@ -486,7 +489,7 @@ YAML = "yaml"
 
 
 def requested_recipe() -> dict[str, object]:
-    """Return the body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
+    """Return the body as arguments of the job `compose`: `recipe`, or `recipe_text` if the body is `{"yaml": TEXT}`."""
     body = json_body()
     if YAML not in body:
         return {"recipe": body}
@@ -499,7 +502,7 @@ def requested_recipe() -> dict[str, object]:
 
 ACCEPTED = 202
 _PLACES: dict[type[Entity], str] = {Job: "jobs", Upload: "uploads", Submission: "submissions"}
-"""Where a resource that is answered with 202 has its address."""
+"""Addresses of the resources of answers with status 202."""
 _NEEDS = "Needs a token with the scope `{}`."
 _NEEDS_ANY = "Needs a token of any scope."
 
@@ -520,9 +523,11 @@ def writing_operation(
     scope: str = UPLOAD,
     is_shadowed: bool = False,
 ) -> Callable[[View], View]:
-    """Serve a view at `path` below the root of the API by `method`: post, put, patch or delete. Its docstring
-    describes it. `example` is the body of an example request, or without a body its address. At an address that could
-    be read as another operation's (`is_shadowed`), nothing else is answered.
+    """Serve a view at `path` below the root of the API by `method`: post, put, patch or delete.
+
+    The docstring of the view is the description of the operation. `example` is the body of an example request, or its
+    address if there is no body. `is_shadowed` is for an address that another operation would match with other methods:
+    those methods are refused.
     """
 
     def register(view: View) -> View:
@@ -560,10 +565,10 @@ def writing_operation(
 
 
 def queued(kind: str, arguments: Mapping[str, object]) -> Job:
-    """Put a job of that kind into the queue, with arguments from outside, and return it.
+    """Put a job of that kind into the queue, with arguments from the request, and return it.
 
-    Raises BadInput for what the kind does not take, QueueFull (503) when too many wait, TooMany (429) when too many of
-    the asker's do.
+    Raises BadInput for invalid arguments, QueueFull (503) if too many jobs wait, TooMany (429) if too many jobs of the
+    client wait.
     """
     job_id = queue_job(kind, arguments)
     with reading() as session:

@@ -1,4 +1,4 @@
-"""Organs: search and its counts, one by digest, many by their digests."""
+"""Organs: search, counts, get by digest, look-up of many digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: what a recipe comes to, and whether two models fit, before anything is made."""
+"""Plans of recipes, and compatibility of models. Nothing is made or written."""
 
 from __future__ import annotations
 

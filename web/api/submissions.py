@@ -1,4 +1,4 @@
-"""Submissions: a model of pieces that were sent or are here, looked at, published, withdrawn."""
+"""Submissions: models made of uploaded or stored pieces; they are checked, published or withdrawn."""
 
 from __future__ import annotations
 

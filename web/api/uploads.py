@@ -1,4 +1,4 @@
-"""Uploads: which pieces need not be sent, and sessions in which the rest comes, chunk by chunk."""
+"""Uploads: a look-up of pieces that need no upload, and sessions that receive the others in chunks."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points joined in order. `look` is one of the stylesheet's: area, band, curve, dashed, dotted, box, whisker."""
+    """Points joined in order. `look` is a class of the stylesheet: area, band, curve, dashed, dotted, box, whisker."""
 
     points: Sequence[tuple[float, float]]
     look: str

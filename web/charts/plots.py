@@ -103,14 +103,14 @@ def weights_of(values: NDArray[np.floating]) -> Weights | str:
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
     if finite.size < THETA_MIN_VALUES:
-        return f"There is no picture of fewer than {THETA_MIN_VALUES} finite values."
+        return f"There is no chart for fewer than {THETA_MIN_VALUES} finite values."
     low, high = (float(edge) for edge in np.quantile(finite, QUANTILES))
     if not low < high or not math.isfinite(high - low) or (high - low) / BINS <= abs(low) * 1e-12:
-        return "Nearly all values are one and the same: there is nothing to draw."
+        return "Nearly all values are equal: there is nothing to draw."
     with np.errstate(over="ignore"):
         mean, deviation = float(finite.mean()), float(finite.std())
     if not (math.isfinite(mean) and math.isfinite(deviation)):
-        return "The values are too large to be drawn."
+        return "The values are too large to draw."
     counts, edges = np.histogram(finite, BINS, (low, high))
     shares = [_below((edge - mean) / deviation) for edge in edges]
     bell = tuple(finite.size * (upper - lower) for lower, upper in pairwise(shares))

@@ -1,4 +1,4 @@
-"""Log-in and log-out, the reader's own account, and contributors as everybody sees them."""
+"""Log-in and log-out, the user's own account, and the public pages of contributors."""
 
 from __future__ import annotations
 

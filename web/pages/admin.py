@@ -1,4 +1,4 @@
-"""Administration: submissions that wait for review, the event log, contributors. Others get 404."""
+"""Administration: submissions held for review, the event log, contributors. Other users get 404."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def admin() -> Page:
 
 @paged(pages, "/admin/quarantine")
 def admin_quarantine() -> Page:
-    """Show the submissions that wait for review, with their findings."""
+    """Show the submissions held for review, with their findings."""
     check_admin()
     limit, after = requested_limit(), requested_after()
     with reading(settings().search_seconds) as session:

@@ -66,11 +66,11 @@ def depth_chart(namespace: str, name: str) -> Response:
     with reading(settings().search_seconds) as session:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         if model.tensors > PAGE_TENSORS_MAX:
-            raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a drawing")
+            raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a chart")
         rows = plots.block_thetas(organs_of_model(session, model))
     lines, blocks = _depth_lines(rows)
     if not lines:
-        raise NotFound(f"{model.full_name} has no two blocks of which θ is known")
+        raise NotFound(f"{model.full_name} has fewer than two blocks with a known θ")
     return svg_answer(plots.depth_chart(lines, blocks))
 
 
@@ -132,13 +132,13 @@ def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
 def _read(chosen: ChosenOrgan) -> plots.Weights | str:
     dtype = chosen.dtype
     if not can_be_sampled(dtype):
-        return f"Values of the format {dtype.name} cannot be read here, so there is no chart of them."
+        return f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
     elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
     try:
         with registry().blobs.open(chosen.blob) as reader:
             values = sampled_values(reader, dtype, elements)
     except UnsupportedDType:
-        return f"Values of the format {dtype.name} cannot be read here, so there is no chart of them."
+        return f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."
     except (CorruptBlob, MissingBlob):
         return "The stored bytes are damaged, so there is no chart. To repair them, ingest the file again."
     return plots.weights_of(values)

@@ -1,4 +1,4 @@
-"""Chimeras: a list, and one with how it came to be, what was predicted of it, what a runtime showed, and its use."""
+"""Chimeras: the list, and one chimera with its parts, prediction, verdicts and commands."""
 
 from __future__ import annotations
 

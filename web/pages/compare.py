@@ -1,4 +1,4 @@
-"""Two models side by side: how alike they are, by type, by block and by organ, and what else differs."""
+"""Two models side by side: their likeness by type, block and organ, and their other differences."""
 
 from __future__ import annotations
 

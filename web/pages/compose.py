@@ -1,4 +1,4 @@
-"""Composing: what fits a base, its cells and who could give to them, the recipe's steps, and the chimera."""
+"""Composing: models that fit a base, its cells and their candidates, the steps of the recipe, and the chimera."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RequestedSteps:
 
     @property
     def base(self) -> str:
-        """The model that receives; empty where none is chosen."""
+        """The model that receives organs; empty if none is chosen."""
         return next((text.strip() for parameter, text in self.steps if parameter == "base"), "")
 
     def recipe(self) -> Recipe:
@@ -182,7 +182,7 @@ def _reads(steps: Sequence[Step]) -> bool:
 FILE_NAME = "recipe.yaml"
 TOO_SLOW = "Not shown: the search took too long."
 NOTHING_YET = "nothing-to-do"
-"""The finding about a base without any step, which is no news to a person who has only begun."""
+"""The finding about a base without steps. It is not shown before the first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,9 +443,9 @@ def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Con
 
 MODELS_SHOWN, KNOWN_SHOWN = 20, 8
 NO_BASE = (NotFound, BadName, BadDigest, Ambiguous)
-"""What is raised of a base that is not there."""
+"""Errors about a base that does not exist."""
 COMPOSE = "compose"
-"""The kind of the job that makes it."""
+"""The kind of job that makes the chimera."""
 NOT_YET = "The chimera cannot be created yet. See the findings below."
 
 

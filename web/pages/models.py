@@ -1,4 +1,4 @@
-"""Models: the list, one with its anatomy, lineage and files, and the page on which its owner edits it."""
+"""Models: the list, one model with its anatomy, lineage and files, and the form that edits its description."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ class _Shown:
 
 @paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
 def model(namespace: str, name: str) -> Page:
-    """Show the model of that name; `by` says what its cells are coloured by, `against` which model it is compared
-    with.
-    """
+    """Show the model of that name. `by` is what colours its cells; `against` is the model that it is compared with."""
     by = requested_choice("by", tuple(READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
@@ -136,10 +134,10 @@ def model(namespace: str, name: str) -> Page:
 
 
 def _organs_sheet(shown: _Shown) -> Sheet:
-    """Return the organs of the model; raises BadQuery for more than a sheet has."""
+    """Return the organs of the model as CSV. Raises BadQuery if it has more than PAGE_TENSORS_MAX."""
     if shown.organs_left_out:
         tensors = f"{shown.model.tensors:,}"
-        reason = f"it has {tensors} tensors, and a sheet has up to {PAGE_TENSORS_MAX:,}: the API has pages"
+        reason = f"it has {tensors} tensors, and a CSV has at most {PAGE_TENSORS_MAX:,}; the API lists all in pages"
         raise BadQuery(shown.model.name, reason)
     return Sheet(CSV_COLUMNS, organ_rows(shown.organs))
 
@@ -164,15 +162,13 @@ def _changes(session: Session, row: tables.Model, against: str) -> dict[Slot, Or
 
 
 def _matrix_theta(organs: Sequence[PlacedOrgan]) -> float | None:
-    """Return the mean θ of the organs with rows and columns: the mean over all is moved most by norms of few
-    numbers.
-    """
+    """Return the mean θ of the matrices. The mean over all organs depends most on norms, which have few values."""
     thetas = [organ.theta for organ in organs if organ.spectral_signal is not None and organ.theta is not None]
     return fmean(thetas) if thetas else None
 
 
 def _downloads(model: Model) -> list[Context]:
-    """Return the links to the whole model as one file; none if loaders must not be given it."""
+    """Return the links to the whole model as one file; none if the registry cannot assemble it."""
     if model.unassemblable or not model.files:
         return []
     if (partial := _partial_of(model)) is not None:
@@ -205,7 +201,7 @@ def _files(model: Model) -> list[Context]:
 
 
 def _as_chimera(brief: ChimeraBrief | None, jobs: Sequence[Job]) -> Context:
-    """What was predicted and found of a model that was composed here, and the validations under way."""
+    """Return the prediction, verdict and active validations of a model that was composed here."""
     verdict = brief.verdict if brief else None
     return {
         "brief": brief,
@@ -220,7 +216,7 @@ def _whole(name: str) -> str:
 
 
 def pull_lines(name: str, file: str) -> list[str]:
-    """Return the model `name` by commands that people have: saved as `file`, and the same for clients of the hub."""
+    """Return commands that download the model `name`: with curl, saved as `file`, and with the client of the hub."""
     host, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
     return [
         f"curl -fL -C - -o {shlex.quote(file)} '{host}{_whole(name)}'",
@@ -292,7 +288,7 @@ EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-
 
 @paged(pages, "/models", csv=True, api="models")
 def models() -> Page:
-    """What the query in `q` finds among models, newest first unless it sorts."""
+    """Show the models that match the query in `q`, newest first unless it sorts."""
     try:
         query, limit, after = requested_query(MODELS), requested_limit(), requested_after()
         with reading(settings().search_seconds) as session:
@@ -345,7 +341,7 @@ TAGS_SEPARATOR = ","
 
 @paged(pages, "/models/<namespace>/<name>/edit")
 def model_edit(namespace: str, name: str) -> Page:
-    """What is said of a model, in a form; for its owner, anybody else is asked to log in."""
+    """Show the form that edits the description of a model. Without an account, redirect to the log-in."""
     if identity().name is None and plain_page():
         abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
     need(ANY)
@@ -361,7 +357,7 @@ def model_edit(namespace: str, name: str) -> Page:
 
 @writing_form(pages, "/models/<namespace>/<name>/edit")
 def save_model(namespace: str, name: str) -> str | Page:
-    """Save it, and show the model; or the form again, as it was typed, with what is wrong beside the fields."""
+    """Save the description and show the model. If a field is not valid, show the form again with the errors."""
     typed = {field: request.form[field] for field in FIELDS if field in request.form}
     edits, wrong = read_edits(typed | {"tags": _tags(typed["tags"])} if "tags" in typed else typed)
     with registry().catalog.writing() as session:
@@ -382,7 +378,7 @@ def save_model(namespace: str, name: str) -> str | Page:
 
 @writing_form(pages, "/models/<namespace>/<name>/yank", scope=ANY)
 def yank_model(namespace: str, name: str) -> str:
-    """Take it out of searches, rankings and lists, with the reason that was typed."""
+    """Hide the model from searches, rankings and lists, with the reason in the form."""
     with registry().catalog.writing() as session:
         model = model_to_yank(session, _name(namespace, name))
         hide_model(session, model, "yanked", request.form.get("reason", ""), _user_name())
@@ -391,7 +387,7 @@ def yank_model(namespace: str, name: str) -> str:
 
 @writing_form(pages, "/models/<namespace>/<name>/restore", scope=ANY)
 def restore_model(namespace: str, name: str) -> str:
-    """Let it be found again."""
+    """Show a yanked model in searches, rankings and lists again."""
     with registry().catalog.writing() as session:
         model = model_to_restore(session, _name(namespace, name))
         publish_model(session, model, _user_name())

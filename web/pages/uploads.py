@@ -1,4 +1,4 @@
-"""Uploading in the browser: files on their way, what was found in them, what their contributor says, and publishing."""
+"""Uploading in the browser: uploads, the findings of a submission, its description, and publishing."""
 
 from __future__ import annotations
 
