@@ -63,7 +63,7 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
 ) -> None:
     client = log_in(app, token)
     page = parse_page(client.get("/account").text)
-    for shown in ("ada/little@1", "visible", "ada/next", "quarantined", "10 bytes of 70 bytes", "a label", "upload"):
+    for shown in ("ada/little@1", "visible", "ada/next", "held for review", "10 bytes of 70 bytes", "a label", "upload"):
         assert shown in page.text or shown.replace("/", "/​") in page.text, shown
     assert [one.attributes["aria-label"] for one in page.named("progress")] == ["Quota used"]
     values = client.get("/account.json").get_json()

@@ -292,7 +292,7 @@ def test_the_page_of_an_organ_shows_its_picture_and_the_same_numbers(filled: Fla
     ("tensor", "words"),
     [
         ("blk.0.attn_norm.weight", "fewer than 64"),
-        ("blk.0.ffn_gate.weight", "cannot be read"),
+        ("blk.0.ffn_gate.weight", "cannot decode"),
         ("blk.0.attn_k.weight", "are equal"),
         ("blk.1.attn_k.weight", "fewer than 64"),
     ],
