@@ -70,7 +70,7 @@ def test_a_name_is_taken_apart_and_written_again(text: str, expected: ModelName)
         "x" * 10_000_000,
     ],
 )
-def test_line_33_what_could_be_a_path_or_a_trick_is_no_name(text: str) -> None:
+def test_what_could_be_a_path_or_a_trick_is_no_name(text: str) -> None:
     with pytest.raises(BadName) as caught:
         parse_model_name(text)
     assert len(str(caught.value)) < 300

@@ -1,4 +1,4 @@
-"""The list of faults, line 134: weights that are NaN or infinite are found when they come in, and marked everywhere."""
+"""Weights that are NaN or infinite are found by an ingest, and marked everywhere."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_what_is_made_is_understood_and_no_two_are_alike() -> None:
     assert len({new_token().text for _ in range(50)}) == 50
 
 
-def test_line_96_a_token_with_one_character_changed_is_refused_by_itself() -> None:
+def test_a_token_with_one_character_changed_is_refused_by_itself() -> None:
     for place in range(5, len(MADE.text)):
         other = "0" if MADE.text[place] != "0" else "1"
         with pytest.raises(BadToken, match="mistyped"):
@@ -38,13 +38,13 @@ def test_line_96_a_token_with_one_character_changed_is_refused_by_itself() -> No
 
 
 @given(st.text(max_size=80))
-def test_line_96_what_is_no_token_is_refused_without_being_repeated(text: str) -> None:
+def test_what_is_no_token_is_refused_without_being_repeated(text: str) -> None:
     with pytest.raises(BadToken) as refused:
         parse_token(text)
     assert str(refused.value) == "this is not a token: tokens begin with orgp_"
 
 
-def test_line_96_nearly_a_token_is_none() -> None:
+def test_nearly_a_token_is_none() -> None:
     for odd in (MADE.text + "\n", " " + MADE.text, MADE.text[:-1], MADE.text + "a", MADE.text.lower()):
         with pytest.raises(BadToken):
             parse_token(odd)

@@ -205,7 +205,7 @@ def test_headers_and_vocabularies_are_spared_with_their_model(registry: LocalReg
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry: LocalRegistry) -> None:
+def test_files_without_a_row_and_temporaries_go_after_the_grace(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(random_bytes(LARGE))
     pending = registry.blobs.folder.begin(digest_of(b"x"), 5)
     pending.append([b"half"])
@@ -220,7 +220,7 @@ def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry
     pending.discard()
 
 
-def test_line_52_what_is_not_the_stores_is_never_removed(registry: LocalRegistry) -> None:
+def test_what_is_not_the_stores_is_never_removed(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(random_bytes(LARGE))
     root = registry.settings.blobs
     (root / "README").write_text("mine")

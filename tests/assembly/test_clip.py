@@ -45,7 +45,7 @@ def test_any_part_is_the_same_slice_of_the_file(
     assert read(registry, part) == data[begin:end]
 
 
-def test_line_94_parts_that_touch_make_the_whole(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
+def test_parts_that_touch_make_the_whole(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     edges = [0, 1, 31, 32, 4 << 20, (4 << 20) + 1, len(data) - 1, len(data)]
     parts = [read(registry, clipped(plan, begin, end)) for begin, end in pairwise(edges)]
     assert b"".join(parts) == data

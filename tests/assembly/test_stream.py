@@ -162,7 +162,7 @@ def flip(path: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last])
-def test_line_47_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
+def test_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
     damage: Callable[[Path], None], registry: LocalRegistry, plan: FilePlan, data: bytes
 ) -> None:
     damage(largest_file(registry))
@@ -180,7 +180,7 @@ def test_line_47_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
     assert open_blobs(registry) == []
 
 
-def test_line_51_a_file_that_is_gone_is_missing(registry: LocalRegistry, plan: FilePlan) -> None:
+def test_a_file_that_is_gone_is_missing(registry: LocalRegistry, plan: FilePlan) -> None:
     largest_file(registry).unlink()
     with pytest.raises(MissingBlob), FileStream(registry.blobs, plan) as stream:
         list(stream)

@@ -220,7 +220,7 @@ def test_a_model_is_yanked_with_a_reason_and_restored(shop: Shop, open_page: Ope
 
 
 @pytest.mark.parametrize("elsewhere", ["http://elsewhere.example/", "http://127.0.0.1:1024/"])
-def test_line_106_a_page_of_elsewhere_does_nothing_in_the_name_of_who_is_logged_in(
+def test_a_page_of_elsewhere_does_nothing_in_the_name_of_who_is_logged_in(
     elsewhere: str, shop: Shop, unwatched: Page
 ) -> None:
     """Also one of the same site, another port of this machine, to which the browser does send the cookie."""

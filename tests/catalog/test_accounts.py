@@ -83,7 +83,7 @@ def test_a_token_is_good_for_its_scopes_and_a_page_token_for_no_more(registry: L
     assert (narrow.name, narrow.scopes) == ("Ada", {"upload"}), "not admin, which the token has not"
 
 
-def test_line_97_what_is_revoked_lets_nobody_in(registry: LocalRegistry, token: NewToken) -> None:
+def test_what_is_revoked_lets_nobody_in(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     assert let_in(registry, token, secret, page) == [True, True, True]
     with registry.catalog.writing() as session:
@@ -91,9 +91,7 @@ def test_line_97_what_is_revoked_lets_nobody_in(registry: LocalRegistry, token: 
     assert let_in(registry, token, secret, page) == [False, False, False]
 
 
-def test_line_97_a_suspended_contributor_is_let_in_by_nothing_until_resumed(
-    registry: LocalRegistry, token: NewToken
-) -> None:
+def test_a_suspended_contributor_is_let_in_by_nothing_until_resumed(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     for state, may in (("suspended", False), ("active", True)):
         with registry.catalog.writing() as session:
@@ -101,7 +99,7 @@ def test_line_97_a_suspended_contributor_is_let_in_by_nothing_until_resumed(
         assert let_in(registry, token, secret, page) == [may] * 3
 
 
-def test_line_97_tokens_sessions_and_page_tokens_end_by_themselves(registry: LocalRegistry, token: NewToken) -> None:
+def test_tokens_sessions_and_page_tokens_end_by_themselves(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     assert by_token(registry, token, timedelta(days=29))
     assert by_token(registry, token, timedelta(days=31)) is None
@@ -109,9 +107,7 @@ def test_line_97_tokens_sessions_and_page_tokens_end_by_themselves(registry: Loc
     assert by_token(registry, page, timedelta(hours=2)) is None
 
 
-def test_line_102_a_session_that_was_ended_is_gone_with_its_page_tokens(
-    registry: LocalRegistry, token: NewToken
-) -> None:
+def test_a_session_that_was_ended_is_gone_with_its_page_tokens(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     account = by_session(registry, secret)
     assert account is not None
@@ -122,9 +118,7 @@ def test_line_102_a_session_that_was_ended_is_gone_with_its_page_tokens(
     assert let_in(registry, token, secret, page) == [True, False, False]
 
 
-def test_line_100_a_copy_of_the_database_has_nothing_that_lets_anybody_in(
-    registry: LocalRegistry, token: NewToken
-) -> None:
+def test_a_copy_of_the_database_has_nothing_that_lets_anybody_in(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     with sqlite3.connect(Path(registry.settings.home) / "registry.sqlite3") as database:
         dump = "\n".join(database.iterdump())
@@ -138,7 +132,7 @@ def test_line_100_a_copy_of_the_database_has_nothing_that_lets_anybody_in(
             assert account_by_session(session, secret_sha256(digest), now()) is None
 
 
-def test_line_101_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unknown_id(
+def test_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unknown_id(
     registry: LocalRegistry, token: NewToken
 ) -> None:
     other = NewToken(token.text, token.public_id, "0" * 64)

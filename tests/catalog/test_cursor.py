@@ -81,7 +81,7 @@ def test_a_place_without_a_value_is_refused_where_every_row_has_one() -> None:
         (-float("inf"), 1),
     ],
 )
-def test_lines_64_and_77_what_is_no_number_of_a_row_is_refused(values: tuple[Any, Any]) -> None:
+def test_what_is_no_number_of_a_row_is_refused(values: tuple[Any, Any]) -> None:
     with pytest.raises(BadQuery, match="not a cursor"):
         parse_cursor(QUERY, packed(mark(QUERY), *values))
 

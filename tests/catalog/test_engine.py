@@ -46,7 +46,7 @@ def test_opening_again_finds_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["reader", "writer"])
-def test_line_67_the_pragmas_are_on_in_every_connection_of_both_engines(kind: str, registry: LocalRegistry) -> None:
+def test_the_pragmas_are_on_in_every_connection_of_both_engines(kind: str, registry: LocalRegistry) -> None:
     engine = getattr(registry.catalog, kind)
     with ExitStack() as stack:
         # Raw connections, so that several of the writer's are open at once without waiting for its lock.
@@ -125,7 +125,7 @@ def test_a_reader_does_not_stop_a_writer_nor_a_writer_a_reader(registry: LocalRe
             assert reader.scalars(select(Contributor.name)).all() == []
 
 
-def test_lines_69_and_70_eight_writers_wait_for_each_other_and_no_count_is_lost(tmp_path: Path) -> None:
+def test_eight_writers_wait_for_each_other_and_no_count_is_lost(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         (facet_id,) = facet_ids(session, [FacetKey("norm", "text", "a", "F32", "", "")]).values()
     start = threading.Barrier(8)

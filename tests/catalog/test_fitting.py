@@ -202,7 +202,7 @@ def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(re
     assert found(registry, "fits:ACME/BASE model:acme/donor") == ["acme/donor ffn_down", "acme/donor ffn_up"]
 
 
-def test_line_59_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_is_named(
+def test_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_is_named(
     registry: LocalRegistry,
 ) -> None:
     write_models(

@@ -140,7 +140,7 @@ def test_what_is_no_json_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "ü" * 100, "'; DROP TABLE jobs; --"])
-def test_lines_60_and_77_any_text_in_arguments_comes_back_as_it_was(text: str, registry: LocalRegistry) -> None:
+def test_any_text_in_arguments_comes_back_as_it_was(text: str, registry: LocalRegistry) -> None:
     assert claimed_text(registry, text) == text
 
 
@@ -299,7 +299,7 @@ def test_nothing_is_due_but_what_waits_and_what_its_runner_left(registry: LocalR
     assert not due()
 
 
-def test_line_71_of_threads_that_take_jobs_up_at_once_no_two_get_the_same(registry: LocalRegistry) -> None:
+def test_of_threads_that_take_jobs_up_at_once_no_two_get_the_same(registry: LocalRegistry) -> None:
     ids = [enqueue(registry) for _ in range(QUEUED_MAX)]
 
     def take_all(_number: int) -> list[int]:
@@ -329,7 +329,7 @@ with LocalRegistry.open(sys.argv[1]) as registry:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "taken"), [("report", 60), ("validate", 1)])
-def test_line_71_of_processes_that_take_jobs_up_at_once_no_two_get_the_same(
+def test_of_processes_that_take_jobs_up_at_once_no_two_get_the_same(
     kind: str, taken: int, registry: LocalRegistry
 ) -> None:
     ids = [enqueue(registry, kind) for _ in range(60)]

@@ -82,7 +82,7 @@ def test_the_tables_of_a_fresh_database_are_those_of_the_models(migrated: Engine
     assert differences(migrated) == []
 
 
-def test_line_62_every_table_is_strict_also_when_it_is_migrated(migrated: Engine) -> None:
+def test_every_table_is_strict_also_when_it_is_migrated(migrated: Engine) -> None:
     with migrated.connect() as connection:
         listed = connection.exec_driver_sql("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'").all()
     strict = {name: bool(flag) for name, flag in listed if not name.startswith(("sqlite_", "alembic_"))}
@@ -171,7 +171,7 @@ def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Pat
     assert (kept.models, kept.placements) == (1, 10)
 
 
-def test_line_132_tokens_of_before_keep_their_scopes_and_do_not_get_the_right_to_create_tokens(tmp_path: Path) -> None:
+def test_tokens_of_before_keep_their_scopes_and_do_not_get_the_right_to_create_tokens(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     old = create_engine(f"sqlite:///{home / 'registry.sqlite3'}")
@@ -202,7 +202,7 @@ def test_migrating_twice_changes_nothing(migrated: Engine) -> None:
     assert schema(migrated) == before
 
 
-def test_line_76_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaTooNew, match="newer version"):
@@ -246,7 +246,7 @@ def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_p
 
 
 @pytest.mark.long
-def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it(tmp_path: Path) -> None:
+def test_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from organs.registry.catalog.tables import FacetCount\n"
@@ -329,9 +329,7 @@ def dump(file: Path) -> list[str]:
         ("DELETE FROM alembic_version", "the database has no revision, but it has the table"),
     ],
 )
-def test_line_140_a_schema_that_is_not_what_its_stamp_says_is_not_migrated(
-    change: str, said: str, tmp_path: Path
-) -> None:
+def test_a_schema_that_is_not_what_its_stamp_says_is_not_migrated(change: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "registry.sqlite3"
     stamped(f"sqlite:///{file}", "0004", change)
     before = dump(file)
@@ -341,14 +339,14 @@ def test_line_140_a_schema_that_is_not_what_its_stamp_says_is_not_migrated(
     assert dump(file) == before
 
 
-def test_line_140_a_column_of_another_type_is_a_difference(tmp_path: Path) -> None:
+def test_a_column_of_another_type_is_a_difference(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'registry.sqlite3'}"
     stamped(url, "0004", "DROP TABLE totals", "CREATE TABLE totals (name TEXT PRIMARY KEY NOT NULL, value TEXT) STRICT")
     with pytest.raises(CatalogError, match="column value of table totals is TEXT, not INTEGER NOT NULL"):
         LocalRegistry.open(tmp_path)
 
 
-def test_line_140_tables_that_are_not_ours_do_not_keep_a_database_from_being_migrated(tmp_path: Path) -> None:
+def test_tables_that_are_not_ours_do_not_keep_a_database_from_being_migrated(tmp_path: Path) -> None:
     stamped(f"sqlite:///{tmp_path / 'registry.sqlite3'}", "0004", "CREATE TABLE notes (text TEXT)")
     LocalRegistry.open(tmp_path).close()
 

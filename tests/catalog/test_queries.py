@@ -89,9 +89,7 @@ def test_a_digest_that_nobody_has_is_not_found(registry: LocalRegistry) -> None:
 @pytest.mark.parametrize(
     "prefix", ["", "1234567", "g2345678", "12345678" * 9, "1234567%", "１２３４５６７８", "x' OR 1"]
 )
-def test_line_77_what_is_no_beginning_of_a_digest_is_refused_before_it_is_asked(
-    prefix: str, registry: LocalRegistry
-) -> None:
+def test_what_is_no_beginning_of_a_digest_is_refused_before_it_is_asked(prefix: str, registry: LocalRegistry) -> None:
     with pytest.raises(BadDigest):
         found_by(registry, prefix)
 
@@ -118,7 +116,7 @@ def test_a_name_without_a_version_is_the_newest(registry: LocalRegistry, tmp_pat
     ("namespace", "name"),
     [("local", "b"), ("other", "a"), ("local", "A"), ("local", "a%"), ("local", "_"), ("local", "a' OR '1'='1")],
 )
-def test_line_77_a_name_that_nobody_has_is_not_found(
+def test_a_name_that_nobody_has_is_not_found(
     namespace: str, name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "a", small_model())
@@ -171,9 +169,7 @@ def test_models_are_listed_newest_first_and_those_of_one_moment_by_their_ids(
         assert [model.id for model in visible_models(session)] == [3, 2, 1]
 
 
-def test_line_68_the_ranking_falls_by_theta_and_ends_with_what_has_none(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_the_ranking_falls_by_theta_and_ends_with_what_has_none(registry: LocalRegistry, tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d"):
         ingest_bytes(registry, tmp_path, name, small_model(name))
     with registry.catalog.writing() as session:
@@ -195,9 +191,7 @@ def test_only_complete_models_are_ranked(registry: LocalRegistry, tmp_path: Path
         assert len(visible_models(session)) == 3
 
 
-def test_line_59_only_organs_of_visible_and_yanked_models_are_admitted_to(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_only_organs_of_visible_and_yanked_models_are_admitted_to(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = weight_tensor("output_norm.weight", (64,))
     own = digest_of(data)
     name = ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))

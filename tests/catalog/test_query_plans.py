@@ -213,7 +213,7 @@ def counted(registry: LocalRegistry) -> Iterator[list[int]]:
     "text",
     ["sort:size", "sort:-size", "type:organ sort:-size", "sort:-theta", "theta>=30 sort:theta", "dtype:Q* sort:z"],
 )
-def test_line_78_a_page_far_behind_costs_no_more_than_the_second(text: str, large: Path) -> None:
+def test_a_page_far_behind_costs_no_more_than_the_second(text: str, large: Path) -> None:
     costs = []
     with LocalRegistry.open(large) as registry:
         after = registry.search(text, limit=3).next
@@ -227,7 +227,7 @@ def test_line_78_a_page_far_behind_costs_no_more_than_the_second(text: str, larg
     assert max(costs) < 2 * costs[0] + 20, costs
 
 
-def test_line_78_no_list_is_paged_by_offset(registry: LocalRegistry) -> None:
+def test_no_list_is_paged_by_offset(registry: LocalRegistry) -> None:
     write_models(registry, random_models(6, seed=5))
     offsets = []
 

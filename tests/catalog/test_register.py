@@ -75,15 +75,13 @@ def test_a_model_whose_blobs_were_swept_meanwhile_is_refused(registry: LocalRegi
 
 
 @pytest.mark.parametrize("name", ["x" * 97, "a\0b"])
-def test_line_61_a_name_that_cannot_be_kept_is_refused_and_nothing_is_written(
-    name: str, registry: LocalRegistry
-) -> None:
+def test_a_name_that_cannot_be_kept_is_refused_and_nothing_is_written(name: str, registry: LocalRegistry) -> None:
     with pytest.raises(BadValue, match="the name"):
         register(registry, record(name=name))
     assert set(row_counts(registry).values()) == {0}
 
 
-def test_line_60_shown_text_is_cut_and_made_visible_on_its_way_in(registry: LocalRegistry) -> None:
+def test_shown_text_is_cut_and_made_visible_on_its_way_in(registry: LocalRegistry) -> None:
     register(
         registry,
         record(
@@ -178,7 +176,7 @@ def test_an_ingest_holds_its_blobs_until_it_ends(registry: LocalRegistry) -> Non
         assert len(unneeded_blobs(session, "present", forever, later.replace(year=2000))) == 1
 
 
-def test_line_49_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_is_given_back(
+def test_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_is_given_back(
     registry: LocalRegistry,
 ) -> None:
     large = b"L" * 100_000
@@ -192,7 +190,7 @@ def test_line_49_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_i
     assert row.file == first
 
 
-def test_line_50_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes(registry: LocalRegistry) -> None:
+def test_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes(registry: LocalRegistry) -> None:
     large = b"L" * 100_000
     first, second = (f"{digest_of(large)[:2]}/{digest_of(large)}.{nonce * 16}" for nonce in "12")
     with registry.catalog.writing() as session:

@@ -61,7 +61,7 @@ def test_models_are_those_that_a_look_at_every_model_finds_in_the_same_order_pag
     assert names == [placed.models[one.id].full_name for one in expected]
 
 
-def test_line_68_models_without_a_mean_come_last_from_both_ends(many: Many) -> None:
+def test_models_without_a_mean_come_last_from_both_ends(many: Many) -> None:
     registry, _ = many
     for direction in ("", "-"):
         values = [one.mean_theta for one in page_of(registry, f"sort:{direction}theta").items]
@@ -122,9 +122,7 @@ def test_models_are_found_by_words_of_name_title_tags_and_description(registry: 
         ("model:acme/tiny_codeß*", []),
     ],
 )
-def test_line_66_a_pattern_means_the_same_on_every_database(
-    text: str, names: list[str], registry: LocalRegistry
-) -> None:
+def test_a_pattern_means_the_same_on_every_database(text: str, names: list[str], registry: LocalRegistry) -> None:
     write_models(
         registry,
         [
@@ -138,7 +136,7 @@ def test_line_66_a_pattern_means_the_same_on_every_database(
 
 
 @pytest.mark.parametrize("stated", ["STRASSE", "Straße", "İx", "ΣΑΣ", "mit"])
-def test_line_66_the_case_of_names_makes_no_difference_beyond_ascii(stated: str, registry: LocalRegistry) -> None:
+def test_the_case_of_names_makes_no_difference_beyond_ascii(stated: str, registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
     for field in ("license", "arch", "by"):
         for asked in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
@@ -195,7 +193,7 @@ def test_models_that_come_in_between_pages_make_none_stand_twice(registry: Local
 
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
-def test_line_59_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalRegistry) -> None:
+def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalRegistry) -> None:
     hidden = ModelRow(
         (),
         namespace="hidden",

@@ -107,9 +107,7 @@ def test_either_way_gives_the_same_pages_and_the_same_places_to_go_on_from(text:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_line_68_what_has_no_value_comes_last_from_both_ends(
-    plan: str, many: Many, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_value_comes_last_from_both_ends(plan: str, many: Many, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, _ = many
     force(monkeypatch, plan)
     for measure, name in (("spectral", "spectral_signal"), ("theta", "theta"), ("z", "magnitude")):
@@ -241,7 +239,7 @@ HIDDEN = ModelRow(
 
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
-def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state: str, registry: LocalRegistry) -> None:
+def test_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state: str, registry: LocalRegistry) -> None:
     seen = ModelRow((PlacementRow(), PlacementRow(slot="ffn_down", organ=4)))
     write_models(registry, [seen, replace(HIDDEN, state=state)])
     for text in (
@@ -265,7 +263,7 @@ def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state:
             assert word not in told, (text, word)
 
 
-def test_line_59_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: LocalRegistry) -> None:
+def test_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: LocalRegistry) -> None:
     write_models(
         registry,
         [ModelRow((PlacementRow(organ=-1),)), replace(HIDDEN, rows=(PlacementRow(organ=-2),), state="quarantined")],
@@ -275,7 +273,7 @@ def test_line_59_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: Loc
     assert [one.digest for one in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
 
 
-def test_line_59_what_was_visible_once_is_not_named_as_the_nearest(registry: LocalRegistry) -> None:
+def test_what_was_visible_once_is_not_named_as_the_nearest(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),)), replace(HIDDEN, state="visible")])
     assert registry.search("arch:secretarc").notes == (
         "nothing here has arch:secretarc; the nearest is arch:secretarch",
@@ -379,7 +377,7 @@ def test_the_beginning_of_two_digests_is_ambiguous(registry: LocalRegistry) -> N
 
 
 @pytest.mark.parametrize("limit", [0, -1, PAGE_MAX + 1, 2**63])
-def test_line_64_a_page_has_from_one_to_a_thousand_organs(limit: int, many: Many) -> None:
+def test_a_page_has_from_one_to_a_thousand_organs(limit: int, many: Many) -> None:
     registry, _ = many
     with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
         registry.search("", limit=limit)

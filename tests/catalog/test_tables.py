@@ -287,7 +287,7 @@ LIMITED = [column for column in COLUMNS if isinstance(column.type, String) and c
 
 
 @pytest.mark.parametrize("column", [pytest.param(column, id=str(column)) for column in LIMITED])
-def test_line_61_text_that_is_too_long_is_refused_though_sqlite_would_take_it(
+def test_text_that_is_too_long_is_refused_though_sqlite_would_take_it(
     column: Column[str], filled: LocalRegistry
 ) -> None:
     assert isinstance(column.type, String)
@@ -299,7 +299,7 @@ def test_line_61_text_that_is_too_long_is_refused_though_sqlite_would_take_it(
         put(filled, table, column.name, "ü" * limit)
 
 
-def test_line_63_whole_numbers_have_64_bits_but_for_those_that_stay_small() -> None:
+def test_whole_numbers_have_64_bits_but_for_those_that_stay_small() -> None:
     small = {str(column) for column in COLUMNS if type(column.type) is Integer}
     assert small == {"blobs.codec_version", "model_files.position", "model_metadata.position", "models.version"}
 
@@ -314,7 +314,7 @@ WRONG: dict[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize("column", [pytest.param(column, id=str(column)) for column in COLUMNS])
-def test_line_62_a_value_of_another_type_is_refused(column: Column[Any], refusing: LocalRegistry) -> None:
+def test_a_value_of_another_type_is_refused(column: Column[Any], refusing: LocalRegistry) -> None:
     wrong = WRONG[column.type.compile(refusing.catalog.writer.dialect)]
     assert wrong
     for value in wrong:
@@ -322,7 +322,7 @@ def test_line_62_a_value_of_another_type_is_refused(column: Column[Any], refusin
             put(refusing, column.table.name, column.name, value)
 
 
-def test_line_65_what_is_no_number_is_no_value_in_a_table(filled: LocalRegistry) -> None:
+def test_what_is_no_number_is_no_value_in_a_table(filled: LocalRegistry) -> None:
     for column in COLUMNS:
         if column.type.compile(filled.catalog.writer.dialect) == "REAL":
             if not column.nullable:
@@ -410,7 +410,7 @@ def test_two_blobs_never_share_a_physical_file(filled: LocalRegistry) -> None:
         (Ingest, "model_id"),
     ],
 )
-def test_line_67_a_reference_to_a_row_that_is_not_there_is_refused(
+def test_a_reference_to_a_row_that_is_not_there_is_refused(
     table: type[Base], column: str, refusing: LocalRegistry
 ) -> None:
     with pytest.raises(CatalogError, match="FOREIGN KEY"):
@@ -429,7 +429,7 @@ def test_what_must_be_known_is_never_null(table: type[Base], column: str, filled
         change(filled, table, **{column: None})
 
 
-def test_line_63_sizes_beyond_32_bits_are_kept(filled: LocalRegistry) -> None:
+def test_sizes_beyond_32_bits_are_kept(filled: LocalRegistry) -> None:
     change(filled, Blob, size_bytes=SIZE_MAX)
     change(filled, Placement, offset_bytes=SIZE_MAX, block=999_999_999)
     with filled.catalog.reading() as session:

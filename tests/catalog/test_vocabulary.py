@@ -16,7 +16,7 @@ from organs.registry.local import LocalRegistry
 from tests.random_files import PATIENT
 
 
-def test_line_60_a_nul_in_shown_text_becomes_visible() -> None:
+def test_a_nul_in_shown_text_becomes_visible() -> None:
     assert shown_text("a\0b") == "a␀b"
 
 
@@ -42,14 +42,14 @@ def test_shown_text_is_always_something_that_a_database_takes(text: str, limit: 
     assert "\0" not in shown.encode("utf-8").decode("utf-8")
 
 
-def test_line_61_a_name_that_is_too_long_is_refused_not_cut() -> None:
+def test_a_name_that_is_too_long_is_refused_not_cut() -> None:
     assert checked_text("x" * 96, "the name", 96) == "x" * 96
     with pytest.raises(BadValue, match="the name has 97 characters; 96 are allowed"):
         checked_text("x" * 97, "the name", 96)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\0", "\udcff", "a\ud800"])
-def test_line_60_a_name_that_a_database_would_refuse_is_refused_before(text: str) -> None:
+def test_a_name_that_a_database_would_refuse_is_refused_before(text: str) -> None:
     with pytest.raises(BadValue):
         checked_text(text, "the name")
 

@@ -38,7 +38,7 @@ from tests.random_files import PATIENT
         ("a%b_c\\d'e\"f", ["a", "b", "c", "d", "e", "f"]),
     ],
 )
-def test_lines_60_and_66_words_are_folded_and_hold_no_sign_that_a_database_reads(text: str, words: list[str]) -> None:
+def test_words_are_folded_and_hold_no_sign_that_a_database_reads(text: str, words: list[str]) -> None:
     assert folded_words(text) == words
 
 

@@ -53,7 +53,7 @@ def dangerous(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_line_104_what_a_terminal_would_obey_becomes_visible(text: str) -> None:
+def test_what_a_terminal_would_obey_becomes_visible(text: str) -> None:
     assert dangerous(text)
     shown = plain(text)
     assert dangerous(shown) == []
@@ -73,9 +73,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_line_104_json_is_harmless_for_a_terminal_and_the_same_value(
-    text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_harmless_for_a_terminal_and_the_same_value(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"name": text, text: 1})
     printed = capsys.readouterr().out
     assert dangerous(printed.replace("\n", "")) == []

@@ -132,7 +132,7 @@ def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
     assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 4
 
 
-def test_line_132_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
+def test_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
     organ: OrganCommand, registry: LocalRegistry, token: str, remote_url: str
 ) -> None:
     reader = new_token(registry, "ada", "read")

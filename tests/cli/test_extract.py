@@ -155,7 +155,7 @@ def test_a_dry_run_of_an_ingest_looks_into_a_folder(organ: OrganCommand, model: 
 
 
 @pytest.mark.parametrize("option", [[], ["--json"], ["-q"]])
-def test_line_104_hostile_names_are_printed_harmless(option: list[str], organ: OrganCommand, tmp_path: Path) -> None:
+def test_hostile_names_are_printed_harmless(option: list[str], organ: OrganCommand, tmp_path: Path) -> None:
     path = tmp_path / "\x1b[31m\u202e.gguf"
     path.write_bytes(small_model())
     ended = organ.done("extract", path, "-o", tmp_path / "a\x1b[2J", *option)

@@ -154,9 +154,7 @@ def test_an_empty_hub_cache_is_said_to_be_empty(organ: OrganCommand, model: Path
     "name", [b"\x1b[31mred\x1b]0;x\x07.gguf", b"two\nlines.gguf", b"\xff.gguf", "\u202ex\u200b.gguf".encode()]
 )
 @pytest.mark.parametrize("good", [True, False])
-def test_line_104_a_hostile_file_name_is_printed_harmless(
-    name: bytes, good: bool, organ: OrganCommand, tmp_path: Path
-) -> None:
+def test_a_hostile_file_name_is_printed_harmless(name: bytes, good: bool, organ: OrganCommand, tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))
     path.parent.mkdir()
     path.write_bytes(small_model() if good else b"rubbish")
@@ -170,7 +168,7 @@ def test_line_104_a_hostile_file_name_is_printed_harmless(
             assert os.fsencode(json.loads(ended.out)["file"]) == os.fsencode(path)
 
 
-def test_line_104_hostile_metadata_is_printed_harmless(organ: OrganCommand, tmp_path: Path) -> None:
+def test_hostile_metadata_is_printed_harmless(organ: OrganCommand, tmp_path: Path) -> None:
     hostile = "\x1b[2J\x9b31m\u202e<script>\n"
     entries = [text(f"general.{key}", hostile) for key in ("architecture", "name", "license", "description")]
     (tmp_path / "a.gguf").write_bytes(file_bytes([*entries, text("x", hostile)], [tensor("a\"b'c")]))

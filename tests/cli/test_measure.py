@@ -138,9 +138,7 @@ def test_csv_is_a_row_a_tensor_with_every_measure(nowhere: OrganCommand, model: 
         assert row["block"] == ("" if tensor["block"] is None else str(tensor["block"]))
 
 
-def test_line_104_a_hostile_tensor_is_harmless_on_a_terminal_and_in_a_spreadsheet(
-    nowhere: OrganCommand, tmp_path: Path
-) -> None:
+def test_a_hostile_tensor_is_harmless_on_a_terminal_and_in_a_spreadsheet(nowhere: OrganCommand, tmp_path: Path) -> None:
     path = tmp_path / "hostile.gguf"
     path.write_bytes(file_bytes([text("general.architecture", "\x1b[31m\u202e")], [weight_tensor("=1+1", (64, 64))]))
     for form in ((), ("--tensors",), ("-q",), ("--csv",), ("--json",)):

@@ -153,9 +153,7 @@ def test_without_a_registry_elsewhere_it_says_what_is_missing(tmp_path: Path) ->
     assert "--registry URL" in told.err
 
 
-def test_line_134_a_finding_that_must_be_acknowledged_ends_the_push_until_it_is(
-    fake: FakeRegistry, tmp_path: Path
-) -> None:
+def test_a_finding_that_must_be_acknowledged_ends_the_push_until_it_is(fake: FakeRegistry, tmp_path: Path) -> None:
     path, url = write(tmp_path), fake.connection.url
     finding = {"severity": "warn", "code": NONFINITE, "sentence": "Weights are NaN."}
     fake.outcome = {"state": "ready", "findings": [finding]}

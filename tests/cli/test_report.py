@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(filled: OrganCommand, tmp_
     assert filled("report", "-o", tmp_path).status == 1
 
 
-def test_line_104_a_hostile_name_is_harmless_in_every_format(filled: OrganCommand) -> None:
+def test_a_hostile_name_is_harmless_in_every_format(filled: OrganCommand) -> None:
     hostile = "=1+\x1b[31m|<b>`\u202e\n# x"
     with LocalRegistry.open(filled.home) as registry, registry.catalog.writing() as session:
         session.execute(update(Placement).values(name=hostile, theta=10.0))

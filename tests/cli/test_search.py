@@ -214,7 +214,7 @@ def test_an_option_that_is_not_there_is_wrong_usage(organ: OrganCommand) -> None
     assert organ("search", "-x").status == 2
 
 
-def test_line_104_what_stands_in_a_query_is_printed_harmless(filled: OrganCommand) -> None:
+def test_what_stands_in_a_query_is_printed_harmless(filled: OrganCommand) -> None:
     ended = filled("search", 'slot:"[31m"')
     assert "\x1b" not in ended.err + ended.out
     ended = filled("search", "x\x1b[31m:y")

@@ -47,12 +47,12 @@ def test_requests_may_ask_for_the_loopback_the_own_address_and_what_is_allowed(
     assert served_hosts(shown, allowed) == LOOPBACK_HOSTS | more
 
 
-def test_line_103_behind_a_proxy_nobody_works_at_this_machine() -> None:
+def test_behind_a_proxy_nobody_works_at_this_machine() -> None:
     assert is_personal("127.0.0.1", (), 0)
     assert not is_personal("127.0.0.1", (), 1)
 
 
-def test_line_103_the_server_itself_believes_nothing_that_a_client_says_of_proxies() -> None:
+def test_the_server_itself_believes_nothing_that_a_client_says_of_proxies() -> None:
     names = ("x-forwarded-proto", "x-forwarded-ssl", "x_forwarded_for", "script_name", "remote_addr", "forwarded")
     environ = environment(Request("GET", "/", headers=[(name, "https") for name in names], peer=("192.0.2.1", 9)))
     assert (environ["wsgi.url_scheme"], environ["REMOTE_ADDR"], environ["SCRIPT_NAME"]) == ("http", "192.0.2.1", "")

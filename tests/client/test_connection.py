@@ -350,7 +350,7 @@ def dripping(beginning: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nX: ", HEAD + b"\r\n"], ids=["none", "header", "body"])
-def test_line_138_a_server_that_drips_bytes_does_not_hold_a_call(beginning: bytes) -> None:
+def test_a_server_that_drips_bytes_does_not_hold_a_call(beginning: bytes) -> None:
     with dripping(beginning) as url:
         connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
         begun = time.monotonic()
@@ -360,7 +360,7 @@ def test_line_138_a_server_that_drips_bytes_does_not_hold_a_call(beginning: byte
         connection.close()
 
 
-def test_line_138_a_server_that_drips_bytes_does_not_hold_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_drips_bytes_does_not_hold_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.client.connection.LOWEST_BYTES_A_SECOND", CHUNK_BYTES * 10)
     with dripping(HEAD + b"\r\n") as url:
         connection = Connection(url, read_seconds=0.2)

@@ -65,7 +65,7 @@ def make_large(kin: LocalRegistry, name: str, tensors: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["base", "tuned"])
-def test_line_130_a_recipe_of_large_models_is_refused_before_any_of_their_tensors_is_read(
+def test_a_recipe_of_large_models_is_refused_before_any_of_their_tensors_is_read(
     kin: LocalRegistry, statements: list[str], name: str
 ) -> None:
     make_large(kin, name, 100_000)
@@ -75,7 +75,7 @@ def test_line_130_a_recipe_of_large_models_is_refused_before_any_of_their_tensor
     assert not [one for one in statements if "placements" in one]
 
 
-def test_line_130_a_header_of_many_bytes_counts(kin: LocalRegistry) -> None:
+def test_a_header_of_many_bytes_counts(kin: LocalRegistry) -> None:
     with kin.catalog.writing() as session:
         session.execute(update(ModelFile).values(header_bytes=1 << 30))
     with pytest.raises(TooCostly):
@@ -93,7 +93,7 @@ def test_line_130_a_header_of_many_bytes_counts(kin: LocalRegistry) -> None:
     ],
     ids=["models", "missing models", "queries of grafts", "queries to purify", "patterns"],
 )
-def test_line_130_many_steps_are_refused_before_the_first(
+def test_many_steps_are_refused_before_the_first(
     kin: LocalRegistry, statements: list[str], steps: dict[str, Any]
 ) -> None:
     make_large(kin, "base", 200)
@@ -104,7 +104,7 @@ def test_line_130_many_steps_are_refused_before_the_first(
     assert len(statements) < 2 * MODELS_MAX
 
 
-def test_line_130_what_a_query_finds_is_charged_when_it_is_read(kin: LocalRegistry) -> None:
+def test_what_a_query_finds_is_charged_when_it_is_read(kin: LocalRegistry) -> None:
     asked = recipe({"where": "type:organ model:tuned", "blocks": 0})
     budget = Budget(LIMIT)
     with kin.catalog.reading() as session:
@@ -128,7 +128,7 @@ def test_a_budget_without_a_limit_refuses_nothing(kin: LocalRegistry) -> None:
     assert plan(kin, recipe({"from": "tuned", "type": "organ"}), Budget()).parts
 
 
-def test_line_130_two_large_models_are_not_compared_by_type(kin: LocalRegistry, statements: list[str]) -> None:
+def test_two_large_models_are_not_compared_by_type(kin: LocalRegistry, statements: list[str]) -> None:
     with kin.catalog.reading() as session:
         assert 0 < check_pair(session, "base", "tuned", Budget(LIMIT)) < LIMIT / 20
     make_large(kin, "tuned", 100_000)
@@ -142,7 +142,7 @@ def test_a_pattern_of_slots_means_what_it_means_to_a_shell(pattern: str, slot: s
     assert matches_slot(slot, pattern) is fnmatchcase(slot, pattern)
 
 
-def test_line_130_of_very_many_names_only_the_likely_ones_are_compared_letter_by_letter(
+def test_of_very_many_names_only_the_likely_ones_are_compared_letter_by_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = []

@@ -1,1 +1,1 @@
-"""Bad inputs and faults to survive; each test is named after its line in the list of faults."""
+"""Hostile inputs and faults that the program must survive. `test_fault_list` names a test for each fault."""

@@ -1,4 +1,4 @@
-"""Headers that an attacker would write by hand, each by what is wrong with it: the list of faults, lines 2 to 33."""
+"""Headers that an attacker would write by hand, each under the fault that it has."""
 
 from __future__ import annotations
 

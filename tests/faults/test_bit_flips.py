@@ -1,4 +1,4 @@
-"""The list of faults, line 47: a flipped bit in each region of a stored blob, for every codec, in files and in rows.
+"""A flipped bit in each region of a stored blob, for every codec, in files and in rows.
 
 Found means that reading raises. Bytes that differ are never handed out, and no wrong file is written; the few bits of a
 Zstandard frame that mean nothing to it give the same plain bytes.
@@ -76,7 +76,7 @@ def damaged(store: BlobStore, blob: StoredBlob, data: bytes) -> StoredBlob:
 
 @pytest.mark.parametrize("size", [ROW_BYTES, FILE_BYTES], ids=["row", "file"])
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=CODEC_IDS)
-def test_line_47_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Codec, size: int, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Codec, size: int, tmp_path: Path) -> None:
     store, generator = BlobStore(tmp_path, UnsyncedFiles()), random.Random(f"{codec.name}{size}")
     plain = skewed(size // codec.block_bytes * codec.block_bytes)
     for own in (codec, codec.kept_raw()):
@@ -97,7 +97,7 @@ def test_line_47_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Co
         assert read(store, damaged(store, blob, good)) == plain
 
 
-def test_line_47_no_wrong_file_is_written_whatever_region_is_hit(tmp_path: Path, registry: LocalRegistry) -> None:
+def test_no_wrong_file_is_written_whatever_region_is_hit(tmp_path: Path, registry: LocalRegistry) -> None:
     path = write_model(tmp_path / "little.gguf")
     ingest_path(registry, path)
     generator = random.Random(47)

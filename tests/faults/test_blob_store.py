@@ -1,7 +1,7 @@
-"""The list of faults, lines 42 to 54 and 59, from the command to the stored bytes and back.
+"""Damaged, missing and hidden blobs, from the command to the stored bytes and back.
 
-The codec's own tests of lines 42 to 47 are in `tests/store`; here the same damage is done to a registry that has a
-model in it. Lines 55 to 58 are about the sweep: `test_sweep.py`.
+The codec's own tests are in `tests/store`. Here the same damage is done to a registry with a model. For sweeps see
+`test_sweep.py`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def assert_sound(registry: LocalRegistry, model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("model")
-def test_line_42_a_bomb_in_a_stored_file_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_bomb_in_a_stored_file_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
     compressor = zstandard.ZstdCompressor().compressobj(size=256 * MEBI)
     bomb = b"".join(compressor.compress(bytes(MEBI)) for _ in range(256)) + compressor.flush()
     row, codec = in_file(registry), codec_for("F16")
@@ -152,7 +152,7 @@ def test_line_42_a_bomb_in_a_stored_file_is_refused(registry: LocalRegistry, tmp
 
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize("column", ["size_bytes", "stored_bytes"])
-def test_line_43_a_row_that_claims_a_terabyte_is_found(column: str, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_row_that_claims_a_terabyte_is_found(column: str, registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
         record_size(registry, row, **{column: TEBI})
         assert_found(registry, row, tmp_path)
@@ -161,7 +161,7 @@ def test_line_43_a_row_that_claims_a_terabyte_is_found(column: str, registry: Lo
 
 
 @pytest.mark.usefixtures("model")
-def test_line_45_a_stored_blob_that_is_cut_is_found_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_stored_blob_that_is_cut_is_found_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
         stored = stored_bytes(registry, row)
         for length in (0, 10, len(stored) // 2, len(stored) - 1):
@@ -172,9 +172,7 @@ def test_line_45_a_stored_blob_that_is_cut_is_found_without_reading_it(registry:
 
 
 @pytest.mark.usefixtures("model")
-def test_line_46_bytes_behind_a_stored_blob_are_found_without_reading_it(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_bytes_behind_a_stored_blob_are_found_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
         stored = stored_bytes(registry, row)
         for more in (b"\0", stored):
@@ -186,7 +184,7 @@ def test_line_46_bytes_behind_a_stored_blob_are_found_without_reading_it(
         record_size(registry, row, stored_bytes=len(stored))
 
 
-def test_line_47_a_flipped_bit_is_found_by_verify_and_never_served(
+def test_a_flipped_bit_is_found_by_verify_and_never_served(
     model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     generator = random.Random(47)
@@ -224,7 +222,7 @@ def test_line_47_a_flipped_bit_is_found_by_verify_and_never_served(
         "",
     ],
 )
-def test_line_48_only_64_lower_case_hexadecimal_characters_are_a_digest(text: str, organ: Organ) -> None:
+def test_only_64_lower_case_hexadecimal_characters_are_a_digest(text: str, organ: Organ) -> None:
     with pytest.raises(BadDigest):
         parse_digest(text)
     said = organ("show", text)
@@ -234,7 +232,7 @@ def test_line_48_only_64_lower_case_hexadecimal_characters_are_a_digest(text: st
 
 
 @pytest.mark.usefixtures("model")
-def test_line_48_a_physical_name_in_a_row_never_leads_out_of_the_store(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_physical_name_in_a_row_never_leads_out_of_the_store(registry: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(registry)
     outside = tmp_path / "outside"
     outside.write_bytes(stored_bytes(registry, row))
@@ -245,7 +243,7 @@ def test_line_48_a_physical_name_in_a_row_never_leads_out_of_the_store(registry:
     assert outside.exists()
 
 
-def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Path, registry: LocalRegistry) -> None:
+def test_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Path, registry: LocalRegistry) -> None:
     path = write_model(tmp_path / "little.gguf")
     processes, threads = WRITERS
     script = (
@@ -267,7 +265,7 @@ def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", [in_file, inline])
-def test_line_50_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
+def test_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
     kind: Callable[[LocalRegistry], BlobRow], model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     row = kind(registry)
@@ -281,7 +279,7 @@ def test_line_50_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
     assert model_names(registry) == ["little"]
 
 
-def test_line_50_a_blob_that_was_set_aside_is_replaced_too(
+def test_a_blob_that_was_set_aside_is_replaced_too(
     model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     for row in either(registry):
@@ -295,7 +293,7 @@ def test_line_50_a_blob_that_was_set_aside_is_replaced_too(
     assert_sound(registry, model, tmp_path)
 
 
-def test_line_50_what_one_model_lost_another_brings_back(model: Path, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_what_one_model_lost_another_brings_back(model: Path, registry: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(registry)
     damage(registry, row, bytes(row.stored_bytes))
     data = bytearray(model.read_bytes())
@@ -309,7 +307,7 @@ def test_line_50_what_one_model_lost_another_brings_back(model: Path, registry: 
     assert verify_all(registry).faults == []
 
 
-def test_line_51_missing_bytes_are_named_by_organ_and_healed(
+def test_missing_bytes_are_named_by_organ_and_healed(
     model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     matrices = [row for row in blob_rows(registry) if row.file is not None]
@@ -334,9 +332,7 @@ def test_line_51_missing_bytes_are_named_by_organ_and_healed(
 
 
 @pytest.mark.usefixtures("model")
-def test_line_52_a_file_without_a_row_is_told_and_swept_only_after_the_grace(
-    registry: LocalRegistry, organ: Organ
-) -> None:
+def test_a_file_without_a_row_is_told_and_swept_only_after_the_grace(registry: LocalRegistry, organ: Organ) -> None:
     orphan = registry.blobs.put(b"nobody knows me" * 10_000)
     assert orphan.file is not None
     said = organ("verify")
@@ -374,7 +370,7 @@ def by_a_pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     "replaced", [by_a_symlink, by_a_second_name, by_a_folder, by_a_pipe], ids=lambda by: by.__name__
 )
-def test_line_53_a_blob_whose_place_is_taken_is_refused_and_healed(
+def test_a_blob_whose_place_is_taken_is_refused_and_healed(
     replaced: Callable[[Path], None], model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     row = in_file(registry)
@@ -390,7 +386,7 @@ def test_line_53_a_blob_whose_place_is_taken_is_refused_and_healed(
     assert verify_all(registry).faults == []
 
 
-def test_line_54_a_home_that_cannot_be_a_folder_is_one_clean_line(
+def test_a_home_that_cannot_be_a_folder_is_one_clean_line(
     tmp_path: Path, organ: Organ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_model(tmp_path / "little.gguf")
@@ -408,7 +404,7 @@ def test_line_54_a_home_that_cannot_be_a_folder_is_one_clean_line(
 
 
 @pytest.mark.parametrize("blobs", ["file", "file/below", "/sys/organ-registry"])
-def test_line_54_a_store_that_cannot_be_written_is_one_clean_line(
+def test_a_store_that_cannot_be_written_is_one_clean_line(
     blobs: str, tmp_path: Path, registry: LocalRegistry, organ: Organ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_model(tmp_path / "little.gguf")
@@ -423,7 +419,7 @@ def test_line_54_a_store_that_cannot_be_written_is_one_clean_line(
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_line_54_a_store_that_refuses_is_told_whatever_is_asked_of_it(
+def test_a_store_that_refuses_is_told_whatever_is_asked_of_it(
     number: int, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
@@ -489,7 +485,7 @@ def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
     assert_sound(registry, path, tmp_path)
 
 
-def test_line_59_what_is_not_visible_is_answered_as_absent(model: Path, registry: LocalRegistry) -> None:
+def test_what_is_not_visible_is_answered_as_absent(model: Path, registry: LocalRegistry) -> None:
     with FileSource(model) as source:
         spans = [dissect(source).tensor_span(tensor) for tensor in dissect(source).header.tensors]
         organs = {digest_of(source.read_at(span.offset, span.size_bytes)) for span in spans}
@@ -506,7 +502,7 @@ def test_line_59_what_is_not_visible_is_answered_as_absent(model: Path, registry
             assert reachable_digests(session, asked) == set()
 
 
-def test_line_59_what_an_ingest_under_way_has_stored_is_answered_as_absent(registry: LocalRegistry) -> None:
+def test_what_an_ingest_under_way_has_stored_is_answered_as_absent(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(b"a secret organ" * 10_000)
     with registry.catalog.writing() as session:
         assert record_blobs(session, begin_ingest(session, "a test"), [blob]) == []

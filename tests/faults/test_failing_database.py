@@ -1,4 +1,4 @@
-"""The list of faults, lines 49, 69, 120, 126: the database is full, read-only or held by others; many writers."""
+"""The database is full, read-only or locked by another process; many writers at once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def assert_recovers(registry: LocalRegistry, second: Path) -> None:
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_line_120_a_database_that_is_full_at_any_page_loses_nothing(
+def test_a_database_that_is_full_at_any_page_loses_nothing(
     stride: int, first: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -110,7 +110,7 @@ def _limited(pages: int) -> object:
     return limit
 
 
-def test_line_126_a_database_that_cannot_be_written_is_told_and_still_read(
+def test_a_database_that_cannot_be_written_is_told_and_still_read(
     first: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -125,7 +125,7 @@ def test_line_126_a_database_that_cannot_be_written_is_told_and_still_read(
     assert_recovers(registry, second)
 
 
-def test_line_69_a_database_that_another_process_holds_is_told_and_nothing_is_lost(
+def test_a_database_that_another_process_holds_is_told_and_nothing_is_lost(
     first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -143,7 +143,7 @@ def test_line_69_a_database_that_another_process_holds_is_told_and_nothing_is_lo
     assert_recovers(registry, second)
 
 
-def test_line_69_a_database_that_is_held_from_any_transaction_on_costs_the_ingest_alone(
+def test_a_database_that_is_held_from_any_transaction_on_costs_the_ingest_alone(
     first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -181,7 +181,7 @@ def limited_to(size_bytes: int) -> None:
 @pytest.mark.parametrize(
     "size_bytes", [90_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (20_000, 200_000))]
 )
-def test_line_120_a_limit_on_the_size_of_files_is_told_and_loses_nothing(
+def test_a_limit_on_the_size_of_files_is_told_and_loses_nothing(
     size_bytes: int, first: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -269,7 +269,7 @@ def may_mount() -> bool:
         return False
 
 
-def test_line_120_a_disk_that_fills_up_at_any_call_loses_nothing(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_at_any_call_loses_nothing(tmp_path: Path) -> None:
     first, second = write_model(tmp_path / "first.gguf"), write_model(tmp_path / "second.gguf", seed=1)
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -286,7 +286,7 @@ def test_line_120_a_disk_that_fills_up_at_any_call_loses_nothing(tmp_path: Path)
         assert int(said.stdout) > 2
 
 
-# Line 49: many writers at once.
+# Many writers at once.
 
 EIGHT = """
 import os, sys
@@ -308,9 +308,7 @@ sys.exit(max(os.waitpid(child, 0)[1] for child in children) != 0)
 """
 
 
-def test_line_49_eight_processes_with_models_that_share_organs_count_right(
-    tmp_path: Path, registry: LocalRegistry
-) -> None:
+def test_eight_processes_with_models_that_share_organs_count_right(tmp_path: Path, registry: LocalRegistry) -> None:
     paths = []
     for number in range(WRITERS):
         path = write_model(tmp_path / f"model-{number}.gguf", seed=number)

@@ -1,4 +1,4 @@
-"""The list of faults, lines 120, 121 and 126: the disk fails at the n-th call, once or from then on, whatever is done.
+"""The disk fails at the n-th call, once or permanently, during every operation.
 
 `make test` tries some of the calls, the slow form all of them with every error.
 """
@@ -225,9 +225,7 @@ CASES_FROM_THEN_ON = [*((work, errno.ENOSPC, STRIDES[work]) for work in WORKS), 
 
 
 @pytest.mark.parametrize(("work", "number", "stride"), CASES_ONCE)
-def test_lines_120_and_121_a_disk_that_fails_once_loses_nothing(
-    work: str, number: int, stride: int, place: Place
-) -> None:
+def test_a_disk_that_fails_once_loses_nothing(work: str, number: int, stride: int, place: Place) -> None:
     prepare, do = WORKS[work]
     told = 0
     for at, registry, planted in attempts(place, prepare, 1 + number % stride, stride):
@@ -243,9 +241,7 @@ def test_lines_120_and_121_a_disk_that_fails_once_loses_nothing(
 
 
 @pytest.mark.parametrize(("work", "number", "stride"), CASES_FROM_THEN_ON)
-def test_lines_121_and_126_a_disk_that_stays_broken_loses_nothing(
-    work: str, number: int, stride: int, place: Place
-) -> None:
+def test_a_disk_that_stays_broken_loses_nothing(work: str, number: int, stride: int, place: Place) -> None:
     prepare, do = WORKS[work]
     told = 0
     for at, registry, planted in attempts(place, prepare, 1 + (number + 3) % stride, stride):
@@ -259,7 +255,7 @@ def test_lines_121_and_126_a_disk_that_stays_broken_loses_nothing(
     assert told >= (0 if work == "repair" else 1)
 
 
-def test_line_121_a_repair_on_a_disk_that_cannot_be_read_sets_nothing_aside(place: Place) -> None:
+def test_a_repair_on_a_disk_that_cannot_be_read_sets_nothing_aside(place: Place) -> None:
     with place.opened() as registry:
         for number in (errno.EIO, errno.EMFILE, errno.EACCES):
             broken = with_files(registry, failing_from(1, number))
@@ -270,7 +266,7 @@ def test_line_121_a_repair_on_a_disk_that_cannot_be_read_sets_nothing_aside(plac
         assert_whole(registry, place, set())
 
 
-def test_line_121_an_ingest_on_a_disk_that_cannot_be_read_sets_nothing_aside(place: Place) -> None:
+def test_an_ingest_on_a_disk_that_cannot_be_read_sets_nothing_aside(place: Place) -> None:
     def broken(_number: int, name: str) -> None:
         if name in ("read_at", "create_direct"):
             raise OSError(errno.EIO, "broken")
@@ -282,7 +278,7 @@ def test_line_121_an_ingest_on_a_disk_that_cannot_be_read_sets_nothing_aside(pla
         assert_whole(registry, place, set())
 
 
-def test_line_121_a_write_that_is_cut_short_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_is_cut_short_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwritev
 
     def at_most_1000(descriptor: int, pieces: list[bytes], offset: int) -> int:
@@ -294,7 +290,7 @@ def test_line_121_a_write_that_is_cut_short_is_finished(tmp_path: Path, monkeypa
         assert reader.read() == random_bytes(LARGE)
 
 
-def test_line_121_what_cannot_be_removed_is_swept_later(place: Place) -> None:
+def test_what_cannot_be_removed_is_swept_later(place: Place) -> None:
     class Sticky(SteppedFiles):
         def unlink(self, path: Path) -> None:
             raise OSError(errno.EIO, "stuck")

@@ -1,175 +1,493 @@
-"""The list of faults that must be survived: every line has a test that names it."""
+"""Every fault that the program must survive has a test. A new fault gets an entry here, with the name of its test."""
 
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 
-LINES = {
-    1: "an empty file",
-    2: "a file of two bytes",
-    3: "a wrong magic, or the other byte order",
-    4: "a version that there is not",
-    5: "a header that ends anywhere too early",
-    6: "more tensors than the file has room for",
-    7: "more metadata than the file has room for",
-    8: "a key that claims to be huge",
-    9: "a string that claims to be huge",
-    10: "an array that claims to be huge",
-    11: "more doubles than the file has room for",
-    12: "arrays in arrays",
-    13: "a type of value that there is not",
-    14: "a key that stands twice",
-    15: "a key without a letter",
-    16: "a key that is no UTF-8; tokens that are none",
-    17: "an alignment that makes no sense",
-    18: "a number of dimensions that makes no sense",
-    19: "a dimension of zero",
-    20: "a dimension beyond 63 bits",
-    21: "dimensions whose product wraps",
-    22: "a row whose stride wraps",
-    23: "a size that wraps when it is padded",
-    24: "a row that is no whole number of blocks",
-    25: "a tensor type that there is not, or no more",
-    26: "an offset beyond everything",
-    27: "an offset that is not aligned",
-    28: "tensors that overlap",
-    29: "a hole between tensors",
-    30: "two tensors of one name",
-    31: "data that lacks a byte",
-    32: "something else behind the data",
-    33: "names that would be trouble as paths or on a screen",
-    34: "a vocabulary's array of the wrong type",
-    35: "byte tokens that are no bytes",
-    36: "a split set with anything wrong",
-    37: "a file that changes while it is read",
-    38: "a path that is no regular file",
-    39: "a terabyte of nothing",
-    40: "metadata at the edges of its types",
-    41: "a million tensors",
-    42: "a small blob that grows without end",
-    43: "a blob that lies about its size",
-    44: "a blob that wants a huge window",
-    45: "a blob that was cut",
-    46: "something behind a blob",
-    47: "a flipped bit",
-    48: "a digest that is none",
-    49: "many writers of the same bytes",
-    50: "a rotten blob whose bytes come again",
-    51: "a row without its file",
-    52: "a file without its row",
-    53: "a blob's place that is taken by something else",
-    54: "a store that cannot be written",
-    55: "a sweep while the same bytes come again",
-    56: "a sweep that dies",
-    57: "two sweeps",
-    58: "an ingest that is slower than the sweep's grace",
-    59: "a question about what the asker may not see",
-    60: "a NUL in a text",
-    61: "a text that is too long",
-    62: "a value of the wrong type",
-    63: "a number beyond 31 bits",
-    64: "a number beyond 63 bits",
-    65: "NaN, in tables and in JSON",
-    66: "upper and lower case in patterns",
-    67: "a reference to nothing",
-    68: "the order of what is missing, and division by zero",
-    69: "many writers at once",
-    70: "counts that many writers add to",
-    71: "two who take the same work",
-    72: "rows that are locked in different orders",
-    75: "two who migrate at once",
-    76: "a schema that is newer than the program",
-    77: "a statement in what somebody typed",
-    78: "a page far behind the first",
-    79: "a chunk out of order",
-    80: "a chunk whose answer was lost",
-    81: "two clients at one upload",
-    82: "a chunk that was damaged on its way",
-    83: "an upload of other bytes than were declared",
-    84: "a client that vanishes in the middle of an upload",
-    85: "a client that sends or reads slowly",
-    86: "a length that lies",
-    87: "more than is allowed",
-    88: "a form of many parts",
-    89: "a file name that is an attack",
-    90: "ranges that make no sense",
-    91: "what is downloaded changes between two ranges",
-    92: "a client that stops reading",
-    93: "a blob that turns out rotten while it is sent",
-    94: "a file in a thousand pieces",
-    95: "a body that is packed",
-    96: "a token that was mistyped",
-    97: "a token that is good no more",
-    98: "a token that is used for more than it is good for, or for what is somebody else's",
-    99: "a token where it can be read",
-    100: "a stolen copy of the database",
-    101: "tokens that are guessed",
-    102: "a session that was planted, stolen or ended",
-    103: "a name that this server does not have",
-    104: "names and texts that want to act in a page",
-    105: "a chat template",
-    106: "a request that another page sends",
-    108: "the API against its own description",
-    120: "a disk that is full at any write",
-    121: "a call that fails at any time",
-    122: "a kill at any moment",
-    123: "a power cut at any moment",
-    124: "an end that is asked for",
-    126: "a disk that turns read-only",
+FAULTS = {
+    "an empty file": (
+        "faults/test_gguf_parser.py",
+        "test_an_empty_file_is_refused",
+    ),
+    "a file of two bytes": (
+        "faults/test_gguf_parser.py",
+        "test_a_file_of_two_bytes_is_refused",
+    ),
+    "a wrong magic number, or big-endian byte order": (
+        "faults/test_gguf_parser.py",
+        "test_a_wrong_magic_and_big_endian_files_are_refused_and_say_so",
+    ),
+    "an unknown GGUF version": (
+        "faults/test_gguf_parser.py",
+        "test_unknown_versions_are_refused",
+    ),
+    "a header that is cut off anywhere": (
+        "faults/test_gguf_parser.py",
+        "test_a_header_truncated_at_every_byte_is_refused",
+    ),
+    "a tensor count larger than the file": (
+        "faults/test_gguf_parser.py",
+        "test_more_tensors_than_fit_are_refused",
+    ),
+    "a metadata count larger than the file": (
+        "faults/test_gguf_parser.py",
+        "test_more_metadata_than_fits_is_refused",
+    ),
+    "a key with a huge declared length": (
+        "faults/test_gguf_parser.py",
+        "test_a_key_that_claims_to_be_huge_is_refused",
+    ),
+    "a string with a huge declared length": (
+        "faults/test_gguf_parser.py",
+        "test_a_string_that_claims_to_be_huge_is_refused",
+    ),
+    "an array with a huge declared length": (
+        "faults/test_gguf_parser.py",
+        "test_an_array_that_claims_to_be_huge_is_refused",
+    ),
+    "more float64 values than the file has room for": (
+        "faults/test_gguf_parser.py",
+        "test_five_million_doubles_in_five_megabytes_are_refused",
+    ),
+    "nested arrays": (
+        "faults/test_gguf_parser.py",
+        "test_nested_arrays_are_refused",
+    ),
+    "an unknown value type": (
+        "faults/test_gguf_parser.py",
+        "test_an_unknown_value_type_is_refused",
+    ),
+    "a duplicate key": (
+        "faults/test_gguf_parser.py",
+        "test_a_key_that_stands_twice_is_refused",
+    ),
+    "an empty key": (
+        "faults/test_gguf_parser.py",
+        "test_an_empty_key_is_refused",
+    ),
+    "keys and tokens that are not valid text": (
+        "faults/test_gguf_parser.py",
+        "test_a_key_that_is_not_printable_ascii_is_refused",
+    ),
+    "an invalid alignment": (
+        "faults/test_gguf_parser.py",
+        "test_an_alignment_that_is_no_power_of_two_up_to_a_mebibyte_is_refused",
+    ),
+    "an invalid number of dimensions": (
+        "faults/test_gguf_parser.py",
+        "test_a_number_of_dimensions_outside_1_to_4_is_refused",
+    ),
+    "a dimension of zero": (
+        "faults/test_gguf_parser.py",
+        "test_a_dimension_of_zero_is_refused",
+    ),
+    "a dimension larger than 63 bits": (
+        "faults/test_gguf_parser.py",
+        "test_a_dimension_beyond_63_bits_is_refused",
+    ),
+    "dimensions whose product overflows": (
+        "faults/test_gguf_parser.py",
+        "test_a_product_that_wraps_in_64_bits_is_refused",
+    ),
+    "a row whose stride overflows": (
+        "faults/test_gguf_parser.py",
+        "test_a_row_whose_stride_wraps_is_refused",
+    ),
+    "a size that overflows when it is padded": (
+        "faults/test_gguf_parser.py",
+        "test_a_size_that_wraps_when_it_is_padded_is_refused",
+    ),
+    "a row that is not a multiple of the block size": (
+        "faults/test_gguf_parser.py",
+        "test_a_row_that_is_no_whole_number_of_blocks_is_refused",
+    ),
+    "an unknown or removed tensor type": (
+        "faults/test_gguf_parser.py",
+        "test_an_unknown_or_removed_tensor_type_is_refused",
+    ),
+    "an offset beyond the file": (
+        "faults/test_gguf_parser.py",
+        "test_an_offset_beyond_any_file_is_refused",
+    ),
+    "an offset that is not aligned": (
+        "faults/test_gguf_parser.py",
+        "test_a_misaligned_offset_is_refused",
+    ),
+    "overlapping tensors": (
+        "faults/test_gguf_parser.py",
+        "test_overlapping_tensors_are_refused",
+    ),
+    "a gap between tensors": (
+        "faults/test_gguf_parser.py",
+        "test_a_hole_between_tensors_is_refused",
+    ),
+    "two tensors with one name": (
+        "faults/test_gguf_parser.py",
+        "test_two_tensors_of_one_name_are_refused",
+    ),
+    "tensor data that is one byte short": (
+        "faults/test_gguf_parser.py",
+        "test_data_that_is_one_byte_short_is_refused",
+    ),
+    "bytes after the tensor data": (
+        "faults/test_gguf_parser.py",
+        "test_a_trailing_archive_is_refused",
+    ),
+    "tensor names that are dangerous as paths or on a terminal": (
+        "faults/test_gguf_parser.py",
+        "test_tensor_names_that_are_not_1_to_63_printable_ascii_bytes_are_refused",
+    ),
+    "a vocabulary array of the wrong type": (
+        "faults/test_gguf_parser.py",
+        "test_tokenizer_arrays_of_the_wrong_element_type_are_flagged",
+    ),
+    "byte tokens that are not bytes": (
+        "faults/test_gguf_parser.py",
+        "test_byte_tokens_that_are_no_bytes_are_flagged",
+    ),
+    "an incomplete or inconsistent split set": (
+        "faults/test_gguf_parser.py",
+        "test_a_split_set_with_anything_wrong_is_refused_as_a_whole",
+    ),
+    "a file that changes while it is read": (
+        "faults/test_source_files.py",
+        "test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kept",
+    ),
+    "a path that is not a regular file": (
+        "faults/test_source_files.py",
+        "test_what_is_no_file_is_refused_before_it_is_opened",
+    ),
+    "a sparse file of a terabyte": (
+        "faults/test_source_files.py",
+        "test_a_sparse_file_takes_bounded_memory_and_is_stored_once",
+    ),
+    "metadata at the limits of its types": (
+        "faults/test_gguf_parser.py",
+        "test_numbers_at_the_edges_of_their_types_are_read_as_they_are",
+    ),
+    "a million tensors": (
+        "faults/test_gguf_parser.py",
+        "test_a_million_tensors_are_read_within_a_minute_and_two_gigabytes",
+    ),
+    "a small blob that decodes to an unlimited size": (
+        "faults/test_blob_store.py",
+        "test_a_bomb_in_a_stored_file_is_refused",
+    ),
+    "a blob with a wrong declared size": (
+        "faults/test_blob_store.py",
+        "test_a_row_that_claims_a_terabyte_is_found",
+    ),
+    "a blob that requests a huge decoding window": (
+        "store/test_codec_faults.py",
+        "test_a_window_above_8_mib_is_refused_and_one_of_8_mib_is_not",
+    ),
+    "a truncated blob": (
+        "faults/test_blob_store.py",
+        "test_a_stored_blob_that_is_cut_is_found_without_reading_it",
+    ),
+    "bytes after the end of a blob": (
+        "faults/test_blob_store.py",
+        "test_bytes_behind_a_stored_blob_are_found_without_reading_it",
+    ),
+    "a flipped bit in a blob": (
+        "assembly/test_stream.py",
+        "test_a_flipped_bit_stops_the_stream_before_its_bytes_go_out",
+    ),
+    "a malformed digest": (
+        "faults/test_blob_store.py",
+        "test_only_64_lower_case_hexadecimal_characters_are_a_digest",
+    ),
+    "concurrent writers of the same bytes": (
+        "catalog/test_register.py",
+        "test_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_is_given_back",
+    ),
+    "a corrupt blob whose bytes are stored again": (
+        "catalog/test_register.py",
+        "test_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes",
+    ),
+    "a row without its file": (
+        "assembly/test_stream.py",
+        "test_a_file_that_is_gone_is_missing",
+    ),
+    "a file without its row": (
+        "faults/test_blob_store.py",
+        "test_a_file_without_a_row_is_told_and_swept_only_after_the_grace",
+    ),
+    "a blob's path that is occupied by something else": (
+        "faults/test_blob_store.py",
+        "test_a_blob_whose_place_is_taken_is_refused_and_healed",
+    ),
+    "a store that cannot be written": (
+        "faults/test_blob_store.py",
+        "test_a_home_that_cannot_be_a_folder_is_one_clean_line",
+    ),
+    "a sweep while the same bytes are stored again": (
+        "faults/test_concurrent_sweep.py",
+        "test_no_order_of_a_sweep_and_two_writers_of_the_same_bytes_loses_them",
+    ),
+    "a sweep that is killed": (
+        "faults/test_concurrent_sweep.py",
+        "test_no_order_of_a_sweep_that_died_its_successor_and_a_writer_loses_bytes",
+    ),
+    "two concurrent sweeps": (
+        "faults/test_sweep.py",
+        "test_a_second_sweep_is_told_that_one_is_running",
+    ),
+    "an ingest that takes longer than the sweep's grace period": (
+        "faults/test_sweep.py",
+        "test_a_lease_that_is_kept_fresh_protects_beyond_the_grace",
+    ),
+    "a request for content that the account may not see": (
+        "catalog/test_fitting.py",
+        "test_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_is_named",
+    ),
+    "a NUL character in a text": (
+        "catalog/test_jobs.py",
+        "test_any_text_in_arguments_comes_back_as_it_was",
+    ),
+    "a text that is too long": (
+        "catalog/test_register.py",
+        "test_a_name_that_cannot_be_kept_is_refused_and_nothing_is_written",
+    ),
+    "a value of the wrong SQL type": (
+        "catalog/test_migrations.py",
+        "test_every_table_is_strict_also_when_it_is_migrated",
+    ),
+    "a number larger than 31 bits": (
+        "catalog/test_tables.py",
+        "test_whole_numbers_have_64_bits_but_for_those_that_stay_small",
+    ),
+    "a number larger than 63 bits": (
+        "catalog/search/test_parse.py",
+        "test_a_number_beyond_63_bits_is_refused",
+    ),
+    "NaN in tables and in JSON": (
+        "catalog/test_tables.py",
+        "test_what_is_no_number_is_no_value_in_a_table",
+    ),
+    "upper and lower case in patterns": (
+        "catalog/test_search_models.py",
+        "test_a_pattern_means_the_same_on_every_database",
+    ),
+    "a foreign key to a missing row": (
+        "catalog/test_engine.py",
+        "test_the_pragmas_are_on_in_every_connection_of_both_engines",
+    ),
+    "the order of missing values, and division by zero": (
+        "catalog/test_queries.py",
+        "test_the_ranking_falls_by_theta_and_ends_with_what_has_none",
+    ),
+    "concurrent writers of the database": (
+        "catalog/test_engine.py",
+        "test_eight_writers_wait_for_each_other_and_no_count_is_lost",
+    ),
+    "counts that several writers increase": (
+        "catalog/test_engine.py",
+        "test_eight_writers_wait_for_each_other_and_no_count_is_lost",
+    ),
+    "two workers that take the same job": (
+        "catalog/test_jobs.py",
+        "test_of_threads_that_take_jobs_up_at_once_no_two_get_the_same",
+    ),
+    "rows that are locked in different orders": (
+        "faults/test_sql.py",
+        "test_everybody_locks_rows_in_the_order_of_their_keys",
+    ),
+    "two concurrent migrations": (
+        "catalog/test_migrations.py",
+        "test_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it",
+    ),
+    "a schema that is newer than the program": (
+        "catalog/test_migrations.py",
+        "test_a_database_of_a_newer_version_is_refused_and_left_alone",
+    ),
+    "SQL in user input": (
+        "catalog/test_cursor.py",
+        "test_what_is_no_number_of_a_row_is_refused",
+    ),
+    "a page far down a list": (
+        "catalog/test_query_plans.py",
+        "test_a_page_far_behind_costs_no_more_than_the_second",
+    ),
+    "a chunk out of order": (
+        "ingest/test_uploads.py",
+        "test_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin",
+    ),
+    "a chunk whose answer was lost": (
+        "ingest/test_uploads.py",
+        "test_any_cuts_repeats_and_accidents_end_in_the_same_bytes",
+    ),
+    "two clients at one upload": (
+        "ingest/test_uploads.py",
+        "test_two_clients_at_one_upload_exclude_each_other",
+    ),
+    "a chunk that was damaged in transit": (
+        "ingest/test_uploads.py",
+        "test_a_damaged_chunk_leaves_the_upload_as_it_was",
+    ),
+    "an upload whose bytes differ from the declared digest": (
+        "ingest/test_uploads.py",
+        "test_other_bytes_than_declared_stay_to_be_looked_at_and_expire",
+    ),
+    "a client that disconnects during an upload": (
+        "ingest/test_push_faults.py",
+        "test_a_line_that_is_cut_again_and_again_ends_identical",
+    ),
+    "a client that sends or reads slowly": (
+        "web/test_connection.py",
+        "test_a_body_that_takes_too_long_is_answered_by_408",
+    ),
+    "a wrong Content-Length": (
+        "web/test_connection.py",
+        "test_what_is_not_plain_http_is_refused",
+    ),
+    "a request larger than the limit": (
+        "ingest/test_uploads.py",
+        "test_more_than_is_allowed_is_refused_before_a_file_is_made",
+    ),
+    "a form with many parts": (
+        "web/test_security.py",
+        "test_a_form_of_many_parts_is_refused",
+    ),
+    "a hostile file name": (
+        "web/test_downloads.py",
+        "test_a_file_with_an_odd_name_is_handed_out_under_a_plain_one",
+    ),
+    "invalid ranges": (
+        "web/test_downloads.py",
+        "test_a_range_that_is_not_understood_gives_the_whole",
+    ),
+    "a download that changes between two ranges": (
+        "web/test_downloads.py",
+        "test_a_range_of_another_file_is_the_whole_file_or_refused",
+    ),
+    "a client that stops reading": (
+        "web/test_connection.py",
+        "test_a_client_that_does_not_read_is_cut_off",
+    ),
+    "a blob that is found corrupt while it is sent": (
+        "web/test_downloads_faulty.py",
+        "test_a_corrupt_blob_cuts_the_answer_off_and_is_set_aside",
+    ),
+    "a file in a thousand pieces": (
+        "assembly/test_clip.py",
+        "test_parts_that_touch_make_the_whole",
+    ),
+    "a compressed request body": (
+        "web/api/test_hostile.py",
+        "test_a_packed_body_is_refused",
+    ),
+    "a mistyped token": (
+        "test_tokens.py",
+        "test_a_token_with_one_character_changed_is_refused_by_itself",
+    ),
+    "a token that is revoked or expired": (
+        "catalog/test_accounts.py",
+        "test_what_is_revoked_lets_nobody_in",
+    ),
+    "a token used beyond its scopes, or for another account": (
+        "web/test_account.py",
+        "test_a_form_makes_no_token_of_more_than_its_maker_has",
+    ),
+    "a token in a place where others can read it": (
+        "test_token_leaks.py",
+        "test_a_token_is_found_wherever_a_server_shows_it",
+    ),
+    "a stolen copy of the database": (
+        "catalog/test_accounts.py",
+        "test_a_copy_of_the_database_has_nothing_that_lets_anybody_in",
+    ),
+    "guessed tokens": (
+        "catalog/test_accounts.py",
+        "test_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unknown_id",
+    ),
+    "a planted, stolen or ended session": (
+        "catalog/test_accounts.py",
+        "test_a_session_that_was_ended_is_gone_with_its_page_tokens",
+    ),
+    "an unknown Host header": (
+        "cli/test_serve.py",
+        "test_behind_a_proxy_nobody_works_at_this_machine",
+    ),
+    "names and texts that contain markup or control characters": (
+        "cli/test_console.py",
+        "test_what_a_terminal_would_obey_becomes_visible",
+    ),
+    "a hostile chat template": (
+        "validation/test_llama.py",
+        "test_a_chat_template_that_is_refused_is_no_fault_of_the_weights",
+    ),
+    "a cross-site request": (
+        "browser/test_contributing.py",
+        "test_a_page_of_elsewhere_does_nothing_in_the_name_of_who_is_logged_in",
+    ),
+    "API answers that differ from the OpenAPI document": (
+        "web/api/test_hostile.py",
+        "test_any_text_anywhere_is_answered_without_a_fault_of_ours",
+    ),
+    "a disk that is full at any write": (
+        "faults/test_failing_database.py",
+        "test_a_database_that_is_full_at_any_page_loses_nothing",
+    ),
+    "a system call that fails at any time": (
+        "faults/test_failing_disk.py",
+        "test_a_disk_that_fails_once_loses_nothing",
+    ),
+    "a kill at any moment": (
+        "faults/test_random_kills.py",
+        "test_kills_at_random_moments_lose_nothing",
+    ),
+    "a power cut at any moment": (
+        "faults/test_powerloss.py",
+        "test_every_state_after_a_power_cut_is_sound",
+    ),
+    "a requested shutdown": (
+        "web/test_server.py",
+        "test_a_download_that_runs_ends_before_the_server_does",
+    ),
+    "a disk that becomes read-only": (
+        "faults/test_failing_database.py",
+        "test_a_database_that_cannot_be_written_is_told_and_still_read",
+    ),
+    "a request that costs too much to plan": (
+        "compose/test_cost.py",
+        "test_a_recipe_of_large_models_is_refused_before_any_of_their_tensors_is_read",
+    ),
+    "a token that creates or revokes more than its own scopes": (
+        "catalog/test_migrations.py",
+        "test_tokens_of_before_keep_their_scopes_and_do_not_get_the_right_to_create_tokens",
+    ),
+    "a blob whose bytes are right again after a read error": (
+        "faults/test_recovered_blobs.py",
+        "test_a_command_that_reads_a_blob_whose_bytes_are_right_again_takes_it_back",
+    ),
+    "weights that are NaN or infinite": (
+        "cli/test_push.py",
+        "test_a_finding_that_must_be_acknowledged_ends_the_push_until_it_is",
+    ),
+    "other users of the machine that read the registry's files": (
+        "test_private_files.py",
+        "test_a_new_registry_is_its_owners_alone",
+    ),
+    "a server that sends its answer byte by byte": (
+        "client/test_connection.py",
+        "test_a_server_that_drips_bytes_does_not_hold_a_call",
+    ),
+    "a database whose schema differs from its revision": (
+        "catalog/test_migrations.py",
+        "test_a_schema_that_is_not_what_its_stamp_says_is_not_migrated",
+    ),
 }
-"""Lines 73 and 74 want a database server; 107 is about fetching, 109 to 119 about fleets: this program has none of them
-yet. 125 is 122 as the system does it."""
-
-_NAMED = re.compile(r"_lines?_(?P<first>\d+)(?P<more>(?:_and_\d+)*)(?=_)")
+"""Each fault, with the file and the name of one test that shows that the program survives it."""
 
 
-def lines_of(name: str) -> set[int]:
-    """The lines that a test of that name is for: `test_line_12_...`, `test_lines_69_and_70_...`."""
-    found: set[int] = set()
-    for match in _NAMED.finditer(name):
-        found |= {int(match["first"]), *map(int, re.findall(r"\d+", match["more"]))}
-    return found
-
-
-def named_lines() -> dict[int, list[str]]:
-    """Each line, and where the tests are that name it."""
-    found: dict[int, list[str]] = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                for line in lines_of(node.name):
-                    found.setdefault(line, []).append(f"{path.relative_to(TESTS)}::{node.name}")
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        ("test_line_05_a_header", {5}),
-        ("test_lines_69_and_70_eight_writers", {69, 70}),
-        ("test_lines_1_and_2_and_3_x", {1, 2, 3}),
-        ("test_line_120_and_121_a_disk", {120, 121}),
-        ("test_a_pipeline_12_long", set()),
-        ("test_line_by_line", set()),
-        ("test_line_120mb", set()),
-    ],
-)
-def test_the_lines_of_a_test_are_read_from_its_name(name: str, lines: set[int]) -> None:
-    assert lines_of(name) == lines
-
-
-def test_every_line_of_the_list_has_a_test_that_names_it() -> None:
-    named = named_lines()
-    assert {line: what for line, what in LINES.items() if line not in named} == {}
-
-
-def test_the_list_has_every_line_but_those_that_want_a_server() -> None:
-    absent = {73, 74, 107, *range(109, 120), 125}
-    assert set(range(1, 127)) - LINES.keys() == absent
-    assert len(set(LINES.values())) == len(LINES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_has_a_test(fault: str) -> None:
+    path, name = FAULTS[fault]
+    tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

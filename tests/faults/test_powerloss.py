@@ -1,4 +1,4 @@
-"""The list of faults, line 123: a power cut at any moment. Every legal state is checked, some are tried out.
+"""A power cut at any moment. Every state that the disk may be in is checked; some are tried out.
 
 `python -m tests.faults.powerloss` tries out all.
 """
@@ -28,7 +28,7 @@ from tests.faults.powerloss import (
 
 
 @pytest.mark.parametrize(("make", "states_min", "tried"), [(two_ingests, 80, 3), (a_sweep, 30, 2), (a_repair, 25, 2)])
-def test_line_123_every_state_after_a_power_cut_is_sound(
+def test_every_state_after_a_power_cut_is_sound(
     make: Callable[[Path], Scenario], states_min: int, tried: int, tmp_path: Path
 ) -> None:
     found = check(make(tmp_path), tmp_path, tried)
@@ -38,35 +38,33 @@ def test_line_123_every_state_after_a_power_cut_is_sound(
 
 
 @pytest.mark.parametrize("dies_at", [3, 9])
-def test_line_123_a_power_cut_after_a_kill_and_another_run_loses_nothing(dies_at: int, tmp_path: Path) -> None:
+def test_a_power_cut_after_a_kill_and_another_run_loses_nothing(dies_at: int, tmp_path: Path) -> None:
     found = check(killed_and_run_again(tmp_path, dies_at), tmp_path, 1)
     assert found.violations == []
     assert found.states > 30
 
 
-def test_line_123_a_placed_file_is_the_old_one_or_the_new_one_and_stays_when_it_is_told(tmp_path: Path) -> None:
+def test_a_placed_file_is_the_old_one_or_the_new_one_and_stays_when_it_is_told(tmp_path: Path) -> None:
     found = check_placed(*placed_file(tmp_path))
     assert found.violations == []
     assert found.states > 40
 
 
 @pytest.mark.parametrize("mutant", [WithoutFileSync, WithoutFolderSync, RowsFirst])
-def test_line_123_an_ingest_that_syncs_too_little_or_too_late_is_caught(
+def test_an_ingest_that_syncs_too_little_or_too_late_is_caught(
     mutant: Callable[[Journal], JournalFiles], tmp_path: Path
 ) -> None:
     found = check(two_ingests(tmp_path, mutant), tmp_path, 0)
     assert [reason for reason in found.violations if reason.startswith("quick")]
 
 
-def test_line_123_the_thorough_check_catches_too(tmp_path: Path) -> None:
+def test_the_thorough_check_catches_too(tmp_path: Path) -> None:
     found = check(two_ingests(tmp_path, WithoutFolderSync), tmp_path, 2)
     assert [reason for reason in found.violations if reason.startswith("thorough")]
 
 
 @pytest.mark.parametrize("mutant", [WithoutFileSync, WithoutFolderSync])
-def test_line_123_a_placed_file_that_is_not_synced_is_caught(
-    mutant: Callable[[Journal], JournalFiles], tmp_path: Path
-) -> None:
+def test_a_placed_file_that_is_not_synced_is_caught(mutant: Callable[[Journal], JournalFiles], tmp_path: Path) -> None:
     assert check_placed(*placed_file(tmp_path, mutant)).violations
 
 

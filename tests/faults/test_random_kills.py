@@ -1,4 +1,4 @@
-"""The list of faults, line 122: the short form of `python -m tests.faults.random_kills`."""
+"""Kills at random moments: the short form of `python -m tests.faults.random_kills`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.faults.failing import Crash, SteppedFiles, ingest_path, model_names, 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_line_122_kills_at_random_moments_lose_nothing() -> None:
+def test_kills_at_random_moments_lose_nothing() -> None:
     command = [sys.executable, "-m", "tests.faults.random_kills", "--kills", "8", "--seed", "122", "--models", "2"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     assert re.match(r"8 kills \(.*\), \d+ more came too late; \d+ models .* nothing lost; \d+ s\n", said.stdout)
 
 
-def test_line_122_an_ingest_that_was_killed_does_not_hinder_the_next(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_an_ingest_that_was_killed_does_not_hinder_the_next(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
 
     def die(_number: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The list of faults, lines 37 to 39: files that change, files that are none, files larger than any memory."""
+"""Source files that change while they are read, that are not regular files, or that are larger than memory."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def removed(path: Path) -> None:
     [appended, shortened, emptied, overwritten, touched, replaced_by_the_same_bytes, removed],
     ids=lambda change: change.__name__,
 )
-def test_line_37_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kept(
+def test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kept(
     change: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
@@ -118,9 +118,7 @@ def test_line_37_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kep
     assert verify_all(registry).faults == []
 
 
-def test_line_37_a_change_that_hides_its_time_is_refused_or_taken_whole(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_change_that_hides_its_time_is_refused_or_taken_whole(registry: LocalRegistry, tmp_path: Path) -> None:
     outcomes = set()
     for step in range(1, 11):
         path = write_model(tmp_path / "little.gguf", seed=step)
@@ -181,7 +179,7 @@ IRREGULAR = [a_pipe, a_socket, a_folder, a_link_to_zeros, a_link_to_itself, a_li
 
 
 @pytest.mark.parametrize("make", IRREGULAR, ids=lambda make: make.__name__)
-def test_line_38_what_is_no_file_is_refused_before_it_is_opened(
+def test_what_is_no_file_is_refused_before_it_is_opened(
     make: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, organ: Organ
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the address of a socket must be short
@@ -206,7 +204,7 @@ def test_line_38_what_is_no_file_is_refused_before_it_is_opened(
         assert model_names(registry) == ["good"]
 
 
-def test_line_38_a_device_is_refused_before_it_is_opened(registry: LocalRegistry, organ: Organ) -> None:
+def test_a_device_is_refused_before_it_is_opened(registry: LocalRegistry, organ: Organ) -> None:
     for device in ("/dev/zero", "/dev/null", "/dev/tty"):
         with pytest.raises(BadSource, match="not a regular file"):
             ingest_path(registry, Path(device))
@@ -221,7 +219,7 @@ def test_a_link_to_a_file_is_followed(registry: LocalRegistry, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("size_bytes", [256 * MEBI, pytest.param(16 * GIBI, marks=pytest.mark.slow)])
-def test_line_39_a_sparse_file_takes_bounded_memory_and_is_stored_once(size_bytes: int, tmp_path: Path) -> None:
+def test_a_sparse_file_takes_bounded_memory_and_is_stored_once(size_bytes: int, tmp_path: Path) -> None:
     path, home = tmp_path / "zeros.gguf", tmp_path / "home"
     tensors = [zeros(f"blk.{index}.ffn_up.weight", size_bytes // 4) for index in range(4)]
     with path.open("wb") as stream:

@@ -1,7 +1,6 @@
-"""The list of faults, lines 60 to 78, where they are not tried beside what they belong to.
+"""Faults of the database that no other module of tests covers.
 
-Columns and types: tests/catalog/test_tables.py. Order and cost of pages: tests/catalog/test_query_plans.py. Lines 73
-and 74 need a server that can be killed.
+Columns and types: tests/catalog/test_tables.py. Order and cost of pages: tests/catalog/test_query_plans.py.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def one(registry: LocalRegistry, question: Any) -> Any:
         return session.scalar(question)
 
 
-# Lines 60 and 61: text.
+# Text.
 
 HOSTILE = "a\0b" + "ü" * 9000 + "\0"
 
@@ -90,9 +89,7 @@ def hostile_model() -> bytes:
     return file_bytes(entries, block_tensors(1))
 
 
-def test_lines_60_and_61_no_text_in_any_table_has_a_nul_or_is_longer_than_its_column(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_no_text_in_any_table_has_a_nul_or_is_longer_than_its_column(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "hostile.gguf").write_bytes(hostile_model())
     ingest_path(registry, tmp_path / "hostile.gguf")
     seen = 0
@@ -113,7 +110,7 @@ def _limit(column: Column[Any]) -> int | None:
 
 
 @pytest.mark.parametrize("asked", ["a\0b", "slot:a\0b", "model:acme/tiny\0", 'by:"\0"', "-license:\0", "\0", "sort:\0"])
-def test_line_60_a_nul_in_a_question_is_refused_or_parts_words(asked: str, registry: LocalRegistry) -> None:
+def test_a_nul_in_a_question_is_refused_or_parts_words(asked: str, registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),), name="a-b")])
     if asked == "a\0b":
         assert len(registry.search(asked)) == 1
@@ -123,18 +120,16 @@ def test_line_60_a_nul_in_a_question_is_refused_or_parts_words(asked: str, regis
 
 
 @pytest.mark.parametrize("asked", ["x" * 1001, "slot:" + "x" * 200, "model:" + "x" * 97, "model:" + "x" * 96 + "*"])
-def test_line_61_a_question_about_something_longer_than_can_be_there_finds_nothing(
-    asked: str, registry: LocalRegistry
-) -> None:
+def test_a_question_about_something_longer_than_can_be_there_finds_nothing(asked: str, registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),))])
     assert registry.search(asked).items == ()
 
 
-# Line 64: numbers beyond 63 bits, wherever one comes in.
+# Numbers larger than 63 bits, in every input.
 
 
 @pytest.mark.parametrize("number", [2**63, 2**63 + 1, 2**64, 10**30])
-def test_line_64_a_number_beyond_63_bits_never_reaches_the_database(
+def test_a_number_beyond_63_bits_never_reaches_the_database(
     number: int, registry: LocalRegistry, organ: Command
 ) -> None:
     write_models(registry, [ModelRow((PlacementRow(),))])
@@ -155,7 +150,7 @@ def test_line_64_a_number_beyond_63_bits_never_reaches_the_database(
     assert organ("show", f"acme/tiny@{number}").status == 1
 
 
-def test_line_64_the_largest_numbers_that_fit_are_asked_and_found(registry: LocalRegistry) -> None:
+def test_the_largest_numbers_that_fit_are_asked_and_found(registry: LocalRegistry) -> None:
     largest = 2**63 - 1
     write_models(registry, [ModelRow((PlacementRow(size_bytes=largest, block=largest),))])
     assert len(registry.search("size>=9223372036854774784 block>9223372036854774783")) == 1
@@ -166,7 +161,7 @@ def test_line_64_the_largest_numbers_that_fit_are_asked_and_found(registry: Loca
     assert [found.model for found in registry.search("sort:size", after=page.next)] == ["acme/b@1"]
 
 
-# Line 65: numbers that are none.
+# NaN and infinite numbers.
 
 
 def odd_model() -> bytes:
@@ -198,7 +193,7 @@ def not_json(token: str) -> NoReturn:
     raise AssertionError(f"{token} is no JSON")
 
 
-def test_line_65_what_is_no_number_is_null_in_every_table_and_in_every_json(
+def test_what_is_no_number_is_null_in_every_table_and_in_every_json(
     registry: LocalRegistry, tmp_path: Path, organ: Command
 ) -> None:
     (tmp_path / "odd.gguf").write_bytes(odd_model())
@@ -226,13 +221,11 @@ def test_line_65_what_is_no_number_is_null_in_every_table_and_in_every_json(
         assert isinstance(json.loads(one(registry, select(stored)), parse_constant=not_json), list)
 
 
-# Line 67: foreign keys, in every connection there ever is.
+# Foreign keys, in every connection.
 
 
 @pytest.mark.parametrize("kind", ["reader", "writer"])
-def test_line_67_foreign_keys_are_on_also_in_connections_that_are_made_later(
-    kind: str, registry: LocalRegistry
-) -> None:
+def test_foreign_keys_are_on_also_in_connections_that_are_made_later(kind: str, registry: LocalRegistry) -> None:
     engine: Engine = getattr(registry.catalog, kind)
 
     def is_on() -> bool:
@@ -252,10 +245,10 @@ def test_line_67_foreign_keys_are_on_also_in_connections_that_are_made_later(
     assert is_on(), "after the pool overflowed"
 
 
-# Line 68: nothing to order by, and nothing to divide by.
+# Missing values in orders, and division by zero.
 
 
-def test_line_68_a_registry_of_models_without_a_tensor_or_a_measure_divides_by_nothing(
+def test_a_registry_of_models_without_a_tensor_or_a_measure_divides_by_nothing(
     registry: LocalRegistry, tmp_path: Path, organ: Command
 ) -> None:
     for name, data in {
@@ -281,7 +274,7 @@ def test_line_68_a_registry_of_models_without_a_tensor_or_a_measure_divides_by_n
     assert one(registry, select(Model.mean_theta).where(Model.name == "words")) is None
 
 
-# Lines 69 to 72: several at once.
+# Several writers at once.
 
 INGEST = """
 import sys, time
@@ -324,9 +317,7 @@ def run_together(registry: LocalRegistry, tmp_path: Path, script: str, paths: li
     return [said[0].strip() for said in ends]
 
 
-def test_lines_69_and_70_the_counts_are_right_after_eight_ingests_at_once(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_the_counts_are_right_after_eight_ingests_at_once(registry: LocalRegistry, tmp_path: Path) -> None:
     paths = []
     for number in range(8):
         paths.append(tmp_path / f"m{number}.gguf")
@@ -340,7 +331,7 @@ def test_lines_69_and_70_the_counts_are_right_after_eight_ingests_at_once(
     assert verify_all(registry).faults == []
 
 
-def test_line_71_of_four_who_bring_the_same_file_one_registers_it(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_of_four_who_bring_the_same_file_one_registers_it(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "same.gguf"
     path.write_bytes(small_model())
     assert sorted(run_together(registry, tmp_path, INGEST, [path] * 4)) == ["False", "False", "False", "True"]
@@ -371,9 +362,7 @@ with LocalRegistry.open(sys.argv[1]) as registry:
 """
 
 
-def test_line_71_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(registry: LocalRegistry, tmp_path: Path) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a test")
         record_blobs(session, ingest_id, [registry.blobs.put(random_bytes(SMALL, seed)) for seed in range(20)])
@@ -387,7 +376,7 @@ def test_line_71_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(
     assert blob_rows(registry) == []
 
 
-def test_line_71_a_blob_is_leased_once_by_each_of_two_who_need_it(registry: LocalRegistry) -> None:
+def test_a_blob_is_leased_once_by_each_of_two_who_need_it(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(SMALL))
     for _ in range(2):
         with registry.catalog.writing() as session:
@@ -402,7 +391,7 @@ ORDERED = {"blobs": ("digest",), "blob_leases": ("blob_id",), "organs": ("blob_i
 FACETS = ("type", "tower", "slot", "dtype", "architecture", "license")
 
 
-def test_line_72_everybody_locks_rows_in_the_order_of_their_keys(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_everybody_locks_rows_in_the_order_of_their_keys(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, data in (("a", small_model(blocks=4)), ("b", small_model(blocks=5, seed=1))):
         (tmp_path / f"{name}.gguf").write_bytes(data)
     stored = [registry.blobs.put(random_bytes(SMALL, seed)) for seed in range(12)]
@@ -430,7 +419,7 @@ def test_line_72_everybody_locks_rows_in_the_order_of_their_keys(registry: Local
     assert min(found.values()) > 0, found
 
 
-# Line 77: what is typed is a value, never a part of a statement.
+# User input is a value, never a part of a statement.
 
 PAYLOADS = (
     "'; DROP TABLE models; --",
@@ -449,7 +438,7 @@ def bad(asking: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_line_77_no_statement_has_a_part_that_somebody_typed(payload: str, registry: LocalRegistry) -> None:
+def test_no_statement_has_a_part_that_somebody_typed(payload: str, registry: LocalRegistry) -> None:
     write_models(registry, random_models(5, seed=1))
     before = row_counts(registry)
     quoted = f'"{payload}"' if '"' not in payload else payload
@@ -476,7 +465,7 @@ def test_line_77_no_statement_has_a_part_that_somebody_typed(payload: str, regis
     assert row_counts(registry) == before
 
 
-def test_line_77_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: LocalRegistry) -> None:
+def test_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: LocalRegistry) -> None:
     write_models(registry, random_models(5, seed=1))
     text_ = str(parse_query(""))
     for value in ("1 OR 1=1", "' --"):
@@ -485,9 +474,7 @@ def test_line_77_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: Local
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_line_60_a_name_that_no_database_takes_is_refused_before_it_is_asked(
-    name: str, registry: LocalRegistry
-) -> None:
+def test_a_name_that_no_database_takes_is_refused_before_it_is_asked(name: str, registry: LocalRegistry) -> None:
     with pytest.raises(BadValue), registry.catalog.writing() as session:
         contributor_id(session, name)
     with pytest.raises(BadQuery):

@@ -1,4 +1,4 @@
-"""The list of faults, lines 55 to 58: a sweep beside writers, beside another sweep, and one that dies."""
+"""A sweep beside writers, beside another sweep, and a sweep that is killed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def quick(registry: LocalRegistry) -> LocalRegistry:
     return without_syncing(registry)
 
 
-# Line 55: a sweep while the same content is added again.
+# A sweep while the same content is added again.
 
 
 @dataclass(slots=True)
@@ -202,9 +202,7 @@ def prepared(registry: LocalRegistry, state: str, plain: bytes) -> None:
 
 
 @pytest.mark.parametrize("state", ["absent", "unneeded", "doomed", "corrupt", "corrupt and doomed"])
-def test_line_55_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(
-    state: str, quick: LocalRegistry
-) -> None:
+def test_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(state: str, quick: LocalRegistry) -> None:
     orders = list(interleavings(SWEEPER, WRITER))
     assert len(orders) == 126
     for number, order in enumerate(orders):
@@ -221,7 +219,7 @@ def test_line_55_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(
     assert_no_orphans(quick)
 
 
-def test_line_55_the_same_orders_find_the_loss_when_files_are_removed_before_rows(quick: LocalRegistry) -> None:
+def test_the_same_orders_find_the_loss_when_files_are_removed_before_rows(quick: LocalRegistry) -> None:
     def unlink_doomed(race: Race) -> None:
         with race.registry.catalog.reading() as session:
             found = list(session.scalars(select(Blob.file).where(Blob.id.in_(race.doomed))))
@@ -256,7 +254,7 @@ def leave_all_blobs(registry: LocalRegistry, path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["unneeded", "doomed"])
-def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
+def test_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
     state: str, quick: LocalRegistry, tmp_path: Path
 ) -> None:
     reached = number = 0
@@ -283,7 +281,7 @@ def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
     assert number > 8, "the steps before and after at least four transactions"
 
 
-def test_line_55_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothing(
+def test_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothing(
     quick: LocalRegistry, tmp_path: Path
 ) -> None:
     for number in range(1, 28, 2):
@@ -299,7 +297,7 @@ def test_line_55_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothi
     assert_no_orphans(quick)
 
 
-# Line 56: a sweep that dies.
+# A sweep that is killed.
 
 
 def litter(registry: LocalRegistry, seed: int) -> None:
@@ -326,9 +324,7 @@ def finish_sweeping(registry: LocalRegistry, keep: set[str]) -> None:
     assert verify_all(registry).faults == []
 
 
-def test_line_56_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(
-    quick: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(quick: LocalRegistry, tmp_path: Path) -> None:
     ingest_path(quick, write_model(tmp_path / "little.gguf"))
     keep = {row.digest for row in blob_rows(quick)}
     died = number = 0
@@ -344,7 +340,7 @@ def test_line_56_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_line_56_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
+def test_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
     after: bool, quick: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_path(quick, write_model(tmp_path / "little.gguf"))
@@ -372,7 +368,7 @@ def test_line_56_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
     assert died == 3, "the doomed file, the orphan, the temporary"
 
 
-def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: LocalRegistry, organ: Command) -> None:
+def test_a_second_sweep_is_told_that_one_is_running(registry: LocalRegistry, organ: Command) -> None:
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
     let_time_pass(registry)
     said = []
@@ -389,10 +385,10 @@ def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: LocalRegis
     assert organ("sweep", "-y").status == 0
 
 
-# Line 58: an ingest that is slower than the grace.
+# An ingest that takes longer than the grace period.
 
 
-def test_line_58_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: LocalRegistry) -> None:
+def test_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(LARGE))
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
@@ -410,9 +406,7 @@ def test_line_58_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: 
     assert files_below(registry) == []
 
 
-def test_line_58_what_an_ingest_will_find_known_is_protected_while_it_runs(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_what_an_ingest_will_find_known_is_protected_while_it_runs(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     leave_all_blobs(registry, path)
     let_time_pass(registry)
@@ -434,7 +428,7 @@ def test_line_58_what_an_ingest_will_find_known_is_protected_while_it_runs(
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_line_58_files_without_a_row_are_protected_while_their_ingest_lives(registry: LocalRegistry) -> None:
+def test_files_without_a_row_are_protected_while_their_ingest_lives(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
     blob = registry.blobs.put(random_bytes(LARGE))
@@ -450,7 +444,7 @@ def test_line_58_files_without_a_row_are_protected_while_their_ingest_lives(regi
     pending.discard()
 
 
-def test_line_58_an_ingest_that_slept_beyond_its_lease_and_lost_its_blobs_fails_and_can_be_run_again(
+def test_an_ingest_that_slept_beyond_its_lease_and_lost_its_blobs_fails_and_can_be_run_again(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")

@@ -112,7 +112,7 @@ def test_every_file_is_its_own_on_every_system_and_a_path_that_is_allowed(names:
         *("lpt9 .bin", "aux"),
     ],
 )
-def test_line_33_a_path_that_leaves_its_folder_or_means_a_device_somewhere_is_refused(path: str) -> None:
+def test_a_path_that_leaves_its_folder_or_means_a_device_somewhere_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="path"):
         path_segments(path)
 
@@ -251,7 +251,7 @@ def virtual(opened: Folder) -> VirtualFile:
 
 @pytest.mark.parametrize("name", [UP, "header.bin", "manifest.json"])
 @pytest.mark.parametrize("how", ["written", "replaced", "removed"])
-def test_line_37_a_file_of_the_folder_that_changes_meanwhile_is_noticed(name: str, how: str, folder: Path) -> None:
+def test_a_file_of_the_folder_that_changes_meanwhile_is_noticed(name: str, how: str, folder: Path) -> None:
     path = folder / name
     with Folder(folder) as opened:
         file = virtual(opened)
@@ -315,7 +315,7 @@ def calls_of_an_extraction(source: Path, target: Path) -> int:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_line_120_and_121_a_disk_that_fails_at_any_call_leaves_nothing_or_all(number: int, tmp_path: Path) -> None:
+def test_a_disk_that_fails_at_any_call_leaves_nothing_or_all(number: int, tmp_path: Path) -> None:
     source = tmp_path / "a.gguf"
     source.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a"), tensor("b")]))
     calls = calls_of_an_extraction(source, tmp_path / "whole")
@@ -354,7 +354,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_written(folder: Path)
 
 
 @pytest.mark.parametrize("at", range(1, 8))
-def test_line_121_a_gguf_is_placed_whole_or_not_at_all(at: int, folder: Path) -> None:
+def test_a_gguf_is_placed_whole_or_not_at_all(at: int, folder: Path) -> None:
     target = folder.parent / "out.gguf"
     target.write_bytes(b"old")
     with Folder(folder) as opened, pytest.raises(OrganError):
@@ -363,7 +363,7 @@ def test_line_121_a_gguf_is_placed_whole_or_not_at_all(at: int, folder: Path) ->
     assert sorted(path.name for path in folder.parent.iterdir()) == ["little", "out.gguf"]
 
 
-def test_line_37_a_source_that_changes_while_it_is_taken_apart_leaves_nothing(tmp_path: Path) -> None:
+def test_a_source_that_changes_while_it_is_taken_apart_leaves_nothing(tmp_path: Path) -> None:
     source = tmp_path / "a.gguf"
     source.write_bytes(small_model())
     meddled: list[int] = []

@@ -273,7 +273,7 @@ CASES: dict[str, tuple[Meddle, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_lines_33_and_38_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
+def test_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
     case: str, folder: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     meddle, said = CASES[case]

@@ -190,7 +190,7 @@ def test_every_kind_of_metadata_has_a_type_and_a_value_to_read(tmp_path: Path) -
         assert shown[key] == (kind, value)
 
 
-def test_line_40_numbers_that_are_no_numbers_are_shown_as_text(tmp_path: Path) -> None:
+def test_numbers_that_are_no_numbers_are_shown_as_text(tmp_path: Path) -> None:
     odd = [
         KeyValue("nan", ValueType.FLOAT32, float("nan")),
         KeyValue("inf", ValueType.FLOAT64, float("-inf")),

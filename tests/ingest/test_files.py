@@ -78,7 +78,7 @@ def link_to_zero(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_socket, make_loop, make_dangling, link_to_zero, Path.mkdir])
-def test_line_38_what_is_no_regular_file_is_refused_before_it_is_opened(
+def test_what_is_no_regular_file_is_refused_before_it_is_opened(
     make: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = tmp_path / "odd.gguf"
@@ -92,7 +92,7 @@ def test_line_38_what_is_no_regular_file_is_refused_before_it_is_opened(
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/proc", "/proc/self/mem/x", "/nowhere/a.gguf"])
-def test_line_38_devices_and_paths_to_nothing_are_refused(path: str) -> None:
+def test_devices_and_paths_to_nothing_are_refused(path: str) -> None:
     with pytest.raises(BadSource):
         FileSource(Path(path))
 
@@ -132,7 +132,7 @@ CHANGES = [overwritten, grown, cut, replaced, Path.unlink]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_line_37_a_file_that_changes_while_it_is_open_is_noticed(change: Callable[[Path], None], path: Path) -> None:
+def test_a_file_that_changes_while_it_is_open_is_noticed(change: Callable[[Path], None], path: Path) -> None:
     with FileSource(path) as source:
         source.check_unchanged()
         change(path)
@@ -141,7 +141,7 @@ def test_line_37_a_file_that_changes_while_it_is_open_is_noticed(change: Callabl
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_line_37_a_file_that_changes_while_it_is_ingested_registers_nothing(
+def test_a_file_that_changes_while_it_is_ingested_registers_nothing(
     change: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.gguf"

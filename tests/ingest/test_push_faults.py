@@ -43,7 +43,7 @@ UPLOAD = Session({"kind": "piece", "size_bytes": 1 << 30}).values(upload_id(1))
 """An upload of which nothing has arrived."""
 
 
-def test_line_84_a_line_that_is_cut_again_and_again_ends_identical(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_line_that_is_cut_again_and_again_ends_identical(fake: FakeRegistry, tmp_path: Path) -> None:
     data = large_model()
     fake.fails = cutting = Cutting(fake)
     report = run_push(fake, write_model_file(tmp_path, data), chunk_bytes=30_000)

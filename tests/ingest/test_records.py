@@ -151,14 +151,14 @@ def test_a_card_of_the_wrong_type_is_left_empty(value: Any, registry: LocalRegis
     assert (model.title, model.license, model.description, model.architecture) == (None, None, None, None)
 
 
-def test_line_60_a_card_with_nul_and_five_thousand_letters_is_made_fit(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_card_with_nul_and_five_thousand_letters_is_made_fit(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [text("general.name", "a\0b" + "x" * 5_000), text("general.license", "l\0" * 100)]
     model = registered(registry, tmp_path, file_bytes(entries, [tensor("a")]))
     assert (model.title or "").startswith("a␀b")
     assert (len(model.title or ""), len(model.license or "")) == (4096, 96)
 
 
-def test_line_40_metadata_stands_in_the_catalog_in_order_as_text(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_metadata_stands_in_the_catalog_in_order_as_text(registry: LocalRegistry, tmp_path: Path) -> None:
     odd = [
         KeyValue("odd.nan", ValueType.FLOAT32, float("nan")),
         KeyValue("odd.inf", ValueType.FLOAT64, float("inf")),

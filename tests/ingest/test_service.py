@@ -411,7 +411,7 @@ def truncate_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [corrupt_file, truncate_file, Path.unlink])
-def test_line_50_an_ingest_of_the_same_bytes_heals_a_blob_that_has_rotted(
+def test_an_ingest_of_the_same_bytes_heals_a_blob_that_has_rotted(
     damage: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write(tmp_path, big_model(3))

@@ -175,7 +175,7 @@ def test_a_stem_with_the_signs_of_patterns_finds_its_own_siblings_alone(tmp_path
 
 
 @pytest.mark.parametrize("absent", [1, 2, 3])
-def test_line_36_an_incomplete_set_is_refused_with_the_list_of_what_is_missing(
+def test_an_incomplete_set_is_refused_with_the_list_of_what_is_missing(
     absent: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for index in (1, 2, 3):
@@ -187,9 +187,7 @@ def test_line_36_an_incomplete_set_is_refused_with_the_list_of_what_is_missing(
     assert set(row_counts(registry).values()) == {0}
 
 
-def test_line_36_a_repeated_shard_a_lying_count_and_a_stranger_are_all_named(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_repeated_shard_a_lying_count_and_a_stranger_are_all_named(registry: LocalRegistry, tmp_path: Path) -> None:
     for index in (1, 2, 3):
         shard(tmp_path, index, 3)
     (tmp_path / "m-00003-of-00003.gguf").write_bytes((tmp_path / "m-00002-of-00003.gguf").read_bytes())
@@ -222,7 +220,7 @@ def test_a_single_file_that_is_named_like_a_shard_is_a_model_all_the_same(
     assert ingest_model(registry, source).model == "local/m@1"
 
 
-def test_line_36_a_name_that_claims_99999_shards_is_only_a_name(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_name_that_claims_99999_shards_is_only_a_name(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "m-00001-of-99999.gguf"
     path.write_bytes(file_bytes([], [tensor("blk.0.a", (8,))]))
     (source,) = find_sources([str(path)])
@@ -230,7 +228,7 @@ def test_line_36_a_name_that_claims_99999_shards_is_only_a_name(registry: LocalR
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_line_33_a_hostile_file_name_becomes_a_harmless_model_name(
+def test_a_hostile_file_name_becomes_a_harmless_model_name(
     name: bytes, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))

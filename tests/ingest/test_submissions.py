@@ -356,7 +356,7 @@ HOSTILE: dict[str, bytes] = {
 }
 
 
-def test_line_45_hostile_files_are_refused_with_findings_and_leave_nothing(registry: LocalRegistry) -> None:
+def test_hostile_files_are_refused_with_findings_and_leave_nothing(registry: LocalRegistry) -> None:
     for name, data in HOSTILE.items():
         submission_id = submit_model(registry, "eve/bad", [whole_file(registry, "eve", data)])
         after = process_and_read(registry, submission_id)

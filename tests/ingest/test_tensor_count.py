@@ -47,7 +47,7 @@ def refused_with(registry: LocalRegistry, submission_id: int) -> tuple[str, str]
     return first["code"], first["sentence"]
 
 
-def test_line_127_thousands_of_one_element_tensors_are_refused_by_their_header(registry: LocalRegistry) -> None:
+def test_thousands_of_one_element_tensors_are_refused_by_their_header(registry: LocalRegistry) -> None:
     tensors = [(TensorSpec(f"t{number}", (1,), F32), bytes(4)) for number in range(dissect.FREE_TENSORS + 1)]
     code, sentence = refused_with(
         registry, submit_model(registry, "eve/many", [whole_file(registry, "eve", model(tensors))])

@@ -150,7 +150,7 @@ STEPS = st.tuples(
 
 @settings(BESIDE_FIXTURES, max_examples=25)
 @given(size=st.integers(1, 2500), steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 255))
-def test_line_80_any_cuts_repeats_and_accidents_end_in_the_same_bytes(
+def test_any_cuts_repeats_and_accidents_end_in_the_same_bytes(
     registry: LocalRegistry, size: int, steps: list[tuple[str, int]], seed: int
 ) -> None:
     with registry.catalog.writing() as session:
@@ -195,7 +195,7 @@ def take(registry: LocalRegistry, asker: int, upload: str, data: bytes, step: st
     return at
 
 
-def test_line_79_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(registry: LocalRegistry, ada: int) -> None:
+def test_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 1000)
     for begin, end in ((1001, 2000), (999, 1001), (0, 1001), (5000, len(DATA))):
@@ -207,7 +207,7 @@ def test_line_79_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(reg
         is_received(look_up(registry, ada, upload), Chunk(1000, 1001, len(DATA) + 1))
 
 
-def test_line_81_two_clients_at_one_upload_exclude_each_other(registry: LocalRegistry, ada: int) -> None:
+def test_two_clients_at_one_upload_exclude_each_other(registry: LocalRegistry, ada: int) -> None:
     upload, seen = begun(registry, ada), []
 
     def meanwhile() -> Sequence[bytes]:
@@ -226,7 +226,7 @@ def test_line_81_two_clients_at_one_upload_exclude_each_other(registry: LocalReg
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
-def test_line_81_a_process_that_is_killed_lets_go_of_the_upload(registry: LocalRegistry, ada: int) -> None:
+def test_a_process_that_is_killed_lets_go_of_the_upload(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     command = [sys.executable, "-c", HOLDER, str(registry.settings.uploads), upload]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -241,7 +241,7 @@ def test_line_81_a_process_that_is_killed_lets_go_of_the_upload(registry: LocalR
     assert tidy_uploads(registry).expired_uploads == 1
 
 
-def test_line_82_a_damaged_chunk_leaves_the_upload_as_it_was(registry: LocalRegistry, ada: int) -> None:
+def test_a_damaged_chunk_leaves_the_upload_as_it_was(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 500)
     for portions in ([DATA[500:999] + b"x"], [DATA[500:999]], [DATA[500:1000], b"x"], []):
@@ -252,7 +252,7 @@ def test_line_82_a_damaged_chunk_leaves_the_upload_as_it_was(registry: LocalRegi
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
-def test_line_139_a_repeated_chunk_with_other_bytes_conflicts_and_the_same_bytes_do_not(
+def test_a_repeated_chunk_with_other_bytes_conflicts_and_the_same_bytes_do_not(
     registry: LocalRegistry, ada: int
 ) -> None:
     upload = begun(registry, ada)
@@ -272,7 +272,7 @@ def test_line_139_a_repeated_chunk_with_other_bytes_conflicts_and_the_same_bytes
     assert send(registry, ada, upload, DATA, 0, 2000) == len(DATA), "a finished upload answers too"
 
 
-def test_line_83_other_bytes_than_declared_stay_to_be_looked_at_and_expire(registry: LocalRegistry, ada: int) -> None:
+def test_other_bytes_than_declared_stay_to_be_looked_at_and_expire(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada, kind="piece")
     wrong = b"x" + DATA[1:]
     send(registry, ada, upload, wrong, 0, 100)
@@ -371,7 +371,7 @@ def test_an_upload_is_its_senders_alone(registry: LocalRegistry, ada: int) -> No
         assert [*open_uploads(session, ada, now())] == []
 
 
-def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
+def test_more_than_is_allowed_is_refused_before_a_file_is_made(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 4)

@@ -192,14 +192,14 @@ def test_keys_with_hyphens_and_every_other_sign_come_back(registry: LocalRegistr
     assert list(shown[1:-1]) == keys[:-1]
 
 
-def test_line_33_tensor_names_that_would_be_trouble_as_paths_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_tensor_names_that_would_be_trouble_as_paths_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     names = ["../../x", "/etc/passwd", "C:\\x", "CON", ".", "..", "a", "A", " ", "%s", "'; DROP TABLE organs; --"]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], [tensor(name) for name in names]))
     outside = {path.name for path in tmp_path.iterdir()}
     assert outside == {"home", "a.gguf", "back"}
 
 
-def test_line_40_every_value_type_and_numbers_that_are_none_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_every_value_type_and_numbers_that_are_none_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     payload_nan = raw_field(b"odd.nan", ValueType.FLOAT32, b"\x01\x00\xa0\x7f")
     truth = raw_field(b"odd.bool", ValueType.BOOL, b"\x17")
     entries = [entry.encode() for entry in every_value_type()]

@@ -136,7 +136,7 @@ def test_models_that_name_each_other_are_both_led_to_the_other(registry: LocalRe
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5_000, "'; DROP TABLE models; --", "%", "\N{ZERO WIDTH SPACE}"])
-def test_line_60_a_hostile_name_of_a_parent_leads_nowhere(name: str, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_hostile_name_of_a_parent_leads_nowhere(name: str, registry: LocalRegistry, tmp_path: Path) -> None:
     child = model_file("Tuned", related_tensors(), parent_entries(name))
     ingest_all(registry, tmp_path, tuned=child, base=BASE)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}

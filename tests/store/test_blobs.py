@@ -191,7 +191,7 @@ def test_a_large_blob_is_streamed_in_the_memory_of_a_few_chunks(store: BlobStore
     ],
     ids=["one short", "one long", "a terabyte", "nothing", "stored one long", "stored a terabyte", "other digest"],
 )
-def test_line_43_a_row_that_lies_is_found_before_anything_is_allocated(
+def test_a_row_that_lies_is_found_before_anything_is_allocated(
     lie: Callable[[Address], Address], size: int, store: BlobStore
 ) -> None:
     row = lie(address(store.put(sample(size))))
@@ -205,7 +205,7 @@ def test_line_43_a_row_that_lies_is_found_before_anything_is_allocated(
 
 
 @pytest.mark.parametrize("size", [1000, 100_000])
-def test_line_45_a_blob_cut_anywhere_is_refused_when_it_is_opened(size: int, store: BlobStore) -> None:
+def test_a_blob_cut_anywhere_is_refused_when_it_is_opened(size: int, store: BlobStore) -> None:
     row = address(store.put(sample(size)))
     for length in {0, 1, 31, 32, 80, row.stored_bytes // 2, row.stored_bytes - 1}:
         if row.inline is not None:

@@ -1,4 +1,4 @@
-"""Stored bytes that attack or have rotted: lines 42 to 47 of the list of faults, each test naming its line."""
+"""Stored bytes that are hostile or damaged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_frame_made_by_hand_is_accepted_so_that_the_refusals_below_mean_someth
     assert load(forge(BYTES_CODEC, PLAIN, [FRAME], [False]), PLAIN) == PLAIN
 
 
-def test_line_42_a_bomb_is_refused_by_its_declared_size(bomb: bytes) -> None:
+def test_a_bomb_is_refused_by_its_declared_size(bomb: bytes) -> None:
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refuse(bomb, f"declares {256 * MEBI} bytes, 65536 are expected", plain=bytes(64 * KIBI))
     for codec in (codec_for("BF16"), codec_for("Q4_0")):
@@ -78,7 +78,7 @@ def test_line_42_a_bomb_is_refused_by_its_declared_size(bomb: bytes) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 64 * KIBI
 
 
-def test_line_42_a_bomb_that_declares_the_expected_size_is_stopped_there(bomb: bytes) -> None:
+def test_a_bomb_that_declares_the_expected_size_is_stopped_there(bomb: bytes) -> None:
     plain = bytes(64 * KIBI)
     blocks = bomb[len(frame_head(0, window=0)) - 4 :]  # the bomb declares its size in four bytes
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -87,11 +87,11 @@ def test_line_42_a_bomb_that_declares_the_expected_size_is_stopped_there(bomb: b
 
 
 @pytest.mark.parametrize("size_bytes", [TEBI, 2**64 - 1, len(LONG) - 1, len(LONG) + 1, 0])
-def test_line_43_a_frame_that_lies_about_its_size_is_refused_before_allocation(size_bytes: int) -> None:
+def test_a_frame_that_lies_about_its_size_is_refused_before_allocation(size_bytes: int) -> None:
     refuse(frame_head(size_bytes) + BLOCKS, f"declares {size_bytes} bytes, {len(LONG)} are expected")
 
 
-def test_line_43_a_head_that_lies_about_the_plain_size_is_refused() -> None:
+def test_a_head_that_lies_about_the_plain_size_is_refused() -> None:
     stored = bytearray(store(BYTES_CODEC, PLAIN))
     stored[16:24] = TEBI.to_bytes(8, "little")
     end = head_size_bytes(BYTES_CODEC, len(PLAIN))
@@ -100,7 +100,7 @@ def test_line_43_a_head_that_lies_about_the_plain_size_is_refused() -> None:
         load(bytes(stored), PLAIN)
 
 
-def test_line_44_a_window_above_8_mib_is_refused_and_one_of_8_mib_is_not() -> None:
+def test_a_window_above_8_mib_is_refused_and_one_of_8_mib_is_not() -> None:
     two_gibi, eight_mebi = (31 - 10) << 3, (23 - 10) << 3
     refuse(frame_head(len(LONG), window=two_gibi) + BLOCKS, f"a window of {2 * GIBI} bytes")
     refuse(frame_head(len(LONG), window=eight_mebi + 1) + BLOCKS, f"a window of {9 * MEBI} bytes")
@@ -109,12 +109,12 @@ def test_line_44_a_window_above_8_mib_is_refused_and_one_of_8_mib_is_not() -> No
     assert load(forge(BYTES_CODEC, LONG, [allowed], [False]), LONG) == LONG
 
 
-def test_line_45_a_frame_cut_anywhere_is_refused() -> None:
+def test_a_frame_cut_anywhere_is_refused() -> None:
     for length in range(1, len(FRAME)):
         refuse(FRAME[:length], "ends inside|bytes short|no Zstandard frame", plain=PLAIN)
 
 
-def test_line_45_a_stored_form_cut_anywhere_is_refused() -> None:
+def test_a_stored_form_cut_anywhere_is_refused() -> None:
     plain = weights("BF16", 96)
     stored = store(codec_for("BF16"), plain)
     for length in range(len(stored)):
@@ -133,11 +133,11 @@ def test_line_45_a_stored_form_cut_anywhere_is_refused() -> None:
     ],
     ids=["two frames", "skippable behind", "skippable before", "trailing byte", "leading byte"],
 )
-def test_line_46_anything_but_one_whole_frame_is_refused(frame: bytes, reason: str) -> None:
+def test_anything_but_one_whole_frame_is_refused(frame: bytes, reason: str) -> None:
     refuse(frame, reason, plain=PLAIN)
 
 
-def test_line_46_bytes_behind_the_last_chunk_are_refused() -> None:
+def test_bytes_behind_the_last_chunk_are_refused() -> None:
     stored = store(BYTES_CODEC, PLAIN)
     with pytest.raises(CorruptBlob, match="the table adds up to"):
         load(stored + b"\0", PLAIN)
@@ -185,7 +185,7 @@ def test_the_outline_of_every_frame_that_zstandard_writes_is_understood() -> Non
 
 
 @pytest.mark.parametrize("dtype_name", ["BF16", "Q8_0", "Q4_K", "bytes", "raw"])
-def test_line_47_a_flipped_bit_anywhere_is_found(dtype_name: str) -> None:
+def test_a_flipped_bit_anywhere_is_found(dtype_name: str) -> None:
     if dtype_name in ("bytes", "raw"):
         codec, plain = BYTES_CODEC if dtype_name == "bytes" else BYTES_CODEC.kept_raw(), PLAIN[:300]
     else:
@@ -206,7 +206,7 @@ def test_line_47_a_flipped_bit_anywhere_is_found(dtype_name: str) -> None:
             assert position >= payload
 
 
-def test_line_47_rot_in_a_chunk_of_full_size_is_found() -> None:
+def test_rot_in_a_chunk_of_full_size_is_found() -> None:
     codec = codec_for("BF16")
     plain = weights("BF16", 2 * MEBI)
     stored = store(codec, plain)

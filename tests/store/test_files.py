@@ -92,7 +92,7 @@ def a_socket(path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [a_symlink, a_second_name, a_socket, Path.mkdir, os.mkfifo], ids=lambda make: make.__name__
 )
-def test_line_53_only_a_plain_file_of_its_own_is_opened(
+def test_only_a_plain_file_of_its_own_is_opened(
     make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the address of a socket must be short

@@ -142,7 +142,7 @@ def test_a_file_is_refused_when_the_disk_has_no_room_for_it(tmp_path: Path) -> N
         f"{DIGEST[:2]}/{DIGEST}.0123456789abcdef\0",
     ],
 )
-def test_line_48_a_name_that_is_not_the_stores_never_becomes_a_path(name: str, store: BlobFolder) -> None:
+def test_a_name_that_is_not_the_stores_never_becomes_a_path(name: str, store: BlobFolder) -> None:
     with pytest.raises(CorruptBlob, match="not a name of a file of the store"):
         store.path(name)
     with pytest.raises(CorruptBlob):
@@ -251,7 +251,7 @@ def unwritable(tmp_path: Path) -> Iterator[BlobFolder]:
     assert (tmp_path / "blobs").read_bytes() == b"a file"
 
 
-def test_line_54_a_root_that_is_no_folder_is_told_by_every_way_in(unwritable: BlobFolder) -> None:
+def test_a_root_that_is_no_folder_is_told_by_every_way_in(unwritable: BlobFolder) -> None:
     with pytest.raises(StoreError):
         unwritable.begin(DIGEST, 5)
     with pytest.raises(StoreError), unwritable.sweeping():
@@ -263,7 +263,7 @@ def test_line_54_a_root_that_is_no_folder_is_told_by_every_way_in(unwritable: Bl
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
 @pytest.mark.parametrize("name", WRITING)
-def test_line_54_what_may_not_be_written_is_told(name: str, number: int, tmp_path: Path) -> None:
+def test_what_may_not_be_written_is_told(name: str, number: int, tmp_path: Path) -> None:
     def refuse(_number: int, call: str) -> None:
         if call == name:
             raise PermissionError(number, "not for you")

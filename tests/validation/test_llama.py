@@ -83,7 +83,7 @@ def test_a_chat_template_is_written_by(tmp_path: Path) -> None:
     assert len(found.written) > 40
 
 
-def test_line_105_a_chat_template_that_is_refused_is_no_fault_of_the_weights(tmp_path: Path) -> None:
+def test_a_chat_template_that_is_refused_is_no_fault_of_the_weights(tmp_path: Path) -> None:
     found = read(with_chat_template(A, "{% broken", tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
     assert found.failure is None
     assert not found.by_chat_template

@@ -50,7 +50,7 @@ def test_a_text_of_a_mebibyte_is_read(tmp_path: Path) -> None:
     assert len(read_text(path).text) == TEXT_MAX_BYTES
 
 
-def test_line_38_what_is_no_regular_file_is_refused_as_a_text(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused_as_a_text(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero"), tmp_path / "absent"):
         with pytest.raises(BadSource):

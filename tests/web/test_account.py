@@ -63,7 +63,15 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
 ) -> None:
     client = log_in(app, token)
     page = parse_page(client.get("/account").text)
-    for shown in ("ada/little@1", "visible", "ada/next", "held for review", "10 bytes of 70 bytes", "a label", "upload"):
+    for shown in (
+        "ada/little@1",
+        "visible",
+        "ada/next",
+        "held for review",
+        "10 bytes of 70 bytes",
+        "a label",
+        "upload",
+    ):
         assert shown in page.text or shown.replace("/", "/​") in page.text, shown
     assert [one.attributes["aria-label"] for one in page.named("progress")] == ["Quota used"]
     values = client.get("/account.json").get_json()
@@ -123,7 +131,7 @@ FORMS: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-def test_line_98_a_form_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
+def test_a_form_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
     client = log_in(app, token)
     for fields, status in FORMS:
         assert send_form(client, "/account/tokens", **fields).status_code == status, fields
@@ -141,7 +149,7 @@ BODIES: list[tuple[Any, int]] = [
 ]
 
 
-def test_line_98_the_api_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
+def test_the_api_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
     client = app.test_client()
     for body, status in BODIES:
         answer = client.post(TOKENS, json=body, headers=authorization(token))
@@ -149,7 +157,7 @@ def test_line_98_the_api_makes_no_token_of_more_than_its_maker_has(app: Flask, t
     assert len(client.get(TOKENS, headers=authorization(token)).get_json()["items"]) == 1
 
 
-def test_line_98_every_scope_stands_for_itself(app: Flask, registry: LocalRegistry) -> None:
+def test_every_scope_stands_for_itself(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     for scope in SCOPES:
         own = new_token(registry, "ada", scope)
@@ -162,7 +170,7 @@ def test_line_98_every_scope_stands_for_itself(app: Flask, registry: LocalRegist
         assert listed.status_code == (200 if scope == "tokens" else 403), scope
 
 
-def test_line_98_somebody_elses_token_is_as_absent_as_one_that_never_was(
+def test_somebody_elses_token_is_as_absent_as_one_that_never_was(
     app: Flask, registry: LocalRegistry, token: str
 ) -> None:
     client, other = app.test_client(), new_token(registry, "bob", "tokens")
@@ -175,7 +183,7 @@ def test_line_98_somebody_elses_token_is_as_absent_as_one_that_never_was(
     assert client.get(ACCOUNT, headers=authorization(token)).status_code == 200
 
 
-def test_line_97_a_token_that_revokes_itself_is_dead_at_the_next_request(app: Flask, token: str) -> None:
+def test_a_token_that_revokes_itself_is_dead_at_the_next_request(app: Flask, token: str) -> None:
     client = app.test_client()
     answer = client.delete(f"{TOKENS}/{token[5:14]}", headers=authorization(token))
     assert (answer.status_code, answer.get_json()["state"]) == (200, "revoked")
@@ -183,7 +191,7 @@ def test_line_97_a_token_that_revokes_itself_is_dead_at_the_next_request(app: Fl
         assert client.get(path, headers=authorization(token)).status_code == 401, path
 
 
-def test_line_106_the_api_ignores_the_cookie_and_pages_ignore_the_token(app: Flask, token: str) -> None:
+def test_the_api_ignores_the_cookie_and_pages_ignore_the_token(app: Flask, token: str) -> None:
     client = log_in(app, token)
     assert client.get(ACCOUNT).status_code == 401
     assert client.post(TOKENS, json={"scopes": ["upload"]}).status_code == 401
@@ -239,7 +247,7 @@ def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(
 
 
 @pytest.mark.usefixtures("busy")
-def test_line_98_who_has_nothing_visible_counts_as_absent(app: Flask, registry: LocalRegistry) -> None:
+def test_who_has_nothing_visible_counts_as_absent(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     set_state(registry, "quarantined")
     for path in ("/contributors/{}.json", "/api/v1/contributors/{}"):

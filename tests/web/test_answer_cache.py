@@ -139,7 +139,7 @@ def test_memory_can_be_turned_off(registry: LocalRegistry) -> None:
         assert "X-Answered" not in client.get("/").headers
 
 
-def test_line_135_no_header_that_one_client_sends_is_in_the_answer_of_another(hostile_client: FlaskClient) -> None:
+def test_no_header_that_one_client_sends_is_in_the_answer_of_another(hostile_client: FlaskClient) -> None:
     registry = hostile_client.application.extensions[REGISTRY_KEY]
     asked = [address for address in addresses(hostile_client) if "?" not in address]
     fresh, shared = (create_app(registry).test_client(use_cookies=False) for _ in range(2))
@@ -155,7 +155,7 @@ def test_line_135_no_header_that_one_client_sends_is_in_the_answer_of_another(ho
     assert kept > len(asked) // 2
 
 
-def test_line_135_the_page_for_logging_in_leads_nobody_where_another_came_from(registry: LocalRegistry) -> None:
+def test_the_page_for_logging_in_leads_nobody_where_another_came_from(registry: LocalRegistry) -> None:
     client = create_app(registry).test_client()
     for referrer, following in (("http://localhost/organs?q=secret", "/organs?q=secret"), (None, None)):
         headers = {} if referrer is None else {"Referer": referrer}
@@ -163,7 +163,7 @@ def test_line_135_the_page_for_logging_in_leads_nobody_where_another_came_from(r
 
 
 @pytest.mark.parametrize("name", NEVER_KEPT_HEADERS)
-def test_line_135_an_answer_to_a_part_or_to_somebody_is_neither_kept_nor_given_from_memory(
+def test_an_answer_to_a_part_or_to_somebody_is_neither_kept_nor_given_from_memory(
     family_client: FlaskClient, name: str
 ) -> None:
     client = family_client.application.test_client(use_cookies=False)
@@ -174,7 +174,7 @@ def test_line_135_an_answer_to_a_part_or_to_somebody_is_neither_kept_nor_given_f
     assert ANSWERED_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
 
 
-def test_line_135_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_kept(registry: LocalRegistry) -> None:
+def test_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_kept(registry: LocalRegistry) -> None:
     app = create_app(registry)
     seen_by_view: list[object] = []
 

@@ -170,11 +170,11 @@ def test_the_table_has_every_method_of_every_rule_and_no_other(place: Place) -> 
 
 
 @pytest.mark.long
-def test_line_98_everybody_gets_what_the_table_says(place: Place) -> None:
+def test_everybody_gets_what_the_table_says(place: Place) -> None:
     assert wrong(place, TABLE) == []
 
 
-def test_line_98_what_waits_in_quarantine_is_absent_for_everybody_but_those_whose_matter_it_is(place: Place) -> None:
+def test_what_waits_in_quarantine_is_absent_for_everybody_but_those_whose_matter_it_is(place: Place) -> None:
     named = {
         (method, rule): HIDDEN_FROM_ALL
         for (method, rule), group in TABLE.items()
@@ -195,7 +195,7 @@ def test_what_was_removed_is_told_of_as_gone_to_everybody(place: Place) -> None:
     assert wrong(place, {**named, **GONE_TABLE}, name="gone") == []
 
 
-def test_line_98_the_token_of_a_page_does_what_is_for_uploaders_and_nothing_else(place: Place) -> None:
+def test_the_token_of_a_page_does_what_is_for_uploaders_and_nothing_else(place: Place) -> None:
     answer = place.askers.browser("keeper").post("/account/page-token", data=place.askers.fields["keeper"])
     place.askers.tokens["page"] = answer.get_json()["token"]
     place.keep()
@@ -206,7 +206,7 @@ def test_line_98_the_token_of_a_page_does_what_is_for_uploaders_and_nothing_else
             assert place.asked("page", method, rule) == expected, (method, rule)
 
 
-def test_line_106_cookies_are_nothing_to_the_api_and_tokens_nothing_to_pages(place: Place) -> None:
+def test_cookies_are_nothing_to_the_api_and_tokens_nothing_to_pages(place: Place) -> None:
     for (method, rule), group in TABLE.items():
         if len(set(group)) > 1:
             assert place.asked("keeper", method, rule, swapped=True) in (group.nobody, 403), (method, rule)

@@ -348,9 +348,7 @@ def test_what_cannot_be_made_is_not_queued_and_the_page_says_why(
 
 
 @pytest.mark.parametrize("token", [None, "", "A" * 43])
-def test_line_106_a_form_without_its_token_is_refused(
-    writing: FlaskClient, registry: LocalRegistry, token: str | None
-) -> None:
+def test_a_form_without_its_token_is_refused(writing: FlaskClient, registry: LocalRegistry, token: str | None) -> None:
     token_of(writing, GRAFT)
     data = {"base": BASE, GRAFT[0]: GRAFT[1], **({} if token is None else {"form_token": token})}
     assert writing.post("/compose", data=data).status_code == 403

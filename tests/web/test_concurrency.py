@@ -106,7 +106,7 @@ class WatchedBody(BytesIO):
         return super().readinto(buffer)
 
 
-def test_line_128_a_submission_takes_its_turn_when_its_body_has_come(registry: LocalRegistry) -> None:
+def test_a_submission_takes_its_turn_when_its_body_has_come(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(personal=True, turn_seconds=0.0))
     turns, streams = app.extensions[TURNS_KEY], app.extensions[STREAMS_KEY]
     seen: list[int] = []
@@ -154,7 +154,7 @@ def test_line_128_a_submission_takes_its_turn_when_its_body_has_come(registry: L
         ("2001:db8:1:2:ffff::9%eth0", None, 0, "20010db800010002::/64"),
     ],
 )
-def test_line_103_the_address_is_counted_from_the_right(
+def test_the_address_is_counted_from_the_right(
     peer: str, forwarded_for: str | None, proxies: int, address: str
 ) -> None:
     assert address_behind_proxies(peer, forwarded_for, proxies) == address
@@ -213,7 +213,7 @@ def made(places: int, slow: int = 1) -> tuple[DownloadPlaces, Clock]:
     return DownloadPlaces(places, slow, clock), clock
 
 
-def test_line_129_a_download_that_is_not_read_gives_its_place_to_one_that_waits() -> None:
+def test_a_download_that_is_not_read_gives_its_place_to_one_that_waits() -> None:
     places, clock = made(1)
     slow, quick = FakeDownload(), FakeDownload()
     places.want(slow)

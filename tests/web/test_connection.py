@@ -203,7 +203,7 @@ class _Configuration:
         self.uid, self.gid = os.geteuid(), os.getegid()
 
 
-def test_line_128_health_answers_while_all_threads_are_taken() -> None:
+def test_health_answers_while_all_threads_are_taken() -> None:
     with serving() as loop, ExitStack() as stack:
         for number in range(3 * THREADS):
             stack.enter_context(loop.connect(f"127.0.1.{number + 1}")).sendall(get("/wait"))
@@ -211,7 +211,7 @@ def test_line_128_health_answers_while_all_threads_are_taken() -> None:
         assert status(loop.send(get("/healthz"))) == 200
 
 
-def test_line_128_a_small_body_is_read_before_a_thread_is_taken(loop: Loop) -> None:
+def test_a_small_body_is_read_before_a_thread_is_taken(loop: Loop) -> None:
     with ExitStack() as stack:
         for number in range(3 * THREADS):
             client = stack.enter_context(loop.connect(f"127.0.2.{number + 1}"))
@@ -220,7 +220,7 @@ def test_line_128_a_small_body_is_read_before_a_thread_is_taken(loop: Loop) -> N
         assert "/body" not in loop.application.asked
 
 
-def test_line_128_a_large_body_takes_a_thread_only_when_it_comes(loop: Loop) -> None:
+def test_a_large_body_takes_a_thread_only_when_it_comes(loop: Loop) -> None:
     size = 1_000_000
     with ExitStack() as stack:
         for number in range(3 * THREADS):
@@ -230,13 +230,13 @@ def test_line_128_a_large_body_takes_a_thread_only_when_it_comes(loop: Loop) -> 
         assert "/large" not in loop.application.asked
 
 
-def test_line_85_a_body_that_takes_too_long_is_answered_by_408() -> None:
+def test_a_body_that_takes_too_long_is_answered_by_408() -> None:
     with serving(body_seconds=0.3) as loop:
         for size in (100, 1_000_000):
             assert status(loop.send(post("/echo", size) + b"half")) == 408
 
 
-def test_line_85_a_thread_that_reads_a_slow_body_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_reads_a_slow_body_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.web.server.connection.BODY_RATE", 1_000_000)
     with serving(body_seconds=0.3) as loop, ExitStack() as stack:
         clients = [stack.enter_context(loop.connect(f"127.0.4.{number + 1}")) for number in range(2 * THREADS)]
@@ -247,7 +247,7 @@ def test_line_85_a_thread_that_reads_a_slow_body_is_freed(monkeypatch: pytest.Mo
         assert status(loop.send(get("/"))) == 200
 
 
-def test_line_129_clients_that_do_not_read_hold_no_threads(loop: Loop) -> None:
+def test_clients_that_do_not_read_hold_no_threads(loop: Loop) -> None:
     with ExitStack() as stack:
         for number in range(3 * THREADS):
             stack.enter_context(loop.connect(f"127.0.5.{number + 1}", 4096)).sendall(get("/pieces"))
@@ -255,7 +255,7 @@ def test_line_129_clients_that_do_not_read_hold_no_threads(loop: Loop) -> None:
         assert status(loop.send(get("/healthz"))) == 200
 
 
-def test_line_92_a_client_that_does_not_read_is_cut_off() -> None:
+def test_a_client_that_does_not_read_is_cut_off() -> None:
     with serving(send_seconds=0.3) as loop, loop.connect(receive_bytes=4096) as client:
         client.sendall(get("/pieces"))
         time.sleep(1.5)
@@ -373,7 +373,7 @@ def test_an_application_that_fails_is_answered_by_500(loop: Loop, path: str, cap
         (get("/", "Connection: Upgrade\r\nUpgrade: h2c\r\n"), 200),
     ],
 )
-def test_line_86_what_is_not_plain_http_is_refused(loop: Loop, request_bytes: bytes, expected: int) -> None:
+def test_what_is_not_plain_http_is_refused(loop: Loop, request_bytes: bytes, expected: int) -> None:
     answer = loop.send(request_bytes)
     assert status(answer) == expected, answer[:200]
     assert answer.count(b"\r\nHTTP/1.1 ") == 0, "there is one answer"
@@ -386,7 +386,7 @@ CHUNKED = get("/echo", "Transfer-Encoding: chunked\r\nConnection: close\r\n", "P
 
 
 @pytest.mark.parametrize("beginning", [b"5\r\nhello\r\n0\r\nX: ", b"5\r\nhello\r\n0\r\n", b"5\r\nhello\r\n5;"])
-def test_line_86_trailers_and_chunk_extensions_have_a_size_limit(loop: Loop, beginning: bytes) -> None:
+def test_trailers_and_chunk_extensions_have_a_size_limit(loop: Loop, beginning: bytes) -> None:
     filler = b"X: y\r\n" if beginning.endswith(b"0\r\n") else b"aaaaaa"
     assert status(loop.send(CHUNKED + beginning + filler * 100_000)) == 431
 
@@ -537,7 +537,7 @@ def test_only_refusals_of_downloads_are_remembered_and_only_until_one_ends(monke
         await_true(lambda: status(loop.send(get("/file"))) == 200)
 
 
-def test_line_128_only_a_plain_health_check_is_without_limits(loop: Loop) -> None:
+def test_only_a_plain_health_check_is_without_limits(loop: Loop) -> None:
     with ExitStack() as stack:
         for _ in range(WRITES_OF_ADDRESS):
             stack.enter_context(loop.connect("127.0.8.1")).sendall(post("/echo", 10))

@@ -104,7 +104,7 @@ def test_a_whole_model_is_the_file_that_came_in(address: str, served: Served) ->
 
 
 @pytest.mark.long
-def test_line_94_a_thousand_random_ranges_are_the_same_slices_of_the_file(served: Served) -> None:
+def test_a_thousand_random_ranges_are_the_same_slices_of_the_file(served: Served) -> None:
     chosen = random.Random(94)
     for number in range(1000):
         begin = chosen.randrange(len(served.data))
@@ -118,19 +118,19 @@ def test_line_94_a_thousand_random_ranges_are_the_same_slices_of_the_file(served
 
 
 @pytest.mark.parametrize("header", ["bytes=0-0,5-6", "items=0-1", "bytes=5-1", "bytes=" + "0-0," * 1500])
-def test_line_90_a_range_that_is_not_understood_gives_the_whole(header: str, served: Served) -> None:
+def test_a_range_that_is_not_understood_gives_the_whole(header: str, served: Served) -> None:
     answer = served.client.get(WHOLE[0], headers={"Range": header})
     assert (answer.status_code, answer.data) == (200, served.data)
 
 
-def test_line_90_a_range_beyond_the_end_is_416_and_says_the_size(served: Served) -> None:
+def test_a_range_beyond_the_end_is_416_and_says_the_size(served: Served) -> None:
     answer = served.client.get(WHOLE[0], headers={"Range": f"bytes={len(served.data)}-"})
     assert answer.status_code == 416
     assert answer.headers["Content-Range"] == f"bytes */{len(served.data)}"
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_line_91_a_range_of_another_file_is_the_whole_file_or_refused(served: Served) -> None:
+def test_a_range_of_another_file_is_the_whole_file_or_refused(served: Served) -> None:
     tag = served.client.head(WHOLE[0]).headers["ETag"]
     part = {"Range": "bytes=5-9"}
 
@@ -203,7 +203,7 @@ def test_what_is_yanked_is_found_by_nobody_and_handed_out_to_who_knows_it(served
     assert {form: served.client.get(f"/organs/{digest}.{form}").data for form in before} == before
 
 
-def test_line_59_an_organ_of_no_reachable_model_is_absent_in_the_same_words(served: Served) -> None:
+def test_an_organ_of_no_reachable_model_is_absent_in_the_same_words(served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
     put_all_models_into("quarantined", served.registry)
     unknown = digest_of(b"nobody has these bytes")
@@ -214,7 +214,7 @@ def test_line_59_an_organ_of_no_reachable_model_is_absent_in_the_same_words(serv
 
 
 @pytest.mark.parametrize("text", ["..%2f..%2fetc%2fpasswd", "A" * 64, "0" * 63 + "g", "0" * 65, "１" * 64, "1234567"])
-def test_line_48_a_digest_that_is_none_is_404(text: str, served: Served) -> None:
+def test_a_digest_that_is_none_is_404(text: str, served: Served) -> None:
     assert served.client.get(f"/organs/{text}.raw").status_code == 404
 
 
@@ -273,7 +273,7 @@ def test_a_split_set_comes_as_its_files_and_as_one(served: Served, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ['"><img src=x>.gguf', "a%2fb.gguf", "..gguf", "Bär.gguf"])
-def test_line_89_a_file_with_an_odd_name_is_handed_out_under_a_plain_one(
+def test_a_file_with_an_odd_name_is_handed_out_under_a_plain_one(
     name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     data = file_bytes(block_metadata(), [weight_tensor("output.weight", (64, 3))])
@@ -316,7 +316,7 @@ def test_a_download_that_was_paused_continues_where_it_was(served: Served) -> No
     assert answer.length == len(received)
 
 
-def test_line_95_a_packed_body_and_a_body_where_none_belongs_are_refused(served: Served) -> None:
+def test_a_packed_body_and_a_body_where_none_belongs_are_refused(served: Served) -> None:
     packed = {"Content-Encoding": "gzip"}
     assert served.client.post("/api/models/local/a/paths-info/main", data=b"x", headers=packed).status_code == 415
     assert served.client.get(WHOLE[0], data=b"x" * 5000).status_code == 413

@@ -56,7 +56,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last])
-def test_line_93_a_corrupt_blob_cuts_the_answer_off_and_is_set_aside(
+def test_a_corrupt_blob_cuts_the_answer_off_and_is_set_aside(
     damage: Callable[[Path], None], address: str, served: Served
 ) -> None:
     damage(largest_file(served.registry))
@@ -74,7 +74,7 @@ def test_line_93_a_corrupt_blob_cuts_the_answer_off_and_is_set_aside(
 
 
 @pytest.mark.parametrize("form", ["raw", "npy", "bin"])
-def test_line_93_a_corrupt_organ_is_cut_off_and_set_aside(form: str, served: Served) -> None:
+def test_a_corrupt_organ_is_cut_off_and_set_aside(form: str, served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
     whole = served.client.get(f"/organs/{digest}.{form}").data
     flip_last(largest_file(served.registry))
@@ -86,7 +86,7 @@ def test_line_93_a_corrupt_organ_is_cut_off_and_set_aside(form: str, served: Ser
 
 
 @pytest.mark.parametrize("form", ["raw", "npy"])
-def test_line_93_a_fault_in_the_first_chunk_is_an_error_in_words(form: str, served: Served) -> None:
+def test_a_fault_in_the_first_chunk_is_an_error_in_words(form: str, served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
     flip_first(largest_file(served.registry))
     headers = {"Range": "bytes=200-300"}
@@ -96,14 +96,14 @@ def test_line_93_a_fault_in_the_first_chunk_is_an_error_in_words(form: str, serv
     assert state_of(served) == "corrupt"
 
 
-def test_line_93_what_a_range_does_not_touch_may_be_faulty(served: Served) -> None:
+def test_what_a_range_does_not_touch_may_be_faulty(served: Served) -> None:
     flip_last(largest_file(served.registry))
     size = len(served.data)
     assert received(served, WHOLE[0], 206, Range=f"bytes={size - 1000}-") == (served.data[-1000:], False)
     assert state_of(served) == "present"
 
 
-def test_line_51_a_blob_that_is_gone_cuts_the_answer_off_and_is_set_aside(served: Served, address: str) -> None:
+def test_a_blob_that_is_gone_cuts_the_answer_off_and_is_set_aside(served: Served, address: str) -> None:
     largest_file(served.registry).unlink()
     body, cut = received(served, address)
     assert cut
@@ -136,7 +136,7 @@ class FailingFiles(Files):
 
 
 @pytest.mark.parametrize("good", range(0, 9, 2))
-def test_line_121_a_read_error_of_the_disk_ends_the_answer_and_marks_nothing(good: int, served: Served) -> None:
+def test_a_read_error_of_the_disk_ends_the_answer_and_marks_nothing(good: int, served: Served) -> None:
     failing = BlobStore(served.registry.settings.blobs, FailingFiles(good))
     broken = LocalRegistry(served.registry.settings, served.registry.catalog, failing)
     with create_app(broken).test_client() as client:
@@ -151,7 +151,7 @@ def test_line_121_a_read_error_of_the_disk_ends_the_answer_and_marks_nothing(goo
     assert served.client.get(WHOLE[0]).data == served.data
 
 
-def test_line_133_a_download_takes_a_blob_back_whose_bytes_are_right_again(address: str, served: Served) -> None:
+def test_a_download_takes_a_blob_back_whose_bytes_are_right_again(address: str, served: Served) -> None:
     file = largest_file(served.registry)
     right = file.read_bytes()
     flip_middle(file)

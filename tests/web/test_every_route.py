@@ -116,7 +116,7 @@ def test_no_address_of_a_hostile_catalog_breaks(answers: list[tuple[str, TestRes
     assert sum(answer.status_code == 200 for _, answer in answers) > 20
 
 
-def test_line_104_nothing_from_outside_acts_in_any_page(answers: list[tuple[str, TestResponse]]) -> None:
+def test_nothing_from_outside_acts_in_any_page(answers: list[tuple[str, TestResponse]]) -> None:
     answered = [(address, answer) for address, answer in answers if answer.mimetype == "text/html"]
     assert not any(parse_page(answer.text).named("script") for _, answer in answered if answer.status_code == 302)
     pages = [(address, answer.text) for address, answer in answered if answer.status_code != 302]
@@ -142,7 +142,7 @@ def test_hostile_text_is_shown_as_it_is(hostile_client: FlaskClient) -> None:
     assert FORMULA in page.text
 
 
-def test_line_104_no_cell_of_any_sheet_is_a_formula(answers: list[tuple[str, TestResponse]]) -> None:
+def test_no_cell_of_any_sheet_is_a_formula(answers: list[tuple[str, TestResponse]]) -> None:
     sheets = [(address, answer.text) for address, answer in answers if answer.mimetype == "text/csv"]
     assert len(sheets) >= 2
     for address, sheet in sheets:
@@ -160,7 +160,7 @@ def test_every_drawing_is_xml_without_anything_that_acts(answers: list[tuple[str
             assert not [name for name in element.attrib if name.startswith("on")], address
 
 
-def test_line_104_every_answer_has_the_strict_policy(answers: list[tuple[str, TestResponse]]) -> None:
+def test_every_answer_has_the_strict_policy(answers: list[tuple[str, TestResponse]]) -> None:
     for address, answer in answers:
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'"), address

@@ -35,16 +35,16 @@ from organs.web.file_responses import (
         ("x" * 500 + ".gguf", "x" * (NAME_MAX_LENGTH - 5) + ".gguf"),
     ],
 )
-def test_line_89_a_name_is_made_harmless(name: str, safe: str) -> None:
+def test_a_name_is_made_harmless(name: str, safe: str) -> None:
     assert safe_name(name) == safe
 
 
-def test_line_89_a_name_beyond_ascii_is_sent_in_both_forms() -> None:
+def test_a_name_beyond_ascii_is_sent_in_both_forms() -> None:
     assert attachment("Bär.gguf") == "attachment; filename=\"B_r.gguf\"; filename*=UTF-8''B%C3%A4r.gguf"
 
 
 @given(st.text(max_size=400))
-def test_line_89_no_name_leaves_its_header_or_its_folder(name: str) -> None:
+def test_no_name_leaves_its_header_or_its_folder(name: str) -> None:
     header = attachment(name)
     assert header.isascii()
     assert header.isprintable()
@@ -70,7 +70,7 @@ def test_a_model_as_one_file_is_called_as_its_only_file_where_that_is_a_name_for
 
 
 @given(st.lists(st.sampled_from(["a.gguf", "a/b", "..", "file-1.gguf", "file-2.gguf", "file-3.gguf"]), max_size=6))
-def test_line_89_the_files_of_a_model_have_a_name_each_and_keep_plain_ones(own: list[str]) -> None:
+def test_the_files_of_a_model_have_a_name_each_and_keep_plain_ones(own: list[str]) -> None:
     names = public_names(own)
     assert len(set(names)) == len(own)
     assert all(map(is_plain_name, names))

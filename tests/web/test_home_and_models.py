@@ -146,7 +146,7 @@ def test_a_models_page_lists_its_relatives_and_findings(family_client: FlaskClie
     assert "/models/local/base@1" in page.links()
 
 
-def test_line_105_a_chat_template_is_shown_and_never_rendered(hostile_client: FlaskClient) -> None:
+def test_a_chat_template_is_shown_and_never_rendered(hostile_client: FlaskClient) -> None:
     page = parse_page(hostile_client.get("/models/local/hostile").text)
     assert LOOP_BOMB in page.text
     assert "{{ 7*7 }}" in page.text

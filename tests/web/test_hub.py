@@ -238,7 +238,7 @@ def test_llama_is_told_which_file_to_take(served: Served, tmp_path: Path) -> Non
     assert served.client.get("/v2/local/b/manifests/q8_0").get_json()["ggufFile"]["rfilename"] == "B-Q8_0.gguf"
 
 
-def test_line_104_hostile_metadata_is_text_in_a_readme(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_hostile_metadata_is_text_in_a_readme(registry: LocalRegistry, tmp_path: Path) -> None:
     name = f"{HOSTILE}\n---\nlicense: mit\n---\n[x]({HOSTILE_LINK})"
     entries = [
         text("general.architecture", "x\n- y"),

@@ -61,7 +61,7 @@ def test_a_wrong_token_gets_the_page_again_with_one_sentence(app: Flask, token: 
         assert COOKIE not in str(answer.headers.getlist("Set-Cookie"))
 
 
-def test_line_102_the_cookie_is_for_no_script_and_over_tls_for_this_name_alone(app: Flask, token: str) -> None:
+def test_the_cookie_is_for_no_script_and_over_tls_for_this_name_alone(app: Flask, token: str) -> None:
     def cookie(base: str) -> list[str]:
         client = app.test_client()
         field = form_token(client, base_url=base)
@@ -77,7 +77,7 @@ def test_line_102_the_cookie_is_for_no_script_and_over_tls_for_this_name_alone(a
     assert "Secure" not in plain
 
 
-def test_line_102_each_log_in_is_a_new_session_and_the_one_before_ends(app: Flask, token: str) -> None:
+def test_each_log_in_is_a_new_session_and_the_one_before_ends(app: Flask, token: str) -> None:
     client = app.test_client()
     client.set_cookie(COOKIE, "chosen-by-somebody-else")
     assert send_form(client, "/login", "/login", token=token).status_code == 303
@@ -94,7 +94,7 @@ def test_line_102_each_log_in_is_a_new_session_and_the_one_before_ends(app: Flas
     assert client.get("/account").status_code == 200
 
 
-def test_line_102_log_out_ends_the_session_on_the_server(app: Flask, token: str) -> None:
+def test_log_out_ends_the_session_on_the_server(app: Flask, token: str) -> None:
     client = log_in(app, token)
     kept = client.get_cookie(COOKIE)
     assert kept is not None
@@ -106,9 +106,7 @@ def test_line_102_log_out_ends_the_session_on_the_server(app: Flask, token: str)
     assert client.get("/account").status_code == 303
 
 
-def test_line_97_a_browser_is_logged_out_by_what_ends_its_token(
-    app: Flask, registry: LocalRegistry, token: str
-) -> None:
+def test_a_browser_is_logged_out_by_what_ends_its_token(app: Flask, registry: LocalRegistry, token: str) -> None:
     client = log_in(app, token)
     for state, status in (("suspended", 303), ("active", 200)):
         with registry.catalog.writing() as session:
@@ -120,7 +118,7 @@ def test_line_97_a_browser_is_logged_out_by_what_ends_its_token(
     assert "Log in" in client.get("/").text
 
 
-def test_line_106_a_page_of_elsewhere_logs_nobody_in_or_out(app: Flask, token: str) -> None:
+def test_a_page_of_elsewhere_logs_nobody_in_or_out(app: Flask, token: str) -> None:
     """Neither into an account of its choosing, which would have them send their models there."""
     client = app.test_client()
     assert client.post("/login", data={"token": token}).status_code == 403
@@ -190,7 +188,7 @@ def test_a_page_that_needs_an_account_leads_to_the_page_for_logging_in(app: Flas
     assert client.get("/account.json").status_code == 401
 
 
-def test_line_103_tls_in_front_is_believed_of_as_many_proxies_as_there_are(registry: LocalRegistry, token: str) -> None:
+def test_tls_in_front_is_believed_of_as_many_proxies_as_there_are(registry: LocalRegistry, token: str) -> None:
     told = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
     for proxies, name in ((0, COOKIE), (1, SECURE_COOKIE)):
         client = create_app(registry, WebSettings(proxies=proxies)).test_client()

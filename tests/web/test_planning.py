@@ -56,7 +56,7 @@ def make_large(registry: LocalRegistry, tensors: int) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_line_130_too_much_work_is_refused_on_every_face(app: Flask, registry: LocalRegistry, face: str) -> None:
+def test_too_much_work_is_refused_on_every_face(app: Flask, registry: LocalRegistry, face: str) -> None:
     client, ask = app.test_client(), FACES[face]
     assert ask(client).status_code == 200
     make_large(registry, 65_536)
@@ -68,7 +68,7 @@ def test_line_130_too_much_work_is_refused_on_every_face(app: Flask, registry: L
         assert answer.get_json()["code"] == "too-costly"
 
 
-def test_line_130_an_account_may_plan_more_and_not_everything(app: Flask, registry: LocalRegistry) -> None:
+def test_an_account_may_plan_more_and_not_everything(app: Flask, registry: LocalRegistry) -> None:
     token = authorization(new_token(registry, "ada"))
     client = app.test_client()
     make_large(registry, 15_000)
@@ -85,7 +85,7 @@ def test_line_130_an_account_may_plan_more_and_not_everything(app: Flask, regist
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_line_130_planning_of_one_address_is_counted_on_every_face(app: Flask, face: str) -> None:
+def test_planning_of_one_address_is_counted_on_every_face(app: Flask, face: str) -> None:
     client, ask = app.test_client(), FACES[face]
     with app.app_context():
         rates().hit(ANONYMOUS_PLANNING, "127.0.0.1", cost=ANONYMOUS_PLANNING.amount - 1)

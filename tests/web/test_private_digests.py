@@ -274,9 +274,7 @@ def requests(twins: Twins, *, every_page: bool) -> Iterator[tuple[str, str, dict
     ("by_bob", "every_page"),
     [(True, False), *(pytest.param(one, True, marks=pytest.mark.slow) for one in (False, True))],
 )
-def test_line_59_every_route_answers_as_if_the_model_had_never_been_sent(
-    twins: Twins, by_bob: bool, every_page: bool
-) -> None:
+def test_every_route_answers_as_if_the_model_had_never_been_sent(twins: Twins, by_bob: bool, every_page: bool) -> None:
     different, compared = [], 0
     for method, address, options in requests(twins, every_page=every_page):
         first, second = twins.ask(by_bob, method, address, **options)
@@ -310,7 +308,7 @@ def _difference(first: tuple[int, str], second: tuple[int, str]) -> object:
         ("report", "{name}"),
     ],
 )
-def test_line_59_no_command_elsewhere_tells_of_it(twins: Twins, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_no_command_elsewhere_tells_of_it(twins: Twins, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     secret, organ = twins.secret, OrganCommand(tmp_path / "own")
     ended = []
     values = {"name": SECRET, "organ": secret.organ, "file": secret.file, "out": tmp_path / "out.gguf"}
@@ -323,7 +321,7 @@ def test_line_59_no_command_elsewhere_tells_of_it(twins: Twins, tmp_path: Path, 
     assert ended[0] == ended[1]
 
 
-def test_line_59_another_contributor_who_sends_the_same_bytes_learns_nothing_of_it(
+def test_another_contributor_who_sends_the_same_bytes_learns_nothing_of_it(
     templates: RegistryTemplates, tmp_path: Path
 ) -> None:
     """Neither by the findings, nor by what the new model's page says of it: the bytes were here already."""

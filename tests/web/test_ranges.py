@@ -36,7 +36,7 @@ HUGE = str(2**200)
         (" bytes=1-2\t", Span(1, 3)),
     ],
 )
-def test_line_90_one_range_of_bytes_is_a_span(header: str, span: Span) -> None:
+def test_one_range_of_bytes_is_a_span(header: str, span: Span) -> None:
     assert requested_span(header, SIZE) == span
 
 
@@ -62,12 +62,12 @@ def test_line_90_one_range_of_bytes_is_a_span(header: str, span: Span) -> None:
         f"bytes={'0' * HEADER_MAX_LENGTH}-1",
     ],
 )
-def test_line_90_everything_else_is_the_whole_file(header: str | None) -> None:
+def test_everything_else_is_the_whole_file(header: str | None) -> None:
     assert requested_span(header, SIZE) is None
 
 
 @pytest.mark.parametrize("header", ["bytes=1000-", "bytes=1000-1001", f"bytes={HUGE}-", "bytes=-0"])
-def test_line_90_a_range_without_a_byte_of_the_file_is_refused(header: str) -> None:
+def test_a_range_without_a_byte_of_the_file_is_refused(header: str) -> None:
     with pytest.raises(Unsatisfiable):
         requested_span(header, SIZE)
 
@@ -91,7 +91,7 @@ def test_a_span_always_lies_within_the_file(header: str, size: int) -> None:
     ("if_range", "holds"),
     [(None, True), ('"tag"', True), ('W/"tag"', False), ('"other"', False), ("Sat, 21 Nov 2026 00:00:00 GMT", False)],
 )
-def test_line_91_a_range_holds_for_the_strong_tag_alone(if_range: str | None, holds: bool) -> None:
+def test_a_range_holds_for_the_strong_tag_alone(if_range: str | None, holds: bool) -> None:
     assert still_holds(if_range, "tag") is holds
 
 

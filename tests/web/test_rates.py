@@ -85,7 +85,7 @@ def ask(app: Flask, token: str, address: str = "192.0.2.1", path: str = ACCOUNT)
     return app.test_client().get(path, headers=authorization(token), environ_base={"REMOTE_ADDR": address}).status_code
 
 
-def test_line_96_a_mistyped_token_never_reaches_the_database(
+def test_a_mistyped_token_never_reaches_the_database(
     app: Flask, registry: LocalRegistry, asked: Callable[[], int]
 ) -> None:
     good = new_token(registry, "ada")
@@ -97,7 +97,7 @@ def test_line_96_a_mistyped_token_never_reaches_the_database(
     assert asked() > before
 
 
-def test_line_101_an_address_with_many_unknown_tokens_is_told_to_wait(app: Flask) -> None:
+def test_an_address_with_many_unknown_tokens_is_told_to_wait(app: Flask) -> None:
     statuses = [ask(app, unknown_token().text) for _ in range(FAILED_TOKENS.amount + 2)]
     assert statuses == [401] * FAILED_TOKENS.amount + [429] * 2
     assert ask(app, unknown_token().text, "192.0.2.2") == 401
@@ -108,9 +108,7 @@ def test_line_101_an_address_with_many_unknown_tokens_is_told_to_wait(app: Flask
     assert app.test_client().get("/api/v1/models", environ_base=place).status_code == 200
 
 
-def test_line_136_a_good_token_is_accepted_from_an_address_that_sent_sixty_bad_ones(
-    app: Flask, registry: LocalRegistry
-) -> None:
+def test_a_good_token_is_accepted_from_an_address_that_sent_sixty_bad_ones(app: Flask, registry: LocalRegistry) -> None:
     good = new_token(registry, "ada")
     for _ in range(60):
         assert ask(app, unknown_token().text) in (401, 429)
@@ -122,13 +120,13 @@ def test_line_136_a_good_token_is_accepted_from_an_address_that_sent_sixty_bad_o
     assert client.post("/login", data=form | {"token": good}).status_code == 303
 
 
-def test_line_96_a_mistyped_token_counts_for_nobody(app: Flask) -> None:
+def test_a_mistyped_token_counts_for_nobody(app: Flask) -> None:
     for _ in range(FAILED_TOKENS.amount + 1):
         assert ask(app, unknown_token().text[:-1]) == 401
     assert ask(app, unknown_token().text) == 401
 
 
-def test_line_101_a_token_guessed_at_from_many_places_is_counted_and_stays_its_owners(
+def test_a_token_guessed_at_from_many_places_is_counted_and_stays_its_owners(
     app: Flask, registry: LocalRegistry
 ) -> None:
     good = new_token(registry, "ada")
@@ -141,7 +139,7 @@ def test_line_101_a_token_guessed_at_from_many_places_is_counted_and_stays_its_o
     assert ask(app, good, "198.51.100.1") == 200
 
 
-def test_line_101_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_learns_what_became_of_it(
+def test_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_learns_what_became_of_it(
     app: Flask, registry: LocalRegistry, asked: Callable[[], int]
 ) -> None:
     revoked, expired, suspended = (new_token(registry, name) for name in ("ada", "ada", "eve"))
@@ -166,7 +164,7 @@ def test_line_101_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_lea
     assert ask(app, good, "127.0.0.1") == 200
 
 
-def test_line_101_an_asker_is_an_address_or_a_network_of_ipv6(app: Flask) -> None:
+def test_an_asker_is_an_address_or_a_network_of_ipv6(app: Flask) -> None:
     def known(address: str) -> str:
         with app.test_request_context(environ_base={"REMOTE_ADDR": address}):
             return client_address()
@@ -177,7 +175,7 @@ def test_line_101_an_asker_is_an_address_or_a_network_of_ipv6(app: Flask) -> Non
     assert known("") == known("nonsense") == "unknown"
 
 
-def test_line_103_an_address_that_a_client_claims_is_not_believed(registry: LocalRegistry) -> None:
+def test_an_address_that_a_client_claims_is_not_believed(registry: LocalRegistry) -> None:
     def counted(proxies: int, chain: str) -> str:
         app = create_app(registry, WebSettings(proxies=proxies))
         found: list[str] = []
@@ -190,7 +188,7 @@ def test_line_103_an_address_that_a_client_claims_is_not_believed(registry: Loca
     assert counted(2, "203.0.113.9, 192.0.2.1, 10.0.0.2") == "192.0.2.1"
 
 
-def test_line_101_log_ins_are_counted_by_contributor(app: Flask, registry: LocalRegistry) -> None:
+def test_log_ins_are_counted_by_contributor(app: Flask, registry: LocalRegistry) -> None:
     tokens = [new_token(registry, "ada") for _ in range(2)]
     client = app.test_client()
     form = {"form_token": form_token(client)}
@@ -204,7 +202,7 @@ def test_line_101_log_ins_are_counted_by_contributor(app: Flask, registry: Local
     assert client.post("/login", data=form | {"token": new_token(registry, "bob")}).status_code == 303
 
 
-def test_line_130_what_an_address_sends_without_an_account_is_counted_before_its_body_is_read(app: Flask) -> None:
+def test_what_an_address_sends_without_an_account_is_counted_before_its_body_is_read(app: Flask) -> None:
     client = app.test_client()
     with app.app_context():
         rates().hit(ANONYMOUS_WRITES, "127.0.0.1", cost=ANONYMOUS_WRITES.amount - 1)
@@ -218,7 +216,7 @@ def test_line_130_what_an_address_sends_without_an_account_is_counted_before_its
     assert client.post(LOOKUP, json=NO_ORGANS, environ_base=elsewhere).status_code == 200
 
 
-def test_line_130_an_address_that_reads_what_takes_long_is_refused_and_others_are_not(app: Flask) -> None:
+def test_an_address_that_reads_what_takes_long_is_refused_and_others_are_not(app: Flask) -> None:
     client = app.test_client()
     assert client.get("/models").status_code == 200
     with app.app_context():
@@ -231,7 +229,7 @@ def test_line_130_an_address_that_reads_what_takes_long_is_refused_and_others_ar
     assert client.get("/organs", environ_base={"REMOTE_ADDR": "192.0.2.2"}).status_code == 200
 
 
-def test_line_130_the_time_that_an_answer_took_is_counted(app: Flask, registry: LocalRegistry) -> None:
+def test_the_time_that_an_answer_took_is_counted(app: Flask, registry: LocalRegistry) -> None:
     client, token = app.test_client(), authorization(new_token(registry, "ada"))
     with app.app_context():
         rates().add(READING, "127.0.0.1", READING.amount - 1)
@@ -352,7 +350,7 @@ def test_a_cost_is_counted_as_so_many_requests() -> None:
 
 
 @pytest.mark.long
-def test_line_130_a_rate_holds_whichever_worker_answers(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_rate_holds_whichever_worker_answers(registry: LocalRegistry, tmp_path: Path) -> None:
     registry.catalog.close()
     with running_server(registry.settings.home, tmp_path / "log", THREE_WORKERS) as live:
         workers: list[int] = []

@@ -21,7 +21,7 @@ def test_this_machine_is_served_under_its_own_names(family_client: FlaskClient, 
     "host",
     ["elsewhere.example", "127.0.0.1.elsewhere.example", "localhost:80:80", "", "::1", "localhost.", "x@localhost"],
 )
-def test_line_103_another_name_is_refused(family_client: FlaskClient, host: str) -> None:
+def test_another_name_is_refused(family_client: FlaskClient, host: str) -> None:
     answer = family_client.get("/", headers={"Host": host})
     assert answer.status_code in (400, 421)
     assert "Anatomy" not in answer.text
@@ -110,7 +110,7 @@ def test_anything_else_stays_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("parts", [101, 5_000])
-def test_line_88_a_form_of_many_parts_is_refused(family_client: FlaskClient, parts: int) -> None:
+def test_a_form_of_many_parts_is_refused(family_client: FlaskClient, parts: int) -> None:
     boundary = "part"
     body = f'--{boundary}\r\nContent-Disposition: form-data; name="paths"\r\n\r\nx\r\n' * parts
     answer = family_client.post(

@@ -76,14 +76,14 @@ def test_random_ranges_from_the_server_are_the_same_slices_of_the_file(live: Liv
         assert live.get("/models/local/a.gguf", {"Range": f"bytes={begin}-{end}"}) == data[begin : end + 1]
 
 
-def test_line_103_no_header_of_a_client_says_where_links_lead(live: LiveServer) -> None:
+def test_no_header_of_a_client_says_where_links_lead(live: LiveServer) -> None:
     asked = b"GET //evil.example/organs HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: //evil.example\r\n"
     answer = live.send(asked + b"Connection: close\r\n\r\n")
     assert b" 404 " in answer.partition(b"\r\n")[0]
     assert b'"//evil.example/' not in answer
 
 
-def test_line_92_fifty_clients_that_stop_reading_do_not_stop_the_health_check(live: LiveServer, place: Path) -> None:
+def test_fifty_clients_that_stop_reading_do_not_stop_the_health_check(live: LiveServer, place: Path) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(live.connect(4096)) for _ in range(50)]
         for client in clients:
@@ -93,7 +93,7 @@ def test_line_92_fifty_clients_that_stop_reading_do_not_stop_the_health_check(li
     assert max(live.health_seconds() for _ in range(3)) < HEALTH_SECONDS
 
 
-def test_line_85_clients_that_never_end_their_header_do_not_stop_the_health_check(live: LiveServer) -> None:
+def test_clients_that_never_end_their_header_do_not_stop_the_health_check(live: LiveServer) -> None:
     beginnings = [
         b"",
         b"G",
@@ -107,7 +107,7 @@ def test_line_85_clients_that_never_end_their_header_do_not_stop_the_health_chec
         assert max(live.health_seconds() for _ in range(10)) < HEALTH_SECONDS
 
 
-def test_line_85_a_header_that_takes_too_long_is_cut_off(hurried: LiveServer) -> None:
+def test_a_header_that_takes_too_long_is_cut_off(hurried: LiveServer) -> None:
     with hurried.connect() as silent, hurried.connect() as dripping:
         begun = time.monotonic()
         dripping.sendall(b"GET / HTTP/1.1\r\nX: ")
@@ -130,7 +130,7 @@ def _drip(client: socket.socket, stop: threading.Event) -> None:
             return
 
 
-def test_line_85_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: LiveServer) -> None:
+def test_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: LiveServer) -> None:
     post = b"POST /api/models/local/a/paths-info/main HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
     kind = b"Content-Type: application/x-www-form-urlencoded\r\n\r\npaths="
     with ExitStack() as stack:
@@ -142,7 +142,7 @@ def test_line_85_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: L
             assert not receive_all(client).startswith(b"HTTP/1.1 200")
 
 
-def test_line_92_a_client_that_does_not_read_is_cut_off_and_keeps_nobody_out(hurried: LiveServer, place: Path) -> None:
+def test_a_client_that_does_not_read_is_cut_off_and_keeps_nobody_out(hurried: LiveServer, place: Path) -> None:
     size = (place / "a.gguf").stat().st_size
     with ExitStack() as stack:
         clients = [stack.enter_context(hurried.connect(4096)) for _ in range(20)]
@@ -191,7 +191,7 @@ HEAD = b"POST /api/models/local/a/paths-info/main HTTP/1.1\r\nHost: localhost\r\
         b"\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n",
     ],
 )
-def test_line_86_a_request_that_lies_about_its_length_is_refused(request_bytes: bytes, live: LiveServer) -> None:
+def test_a_request_that_lies_about_its_length_is_refused(request_bytes: bytes, live: LiveServer) -> None:
     answer = live.send(request_bytes)
     status = int(answer.split(b" ", 2)[1])
     assert status in (400, 413, 414, 431, 501, 505)
@@ -211,7 +211,7 @@ def test_an_address_that_is_too_long_is_refused_as_json_below_the_api(live: Live
             assert (value["title"], value["status"], value["code"]) == ("URI too long", 414, "uri-too-long")
 
 
-def test_line_86_a_body_longer_than_it_said_is_no_request_of_its_own(live: LiveServer) -> None:
+def test_a_body_longer_than_it_said_is_no_request_of_its_own(live: LiveServer) -> None:
     smuggled = HEAD.replace(b"Connection: close\r\n", b"") + b"Content-Length: 7\r\n\r\npaths=aGARBAGE / X\r\n\r\n"
     answer = live.send(smuggled)
     assert answer.startswith(b"HTTP/1.1 ")
@@ -248,7 +248,7 @@ def test_other_names_than_those_of_this_machine_are_refused(live: LiveServer) ->
     assert live.get("/healthz", {"Host": "10.0.0.7"}) == b'{"ok":true}\n', "probes ask by an address"
 
 
-def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(live: LiveServer, place: Path) -> None:
+def test_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(live: LiveServer, place: Path) -> None:
     data = (place / "rotten.gguf").read_bytes()
     ask = HEALTH.replace(b"/healthz", b"/models/local/rotten.gguf")
     head, _, body = live.send(ask).partition(b"\r\n\r\n")
@@ -265,7 +265,7 @@ def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(l
 
 
 @pytest.mark.long
-def test_line_124_a_download_that_runs_ends_before_the_server_does(place: Path) -> None:
+def test_a_download_that_runs_ends_before_the_server_does(place: Path) -> None:
     with running_server(place / "home", place / "ending") as live, live.connect(4096) as client, live.connect() as idle:
         client.sendall(ASK)
         received = client.recv(1000)

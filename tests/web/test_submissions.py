@@ -83,7 +83,7 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one step", "after the inspection"])
-def test_line_134_weights_that_are_no_numbers_are_published_only_when_they_are_acknowledged(
+def test_weights_that_are_no_numbers_are_published_only_when_they_are_acknowledged(
     at_once: bool, registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
     body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": at_once}
@@ -108,7 +108,7 @@ def test_line_134_weights_that_are_no_numbers_are_published_only_when_they_are_a
     assert get(client, ann, here).get_json()["state"] == "published"
 
 
-def test_line_134_the_form_that_publishes_asks_for_the_acknowledgement(registry: LocalRegistry, ann: Asker) -> None:
+def test_the_form_that_publishes_asks_for_the_acknowledgement(registry: LocalRegistry, ann: Asker) -> None:
     client = create_app(registry).test_client()
     body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": False}
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
@@ -196,7 +196,7 @@ def test_what_is_wrong_is_told_by_field_and_large_bodies_are_not_read(client: Fl
     assert client.put("/api/v1/models/ann/tiny", data=" " * (BODY_MAX_BYTES + 1), **sent).status_code == 413
 
 
-def test_line_59_others_see_nothing_of_a_model_that_waits(registry: LocalRegistry, ann: Asker, eve: Asker) -> None:
+def test_others_see_nothing_of_a_model_that_waits(registry: LocalRegistry, ann: Asker, eve: Asker) -> None:
     manual = LocalRegistry(_reviewed(registry), registry.catalog, registry.blobs)
     client = create_app(manual).test_client()
     made = put(client, ann, {"files": [whole_file(manual, "ann", MODEL)]}).get_json()

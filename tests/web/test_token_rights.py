@@ -113,7 +113,7 @@ FACES: list[Callable[[Flask, LocalRegistry, str], Any]] = [Program, Browser]
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_line_132_a_token_creates_tokens_with_its_own_scopes_only_and_needs_the_scope_tokens(
+def test_a_token_creates_tokens_with_its_own_scopes_only_and_needs_the_scope_tokens(
     face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     for scopes in HELD:
@@ -125,7 +125,7 @@ def test_line_132_a_token_creates_tokens_with_its_own_scopes_only_and_needs_the_
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_line_132_a_token_revokes_itself_and_with_the_scope_tokens_its_descendants_and_nothing_else(
+def test_a_token_revokes_itself_and_with_the_scope_tokens_its_descendants_and_nothing_else(
     face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     for scopes in HELD:
@@ -145,7 +145,7 @@ def test_line_132_a_token_revokes_itself_and_with_the_scope_tokens_its_descendan
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_line_132_a_token_that_it_creates_expires_with_it_at_the_latest(
+def test_a_token_that_it_creates_expires_with_it_at_the_latest(
     face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     known = family(registry, ("read", "tokens"), days=30)
@@ -161,14 +161,14 @@ def test_line_132_a_token_that_it_creates_expires_with_it_at_the_latest(
         assert max(limits) == own.expires_at
 
 
-def test_line_132_without_an_expiry_of_its_own_a_token_creates_one_that_does_not_expire(
+def test_without_an_expiry_of_its_own_a_token_creates_one_that_does_not_expire(
     app: Flask, registry: LocalRegistry
 ) -> None:
     token = new_token(registry, "forever", "read", "tokens", days=None)
     assert Program(app, registry, token).create(("read",), None).get_json()["expires_at"] is None
 
 
-def test_line_132_children_are_revoked_with_their_parent_by_an_administrator_too_and_the_log_says_so(
+def test_children_are_revoked_with_their_parent_by_an_administrator_too_and_the_log_says_so(
     registry: LocalRegistry,
 ) -> None:
     known = family(registry, ("read", "tokens"))
@@ -182,7 +182,7 @@ def test_line_132_children_are_revoked_with_their_parent_by_an_administrator_too
     assert is_valid(registry, known.unrelated)
 
 
-def test_line_132_a_token_that_was_revoked_in_the_meantime_creates_nothing(registry: LocalRegistry) -> None:
+def test_a_token_that_was_revoked_in_the_meantime_creates_nothing(registry: LocalRegistry) -> None:
     """The request was admitted before the token was revoked, and writes after that."""
     known = family(registry, ("read", "tokens"))
     with registry.catalog.writing() as session:
@@ -192,7 +192,7 @@ def test_line_132_a_token_that_was_revoked_in_the_meantime_creates_nothing(regis
             create_child_token(session, own.id, ["read"], "")
 
 
-def test_line_132_the_token_of_a_page_creates_revokes_and_lists_nothing_not_even_the_token_behind_it(
+def test_the_token_of_a_page_creates_revokes_and_lists_nothing_not_even_the_token_behind_it(
     app: Flask, registry: LocalRegistry
 ) -> None:
     known = family(registry, SCOPES)
@@ -227,7 +227,7 @@ def test_the_list_says_which_token_created_which(app: Flask, registry: LocalRegi
         assert created_by[child[5:14]] == (parent and parent[5:14])
 
 
-def test_line_132_no_rule_depends_on_the_route(registry: LocalRegistry) -> None:
+def test_no_rule_depends_on_the_route(registry: LocalRegistry) -> None:
     known = family(registry, ("read",))
     with registry.catalog.writing() as session:
         own, parent = (token_by_public_id(session, text[5:14]) for text in (known.own, known.parent))

@@ -101,7 +101,7 @@ def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: UploadClient, registr
     assert spooled(registry, file) == DATA
 
 
-def test_line_79_a_chunk_out_of_order_is_told_where_to_go_on(
+def test_a_chunk_out_of_order_is_told_where_to_go_on(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begin(DATA)
@@ -117,7 +117,7 @@ def test_line_79_a_chunk_out_of_order_is_told_where_to_go_on(
     assert spooled(registry, upload) == DATA[:1000]
 
 
-def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_a_chunk_whose_answer_was_lost_is_answered_again(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     first = ada.chunk(upload, DATA, 0, 1000).get_json()
     ada.chunk(upload, DATA, 1000, 2000)
@@ -131,7 +131,7 @@ def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: UploadClie
     assert ada.chunk(upload, DATA, 2000, len(DATA)).get_json()["state"] == "complete"
 
 
-def test_line_139_a_repeated_chunk_with_other_bytes_is_409(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_a_repeated_chunk_with_other_bytes_is_409(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     ada.chunk(upload, DATA, 0, 2000)
     refused = ada.chunk(upload, b"x" + DATA[1:], 0, 2000)
@@ -140,7 +140,7 @@ def test_line_139_a_repeated_chunk_with_other_bytes_is_409(ada: UploadClient, re
     assert spooled(registry, upload) == DATA[:2000]
 
 
-def test_line_81_a_second_client_at_an_upload_gets_409(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_a_second_client_at_an_upload_gets_409(ada: UploadClient, document: dict[str, Any]) -> None:
     upload = ada.begin(DATA)
     with paused_chunk(ada, upload, DATA) as paused:
         for answer in (ada.chunk(upload, DATA, 0, 100), ada.finish(upload), ada.ask("DELETE", f"/{upload}")):
@@ -152,7 +152,7 @@ def test_line_81_a_second_client_at_an_upload_gets_409(ada: UploadClient, docume
     assert ada.received(upload) == len(DATA)
 
 
-def test_line_82_a_chunk_of_another_digest_is_refused_and_changes_nothing(
+def test_a_chunk_of_another_digest_is_refused_and_changes_nothing(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begin(DATA)
@@ -166,7 +166,7 @@ def test_line_82_a_chunk_of_another_digest_is_refused_and_changes_nothing(
     assert spooled(registry, upload) == DATA
 
 
-def test_line_83_an_upload_of_another_digest_is_refused_and_stays(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_an_upload_of_another_digest_is_refused_and_stays(ada: UploadClient, document: dict[str, Any]) -> None:
     upload = ada.begin(DATA)
     wrong = bytes(len(DATA))
     assert_refused(document, ada.finish(upload), 400, None)
@@ -177,7 +177,7 @@ def test_line_83_an_upload_of_another_digest_is_refused_and_stays(ada: UploadCli
     assert ada.ask("DELETE", f"/{upload}").status_code == 200
 
 
-def test_line_84_an_upload_goes_on_behind_its_last_chunk(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_an_upload_goes_on_behind_its_last_chunk(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     ada.chunk(upload, DATA, 0, 3000)
     with paused_chunk(ada, upload, DATA, begin=3000, cut=True) as paused:
@@ -220,7 +220,7 @@ HEADERS: list[tuple[dict[str, str], int, str | None]] = [
 ]
 
 
-def test_line_86_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
+def test_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begin(DATA)
@@ -232,7 +232,7 @@ def test_line_86_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
     assert ada.chunk(upload, DATA, 0, 100, Content_Digest=both).status_code == 202
 
 
-def test_line_87_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
+def test_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
     registry: LocalRegistry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 3)
@@ -279,7 +279,7 @@ BODIES: list[tuple[Any, str | None]] = [
 ]
 
 
-def test_line_89_what_is_declared_is_checked_and_a_name_is_never_a_path(
+def test_what_is_declared_is_checked_and_a_name_is_never_a_path(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     for body, field in BODIES:
@@ -287,9 +287,7 @@ def test_line_89_what_is_declared_is_checked_and_a_name_is_never_a_path(
     assert not registry.settings.uploads.exists()
 
 
-def test_line_95_a_packed_body_is_refused_unread(
-    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_a_packed_body_is_refused_unread(ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]) -> None:
     bomb = gzip.compress(bytes(4 * MEBIBYTE))
     upload = ada.begin(bytes(len(bomb)), kind="file", digest=None)
     answer = ada.chunk(upload, bomb, 0, len(bomb), Content_Encoding="gzip")
@@ -303,9 +301,7 @@ def test_line_95_a_packed_body_is_refused_unread(
     assert spooled(registry, upload) == b""
 
 
-def test_line_98_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(
-    ada: UploadClient, bob: UploadClient
-) -> None:
+def test_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(ada: UploadClient, bob: UploadClient) -> None:
     upload, never = ada.begin(DATA), "n" * 22
     for method in ("GET", "PATCH", "PUT", "DELETE"):
         found = []
@@ -319,7 +315,7 @@ def test_line_98_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(
     assert bob.begin(DATA) != upload
 
 
-def test_line_98_only_a_token_for_uploading_uploads(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_only_a_token_for_uploading_uploads(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     readers = (
         UploadClient(ada.client, new_contributor_token(registry, "rita", ("read", "admin"))),

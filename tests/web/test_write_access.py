@@ -100,7 +100,7 @@ def state(client: FlaskClient) -> str:
 
 
 @pytest.mark.parametrize(("headers", "may"), HEADERS, ids=str)
-def test_line_106_the_api_is_written_by_programs_and_own_pages_alone(
+def test_the_api_is_written_by_programs_and_own_pages_alone(
     headers: dict[str, str], may: bool, writing: FlaskClient
 ) -> None:
     answer = writing.delete(API, headers=headers)
@@ -114,7 +114,7 @@ def test_line_106_the_api_is_written_by_programs_and_own_pages_alone(
 
 
 @pytest.mark.parametrize(("headers", "may"), HEADERS, ids=str)
-def test_line_106_a_form_is_taken_from_own_pages_alone_even_with_its_token(
+def test_a_form_is_taken_from_own_pages_alone_even_with_its_token(
     headers: dict[str, str], may: bool, writing: FlaskClient
 ) -> None:
     answer = sent(writing, token_of(writing), headers)
@@ -128,7 +128,7 @@ def test_line_106_a_form_is_taken_from_own_pages_alone_even_with_its_token(
 
 
 @pytest.mark.parametrize("token", [None, "", "x", "A" * 43, "ü" * 43, "A" * 100_000])
-def test_line_106_a_form_without_its_token_is_refused(token: str | None, writing: FlaskClient) -> None:
+def test_a_form_without_its_token_is_refused(token: str | None, writing: FlaskClient) -> None:
     token_of(writing)
     answer = sent(writing, token)
     assert answer.status_code == 403
@@ -136,7 +136,7 @@ def test_line_106_a_form_without_its_token_is_refused(token: str | None, writing
     assert state(writing) == "queued"
 
 
-def test_line_106_a_form_without_its_cookie_is_refused(writing: FlaskClient) -> None:
+def test_a_form_without_its_cookie_is_refused(writing: FlaskClient) -> None:
     token = token_of(writing)
     writing.delete_cookie(COOKIE)
     assert sent(writing, token).status_code == 403
@@ -194,7 +194,7 @@ def test_a_server_that_only_reads_has_no_forms_and_refuses_what_writes(
 
 
 @pytest.mark.parametrize("host", ["elsewhere.example", "localhost.elsewhere.example"])
-def test_line_103_a_name_that_leads_to_this_machine_writes_nothing(host: str, writing: FlaskClient) -> None:
+def test_a_name_that_leads_to_this_machine_writes_nothing(host: str, writing: FlaskClient) -> None:
     headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
     assert writing.delete(API, headers=headers).status_code == 421
     assert writing.post(FORM, headers=headers).status_code == 421

@@ -147,7 +147,7 @@ def test_everything_wrong_with_a_list_of_digests_is_told_at_once(zoo: FlaskClien
     assert len(many["errors"]) == ERRORS_MAX
 
 
-def test_line_95_a_packed_body_is_refused(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_packed_body_is_refused(zoo: FlaskClient, document: dict[str, Any]) -> None:
     for coding in ("gzip", "br", "deflate, gzip"):
         answer = zoo.post(LOOKUP, data=b"\x1f\x8b", content_type=JSON, headers={"Content-Encoding": coding})
         assert_refused(document, answer, 415, None)
@@ -168,7 +168,7 @@ def test_a_hostile_name_of_a_parameter_is_cut(zoo: FlaskClient) -> None:
     assert len(answer.data) < 1000
 
 
-def test_line_77_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) -> None:
+def test_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) -> None:
     after = zoo.get("/api/v1/organs?limit=1").get_json()["next"]
     for changed in (after + "'", after[:-2], after.swapcase(), "'; DROP TABLE models; --"):
         answer = zoo.get("/api/v1/organs", query_string={"limit": "1", "after": changed})
@@ -179,7 +179,7 @@ def test_line_77_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) 
 
 @BESIDE_FIXTURES
 @given(name=st.sampled_from([one.name for one in operations()]), data=st.data())
-def test_line_108_any_text_anywhere_is_answered_without_a_fault_of_ours(
+def test_any_text_anywhere_is_answered_without_a_fault_of_ours(
     writing_zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject
 ) -> None:
     told = next(one for one in operations() if one.name == name)
