@@ -91,7 +91,7 @@ ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
         (lambda c: c.named("acme/x").named("acme/y"), Recipe("base", name="acme/y")),
     ],
 )
-def test_every_step_is_what_a_recipe_says(
+def test_every_step_of_the_builder_equals_its_line_in_a_recipe(
     begun: Composition, step: Callable[[Composition], Composition], recipe: Recipe
 ) -> None:
     composition = step(begun)
@@ -165,12 +165,12 @@ def test_a_composition_goes_on_from_a_recipe_that_was_read(pair: LocalRegistry) 
     }
 
 
-def test_a_base_that_is_not_registered_is_told_with_the_nearest_name(pair: LocalRegistry) -> None:
+def test_an_unknown_base_is_reported_with_the_nearest_name(pair: LocalRegistry) -> None:
     with pytest.raises(NotFound, match="did you mean local/base"):
         pair.compose("bse").graft("donor").plan()
 
 
-def test_a_plan_says_what_it_comes_to(begun: Composition) -> None:
+def test_a_plan_reports_its_size_changes_and_findings(begun: Composition) -> None:
     plan = begun.graft("donor", type="organ", blocks=1).plan()
     changed = [part for part in plan.parts if part.acts]
     assert [part.name for part in changed] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
@@ -222,7 +222,9 @@ def test_without_a_name_it_gets_one_by_convention(begun: Composition) -> None:
     assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1"
 
 
-def test_the_recipe_of_what_was_made_comes_back_and_makes_it_again(pair: LocalRegistry, begun: Composition) -> None:
+def test_the_recipe_of_a_registered_chimera_makes_the_same_chimera_again(
+    pair: LocalRegistry, begun: Composition
+) -> None:
     composition = accepted(begun).metadata("acme.x", 1e300).metadata("acme.x", 2.5).named("local/kept")
     made = composition.plan().register()
     model = pair.model(made.model)
@@ -234,7 +236,7 @@ def test_the_recipe_of_what_was_made_comes_back_and_makes_it_again(pair: LocalRe
     assert not pair.compose(model.recipe).plan().register().created
 
 
-def test_what_is_shown_in_a_terminal_fits_into_a_line(begun: Composition) -> None:
+def test_the_text_of_a_plan_in_a_terminal_fits_on_one_line(begun: Composition) -> None:
     composition = accepted(begun).adapter("x").purify("fractal", slot="attn_q").purify("fractal", slot="attn_k")
     assert repr(composition) == "<Composition on 'base': 1 graft, 1 adapter, 2 purifications>"
     assert repr(begun) == "<Composition on 'base': no steps yet>"

@@ -122,7 +122,7 @@ def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str])
     assert verify_all(registry).faults == []
 
 
-def test_what_is_made_is_told_registered_and_durable(pair: LocalRegistry, out: Path) -> None:
+def test_a_made_chimera_is_reported_registered_and_durable(pair: LocalRegistry, out: Path) -> None:
     told: dict[str, int] = {}
     made = plan_of(pair).assemble(out, lambda what, size: told.update({what: told.get(what, 0) + size}))
     data = out.read_bytes()
@@ -162,7 +162,7 @@ def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: L
     assert pair.model(f"sha256:{first.lock_id}").name == first.model, "the oldest"
 
 
-def test_a_name_that_stands_for_other_bytes_gets_the_next_version(pair: LocalRegistry) -> None:
+def test_a_name_with_other_bytes_gets_the_next_version(pair: LocalRegistry) -> None:
     plan_of(pair).register()
     other = pair.compose("base").purify("fractal", slot="attn_q").named("local/made").accept("likely-degraded").plan()
     assert other.register().model == "local/made@2"
@@ -242,7 +242,7 @@ def cut(registry: LocalRegistry, row: BlobRow) -> None:
         (Q, "base", corrupt),
     ],
 )
-def test_a_blob_that_fails_is_told_by_its_tensors_name(
+def test_a_faulty_blob_is_reported_with_the_name_of_its_tensor(
     pair: LocalRegistry, out: Path, name: str, model: str, damage: Callable[[LocalRegistry, BlobRow], None]
 ) -> None:
     plan, row = plan_of(pair), row_of(pair, name, model)
@@ -274,7 +274,7 @@ def test_every_call_of_the_disk_was_within_those_that_failed(pair: LocalRegistry
     assert counted.calls > 25
 
 
-def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
+def test_a_result_too_large_for_memory_and_disk_is_reported(
     pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = set(blob_states(pair))
@@ -286,7 +286,7 @@ def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
     assert_nothing_is_left(pair, out, before)
 
 
-def test_a_target_that_cannot_be_written_is_told_before_anything_is_computed(
+def test_an_unwritable_target_is_reported_before_anything_is_computed(
     pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, begun = set(blob_states(pair)), last_ingest(pair)
@@ -307,7 +307,7 @@ def test_a_target_that_cannot_be_written_is_told_before_anything_is_computed(
     assert_nothing_is_left(pair, out, before)
 
 
-def test_an_organ_whose_values_cannot_be_computed_with_is_told_by_its_name(
+def test_an_organ_with_unusable_values_is_reported_by_its_name(
     registry: LocalRegistry, tmp_path: Path, out: Path
 ) -> None:
     tensors = [

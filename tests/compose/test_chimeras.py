@@ -33,7 +33,7 @@ def chimera_called(registry: LocalRegistry, name: str) -> Chimera:
     return chimera
 
 
-def test_a_chimera_says_what_its_plan_said_and_what_was_measured_since(family: LocalRegistry) -> None:
+def test_a_chimera_shows_its_plan_and_its_later_measurements(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ", blocks=1).purify("fractal", slot="attn_q")
     made = composition.accept("unrelated-lineage").plan().register()
     chimera = chimera_called(family, made.model)
@@ -51,7 +51,7 @@ def test_a_chimera_says_what_its_plan_said_and_what_was_measured_since(family: L
         assert chimera_of_model(session, model_by_text(session, "base")) is None
 
 
-def test_an_adapter_and_a_graft_that_is_purified_too_are_told_as_such(family: LocalRegistry) -> None:
+def test_an_adapter_and_a_purified_graft_are_described(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
     made = composition.purify("spectral", slot="ffn_up", blocks=1, keep=0.5).accept("likely-degraded").plan().register()
     chimera = chimera_called(family, made.model)
@@ -60,7 +60,7 @@ def test_an_adapter_and_a_graft_that_is_purified_too_are_told_as_such(family: Lo
     assert (computed.model, computed.method, computed.keep) == ("local/stranger@1", "spectral", 0.5)
 
 
-def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: LocalRegistry) -> None:
+def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: LocalRegistry) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
     assert "Not run yet." in chimera_called(family, made.model).card
     with family.catalog.writing() as session:

@@ -69,7 +69,7 @@ def test_a_graft_from_a_fine_tune_is_warned_of_nothing() -> None:
     assert codes(found) == {"related-lineage", "changed-share", "theta-changes"}
 
 
-def test_a_graft_from_a_stranger_is_warned_of_its_lineage_and_of_nothing_else() -> None:
+def test_a_graft_from_an_unrelated_model_gives_only_the_lineage_warning() -> None:
     found = of_types(zoo(A), zoo(B), ORGAN)
     assert warned(found) == {"unrelated-lineage"}
     assert refused(found) == set()
@@ -90,7 +90,7 @@ def test_earlier_checkpoints_branches_and_quantisations_are_related(name: str) -
     assert "related-lineage" in codes(found)
 
 
-def test_norms_of_a_stranger_are_told_by_the_models_as_wholes() -> None:
+def test_norms_of_an_unrelated_model_are_recognised_by_comparing_whole_models() -> None:
     assert warned(of_types(zoo(A), zoo(B), NORM)) == {"unrelated-lineage"}
     assert warned(of_types(zoo(A), zoo(CODE), NORM)) == set()
 
@@ -119,7 +119,7 @@ def test_the_kin_of_a_base_fits_in_every_type() -> None:
     assert codes(check_pair(zoo(A), zoo(CODE))) == {"related-lineage"}
 
 
-def test_an_adapter_of_the_zoo_fits_its_base_and_its_fine_tune_and_is_told_from_that_of_a_stranger() -> None:
+def test_an_adapter_of_the_zoo_fits_its_base_and_fine_tune_and_differs_from_that_of_an_unrelated_model() -> None:
     assert codes(check_adapter(zoo(A), zoo(LORA))) == codes(check_adapter(zoo(CODE), zoo(LORA))) == {"adapter-rank"}
     assert "rank 8, with an alpha of 16" in only(check_adapter(zoo(A), zoo(LORA)), "adapter-rank").sentence
     assert codes(check_adapter(zoo(B), zoo(LORA))) == {"adapter-rank", "adapter-base-differs"}
@@ -165,7 +165,7 @@ DIFFERENCES: list[tuple[str, Severity, set[str], dict[str, HeaderValue], dict[st
 
 
 @pytest.mark.parametrize(("code", "severity", "types", "ours", "theirs"), DIFFERENCES)
-def test_a_difference_in_the_header_counts_where_it_concerns_what_is_taken(
+def test_a_header_difference_counts_only_if_it_concerns_the_grafted_organs(
     code: str, severity: Severity, types: set[str], ours: dict[str, HeaderValue], theirs: dict[str, HeaderValue]
 ) -> None:
     more = [("output.weight", (64, 96))] if code == "tied-embeddings" else []
@@ -201,20 +201,20 @@ def test_a_difference_in_the_header_counts_where_it_concerns_what_is_taken(
         ({"general__size_label": "2M"}, {"general__size_label": "2.1M"}),
     ],
 )
-def test_what_a_header_leaves_out_is_what_loaders_take_for_it(
+def test_a_missing_header_entry_has_the_default_of_loaders(
     ours: dict[str, HeaderValue], theirs: dict[str, HeaderValue]
 ) -> None:
     base, donor = synthetic_parent("Base", **ours), synthetic_parent("Donor", **theirs)
     assert codes(of_types(base, donor)) == codes(of_types(donor, base)) == {"already-equal", "changed-share"}
 
 
-def test_heads_that_differ_in_other_blocks_than_those_that_are_taken_do_not_count() -> None:
+def test_different_head_counts_in_other_blocks_do_not_count() -> None:
     base, donor = synthetic_parent("Base"), synthetic_parent("Donor", attention__head_count_kv=(4, 2))
     assert refused(check_replacements(base, replacements_from(base, donor, SKELETON, blocks=[0]))) == set()
     assert refused(check_replacements(base, replacements_from(base, donor, SKELETON, blocks=[1]))) == {"heads-differ"}
 
 
-def test_other_tokens_are_told_by_their_digest() -> None:
+def test_different_tokens_are_recognised_by_their_digest() -> None:
     base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tokens=False)
     assert warned(of_types(base, donor, EMBED)) == {"tokenizer-differs"}
     assert warned(of_types(base, donor, ORGAN)) == set()
@@ -226,7 +226,7 @@ def test_factors_that_stretch_positions_count_as_scaling() -> None:
     assert warned(of_types(base, donor, SKELETON)) == {"rope-scaling-differs"}
 
 
-def test_another_architecture_is_refused_and_nothing_more_is_said_of_the_headers() -> None:
+def test_another_architecture_is_refused_without_other_findings_about_headers() -> None:
     base, donor = (
         synthetic_parent("Base"),
         synthetic_parent("Donor", general__architecture="qwen2", attention__head_count=8),
@@ -316,7 +316,7 @@ def test_norms_in_anything_but_f32_are_refused_where_the_base_has_f32(dtype: str
 
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "Q8_0", "Q4_0"])
-def test_dtypes_that_the_runtime_takes_are_only_told(dtype: str) -> None:
+def test_tensor_types_that_the_runtime_supports_give_only_a_note(dtype: str) -> None:
     donor = synthetic_parent("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
     found = of_types(synthetic_parent("Base"), donor, ORGAN)
     assert refused(found) == set()
@@ -336,7 +336,7 @@ def test_a_base_with_a_part_missing_is_refused() -> None:
     assert refused(check_replacements(replace(synthetic_parent("Base"), complete=False), [])) == {"not-complete"}
 
 
-def test_what_is_not_in_the_base_cannot_be_replaced_nor_anything_twice() -> None:
+def test_an_organ_that_the_base_lacks_cannot_be_replaced_and_none_twice() -> None:
     base, donor = synthetic_parent("Base", tensors=model_tensors(blocks=1)), synthetic_parent("Donor")
     beyond = replacements_from(donor, donor, ORGAN, blocks=[1])
     assert refused(check_replacements(base, beyond)) >= {"no-such-place"}
@@ -370,20 +370,20 @@ def test_matrices_without_fingerprints_are_of_unknown_lineage() -> None:
     assert warned(of_types(synthetic_parent("Base"), bare, NORM)) == set()
 
 
-def test_the_bases_own_organs_are_told_and_change_nothing() -> None:
+def test_organs_of_the_base_itself_give_a_note_and_change_nothing() -> None:
     found = of_types(synthetic_parent("Base"), synthetic_parent("Donor"), ORGAN)
     assert codes(found) == {"already-equal", "changed-share"}
     assert only(found, "changed-share").sentence.startswith("0 of 20 organs of Base will change")
 
 
-def test_theta_is_told_before_and_after_for_each_type_that_changes() -> None:
+def test_theta_is_reported_before_and_after_for_each_type_that_changes() -> None:
     found = of_types(zoo(A), zoo(CODE), ORGAN, NORM)
     told = {finding.field: finding.sentence for finding in found if finding.code == "theta-changes"}
     assert told.keys() == {"organ", "norm"}
     assert "35.1°; in Zoo-A-2M-v1.0-F16 it is 35.2°" in told["organ"]
 
 
-def test_a_theta_that_looks_the_same_before_and_after_is_not_told() -> None:
+def test_an_unchanged_theta_is_not_reported() -> None:
     base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(seed=1))
 
     def told(theta: float) -> set[str]:
@@ -406,7 +406,7 @@ def test_many_organs_make_few_findings() -> None:
 # Licenses and adapters
 
 
-def test_licenses_are_told_of_two_models_and_left_to_the_caller_for_replacements() -> None:
+def test_licenses_are_reported_for_two_models_and_left_to_the_caller_for_replacements() -> None:
     base, donor = (
         synthetic_parent("Base", general__license="gpl-3.0"),
         synthetic_parent("Donor", general__license="cc-by-nc-4.0"),
@@ -462,7 +462,7 @@ def test_an_adapter_that_does_not_fit_is_refused(code: str, faulty: Parent) -> N
     assert refused(check_adapter(synthetic_parent(), faulty)) == {code}
 
 
-def test_an_adapter_of_what_cannot_be_read_is_refused() -> None:
+def test_an_adapter_of_an_unreadable_tensor_type_is_refused() -> None:
     base = synthetic_parent(tensors=model_tensors(width=256, dtypes={"blk.0.ffn_up.weight": "Q8_K"}))
     factors = [("blk.0.ffn_up.weight.lora_a", (256, 4)), ("blk.0.ffn_up.weight.lora_b", (4, 512))]
     assert refused(check_adapter(base, adapter(more=factors))) == {"dtype-refused"}

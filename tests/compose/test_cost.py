@@ -142,7 +142,7 @@ def test_a_pattern_of_slots_means_what_it_means_to_a_shell(pattern: str, slot: s
     assert matches_slot(slot, pattern) is fnmatchcase(slot, pattern)
 
 
-def test_of_very_many_names_only_the_likely_ones_are_compared_letter_by_letter(
+def test_among_very_many_names_only_likely_ones_are_compared_letter_by_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = []

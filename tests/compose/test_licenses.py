@@ -96,7 +96,7 @@ def test_licenses_that_go_together_or_are_not_known_are_not_warned_of(first: str
         assert set(said(*pair).values()) <= {"info"}
 
 
-def test_what_is_not_stated_or_not_known_is_told_with_who_it_is() -> None:
+def test_a_missing_or_unknown_license_is_reported_with_its_model() -> None:
     assert said("apache-2.0", None, "") == {"license-not-stated": "info"}
     assert said("other") == {"license-unknown": "info"}
     assert said("gemma") == {"license-terms": "info"}
@@ -108,7 +108,7 @@ def test_what_is_not_stated_or_not_known_is_told_with_who_it_is() -> None:
     ]
 
 
-def test_one_license_stands_alone_on_the_card_and_several_with_their_parents() -> None:
+def test_a_single_license_is_on_the_card_alone_and_several_with_their_parents() -> None:
     assert combined_license({"A": "apache-2.0", "B": "Apache-2.0"}).text == "apache-2.0"
     assert combined_license({"A": "mit", "B": "gemma", "C": "mit"}).text == "mit (A, C); gemma (B)"
     assert combined_license({"A": "mit", "B": None}).text == "mit (A); not stated (B)"

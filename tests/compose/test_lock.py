@@ -80,7 +80,7 @@ def test_the_canonical_form_is_exactly_this() -> None:
 
 
 @given(locks())
-def test_what_is_written_is_read_as_the_same_lock(lock: Lock) -> None:
+def test_a_written_lock_reads_back_as_the_same_lock(lock: Lock) -> None:
     text = lock.canonical()
     assert text.isascii()
     again = parse_lock(text)
@@ -178,7 +178,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_what_is_no_lock_is_refused_with_a_sentence(text: str) -> None:
+def test_text_that_is_not_a_lock_is_refused_with_a_message(text: str) -> None:
     with pytest.raises(BadLock, match="it is "):
         parse_lock(text)
 
@@ -201,7 +201,7 @@ def test_a_damaged_lock_is_refused_or_another_lock(begin: int, piece: str, lengt
     assert lock.canonical() == damaged
 
 
-def test_the_lock_stands_in_the_header_that_it_describes_and_is_read_from_there() -> None:
+def test_the_lock_is_written_to_the_header_that_it_describes_and_read_from_it() -> None:
     base = MemorySource(file_bytes([text("general.architecture", "llama"), text("general.url", "x")], [tensor("a")]))
     header = locked_header(read_header(base), base, SMALL)
     data = header + bytes(64)
@@ -226,7 +226,7 @@ def test_the_lock_stands_in_the_header_that_it_describes_and_is_read_from_there(
         [KeyValue(LOCK_KEY, ValueType.ARRAY, [SMALL_TEXT], element_type=ValueType.STRING)],
     ],
 )
-def test_a_header_whose_lock_is_none_of_ours_has_none(entries: list[KeyValue]) -> None:
+def test_a_header_with_a_lock_of_another_program_has_no_lock(entries: list[KeyValue]) -> None:
     source = MemorySource(file_bytes([text("general.architecture", "llama"), *entries], [tensor("a")]))
     assert lock_of(read_header(source), source) is None
 

@@ -89,7 +89,7 @@ def composed(recipe: str = GRAFT + "}", *parents: Parent) -> tuple[Header, Memor
     return made(plan_in_memory(recipe, *(parents or (base(), donor()))))
 
 
-def test_what_is_kept_comes_over_byte_for_byte_and_in_order() -> None:
+def test_kept_entries_are_copied_byte_for_byte_in_order() -> None:
     header, source = composed()
     kept = [entry.key for entry in KEPT]
     assert [field.key for field in header.fields if field.key in kept] == kept
@@ -101,7 +101,7 @@ def test_what_is_kept_comes_over_byte_for_byte_and_in_order() -> None:
     assert header.alignment == 64
 
 
-def test_what_is_the_bases_alone_is_dropped() -> None:
+def test_entries_that_describe_only_the_base_are_dropped() -> None:
     header, _ = composed()
     gone = {entry.key for entry in DROPPED} - {LOCK_KEY}
     assert gone & {field.key for field in header.fields} == set()
@@ -121,7 +121,7 @@ def test_every_key_of_the_base_is_kept_set_or_dropped_and_none_is_left_over() ->
     assert header.fields[-1].key == LOCK_KEY
 
 
-def test_parents_are_named_by_what_they_say_of_themselves_the_base_first() -> None:
+def test_parents_have_the_names_in_their_own_headers_the_base_first() -> None:
     header, _ = composed()
     assert header.integer("general.base_model.count") == 2
     assert header.text("general.base_model.0.name") == "The Base"
@@ -130,7 +130,7 @@ def test_parents_are_named_by_what_they_say_of_themselves_the_base_first() -> No
     assert header.text("general.name") == "The Base × The Donor"
 
 
-def test_no_label_of_a_registry_stands_in_the_header() -> None:
+def test_no_name_of_a_registry_is_in_the_header() -> None:
     data = made(plan_in_memory(GRAFT + "}", base(), donor(None)))[1].data
     assert b"donor" not in data
     assert header_says(data, "general.base_model.1.name") is None
@@ -165,7 +165,7 @@ def test_a_base_without_them_gets_a_file_type_and_the_version_of_its_quantised_b
     assert header.integer("general.quantization_version") == 2
 
 
-def test_what_the_recipe_sets_wins_even_over_what_would_be_dropped() -> None:
+def test_entries_of_the_recipe_win_even_over_dropped_ones() -> None:
     metadata = {"general.name": "Mine", "general.url": "https://example.org/mine", "acme.new": ["x", "ü"]}
     plan = plan_in_memory(f'{GRAFT}, "metadata": {json.dumps(metadata)}}}', base(), donor())
     header, source = made(plan)

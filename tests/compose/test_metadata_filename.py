@@ -46,6 +46,6 @@ def test_the_stem_is_made_of_the_bases_words(said: dict[str, HeaderValue], name:
     assert parse_model_name(name_from_text(found)).name == found
 
 
-def test_the_type_that_the_chimera_sets_stands_in_its_name() -> None:
+def test_the_type_that_the_chimera_sets_is_in_its_file_name() -> None:
     said: dict[str, HeaderValue] = {"name": "Zoo", "file_type": 1}
     assert stem(None, said, unsigned("general.file_type", 7)) == "Zoo-Chimera-v1.0-Q8_0"

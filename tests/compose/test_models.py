@@ -48,7 +48,7 @@ def test_kin_have_the_same_vocabulary_and_only_models_have_embeddings_that_are_t
     assert [facts_of(zoo(name)).tied_embeddings for name in (A, C, LORA)] == [True, False, None]
 
 
-def test_what_is_not_said_is_what_loaders_take() -> None:
+def test_missing_facts_have_the_defaults_of_loaders() -> None:
     facts = facts_of(
         synthetic_parent(
             attention__head_count_kv=None, rope__freq_base=None, rope__dimension_count=None, attention__key_length=8
@@ -58,7 +58,7 @@ def test_what_is_not_said_is_what_loaders_take() -> None:
     assert (facts.key_length, facts.value_length, facts.rope_dimensions) == (8, 16, 8)
 
 
-def test_numbers_that_stand_one_a_block_are_kept_and_equal_ones_are_one() -> None:
+def test_numbers_for_each_block_are_kept_and_equal_ones_are_merged() -> None:
     assert facts_of(synthetic_parent(attention__head_count_kv=(4, 2))).head_count_kv == (4, 2)
     assert facts_of(synthetic_parent(attention__head_count_kv=(2, 2))).head_count_kv == 2
     assert facts_of(synthetic_parent(attention__head_count=(4, 2))).key_length is None
@@ -102,7 +102,7 @@ def test_long_texts_are_no_names() -> None:
     assert facts_with(text("general.license", "x" * (TEXT_MAX + 1))).license is None
 
 
-def test_all_else_that_attention_positions_and_experts_go_by_is_kept_as_settings() -> None:
+def test_other_attention_position_and_expert_entries_are_kept_as_settings() -> None:
     mixing: dict[str, HeaderValue] = {"attention__scale": 0.5, "ssm__group_count": 2, "attn_logit_softcapping": 50.0}
     said: dict[str, HeaderValue] = {
         "rope__scaling__type": "yarn",

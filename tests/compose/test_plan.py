@@ -53,7 +53,7 @@ def test_the_lock_is_known_before_where_nothing_is_computed_and_nothing_refused(
     assert (refused.chimera.lock_id, refused.can_be_made) == (None, False)
 
 
-def test_what_is_still_to_be_computed_has_no_theta(family: LocalRegistry) -> None:
+def test_an_organ_that_is_not_computed_yet_has_no_theta(family: LocalRegistry) -> None:
     chimera = chimera_of(planned_recipe(family.compose("base").purify("fractal", slot="attn_q", blocks=0).plan().plan))
     (part,) = chimera.parts
     assert (part.acts, part.theta, part.spectral_signal, part.digest) == (("purified",), None, None, None)
@@ -62,9 +62,7 @@ def test_what_is_still_to_be_computed_has_no_theta(family: LocalRegistry) -> Non
     assert chimera.parents == (ParentModel(model="local/base@1", license="apache-2.0", acts=("purified",)),)
 
 
-def test_the_size_is_that_of_the_file_and_warnings_that_are_not_accepted_are_told(
-    family: LocalRegistry, tmp_path: Path
-) -> None:
+def test_the_size_is_that_of_the_file_and_open_warnings_are_reported(family: LocalRegistry, tmp_path: Path) -> None:
     strange = family.compose("base").graft("stranger", type="organ")
     planned = planned_recipe(strange.plan().plan)
     assert (planned.can_be_made, planned.unaccepted) == (False, ("unrelated-lineage",))

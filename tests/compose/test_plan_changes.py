@@ -57,7 +57,7 @@ def test_another_donor_type_or_act_is_another_line() -> None:
     ]  # fmt: skip
 
 
-def test_what_stands_outside_the_blocks_is_a_line_of_its_own_before_them() -> None:
+def test_organs_outside_the_blocks_are_on_a_line_before_them() -> None:
     assert spans([row(0), row(None), row(1)]) == [("a/x@1", None, None, 1), ("a/x@1", 0, 1, 2)]
 
 

@@ -97,7 +97,7 @@ def test_the_size_is_known_before_anything_is_made_and_the_lock_when_it_is() -> 
         plan.lock()
 
 
-def test_a_base_that_is_not_there_is_no_plan() -> None:
+def test_an_unknown_base_gives_no_plan() -> None:
     with pytest.raises(NotFound):
         plan_recipe(read_recipe("base: nobody"), MemoryLibrary((base(),)))
 
@@ -140,13 +140,13 @@ def test_an_organ_is_purified_once() -> None:
 
 
 @pytest.mark.parametrize(("step", "keep"), [({}, 0.9), ({"keep": 0.5}, 0.5), ({"keep": 1}, 1.0)])
-def test_the_share_that_is_kept_stands_in_what_is_computed(step: dict[str, object], keep: float) -> None:
+def test_the_kept_share_is_part_of_the_computation(step: dict[str, object], keep: float) -> None:
     plan = made(purify={"method": "spectral", "slot": "ffn_up", "blocks": 0, **step})
     assert plan.computations[UP].keep == keep
     assert made(purify={"method": "fractal", "slot": "ffn_up", "blocks": 0}).computations[UP].keep is None
 
 
-def test_a_query_purifies_what_it_finds_in_the_models_that_the_organs_come_from() -> None:
+def test_a_query_with_purification_purifies_the_organs_of_the_found_models() -> None:
     shelf = MemoryLibrary((base(), donor()), [found_organ(donor(), donor().by_name[UP])])
     recipe = {
         "base": "base",
@@ -166,7 +166,7 @@ def test_an_adapter_of_another_width_is_refused_and_adds_nothing() -> None:
     assert plan.computations == {}
 
 
-def test_what_cannot_be_written_in_its_own_type_is_encoded_as_asked_and_told() -> None:
+def test_an_organ_that_cannot_be_written_in_its_type_is_encoded_as_requested_and_reported() -> None:
     dtypes = {"blk.0.ffn_up.weight": "Q4_K", "blk.1.ffn_up.weight": "Q4_K"}
     coarse = synthetic_parent("base", tensors=model_tensors(width=256, blocks=2, dtypes=dtypes))
     for encode, dtype in ((None, "Q8_0"), ("F16", "F16")):
@@ -177,7 +177,7 @@ def test_what_cannot_be_written_in_its_own_type_is_encoded_as_asked_and_told() -
         assert (told.severity, told.organs) == (Severity.INFO, tuple(dtypes))
 
 
-def test_what_cannot_be_read_is_told_in_the_order_of_the_file() -> None:
+def test_unreadable_organs_are_reported_in_the_order_of_the_file() -> None:
     dtypes = {f"blk.{block}.ffn_{way}.weight": "I32" for block in (0, 1) for way in ("gate", "up", "down")}
     plan = plan_in_memory(
         '{"base": "base", "purify": {"method": "fractal", "type": "organ"}}',
@@ -193,7 +193,7 @@ def test_the_same_adapter_twice_is_added_twice() -> None:
     assert [parent.label for parent in plan.parents] == ["base", "adapter"]
 
 
-def test_a_warning_that_is_accepted_no_longer_stands_in_the_way() -> None:
+def test_an_accepted_warning_no_longer_prevents_the_plan() -> None:
     graft = [{"from": "donor", "type": "organ", "blocks": 1}]
     plan = made(grafts=graft)
     codes = {finding.code for finding in plan.unaccepted}

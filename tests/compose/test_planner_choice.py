@@ -75,7 +75,7 @@ def test_a_donor_gives_what_is_selected_and_nothing_else() -> None:
     assert made.findings == []
 
 
-def test_what_is_named_by_slot_may_be_taken_apart() -> None:
+def test_organs_selected_by_slot_may_split_a_group() -> None:
     made = chosen("[{from: local/d1@1, slot: ffn_up, blocks: 0}]", donor())
     assert [(one.before.name, one.by_slot) for one in made.replacements] == [("blk.0.ffn_up.weight", True)]
 
@@ -101,7 +101,7 @@ def test_the_base_gives_nothing_to_itself_under_whatever_name() -> None:
         ("{where: 'theta>=1'}", "empty-query", "grafts[0].where"),
     ],
 )
-def test_a_graft_of_nothing_is_refused_where_it_stands(graft: str, code: str, field: str) -> None:
+def test_a_graft_of_no_organs_is_refused_with_its_path(graft: str, code: str, field: str) -> None:
     made = chosen(f"[{graft}]", donor())
     assert (taken(made), codes(made)) == ({}, [("refuse", code, field)])
 
@@ -113,7 +113,7 @@ def test_blocks_that_the_base_lacks_are_refused_with_those_that_it_has(blocks: s
     assert made.findings[0].sentence.endswith("; its blocks are 0-1.")
 
 
-def test_a_slot_that_the_base_lacks_is_told_with_the_nearest_that_it_has() -> None:
+def test_a_slot_that_the_base_lacks_is_reported_with_the_nearest_one() -> None:
     (finding,) = chosen("[{from: local/d1@1, slot: fnn_up}]", donor()).findings
     assert finding.sentence == "local/base@1 has no organ in this selection; did you mean ffn_up?"
 
@@ -151,7 +151,7 @@ def test_a_donor_without_any_of_it_is_refused() -> None:
     assert codes(made) == [("refuse", "nothing-to-graft", "grafts[0]")]
 
 
-def test_of_a_query_the_model_wins_whose_weakest_organ_ranks_best() -> None:
+def test_a_query_chooses_the_model_whose_weakest_organ_ranks_best() -> None:
     one, two = donor(1), donor(2)
     order = [
         *((one, name) for name in ffn(0, "gate", "up")),  # the best two, and the worst
@@ -178,7 +178,7 @@ def test_every_group_has_its_own_winner_and_is_never_mixed() -> None:
     assert made.findings == []
 
 
-def test_a_group_that_no_model_brings_in_full_stays_and_is_told() -> None:
+def test_a_group_that_no_model_has_completely_is_kept_and_reported() -> None:
     one, two = donor(1), donor(2)
     order = [*((one, name) for name in (*ffn(0), *ffn(1, "gate", "up"))), (two, ffn(1, "down")[0])]
     made = chosen("[{where: 'type:organ'}]", one, two, order=order)
@@ -187,7 +187,7 @@ def test_a_group_that_no_model_brings_in_full_stays_and_is_told() -> None:
     assert (finding.code, finding.organs) == ("kept-organs", tuple(ffn(1)))
 
 
-def test_what_is_found_but_never_whole_is_an_empty_query() -> None:
+def test_a_query_that_finds_only_incomplete_groups_is_empty() -> None:
     one = donor(1)
     made = chosen("[{where: 'type:organ', blocks: 0}]", one, order=[(one, name) for name in ffn(0, "gate", "up")])
     (finding,) = made.findings
@@ -211,7 +211,7 @@ def test_types_that_the_query_leaves_out_are_no_losses() -> None:
     assert made.findings == []
 
 
-def test_a_query_that_finds_too_much_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_finds_too_much_is_cut_and_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "EXAMINED_MAX", 3)
     one, two = donor(1), donor(2)
     order = [(one, name) for name in ffn(0)] + [(two, name) for name in ffn(1)]
@@ -220,7 +220,7 @@ def test_a_query_that_finds_too_much_is_cut_and_says_so(monkeypatch: pytest.Monk
     assert codes(made) == [("info", "query-cut", "grafts[0].where")]
 
 
-def test_the_query_asks_for_what_fits_the_base_and_what_is_selected() -> None:
+def test_the_query_selects_organs_that_fit_the_base() -> None:
     recipe = _recipe("[{where: 'theta>=1 coder', type: [organ, norm], slot: ffn_*, blocks: [0, 1], sort: -spectral}]")
     asked = query_of(base(), recipe.grafts[0])
     assert asked == ("theta>=1 coder fits:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-1 sort:-spectral")
@@ -229,7 +229,7 @@ def test_the_query_asks_for_what_fits_the_base_and_what_is_selected() -> None:
     assert shelf.asked == [asked]
 
 
-def test_a_blob_that_cannot_be_read_is_no_finding() -> None:
+def test_an_unreadable_blob_is_an_error_and_not_a_finding() -> None:
     class Broken(MemoryLibrary):
         def parent(self, text: str) -> Parent:
             raise CorruptBlob("of the header", "a bit is wrong")

@@ -153,7 +153,7 @@ def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegist
     assert prediction.loss is None
 
 
-def test_what_the_donor_has_just_like_the_base_is_no_change(kin: LocalRegistry) -> None:
+def test_organs_equal_in_donor_and_base_are_not_changes(kin: LocalRegistry) -> None:
     found = plan(kin, grafts=[{"from": CODE, "slot": "ffn_up", "blocks": 1}])
     (change,) = changes_of(found.parts)
     assert change.before.name == "blk.1.ffn_up.weight"

@@ -214,7 +214,7 @@ def _group(kind: str, block: int | None, similarity: float | None, scale: float,
     return Group(OrganType(kind), "text", block, 1, 0, similarity, scale, distortion, grafted, scale)
 
 
-def test_auc_and_spearman_are_what_they_are_defined_as() -> None:
+def test_auc_and_spearman_follow_their_definitions() -> None:
     assert auc([3.0, 2.0], [1.0, 0.0]) == 1.0
     assert auc([1.0, 3.0], [2.0, 1.0]) == pytest.approx((0.5 + 0 + 1 + 1) / 4)
     assert math.isnan(auc([], [1.0]))

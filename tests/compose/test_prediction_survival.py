@@ -51,7 +51,7 @@ def only(*changes: Change) -> Group:
     return group
 
 
-def test_what_is_much_alike_survives() -> None:
+def test_very_similar_organs_survive() -> None:
     own = normal(0)
     group = only(grafted(part(own), part(own + 0.1 * normal(1))))
     assert group.survival == pytest.approx(1 / math.sqrt(1.01), abs=0.02)
@@ -80,7 +80,7 @@ def test_zeros_leave_nothing_although_they_have_no_correlation() -> None:
     assert only(grafted(part(normal(0)), part(np.zeros(64 * 48)))).survival == 0.0
 
 
-def test_what_stands_where_nothing_was_is_not_counted() -> None:
+def test_organs_at_new_places_are_not_counted() -> None:
     group = only(grafted(part(np.zeros(64 * 48)), part(normal(0))))
     assert (group.survival, group.uncounted) == (None, 1)
 

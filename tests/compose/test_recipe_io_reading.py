@@ -137,7 +137,7 @@ def test_what_old_yaml_would_misread_is_text() -> None:
     assert {change.key: change.value for change in changes} == written
 
 
-def test_numbers_and_truths_are_told_from_text() -> None:
+def test_numbers_and_booleans_are_distinguished_from_text() -> None:
     changes = read_recipe(
         "base: x\nmetadata: {a: 1, b: 1.0, c: true, d: '1', e: -2e3, f: 18446744073709551615}"
     ).metadata
@@ -159,7 +159,7 @@ def test_the_last_of_a_thousand_grafts_is_read() -> None:
 
 
 @pytest.mark.parametrize(("text", "fields"), [pytest.param(*case[1:], id=case[0]) for case in BAD])
-def test_all_that_is_wrong_with_a_recipe_is_told_with_its_field(text: str | bytes, fields: list[str]) -> None:
+def test_every_fault_of_a_recipe_is_reported_with_its_field(text: str | bytes, fields: list[str]) -> None:
     found = reasons(text)
     assert [field for field, _ in found] == fields
     for _, sentence in found:
@@ -172,7 +172,7 @@ def test_the_nearest_right_word_is_named(text: str, hint: str) -> None:
     assert hint in " / ".join(sentence for _, sentence in reasons(text))
 
 
-def test_what_is_wrong_is_one_error_and_a_list_of_findings() -> None:
+def test_all_faults_are_one_error_with_a_list_of_findings() -> None:
     with pytest.raises(BadInput) as caught:
         read_recipe("bse: a\ngrafts: [{from: b, blocks: 5-2}]", "tiny.yaml")
     error = caught.value
@@ -192,7 +192,7 @@ def test_what_is_wrong_is_one_error_and_a_list_of_findings() -> None:
     ]
 
 
-def test_blocks_are_typed_with_commas_between_them_where_there_is_no_list() -> None:
+def test_blocks_may_be_separated_by_commas_instead_of_a_list() -> None:
     assert parse_blocks("3") == ((3, 3),)
     assert parse_blocks("0, 2-5,7") == ((0, 0), (2, 5), (7, 7))
 
@@ -203,7 +203,7 @@ def test_blocks_that_are_typed_wrongly_are_refused(text: str) -> None:
         parse_blocks(text, "--blocks")
 
 
-def test_no_more_is_told_than_people_read() -> None:
+def test_the_number_of_reported_faults_is_limited() -> None:
     found = reasons("base: a\n" + "".join(f"k{number}: b\n" for number in range(5000)))
     assert len(found) == 101
     assert found[-1] == ("", "reading stopped after 100 errors")

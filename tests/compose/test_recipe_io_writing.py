@@ -98,7 +98,7 @@ def test_yaml_is_written_as_people_write_it() -> None:
     )
 
 
-def test_what_is_the_default_is_left_out() -> None:
+def test_default_values_are_not_written() -> None:
     assert recipe_values(Recipe(base="a")) == {"base": "a"}
     assert recipe_json(Recipe(base="a")) == '{\n  "base": "a"\n}\n'
     assert recipe_yaml(Recipe(base="a")) == "base: a\n"

@@ -47,11 +47,11 @@ def test_the_documentation_of_recipes_has_every_code_with_its_severity() -> None
 
 
 @pytest.mark.parametrize("word", ["width-differs", "theta-changes", "all", "*"])
-def test_what_is_no_warning_cannot_be_accepted(word: str) -> None:
+def test_a_code_that_is_not_a_warning_cannot_be_accepted(word: str) -> None:
     with pytest.raises(BadRecipe, match="is not the code of a warning"):
         read_recipe(f"base: a\naccept: ['{word}']")
 
 
-def test_the_code_that_was_meant_is_told() -> None:
+def test_the_nearest_code_is_suggested() -> None:
     with pytest.raises(BadRecipe, match="did you mean unrelated-lineage"):
         read_recipe("base: a\naccept: [unrelated-linage]")

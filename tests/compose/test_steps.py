@@ -42,7 +42,7 @@ def test_every_recipe_reads_back_from_its_texts(recipe: Recipe) -> None:
     assert read_steps(step_texts(recipe)) == recipe
 
 
-def test_the_texts_are_what_a_person_would_type() -> None:
+def test_the_written_texts_are_those_that_a_person_would_type() -> None:
     recipe = Recipe(
         base="acme/tiny",
         grafts=(
@@ -114,26 +114,26 @@ def test_the_texts_are_what_a_person_would_type() -> None:
     ],
     ids=lambda one: str(one)[:40],
 )
-def test_a_step_that_means_nothing_is_told_under_its_path(step: Step, path: str, told: str) -> None:
+def test_an_invalid_step_is_reported_with_its_path(step: Step, path: str, told: str) -> None:
     found = reasons(BASE, step)
     assert len(found) == 1
     assert found[0][0] == path
     assert told in found[0][1]
 
 
-def test_all_that_is_wrong_is_told_at_once_under_its_own_number() -> None:
+def test_all_faults_are_reported_at_once_with_their_step_numbers() -> None:
     found = reasons(BASE, ("graft", "rubbish"), ("graft", "from:a blocks:x"), ("purify", "method:magic"))
     assert [path for path, _ in found] == ["grafts[0]", "grafts[1].blocks", "purify[0].method"]
 
 
 @pytest.mark.parametrize("parameter", ["base", "name", "encode"])
-def test_what_stands_once_is_refused_when_it_stands_twice(parameter: str) -> None:
+def test_a_duplicate_of_a_single_step_is_refused(parameter: str) -> None:
     value = {"encode": "F16"}.get(parameter, "acme/one")
     found = reasons(*([] if parameter == "base" else [BASE]), (parameter, value), (parameter, value))
     assert found == [(parameter, f"{parameter} is given twice")]
 
 
-def test_a_metadata_key_that_stands_twice_is_refused() -> None:
+def test_a_duplicate_metadata_key_is_refused() -> None:
     assert reasons(BASE, ("meta", "a=1"), ("meta", "a=2")) == [("metadata.a", "the key is given twice")]
 
 

@@ -420,7 +420,7 @@ FAULTS = {
     ),
     "a hostile chat template": (
         "validation/test_llama.py",
-        "test_a_chat_template_that_is_refused_is_no_fault_of_the_weights",
+        "test_a_refused_chat_template_is_not_a_fault_of_the_weights",
     ),
     "a cross-site request": (
         "browser/test_contributing.py",

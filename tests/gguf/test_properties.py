@@ -35,7 +35,7 @@ def encoded(entry: KeyValue) -> bytes:
 
 @PATIENT
 @given(metadata(), tensors(), st.sampled_from(ALIGNMENTS))
-def test_what_is_written_is_read(
+def test_a_written_file_reads_back_the_same(
     entries: list[KeyValue], given_tensors: list[tuple[TensorSpec, bytes]], alignment: int
 ) -> None:
     data = file_bytes(entries, given_tensors, alignment)

@@ -58,7 +58,7 @@ def test_every_scalar_has_the_value_and_type_that_were_written() -> None:
     }
 
 
-def test_every_array_stays_in_the_file_and_is_read_when_asked_for() -> None:
+def test_arrays_stay_in_the_file_and_are_read_on_request() -> None:
     source = MemorySource(file_bytes(every_value_type()))
     arrays = [field for field in read_header(source).fields if field.is_array]
     assert [field.value for field in arrays] == [None] * 12
@@ -106,7 +106,7 @@ def test_a_long_string_stays_in_the_file() -> None:
     assert data[field.offset : field.offset + field.size_bytes] == above
 
 
-def test_accessors_give_none_for_what_is_absent_or_of_another_type() -> None:
+def test_accessors_return_none_for_missing_entries_and_other_types() -> None:
     header = header_of(file_bytes([text("general.architecture", "llama"), unsigned("n", 3), every_value_type()[18]]))
     assert header.architecture == "llama"
     assert header.integer("n") == 3

@@ -49,7 +49,7 @@ def reasons(shards: list[Shard]) -> tuple[str, ...]:
     return caught.value.reasons
 
 
-def test_a_complete_set_is_put_in_order_however_it_is_given() -> None:
+def test_a_complete_set_is_ordered_whatever_its_input_order() -> None:
     shards = whole_set()
     for order in permutations(range(4)):
         found = check_split("m", [shards[index] for index in order])
@@ -86,7 +86,7 @@ def test_a_repeated_and_a_missing_shard_are_both_reported() -> None:
     assert any("shards missing: 00003" in reason for reason in found)
 
 
-def test_a_file_that_is_no_shard_is_named() -> None:
+def test_a_file_that_is_not_a_shard_is_named() -> None:
     plain = ("plain.gguf", read_header(MemorySource(file_bytes([unsigned("n", 1)], [tensor("z")]))))
     assert any("plain.gguf is not a shard" in reason for reason in reasons([*whole_set(), plain]))
 
@@ -163,7 +163,7 @@ def test_only_a_header_that_announces_several_is_a_shard() -> None:
     assert not is_shard(read_header(MemorySource(file_bytes())))
 
 
-def test_a_shard_name_is_taken_apart_and_put_together() -> None:
+def test_a_shard_name_is_parsed_and_written_back() -> None:
     parsed = parse_shard_name("Llama-3-8B.Q4_K-00002-of-00003.gguf")
     assert parsed == ShardName("Llama-3-8B.Q4_K", 2, 3)
     assert str(parsed) == "Llama-3-8B.Q4_K-00002-of-00003.gguf"
@@ -182,7 +182,7 @@ def test_a_shard_name_is_taken_apart_and_put_together() -> None:
         "model-000001-of-000003.gguf",
     ],
 )
-def test_any_other_name_is_no_shard_name(name: str) -> None:
+def test_any_other_name_is_not_a_shard_name(name: str) -> None:
     assert parse_shard_name(name) is None
 
 

@@ -84,7 +84,7 @@ def test_a_harmless_vocabulary_has_no_reasons(entries: tuple[KeyValue, ...]) -> 
         ((tokens(b"a", b"b"), types(BYTE, NORMAL)), "1 byte tokens are not bytes"),
     ],
 )
-def test_a_harmful_vocabulary_is_told_why(entries: tuple[KeyValue, ...], said: str) -> None:
+def test_a_harmful_vocabulary_is_reported_with_the_reason(entries: tuple[KeyValue, ...], said: str) -> None:
     (reason,) = reasons(*entries)
     assert said in reason
 

@@ -33,13 +33,13 @@ def test_a_dtype_is_found_by_number_and_by_name() -> None:
 
 
 @pytest.mark.parametrize("dtype_id", [4, 5, 31, 32, 33, 36, 37, 38, 10_000, -1])
-def test_an_unknown_or_removed_number_is_no_dtype(dtype_id: int) -> None:
+def test_an_unknown_or_removed_number_is_not_a_dtype(dtype_id: int) -> None:
     with pytest.raises(UnsupportedDType):
         dtype_by_id(dtype_id)
 
 
 @pytest.mark.parametrize("name", ["", "Q4_2", "q4_k", "F8"])
-def test_an_unknown_name_is_no_dtype(name: str) -> None:
+def test_an_unknown_name_is_not_a_dtype(name: str) -> None:
     with pytest.raises(UnsupportedDType):
         dtype_by_name(name)
 

@@ -49,7 +49,7 @@ def test_planted_structure_is_found_with_its_share_of_the_energy(strength: float
     assert expected - 0.02 < signal < expected + 0.08
 
 
-def test_structure_below_the_edge_is_not_told_from_chance() -> None:
+def test_structure_below_the_edge_is_not_distinguished_from_chance() -> None:
     assert spectral_reading(low_rank_plus_noise(256, 2048, 1, 0.0003)).signal == 0.0
 
 

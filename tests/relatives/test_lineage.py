@@ -62,7 +62,7 @@ def test_an_edge_is_shown_from_both_ends(registry: LocalRegistry, tmp_path: Path
     assert codes(registry, "tuned") == codes(registry, "base") == []
 
 
-def test_a_parent_that_is_not_what_is_said_is_found_out(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_wrongly_declared_parent_is_detected(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     ingest_bytes(registry, tmp_path, "liar", model_file("Liar", related_tensors(seed=7), parent_entries("Base")))
     assert codes(registry, "liar") == ["parent-unrelated"]
@@ -87,7 +87,7 @@ def test_a_parent_of_other_shapes_cannot_be_compared(registry: LocalRegistry, tm
     assert codes(registry, "odd") == ["parent-not-comparable"]
 
 
-def test_what_is_hidden_has_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_hidden_relative_has_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     ingest_bytes(
         registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))

@@ -52,7 +52,7 @@ def test_sentences_name_the_parent_the_number_and_how_much_was_compared() -> Non
 
 
 @pytest.mark.parametrize("relation", ["quantized", "relative"])
-def test_a_model_that_names_itself_is_told_that_the_original_is_not_here(relation: str) -> None:
+def test_a_model_that_declares_itself_gets_a_finding_that_the_original_is_missing(relation: str) -> None:
     (finding,) = findings("model", [Declared("Zoo A v1.0", relation, None)], {}, 1)
     assert finding.code == "parent-not-registered"
     assert finding.sentence == (
@@ -73,7 +73,7 @@ def test_an_adapter_is_not_compared_and_must_name_its_base() -> None:
     assert codes("adapter", parent(None, None, "adapter")) == []
 
 
-def test_close_relatives_that_nobody_declares_are_one_finding() -> None:
+def test_undeclared_close_relatives_are_one_finding() -> None:
     close = {f"local/m{number}@1": 0.98 + number / 1000 for number in range(5)}
     (finding,) = findings("model", [], close, 5)
     assert finding.code == "close-relative-not-declared"
@@ -81,7 +81,7 @@ def test_close_relatives_that_nobody_declares_are_one_finding() -> None:
     assert "local/m4@1 (0.984), local/m3@1 (0.983), local/m2@1 (0.982) and 2 more" in finding.sentence
 
 
-def test_a_model_that_declares_nothing_and_has_no_relatives_is_told_so() -> None:
+def test_a_model_without_declarations_and_relatives_gets_a_finding() -> None:
     assert codes("model") == ["no-known-relatives"]
     assert codes("model", relatives=1) == []
     assert codes("vocabulary") == []

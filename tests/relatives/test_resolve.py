@@ -72,7 +72,7 @@ def test_the_version_that_is_named_is_meant(registry: LocalRegistry, tmp_path: P
 
 
 @pytest.mark.parametrize("first", ["mine", "theirs"])
-def test_a_namesake_that_comes_later_takes_no_adapter_from_who_was_there_first(
+def test_a_later_model_of_the_same_name_does_not_take_over_an_adapter(
     first: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     files = {"mine": BASE, "theirs": model_file("Base", related_tensors(seed=4))}

@@ -114,7 +114,7 @@ def test_other_shapes_are_not_compared(registry: LocalRegistry, tmp_path: Path) 
     assert measured_pairs(registry) == {}
 
 
-def test_a_model_of_which_organs_were_taken_is_related_by_those(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_donor_is_related_by_its_grafted_organs(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     strange = dict(related_tensors(seed=5))
     grafted = [(spec, data if "ffn" in spec.name else strange[spec]) for spec, data in related_tensors()]
@@ -143,7 +143,7 @@ def test_adapters_and_vocabularies_have_no_measured_relatives(registry: LocalReg
     assert measured_pairs(registry) == {}
 
 
-def test_what_is_hidden_is_not_found(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_hidden_model_is_not_found(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     with registry.catalog.writing() as session:
         session.execute(update(Model).values(state="quarantined"))

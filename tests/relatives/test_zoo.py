@@ -89,7 +89,7 @@ def test_the_order_of_kinship_is_the_true_one(zoo: LocalRegistry) -> None:
     assert abs(scores[B]) < 0.1
 
 
-def test_what_is_declared_leads_to_the_file_that_is_meant(zoo: LocalRegistry) -> None:
+def test_a_declared_parent_resolves_to_the_right_file(zoo: LocalRegistry) -> None:
     assert declared_pairs(zoo) == {
         (QUANTISED, A, "quantized"),
         (CODE, A, "finetune"),

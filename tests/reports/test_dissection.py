@@ -166,7 +166,7 @@ def test_anomalies_are_named_one_by_one(registry: LocalRegistry, tmp_path: Path)
     assert "quantised" in values["notes"].items[0]["note"]
 
 
-def test_a_model_that_nobody_can_read_has_dashes_and_no_order(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_an_unreadable_model_has_dashes_and_no_order(registry: LocalRegistry, tmp_path: Path) -> None:
     opaque = dtype_by_name("Q8_K")
     tensors = [(TensorSpec(f"blk.{n}.attn_q.weight", (256,), opaque), bytes(opaque.block_bytes)) for n in range(2)]
     values = ingested(registry, tmp_path, file_bytes(block_metadata(), tensors))
@@ -178,7 +178,7 @@ def test_a_model_that_nobody_can_read_has_dashes_and_no_order(registry: LocalReg
     assert len(values["anomalies"].items) == 2
 
 
-def test_a_vocabulary_is_told_for_what_it_is(filled: LocalRegistry) -> None:
+def test_a_file_with_only_a_vocabulary_is_described_as_such(filled: LocalRegistry) -> None:
     report = report_on(filled, "words")
     assert tuple(report.sections) == ("model", "notes")
     assert "no tensors" in report.opening[-1]
@@ -188,7 +188,7 @@ def test_a_vocabulary_is_told_for_what_it_is(filled: LocalRegistry) -> None:
     assert section_sheet(report.sections[report.main])[1][0][:2] == ("title", "Words")
 
 
-def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: LocalRegistry) -> None:
+def test_an_adapter_and_a_partial_model_are_described_as_such(filled: LocalRegistry) -> None:
     adapter, part = sections(filled, "adapter"), sections(filled, "part")
     assert "not comparable" in adapter["model"].figures["kind"].meaning
     assert "blocks" not in adapter

@@ -51,7 +51,7 @@ def report_of(*cells: str, kind: CellKind = CellKind.NAME) -> Report:
 
 @pytest.mark.parametrize("kind", [CellKind.NAME, CellKind.TEXT])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_name_stays_in_its_cell_and_obeys_nobody(text: str, kind: CellKind) -> None:
+def test_a_hostile_name_stays_inert_in_its_table_cell(text: str, kind: CellKind) -> None:
     lines = markdown(report_of(text, kind=kind)).splitlines()
     assert lines[:3] == ["# Title", "", "## Table"]
     (row,) = lines[-1:]
@@ -70,7 +70,7 @@ def test_no_text_at_all_leaves_its_cell(text: str) -> None:
     assert len(re.findall(r"(?<!\\)\|", row.replace("\\\\", ""))) == 3
 
 
-def test_a_tame_name_is_code_and_a_number_is_no_list() -> None:
+def test_a_harmless_name_is_code_and_a_number_is_not_a_list() -> None:
     out = markdown(report_of("blk.0.attn_q.weight", "__x__"))
     assert "| `blk.0.attn_q.weight` |" in out
     assert "| `__x__` " in out
@@ -100,7 +100,7 @@ def test_figures_stand_beside_their_meaning() -> None:
     assert "| size   | 2.0 MB | What it takes. |" in markdown(report_with(section))
 
 
-def test_a_column_for_data_alone_is_not_shown_and_stands_in_the_rows() -> None:
+def test_a_data_column_is_not_shown_but_is_in_the_rows() -> None:
     columns = (COLUMN, ReportColumn("n", "n", CellKind.COUNT, data_only=True))
     section = table("Table", columns, (("x", 7),), before=(), after=(), empty="")
     assert "7" not in markdown(report_with(section))

@@ -31,7 +31,7 @@ def placements(registry: LocalRegistry) -> list[Placement]:
         return list(session.scalars(select(Placement).where(Placement.visible)))
 
 
-def test_an_empty_registry_has_a_report_that_says_what_to_do(registry: LocalRegistry) -> None:
+def test_the_report_of_an_empty_registry_suggests_a_command(registry: LocalRegistry) -> None:
     report = report_on(registry)
     assert tuple(report.sections) == TABLES
     values = report.sections
@@ -162,7 +162,7 @@ def test_the_wells_are_the_lowest_organ_of_each_model(filled: LocalRegistry) -> 
     assert [item["theta_degrees"] for item in items] == pytest.approx(lowest)
 
 
-def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: LocalRegistry) -> None:
+def test_a_mean_of_few_numbers_is_marked_and_types_are_explained_once(filled: LocalRegistry) -> None:
     report = report_on(filled)
     for item in report.sections["wells"].items:
         assert item["caution"] == ("few" if item["elements_count"] < 1000 else "")
@@ -171,7 +171,7 @@ def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: L
     assert "A dash means that there is no number: it was not measured, or it cannot be computed" in words
 
 
-def test_where_there_is_one_type_nothing_is_said_of_several(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_report_on_one_type_does_not_compare_types(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "one.gguf").write_bytes(file_bytes([], [weight_tensor("blk.0.ffn_up.weight", (64, 64))]))
     ingest_file(registry, tmp_path / "one.gguf")
     words = " ".join(report_on(registry).sections["types"].after)

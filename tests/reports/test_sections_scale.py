@@ -59,14 +59,14 @@ def test_a_slope_within_its_margin_is_no_trend() -> None:
 
 
 @pytest.mark.parametrize(("slope", "way"), [(2.0, "rises by 2.0°"), (-2.0, "falls by 2.0°")])
-def test_a_trend_is_said_with_its_margin_and_what_it_does_not_say(slope: float, way: str) -> None:
+def test_a_trend_is_reported_with_its_margin_and_its_limits(slope: float, way: str) -> None:
     said = scale_verdict(many(slope), 30)
     assert way in said
     assert "±" in said
     assert "It does not say that size is the reason" in said
 
 
-def test_where_the_two_means_disagree_on_the_direction_the_report_says_so() -> None:
+def test_the_report_notes_when_the_two_means_disagree_on_the_direction() -> None:
     families = [Point(str(n), 1, 6 + n, 40.0 - n, 30.0 + 2 * n) for n in range(3)]
     assert "Even the direction is uncertain: +2.0° per tenfold by matrices, -1.0° by all tensors." in scale_verdict(
         families, 3
@@ -74,7 +74,7 @@ def test_where_the_two_means_disagree_on_the_direction_the_report_says_so() -> N
     assert "direction" not in scale_verdict(points((6, 40), (7, 41), (8, 42)), 3)
 
 
-def test_a_family_without_matrices_is_no_point() -> None:
+def test_a_family_without_matrices_is_not_a_point() -> None:
     families = [Point("a", 1, 6, 40, None), *points((6, 40), (7, 41))]
     assert scale_verdict(families, 3).startswith("There are only 2 families, too few")
 

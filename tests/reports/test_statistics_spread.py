@@ -18,7 +18,7 @@ ANGLES = st.lists(st.floats(0, 90), min_size=1, max_size=50)
 
 
 @given(ANGLES)
-def test_the_spread_is_what_numpy_says(angles: list[float]) -> None:
+def test_the_distribution_agrees_with_numpy(angles: list[float]) -> None:
     spread = distribution_of(angles)
     assert spread.count == len(angles)
     assert spread.mean == pytest.approx(np.mean(angles))

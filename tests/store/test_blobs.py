@@ -239,7 +239,7 @@ def test_bytes_that_have_another_digest_are_found_by_hashing(store: BlobStore) -
 
 
 @pytest.mark.parametrize("size", [1000, 100_000])
-def test_a_blob_that_is_given_up_leaves_nothing(size: int, store: BlobStore) -> None:
+def test_an_abandoned_blob_leaves_nothing(size: int, store: BlobStore) -> None:
     plain = sample(size)
     writer = BlobWriter(store, digest_of(plain), size, BYTES_CODEC)
     writer.append(encode_chunk(BYTES_CODEC, plain))

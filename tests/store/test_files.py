@@ -43,7 +43,7 @@ def test_a_write_that_is_cut_short_is_finished(most: int, tmp_path: Path, monkey
     assert (tmp_path / "a").read_bytes() == b"\0\0\0abcde"
 
 
-def test_a_file_that_grows_over_what_is_allowed_is_a_full_disk(tmp_path: Path) -> None:
+def test_a_file_above_the_size_limit_is_reported_as_a_full_disk(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
@@ -134,7 +134,7 @@ def test_a_plain_file_is_opened_and_read(tmp_path: Path) -> None:
     ],
     ids=lambda value: errno.errorcode[value] if isinstance(value, int) else value.__name__,
 )
-def test_what_the_system_says_becomes_one_sentence_of_ours(number: int, kind: type[OrganError]) -> None:
+def test_a_system_error_becomes_one_message(number: int, kind: type[OrganError]) -> None:
     error = translated(OSError(number, os.strerror(number)), Path("/store/ab/name"))
     assert type(error) is kind
     assert "name" in str(error) or "/store/ab" in str(error)

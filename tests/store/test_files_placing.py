@@ -83,7 +83,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_made(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("folder", ["gone", "file", "loop"])
-def test_a_folder_that_is_none_is_said_to_be_none(folder: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_reported(folder: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StoreUnwritable, match="not a folder that can be written to"):

@@ -89,7 +89,9 @@ def test_bytes_then_names_are_made_durable_in_that_order(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull), (errno.EROFS, StoreUnwritable)]
 )
-def test_a_failure_of_any_call_leaves_nothing_and_is_told(number: int, kind: type[StoreError], tmp_path: Path) -> None:
+def test_a_failure_of_any_call_is_reported_and_leaves_nothing(
+    number: int, kind: type[StoreError], tmp_path: Path
+) -> None:
     for at in range(1, FIRST_WRITE_CALLS + 1):
         store = BlobFolder(tmp_path / f"{at}", failing_once(at, number))
         with pytest.raises(StoreError) as caught:
@@ -100,7 +102,7 @@ def test_a_failure_of_any_call_leaves_nothing_and_is_told(number: int, kind: typ
     assert lucky.path(written(lucky)).read_bytes() == DATA
 
 
-def test_a_disk_that_is_gone_for_good_leaves_only_what_the_sweep_removes(tmp_path: Path) -> None:
+def test_a_permanent_disk_failure_leaves_only_files_that_the_sweep_removes(tmp_path: Path) -> None:
     for at in range(1, FIRST_WRITE_CALLS + 1):
         store = BlobFolder(tmp_path / f"{at}", failing_from(at, errno.EIO))
         with pytest.raises(StoreError, match="Input/output error"):
@@ -167,7 +169,7 @@ def test_a_read_beyond_the_end_is_corrupt(store: BlobFolder) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_failure_while_reading_is_told(at: int, store: BlobFolder) -> None:
+def test_a_read_error_is_reported(at: int, store: BlobFolder) -> None:
     file = written(store)
 
     def read() -> bytes:
@@ -251,7 +253,7 @@ def unwritable(tmp_path: Path) -> Iterator[BlobFolder]:
     assert (tmp_path / "blobs").read_bytes() == b"a file"
 
 
-def test_a_root_that_is_no_folder_is_told_by_every_way_in(unwritable: BlobFolder) -> None:
+def test_a_root_that_is_not_a_folder_is_reported_by_every_operation(unwritable: BlobFolder) -> None:
     with pytest.raises(StoreError):
         unwritable.begin(DIGEST, 5)
     with pytest.raises(StoreError), unwritable.sweeping():
@@ -263,7 +265,7 @@ def test_a_root_that_is_no_folder_is_told_by_every_way_in(unwritable: BlobFolder
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
 @pytest.mark.parametrize("name", WRITING)
-def test_what_may_not_be_written_is_told(name: str, number: int, tmp_path: Path) -> None:
+def test_a_missing_write_permission_is_reported(name: str, number: int, tmp_path: Path) -> None:
     def refuse(_number: int, call: str) -> None:
         if call == name:
             raise PermissionError(number, "not for you")

@@ -86,7 +86,7 @@ def test_a_front_that_is_larger_than_the_buffer_is_written_whole(tmp_path: Path)
     assert (tmp_path / "a").read_bytes() == front + b"body" * 5000
 
 
-def test_buffers_go_round_and_are_given_back_once(tmp_path: Path) -> None:
+def test_buffers_are_reused_and_returned_once(tmp_path: Path) -> None:
     buffers = AlignedBuffers()
     first = buffers.get()
     buffers.give_back(first)

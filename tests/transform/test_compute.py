@@ -95,7 +95,7 @@ def test_a_fault_in_the_last_window_comes_after_the_bytes_before_it() -> None:
         next(pieces)
 
 
-def test_an_organ_without_values_is_no_bytes() -> None:
+def test_an_organ_without_values_has_no_bytes() -> None:
     for purification in (None, Purification(PurifyMethod.FRACTAL)):
         empty = Plain(organ([]).read, F32, (0,))
         assert computed_bytes(Computation(empty, F32, purification=purification)) == b""

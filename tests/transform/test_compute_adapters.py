@@ -155,7 +155,7 @@ def test_factors_that_multiply_to_the_tensor_fit(
         ((), (), (), False, "only a matrix"),
     ],
 )
-def test_factors_that_do_not_fit_are_told_why(
+def test_factors_that_do_not_fit_are_refused_with_the_reason(
     base: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], embedding: bool, reason: str
 ) -> None:
     found = misfit(base, a, b, embedding)

@@ -27,7 +27,7 @@ def test_windows_are_all_values_in_order_by_one_read_each() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_no_number_is_refused(value: float) -> None:
+def test_a_nan_or_infinite_value_is_refused(value: float) -> None:
     values = weights(256)
     values[77] = value
     for dtype in (F32, F16, F64):

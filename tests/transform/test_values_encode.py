@@ -53,7 +53,7 @@ def test_doubles_become_f32_whatever_is_wanted(wanted: str) -> None:
     assert encoded_dtype(F64, 33, wanted) == F32
 
 
-def test_a_row_that_is_no_whole_number_of_blocks_becomes_f16() -> None:
+def test_a_row_that_is_not_a_multiple_of_the_block_size_becomes_f16() -> None:
     assert encoded_dtype(dtype_by_name("IQ4_NL"), 33, "Q8_0") == F16
     assert encoded_dtype(dtype_by_name("IQ4_NL"), 33, "BF16") == BF16
 
@@ -102,7 +102,7 @@ def test_a_value_beyond_the_type_is_refused_and_not_cut_off(dtype: DType, value:
 
 @pytest.mark.parametrize("dtype", ALIKE, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_no_number_is_refused(dtype: DType, value: float) -> None:
+def test_a_nan_or_infinite_value_is_refused(dtype: DType, value: float) -> None:
     values = np.ones(64)
     values[40] = value
     with pytest.raises(BadOrgan):

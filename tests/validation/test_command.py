@@ -201,7 +201,7 @@ def test_the_child_sees_little_of_our_environment(tmp_path: Path, monkeypatch: p
     assert set(found.log.strip().split(",")) <= {"HOME", "LC_ALL", "LC_CTYPE", "PATH", "TMPDIR"}
 
 
-def test_the_childs_own_alarm_ends_it_when_nobody_else_does() -> None:
+def test_the_childs_own_alarm_ends_it_when_the_parent_does_not() -> None:
     orders = '{"limits": {"alarm_seconds": 1}}'
     confine = str(Path(sys.modules[run_confined.__module__].__file__ or "").with_name("confine.py"))
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-I", "-S", confine, orders, "/bin/sleep", "60"])

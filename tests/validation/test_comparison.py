@@ -82,7 +82,7 @@ def test_a_strangers_blocks_are_broken_in_llama_cpp(tmp_path: Path) -> None:
     assert found.grafted == feed_forward(A)
 
 
-def test_a_fine_tunes_blocks_and_a_strangers_weak_block_are_told_apart_in_llama_cpp(tmp_path: Path) -> None:
+def test_llama_cpp_distinguishes_blocks_of_a_fine_tune_from_a_weak_block_of_an_unrelated_model(tmp_path: Path) -> None:
     cache, runtime = MemoryCache(), LlamaCpp()
     kin = graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
     stranger = graft(A, B, feed_forward(A, [3]), tmp_path / "stranger.gguf")
@@ -112,7 +112,7 @@ def test_the_control_has_the_grafted_feed_forward_organs_zeroed(chimera: Path, t
     assert [path.name for path in tmp_path.iterdir()] == ["chimera.gguf"], "the control is gone"
 
 
-def test_names_that_are_given_are_taken_and_only_feed_forward_is_zeroed(chimera: Path) -> None:
+def test_given_names_are_used_and_only_feed_forward_is_zeroed(chimera: Path) -> None:
     attention = "blk.0.attn_q.weight"
     runtime = numbers()
     found = compared(chimera, runtime, grafted=[attention, *feed_forward(A, [0])])
@@ -149,20 +149,20 @@ def test_a_graft_is_judged_by_itself_whatever_else_was_changed(tmp_path: Path) -
     assert found.verdict.reason.startswith("The grafted organs do not work.")
 
 
-def test_of_files_it_is_said_that_organs_changed(chimera: Path) -> None:
+def test_a_comparison_of_files_reports_changed_organs(chimera: Path) -> None:
     found = compared(chimera, numbers(chimera=12.0, control=12.1))
     assert found.act == "changed"
     assert found.verdict.reason.startswith("The changed organs do not work.")
 
 
-def test_a_control_that_does_not_run_is_said_and_judged_without(chimera: Path) -> None:
+def test_a_control_that_does_not_run_is_reported_and_left_out(chimera: Path) -> None:
     found = compared(chimera, numbers(control=Failure(FailureKind.STOPPED, "it was slow")))
     assert found.verdict.kind is VerdictKind.COHERENT
     assert "The control did not run" in found.verdict.reason
     assert "it was slow" in found.verdict.reason
 
 
-def test_a_control_that_cannot_be_written_is_said_and_judged_without(tmp_path: Path) -> None:
+def test_a_control_that_cannot_be_written_is_reported_and_left_out(tmp_path: Path) -> None:
     found = compared(graft(A, A, [], tmp_path / "chimera.gguf"), numbers(), grafted=["blk.9.ffn_up.weight"])
     assert found.control is None
     assert "no tensor 'blk.9.ffn_up.weight'" in found.verdict.reason
@@ -198,7 +198,7 @@ def test_a_base_that_is_too_slow_leaves_it_undecided(chimera: Path) -> None:
     assert found.reason.endswith("The base does not run: it was slow.")
 
 
-def test_no_more_tokens_are_scored_than_the_smallest_context_holds_and_that_is_said(chimera: Path) -> None:
+def test_scored_tokens_are_limited_to_the_smallest_context_with_a_note(chimera: Path) -> None:
     runtime = numbers()
     found = compared(chimera, runtime, tokens=4096)
     assert {request.tokens for request in runtime.asked} == {found.tokens} == {255}
@@ -274,7 +274,7 @@ def test_failures_are_not_kept(chimera: Path) -> None:
     assert compared(chimera, runtime, cache=cache).base.loads
 
 
-def test_progress_tells_who_and_what_and_may_stop_everything(chimera: Path) -> None:
+def test_progress_names_the_model_and_the_step_and_can_stop_the_run(chimera: Path) -> None:
     heard: list[Event] = []
     compared(chimera, numbers(), progress=heard.append)
     assert [event.role for event in heard] == ["chimera", "base", "chimera", "control", "control", "donor 1"]
@@ -310,7 +310,7 @@ def test_numbers_out_of_range_are_refused(chimera: Path, texts: int, tokens: int
     assert runtime.asked == []
 
 
-def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "chimera.gguf"
     path.write_bytes(b"nothing at all")
     with pytest.raises(BadGguf):

@@ -70,7 +70,7 @@ def test_a_dtype_without_a_kernel_is_refused(tmp_path: Path) -> None:
         write_control(path, ["a"], tmp_path / "control.gguf")
 
 
-def test_a_file_that_stands_there_already_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_replaced(tmp_path: Path) -> None:
     target = tmp_path / "control.gguf"
     target.write_bytes(b"mine")
     with pytest.raises(StoreUnwritable):
@@ -78,11 +78,11 @@ def test_a_file_that_stands_there_already_is_left_alone(tmp_path: Path) -> None:
     assert target.read_bytes() == b"mine"
 
 
-def test_what_is_no_gguf_is_refused(tmp_path: Path) -> None:
+def test_input_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no.gguf").write_bytes(b"nothing")
     with pytest.raises(BadGguf):
         write_control(tmp_path / "no.gguf", [], tmp_path / "control.gguf")
 
 
-def test_f32_is_among_those_that_are_asked() -> None:
+def test_f32_is_among_the_tested_types() -> None:
     assert zero_bytes_mean_zero(dtype_by_name("F32"))

@@ -83,7 +83,7 @@ def test_a_chat_template_is_written_by(tmp_path: Path) -> None:
     assert len(found.written) > 40
 
 
-def test_a_chat_template_that_is_refused_is_no_fault_of_the_weights(tmp_path: Path) -> None:
+def test_a_refused_chat_template_is_not_a_fault_of_the_weights(tmp_path: Path) -> None:
     found = read(with_chat_template(A, "{% broken", tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
     assert found.failure is None
     assert not found.by_chat_template
@@ -115,7 +115,7 @@ def test_a_vocabulary_without_weights_is_refused_politely(tmp_path: Path) -> Non
     assert len(found.reason) < 300
 
 
-def test_what_is_no_gguf_is_refused(tmp_path: Path) -> None:
+def test_input_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "no.gguf"
     path.write_bytes(b"\x1b[31mnothing" * 100)
     assert failure(path).kind is FailureKind.REFUSED
@@ -135,7 +135,7 @@ def test_too_little_memory_is_a_failure_and_not_an_error() -> None:
     }
 
 
-def test_without_the_package_the_sentence_says_what_to_install() -> None:
+def test_without_the_package_the_message_names_what_to_install() -> None:
     with pytest.raises(
         NoRuntime, match=r"^llama.cpp is not installed; install this program with the extra 'validate'"
     ) as missing:

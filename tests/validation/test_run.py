@@ -100,7 +100,7 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_kept(kin: Lo
 
 
 @pytest.mark.parametrize("surprises", [None, (1.25, 0.0, 7.1234)])
-def test_a_score_that_is_kept_is_given_back_as_it_was(kin: LocalRegistry, surprises: tuple[float, ...] | None) -> None:
+def test_a_cached_score_is_returned_unchanged(kin: LocalRegistry, surprises: tuple[float, ...] | None) -> None:
     key = ScoreKey(digest_of(repr(surprises).encode()), digest_of(b"text"), 32, "a stand-in, 1")
     score = Score("code", 26.7, 1.5, 32, surprises)
     CatalogScores(kin.catalog).put(key, score)

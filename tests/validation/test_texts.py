@@ -37,7 +37,7 @@ def test_a_file_is_a_text_named_after_it(tmp_path: Path) -> None:
         (b"a " * (TEXT_MAX_BYTES // 2) + b"a", "at most"),
     ],
 )
-def test_a_file_that_is_no_text_to_score_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_an_unsuitable_text_file_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(content)
     with pytest.raises(BadSource, match=reason):
@@ -50,7 +50,7 @@ def test_a_text_of_a_mebibyte_is_read(tmp_path: Path) -> None:
     assert len(read_text(path).text) == TEXT_MAX_BYTES
 
 
-def test_what_is_no_regular_file_is_refused_as_a_text(tmp_path: Path) -> None:
+def test_a_text_must_be_a_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero"), tmp_path / "absent"):
         with pytest.raises(BadSource):

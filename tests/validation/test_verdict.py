@@ -121,13 +121,13 @@ def test_the_reason_names_the_text_and_the_figures() -> None:
     assert "they restore 95%" in judge([TextScores("code", 10.0, 11.2, 100.0)]).reason
 
 
-def test_a_verdict_without_a_control_says_what_is_not_known() -> None:
+def test_a_verdict_without_a_control_names_the_unknown() -> None:
     assert "no control" in judge([TextScores("code", 10.0, 10.0)]).reason
     assert judge([TextScores("code", 10.0, 10.0)], remark="No feed-forward.").reason.endswith("No feed-forward.")
     assert "no control" not in judge([TextScores("code", 10.0, 50.0)]).reason
 
 
-def test_what_is_known_to_be_changed_only_is_not_called_a_graft() -> None:
+def test_a_change_of_unknown_kind_is_not_called_a_graft() -> None:
     numbers = [(10.0, 20.0, 20.0), (10.0, 12.0, 10.1), (10.0, 11.2, 100.0), (10.0, 10.0, None)]
     for base, chimera, control in numbers:
         reason = judge([TextScores("code", base, chimera, control)], act="changed").reason
@@ -149,7 +149,7 @@ def test_a_verdict_that_chance_may_have_made_says_so_and_stays() -> None:
     assert "chance" not in judged(10.1, 1.0).reason, "coherent claims no difference"
 
 
-def test_only_the_text_that_decides_is_asked_whether_it_may_be_chance() -> None:
+def test_only_the_deciding_text_is_tested_for_chance() -> None:
     code = TextScores("code", 10.0, 9.0, 1000.0, difference_error=0.01)
     prose = TextScores("prose", 10.0, 10.1, 1000.0, difference_error=0.5)
     assert judge([code, prose]).reason == (
@@ -187,12 +187,12 @@ def test_figures_are_as_long_as_they_are_useful() -> None:
     ]
 
 
-def test_a_change_is_told_with_its_error_and_as_a_multiple_where_it_is_large() -> None:
+def test_a_change_is_reported_with_its_error_and_a_large_one_as_a_multiple() -> None:
     told = [change_text(*one) for one in ((0.94, 0.03), (1.003, 0.004), (0.9999, 0.02), (2.5, 0.2), (513.6, 60.1))]
     assert told == ["−6% ± 3%", "+0.3% ± 0.4%", "+0% ± 2%", "+150% ± 20%", "513.6 ± 60.1 times"]
 
 
-def test_of_each_text_it_is_told_how_much_was_scored() -> None:
+def test_the_report_says_how_much_of_each_text_was_scored() -> None:
     assert lengths_text([("code", 128), ("prose", 97)], 128) == "128 tokens of code, 97 tokens of prose"
     assert lengths_text([("code", None)], 128) == "128 tokens of code at most"
 

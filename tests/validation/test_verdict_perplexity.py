@@ -62,7 +62,7 @@ def test_the_error_of_a_difference_is_that_of_the_mean_of_the_differences() -> N
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, [1.0, 2.0]), ([1.0, 2.0], [1.0, 2.0, 3.0]), ([1.0], [2.0])])
-def test_what_is_not_of_the_same_tokens_has_no_error(first: list[float] | None, second: list[float]) -> None:
+def test_scores_of_different_tokens_have_no_error(first: list[float] | None, second: list[float]) -> None:
     assert paired_error(first, second) is None
     assert paired_error(second, first) is None
 
