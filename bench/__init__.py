@@ -1,1 +1,5 @@
-"""Benchmarks: one script a figure, peers side by side. `python -m bench.NAME --help`."""
+"""Benchmarks: one script for each published figure, compared with other programs. `python -m bench.NAME --help`.
+
+To compare a change with the code before it, run the script in two worktrees in turns (A B A B) on a quiet machine, and
+compare medians and ratios.
+"""

@@ -1,4 +1,4 @@
-"""Every benchmark, one after another: `make bench`. Each is also a command of its own with options."""
+"""Run every benchmark, one after another: `make bench`. Each is also a command: `python -m bench.NAME`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests that arrive at a steady rate, however slow the answers are; what each took is counted from when it was due.
+"""An HTTP load generator with a steady rate of requests. The time of a request counts from when it was scheduled.
 
-One process, HTTP/1.1 on connections that are kept: no more of the protocol than this needs, for what the tool takes of
-the machine the server lacks.
+It does not wait for slow answers (an open loop). It is one process, HTTP/1.1 with kept-alive connections, and does only
+what this needs, because the tool and the server share the machine.
 """
 
 from __future__ import annotations

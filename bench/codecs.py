@@ -1,12 +1,12 @@
-"""How small and how fast: our codecs beside zstd -3, ZipNN and blosc2, for each tensor type.
+"""Measure stored size (share of the plain size) and speed (MB/s) of our codecs, zstd -3, ZipNN and blosc2.
 
     python -m bench.codecs                  the types that the `gguf` package can write
-    python -m bench.codecs A.gguf B.gguf    and the types that these files have
+    python -m bench.codecs A.gguf B.gguf    also the types of these files
 
-Everybody gets the same chunks of about 4 MiB of weight-like values and one thread. Rates are plain megabytes for each
-second of processor time, so that another process on the machine disturbs them little; rounds go in turns (A B A B) and
-the middle one is shown. "organ" decodes and compares all that it encodes, as an ingest does; "organ, unproven" does
-not, as nobody else does. Peers: `pip install '.[bench]'`; one that is missing is left out and named.
+Every method gets the same chunks of about 4 MiB of weight-like values and one thread. Rates are plain megabytes per
+second of processor time, which other processes disturb little; rounds alternate (A B A B) and the median is shown.
+"organ" decodes and compares everything that it encodes, as an ingest does; "organ, unproven" does not, like the other
+methods. Peers: `pip install '.[bench]'`; a missing one is named and left out.
 """
 
 from __future__ import annotations
@@ -67,19 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="bench.codecs", description="Stored size and speed of each codec, with peers."
     )
-    parser.add_argument("files", nargs="*", type=Path, help="GGUF files to take tensors from, where they have the type")
-    parser.add_argument("--types", nargs="+", default=None, help="tensor types (default: all that can be had)")
+    parser.add_argument(
+        "files", nargs="*", type=Path, help="GGUF files whose tensors are used, for the types that they have"
+    )
+    parser.add_argument("--types", nargs="+", default=None, help="tensor types (default: all available)")
     parser.add_argument("--mib", type=int, default=32, help="plain MiB of each type (default 32)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one JSON object for each line")
     options = parser.parse_args(arguments)
     for name in ("zipnn", "blosc2"):
         if _module(name) is None:
-            print(f"{name} is not installed and left out", file=sys.stderr)
+            print(f"{name} is not installed; left out", file=sys.stderr)
     for dtype_name in options.types or (*KERNEL_TYPES, *FILE_TYPES):
         plain = _plain(dtype_name, options.mib << 20, options.files)
         if plain is None:
-            print(f"{dtype_name}: no kernel, and no file given that has it", file=sys.stderr)
+            print(f"{dtype_name}: no kernel for this type, and no given file has it", file=sys.stderr)
             continue
         results = _measure(dtype_by_name(dtype_name), plain, options.rounds)
         _show(results, len(plain), as_json=options.json)
@@ -228,7 +230,7 @@ def _show(results: list[Result], plain_size_bytes: int, *, as_json: bool) -> Non
         print(f"  {result.method:<22} {result.stored_ratio:>8.4f}   {rates}")
     ratios = {result.method: result.stored_ratio for result in results}
     if "ZipNN" in ratios:
-        print(f"  organ stores {ratios['organ'] / ratios['ZipNN']:.4f} of what ZipNN does")
+        print(f"  organ stores {ratios['organ'] / ratios['ZipNN']:.4f} of the bytes of ZipNN")
 
 
 def _show_threads(plain: bytes, rounds: int, *, as_json: bool) -> None:

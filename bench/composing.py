@@ -1,13 +1,13 @@
-"""How long composing takes: planning in a registry of a million organs, and writing a chimera of 1.2 GB beside `cp`.
+"""Measure the seconds of composing: planning among a million organs, and writing a chimera of 1.2 GB beside `cp`.
 
     python -m bench.composing                       generates models and fills a catalog first: some minutes
     python -m bench.composing --home FOLDER         plans in a catalog that bench.search has kept there
     python -m bench.composing --only files --runs 5
 
-Planning is timed in a warm process: by a donor, by a query over everything that fits, with an adapter and a
-purification; the models of the zoo are added to the catalog for it, and variations of one of them compete for the
-query. Writing is timed as commands, each in a process of its own, in turns: `cp`, `organ assemble` of a chimera that is
-registered, and `organ compose` of one that is not. Medians and ratios are printed.
+Planning is timed in a warm process: with a donor, with a query over everything that fits, with an adapter and a
+purification. The models of the zoo are added to the catalog for it, and variations of one of them compete for the
+query. Writing is timed as commands in alternation, each in its own process: `cp`, `organ assemble` of a registered
+chimera, and `organ compose` of a new one. Medians, maxima and ratios are printed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Files with the shapes and the statistics of real models, generated: nothing is downloaded for a benchmark.
+"""Generate files with the shapes and the statistics of real models. Benchmarks download nothing.
 
-Weights are Gaussian with a scale of their own in every tensor and, log-normally spread, in every row: the exponents of
-trained weights spread a little more than one Gaussian's. Norms are near one.
+Weights are Gaussian. The scale differs by tensor and, log-normally, by row: the exponents of trained weights spread a
+little more than those of one Gaussian. Norms are near one.
 """
 
 from __future__ import annotations

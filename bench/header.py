@@ -1,11 +1,11 @@
-"""How fast and how lean a header is opened: our reader beside `gguf.GGUFReader`.
+"""Measure the seconds and the memory of opening a header: our reader beside `gguf.GGUFReader`.
 
-    python -m bench.header              five rounds; one of the peer's takes ten seconds or so
+    python -m bench.header              five rounds; the peer needs about ten seconds in each
     python -m bench.header --json
 
 The file has the vocabulary of a current model: 152k tokens of byte-level BPE, their types, and 151k merges. Each
-opening happens in a fresh process, in turns (A B A B): timed from the call to the header, imports not counted, and with
-the growth of resident memory from just before the call to its peak within it. The middle round is shown.
+opening is in a new process, in alternation (A B A B). The time is from the call to the header, without imports. The
+memory is the growth of the resident set from just before the call to its peak. The median round is shown.
 """
 
 from __future__ import annotations

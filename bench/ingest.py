@@ -1,13 +1,13 @@
-"""Ingest and assemble a BF16 model of realistic shapes, with peers side by side, each in a process of its own.
+"""Measure the seconds and the memory of ingesting and assembling a BF16 model, beside other programs.
 
 python -m bench.ingest [--model FILE | --small] [--runs 5]
 
-In turns: `hashlib.sha256` over the file, `organ ingest` into a fresh registry, `borg create` (zstd,3) and `restic
-backup` into fresh repositories, `organ assemble`, `cp`. Peers that are not installed are left out. Quoted are medians
-and their ratios: how fast one machine is at one moment says little.
+In alternation, each in its own process: `hashlib.sha256` over the file, `organ ingest` into a new registry, `borg
+create` (zstd,3) and `restic backup` into new repositories, `organ assemble`, `cp`. Programs that are not installed are
+left out. Quote medians and their ratios: the speed of one machine at one moment says little.
 
-The file is read once before each run, so that all find it in the page cache, and as much memory as a run writes is
-touched and given back: on a virtual machine the first touch of a page can cost more than writing it.
+The file is read once before each run, so that every program finds it in the page cache. As much memory as a run writes
+is touched and released first: on a virtual machine the first touch of a page can cost more than writing it.
 """
 
 from __future__ import annotations

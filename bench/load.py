@@ -1,14 +1,13 @@
-"""How many requests the catalog answers, with a million placements, and how soon.
+"""Measure the requests per second that the catalog answers over a million placements, and their latency in ms.
 
     python -m bench.load                        fills a catalog first, which takes some minutes
-    python -m bench.load --home FOLDER          keeps it there, or uses the one that is there
+    python -m bench.load --home FOLDER          keeps it there, or uses the catalog that is there
     python -m bench.load --seconds 20 --only mixed
 
-The server is `organ serve` as everybody starts it; it shares the machine with this tool. Requests arrive at a steady
-rate, whatever becomes of those before (an open loop), and what one took is counted from when it was due. Four fifths
-ask for JSON, one fifth for the page with its facets. The queries are some hundreds, the popular ones asked most of the
-time, as by Zipf; then once more with queries of which none comes twice, so that nothing is answered from memory; then
-with somebody who commits all the while, after which nothing that was remembered is used.
+The server is `organ serve` with its defaults; it shares the machine with this tool. Requests arrive at a steady rate
+(an open loop: `bench.arrivals`). Four fifths request JSON, one fifth the page with its facets. The first run uses some
+hundreds of queries with a Zipf distribution; the second has no query twice, so that no answer comes from the cache;
+during the third the catalog changes all the time, which invalidates the cache.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, help="a folder for the catalog, to keep it")
     parser.add_argument("--placements", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each mixed run")
-    parser.add_argument("--rate", type=float, default=RATE, help="of the mixed runs, requests a second")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of each mixed run")
+    parser.add_argument("--rate", type=float, default=RATE, help="requests per second of the mixed runs")
     parser.add_argument("--only", choices=("mixed", "largest"), help="only this part")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +105,7 @@ def _largest(home: Path, again: Again) -> None:
                 path = API_PATH if what == "JSON" else PAGE_PATH
                 source = drawn(*again) if which == "the popular queries" else all_different()
                 best = _step_up(server, f"{what}, {which}", (f"{path}?{item}" for item in source))
-            print(f"{what}, {which}: {best:.0f} a second are the largest rate with p99 under {P99_MAX_MS:g} ms\n")
+            print(f"{what}, {which}: {best:.0f} requests per second is the highest rate, p99 under {P99_MAX_MS:g} ms\n")
 
 
 def _step_up(server: Server, name: str, addresses: Iterator[str]) -> float:

@@ -1,4 +1,4 @@
-"""The numbers that are tried: what is known of a graft before it is run, each turned so that more should be better."""
+"""The numbers that are known of a graft before it is run, each with a sign so that more should be better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A catalog of a given size, its rows drawn at random: what searches are timed on. No bytes lie behind its blobs."""
+"""Fill a catalog of a given size with random rows, for timing searches. Its blobs have no bytes."""
 
 from __future__ import annotations
 

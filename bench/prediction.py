@@ -1,13 +1,14 @@
-"""Whether a chimera's prediction comes true: grafts of the zoo, planned, made, and run in llama.cpp.
+"""Compare predictions with measured perplexity: grafts of the zoo are planned, made and run in llama.cpp.
 
     python -m bench.prediction                  83 grafts, some minutes; needs the extra `validate`
-    python -m bench.prediction --only adapter   those of one group; --json for all of it as JSON
+    python -m bench.prediction --only adapter   one group; --json prints everything as JSON
 
 A registry in a temporary folder gets the zoo. Each graft is a recipe (`bench.grafts`) that is planned, made and
-validated by the same services that the commands use. *Usable* is a verdict of `gains` or `coherent`. Of every number
-that is known beforehand (`bench.numbers`) the table has: the AUC, the chance that a usable graft has more of it than
-one that is not; Spearman's rank correlation with the measured ln(p / p0) on the worst text; the lowest AUC when the
-grafts of one donor are left out; and the share that a threshold judges rightly which was found without the donor.
+validated by the same services that the commands use. *Usable* is a verdict of `gains` or `coherent`. For every number
+that is known in advance (`bench.numbers`) the table shows: the AUC, the probability that a usable graft has a higher
+value than an unusable one; Spearman's rank correlation with the measured ln(p / p0) on the worst text; the lowest AUC
+when the grafts of one donor are left out; and the share of right decisions of a threshold that was fitted without that
+donor.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ def print_table(
     kinds = Counter(str(graft.verdict) for graft in found)
     print(f"\n{len(found)} grafts: {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}")
     print(f"{len(decided)} decided, {sum(graft.is_usable for graft in decided)} of them usable\n")
-    print("| number | AUC | Spearman | lowest AUC without a donor | right without the donor |")
+    print("| number | AUC | Spearman | lowest AUC without a donor | right decisions without the donor |")
     print("|---|---:|---:|---:|---:|")
     for name, row in table.items():
         print(f"| {name} | {' | '.join(f'{value:.3f}' for value in row.values())} |")

@@ -1,10 +1,11 @@
-"""What purification does to the feed-forward organs of the zoo: θ before and after, and how like the source they stay.
+"""Measure what purification changes in feed-forward organs of the zoo: θ (degrees), correlation with the source.
 
     python -m bench.purification
     python -m bench.purification --model examples/zoo/Zoo-B-2M-v1.0-Q8_0.gguf --keep 0.9
 
-Means over all feed-forward matrices of a model. θ is that of the organs as encoded; the correlation is Pearson's with
-the source over all values. `mean` and `deviation` say how far these moved at most, in standard deviations.
+Figures are means over all feed-forward matrices of a model. θ is that of the encoded organs, before and after; the
+correlation is Pearson's over all values. `mean` and `deviation` are the largest changes of these, in standard
+deviations.
 """
 
 from __future__ import annotations

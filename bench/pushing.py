@@ -1,11 +1,11 @@
-"""What a push sends, and how long it takes: whole models, fine-tuned ones, some organs of one, and the same again.
+"""Measure the bytes and the seconds of a push: whole models, fine-tunes, some organs of one, and the same again.
 
     python -m bench.pushing
     python -m bench.pushing --only zoo
 
-The server is `organ serve` over an empty registry, on the machine that also pushes: what is timed is hashing, asking,
-sending, the server's look at the model, its ingest, and that the page is there. A fine-tuned model differs from its
-base in the feed-forward parts of its last blocks; a part of it has these alone, and names its base.
+The server is `organ serve` over an empty registry on the same machine. The time includes hashing, the lookup of known
+digests, sending, the server's inspection and ingest, until the page exists. A fine-tune differs from its base in the
+feed-forward parts of its last blocks; the partial model has only these, and names its base.
 """
 
 from __future__ import annotations

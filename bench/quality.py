@@ -1,4 +1,4 @@
-"""How well a number separates what is usable from what is not, and how well it ranks."""
+"""How well a number separates usable grafts from others (AUC), and how well it ranks them (Spearman)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people ask a catalog: some hundreds of queries, a few of which are asked most of the time."""
+"""Random queries as users of a catalog write them: some hundreds, with a few popular ones."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How long a newcomer's ingest searches for its relatives, in a catalog of many models of its architecture and shapes.
+"""Measure the milliseconds in which an ingest searches for relatives of a new model, among many models of its shapes.
 
-    python -m bench.relatives                       1,000 models of 291 tensors, 16 of them related to the newcomer
+    python -m bench.relatives                       1,000 models of 291 tensors, 16 of them related to the new one
     python -m bench.relatives --models 5000 --kin 5000
 
-Rows are written directly: every model has organs and random fingerprints of its own; those of the related ones agree
-with the newcomer's by 0.2 to 0.99. The search runs as it does in an ingest, in the transaction that writes, so its time
-is how much longer the write lock is held. The system's cache is warm, the database's own is that of a new connection.
+Rows are written directly: every model has organs and random fingerprints of its own; those of the related ones
+correlate with the new model's by 0.2 to 0.99. The search runs in the transaction that writes, as in an ingest, so its
+time is how much longer the write lock is held. The system's cache is warm; the database's is that of a new connection.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Rows(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=int, default=1000, help="how many are registered before (default 1000)")
-    parser.add_argument("--kin", type=int, default=16, help="how many of them are related to the newcomer")
+    parser.add_argument("--models", type=int, default=1000, help="number of registered models (default 1000)")
+    parser.add_argument("--kin", type=int, default=16, help="number of them that are related to the new model")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -1,13 +1,13 @@
-"""How near the θ of a sample comes to the θ of all values, and what measuring costs.
+"""Measure the error (degrees) of a sample's θ against the θ of all values, and the cost of measuring.
 
-    python -m bench.sampling                        200 tensors, those of the zoo among them
+    python -m bench.sampling                        200 tensors, including those of the zoo
     python -m bench.sampling --tensors 1000 --json
 
-Only tensors of more than 98,304 values count: smaller ones are measured whole, and their error is nought. Half of the
-tensors have more than a million values; zoo files give at most a quarter. The generated families hold what makes
+Only tensors of more than 98,304 values count: smaller ones are measured completely, without an error. Half of the
+tensors have more than a million values; zoo files give at most a quarter. The generated families have what makes
 sampling hard: heavy tails, and scales that differ by row, by column, by head or in a few rows only (log-normally by
-0.25; the rows of the trained matrices that we looked at differ by 0.08 to 0.3). The goal is a median error within 0.5°
-and nine in ten within 1.5°. Two families harder than any trained matrix seen are shown below it and not counted.
+0.25; rows of real trained matrices differ by 0.08 to 0.3). The goal is a median error within 0.5° and nine in ten
+within 1.5°. Two families that are harder than any trained matrix seen are shown below it and not counted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Trial:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tensors", type=int, default=200, help="how many (default 200)")
+    parser.add_argument("--tensors", type=int, default=200, help="number of tensors (default 200)")
     parser.add_argument("--zoo", type=Path, default=ZOO, help="a folder with GGUF files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="every trial as JSON")

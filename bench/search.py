@@ -1,11 +1,10 @@
-"""How fast searches answer over a million placements, in a warm process and as a command.
+"""Measure the milliseconds of searches over a million placements, in a warm process and as a command.
 
     python -m bench.search                      fills a catalog first, which takes some minutes
-    python -m bench.search --home FOLDER        keeps it there, or uses the one that is there
+    python -m bench.search --home FOLDER        keeps it there, or uses the catalog that is there
     python -m bench.search --placements 100000 --rounds 5
 
-Every query is asked in turns with the others: its first page, then the pages behind it. The median and the slowest of
-twenty are shown.
+Queries run in alternation: the first page of each, then the next pages. Median and maximum of twenty rounds are shown.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def _facets(registry: LocalRegistry, rounds: int) -> None:
 
 
 def _alike(registry: LocalRegistry, rounds: int) -> None:
-    print("the likes of one organ, ms")
+    print("organs similar to one organ, ms")
     digest = registry.search("type:organ sort:-theta", limit=1).items[0].digest
     for more in ("", " arch:qwen2"):
         text = f"like:{digest[:16]}{more}"
