@@ -263,7 +263,7 @@ def test_on_a_phone_no_list_of_an_administrator_is_cut_and_owners_find_their_but
     page.goto(shop.site.at(f"/models/{BASE}"))
     assert_accessible(page)
     page.get_by_role("link", name="Yank", exact=True).click()
-    assert page.locator("#owning").is_visible()
+    assert page.locator("#manage").is_visible()
     lines = page.locator("p.narrow").bounding_box()
     anatomy = page.locator("#anatomy").bounding_box()
     assert lines is not None
