@@ -58,34 +58,37 @@ def _size(_context: click.Context, _option: click.Parameter, text: str | None) -
 
 @click.group(cls=CommandGroup)
 def contributor() -> None:
-    """Add, list or suspend contributors of this registry.
+    """Add, list or suspend the accounts of contributors.
 
-    These commands work on the registry's folder, not over the network. A contributor's models are in the namespace with
-    the contributor's name.
+    A contributor is a person or a program with an account, who can publish models. Their models are in the namespace
+    with the contributor's name. These commands work on the registry's folder, not over the network.
     """
     if registry_address() is not None:
         raise click.UsageError(
-            f"{REGISTRY_VARIABLE} names a remote registry: give --home FOLDER for a local one; administrators of a "
-            "remote registry use its page /admin/contributors"
+            f"{REGISTRY_VARIABLE} names a remote registry, and this command works on a local registry only: give --home "
+            "FOLDER, or use the page /admin/contributors of the remote registry"
         )
 
 
 @contributor.command()
 @click.argument("name")
-@click.option("--quota", metavar="SIZE", callback=_size, help="Storage limit, such as 50G. [default: ORGAN_QUOTA]")
+@click.option("--quota", metavar="SIZE", callback=_size, help="The most bytes to store for this contributor, such as 50G. [default: ORGAN_QUOTA]")
 def add(name: str, quota: int | None) -> None:
-    """Add a contributor."""
+    """Add the account of a contributor. Then create a token for it with `organ token create NAME`."""
     from organs.registry.catalog.register.accounts import add_contributor
 
     _change(lambda session: add_contributor(session, name, quota_bytes=quota))
-    click.echo(f"now create a token: organ token create {plain(name)} --scope upload", err=True)
+    click.echo(f"create a token next: organ token create {plain(name)} --scope upload", err=True)
 
 
 @contributor.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")
 def list_contributors(as_json: bool, quiet: bool) -> None:
-    """List the contributors by name; `local` is every user of this machine."""
+    """List the contributors by name.
+
+    `local` is listed when this registry has models that were ingested without an account, by a user of this machine.
+    """
     from organs.registry.catalog.queries.accounts import contributor_account, contributors_in_order
     from organs.registry.local import LocalRegistry
 
@@ -107,7 +110,7 @@ def list_contributors(as_json: bool, quiet: bool) -> None:
 @contributor.command()
 @click.argument("name")
 def suspend(name: str) -> None:
-    """Suspend a contributor: no access from the next request on, with any token. Published models stay."""
+    """Suspend a contributor: refuse every request with one of their tokens. Their published models stay."""
     from organs.registry.catalog.register.accounts import set_contributor_state
 
     _change(lambda session: set_contributor_state(session, name, "suspended"))
@@ -116,7 +119,7 @@ def suspend(name: str) -> None:
 @contributor.command()
 @click.argument("name")
 def resume(name: str) -> None:
-    """Give a suspended contributor access again, with the same tokens."""
+    """Allow a suspended contributor again; the same tokens are valid again."""
     from organs.registry.catalog.register.accounts import set_contributor_state
 
     _change(lambda session: set_contributor_state(session, name, "active"))
@@ -126,7 +129,10 @@ def resume(name: str) -> None:
 @click.argument("name")
 @click.argument("size", callback=_size, metavar="SIZE|default")
 def quota(name: str, size: int | None) -> None:
-    """Set how much is stored for a contributor at most, such as 50G."""
+    """Set the storage limit of the contributor NAME.
+
+    SIZE is the most bytes to store for this contributor, such as 50G. `default` stands for the limit in ORGAN_QUOTA.
+    """
     from organs.registry.catalog.register.accounts import set_quota
 
     _change(lambda session: set_quota(session, name, size))
@@ -151,7 +157,7 @@ def _contributor_row(account: ContributorAccount) -> tuple[object, ...]:
 
 
 TOKENS_PATH = f"{API}/account/tokens"
-SHOWN_ONCE = "copy it now, it is not shown again; to store it: organ login URL"
+SHOWN_ONCE = "copy the token now: it cannot be shown again; organ login URL stores it"
 
 
 def _id(_context: click.Context, _argument: click.Parameter, text: str) -> str:
@@ -166,8 +172,9 @@ def _id(_context: click.Context, _argument: click.Parameter, text: str) -> str:
 def token() -> None:
     """Create, list or revoke tokens.
 
-    In the registry's folder these commands need no token and manage all tokens. With --registry URL they manage the
-    tokens of your account; your own token needs the scope `tokens` for this. Without it, it can only revoke itself.
+    On a local registry these commands manage the tokens of all contributors, and need no token. With --registry URL
+    they manage the tokens of your account. Your own token then needs the scope `tokens`; without this scope it can only
+    revoke itself.
     """
 
 
@@ -180,18 +187,18 @@ def token() -> None:
     type=click.Choice(SCOPES),
     default=("upload",),
     show_default="upload",
-    help="What the token allows. Repeatable.",
+    help="What a holder of the token can do. Repeatable.",
 )
-@click.option("--label", default="", help="A note that helps its owner to recognise it.")
+@click.option("--label", default="", help="A note to recognise the token by, such as the name of a machine.")
 @click.option(
-    "--days", type=click.IntRange(1, TOKEN_DAYS_MAX), help=f"Days until it expires. [default: {TOKEN_DAYS_DEFAULT}]"
+    "--days", type=click.IntRange(1, TOKEN_DAYS_MAX), help=f"Days until the token expires. [default: {TOKEN_DAYS_DEFAULT}]"
 )
-@click.option("--forever", is_flag=True, help="Do not let it expire; with --registry, it expires with your token.")
+@click.option("--forever", is_flag=True, help="Create a token that does not expire. With --registry, it expires together with your token.")
 def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: int | None, forever: bool) -> None:
-    """Create a token for a CONTRIBUTOR and print it. Its text is not stored.
+    """Create a token for a CONTRIBUTOR and print it. The registry does not store the text of the token.
 
-    With --registry URL it is for your own account: its scopes are a part of those of your token, it expires with your
-    token at the latest, and it is revoked together with your token.
+    With --registry URL, the token is for your own account; do not give CONTRIBUTOR. The new token cannot have a scope
+    that your token lacks. It expires when your token expires, or earlier. It is revoked when your token is revoked.
     """
     from organs.registry.catalog.queries.accounts import contributor_by_name
     from organs.registry.catalog.register.accounts import create_token
@@ -202,7 +209,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
     lifetime_days = None if forever else days or TOKEN_DAYS_DEFAULT
     if registry_address() is not None:
         if contributor is not None:
-            raise click.UsageError("a remote registry creates tokens of your own account only: leave out CONTRIBUTOR")
+            raise click.UsageError("a remote registry creates tokens only for your own account: leave out CONTRIBUTOR")
         request = TokenRequest(scopes=scopes, label=label, days=lifetime_days)
         with remote_registry() as remote:
             created = remote.connection.post(CreatedToken, TOKENS_PATH, request)
@@ -211,7 +218,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
             click.echo(f"expires {created.expires_at:%Y-%m-%d}", err=True)
     else:
         if contributor is None:
-            raise click.UsageError("whose token? give a name: organ token create CONTRIBUTOR")
+            raise click.UsageError("give the name of a contributor: organ token create CONTRIBUTOR")
         with LocalRegistry.open() as registry, registry.catalog.writing() as session:
             owner = contributor_by_name(session, contributor)
             text = create_token(session, owner.id, scopes, label, lifetime_days).text
@@ -224,11 +231,11 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
-    """List all tokens, or those of a CONTRIBUTOR, newest first. Their text is not stored."""
+    """List all tokens, or the tokens of a CONTRIBUTOR, newest first. The texts of tokens are not stored."""
     is_remote = registry_address() is not None
     if is_remote:
         if contributor is not None:
-            raise click.UsageError("a remote registry lists the tokens of your own account only")
+            raise click.UsageError("a remote registry lists only the tokens of your own account: leave out CONTRIBUTOR")
         with remote_registry() as remote:
             page: Page[Any] = remote.connection.read(AccountTokenPage, TOKENS_PATH)
     else:
@@ -250,9 +257,10 @@ def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
 @token.command()
 @click.argument("token_id", metavar="ID", callback=_id)
 def revoke(token_id: str) -> None:
-    """Revoke a token and those that it created. ID is the nine characters after `orgp_`; `organ token list` shows it.
+    """Revoke a token, and all tokens that were created with it.
 
-    With --registry URL a token can revoke itself, and with the scope `tokens` those that it created.
+    ID is the nine characters after `orgp_` in the token; `organ token list` shows it. With --registry URL, a token can
+    revoke itself; with the scope `tokens` it can also revoke tokens that were created with it.
     """
     from organs.registry.catalog.register.accounts import revoke_token
     from organs.registry.local import LocalRegistry
@@ -266,7 +274,7 @@ def revoke(token_id: str) -> None:
     else:
         with LocalRegistry.open() as registry, registry.catalog.writing() as session:
             revoked = revoke_token(session, token_id).public_id
-    click.echo(f"{plain(revoked)} is revoked, and so are the tokens that it created", err=True)
+    click.echo(f"{plain(revoked)} is revoked, and so are all tokens that were created with it", err=True)
 
 
 def _listed(contributor: str | None) -> ListedTokenPage:
@@ -305,19 +313,20 @@ TYPED_MAX_BYTES = 256
 
 @click.command()
 @click.argument("url", required=False, metavar="URL")
-@click.option("--token-stdin", is_flag=True, help="Read the token from stdin.")
-@click.option("--insecure", is_flag=True, help="Allow http without encryption, where others can read the token.")
+@click.option("--token-stdin", is_flag=True, help="Read the token from stdin, not from the terminal.")
+@click.option("--insecure", is_flag=True, help="Allow http to another machine. It is not encrypted: others can read the token.")
 @click.option("--list", "lists", is_flag=True, help="List the registries with a stored token.")
 @click.option("--forget", "forgets", metavar="URL", help="Delete the stored token for that registry.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only; with --list, print addresses only.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors; with --list, only addresses.")
 def login(
     url: str | None, token_stdin: bool, insecure: bool, lists: bool, forgets: str | None, as_json: bool, quiet: bool
 ) -> None:
-    """Store the token for the registry at URL, in a file that only you can read.
+    """Check your token for the registry at URL, and store it in a file that only you can read.
 
-    You get a token from the administrator of the registry, or on its account page. The token is sent only to that
-    address, and without encryption only to this machine. ORGAN_TOKEN comes before a stored token.
+    The administrator of the registry gives you a token, or you create it on the account page of the registry. Later
+    commands send the token to this URL only. They send it without encryption only to this machine, unless you gave
+    --insecure. If ORGAN_TOKEN is set, it is used instead of the stored token.
     """
     if sum((lists, forgets is not None, url is not None)) > 1:
         raise click.UsageError("give a URL, or --list, or --forget URL")
@@ -349,7 +358,7 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool, as_json: bool, quiet:
         click.echo(f"{address}: you are {plain(account.contributor)}, {_scopes(account)}")
         click.echo(f"the token is stored in {plain(tokens_path())}", err=True)
         if os.environ.get(TOKEN_VARIABLE):
-            click.echo(f"note: {TOKEN_VARIABLE} is set, and comes before it", err=True)
+            click.echo(f"note: {TOKEN_VARIABLE} is set, and is used instead of the stored token", err=True)
 
 
 def _read_token(address: str, *, from_stdin: bool) -> str:
@@ -359,13 +368,13 @@ def _read_token(address: str, *, from_stdin: bool) -> str:
     elif sys.stdin.isatty():
         token = str(click.prompt(f"Token for {address}", hide_input=True, err=True)).strip()
     else:
-        raise BadSetting("there is no terminal to ask for the token: give --token-stdin")
+        raise BadSetting("there is no terminal to read the token from: give --token-stdin")
     parse_token(token)
     return token
 
 
 def _scopes(account: Account) -> str:
-    return f"for {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
+    return f"with the scopes {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
 
 
 def _list(*, as_json: bool, quiet: bool) -> None:
@@ -385,4 +394,4 @@ def _forget(url: str, *, quiet: bool) -> None:
     if not forget_token(url):
         raise BadSetting(f"no token is stored for {parse_address(url)}")
     if not quiet:
-        click.echo("deleted from this machine; the token is valid until it is revoked or expires", err=True)
+        click.echo("deleted from this machine; the token itself stays valid until it is revoked or expires", err=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from organs.cli.arguments import local_registry, print_more
+from organs.cli.arguments import AFTER_HELP, local_registry, print_more
 from organs.cli.console import plain, print_json, print_table, progress_bar
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import count_text, size_text, theta_text
@@ -38,16 +38,16 @@ CHIMERAS_SHOWN = 10
 _LIMIT = click.option(
     "--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Rows on a page."
 )
-_AFTER = click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
+_AFTER = click.option("--after", metavar="NEXT", help=AFTER_HELP)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _QUIET = click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
-_REASON = click.option("--reason", required=True, metavar="TEXT", help="The reason, for the users of the model.")
+_REASON = click.option("--reason", required=True, metavar="TEXT", help="The reason, which users of the model see.")
 _SUBMISSION = click.argument("submission", type=click.IntRange(1, ID_MAX))
 
 
 @click.group(cls=CommandGroup)
 def admin() -> None:
-    """Review submissions; yank, restore and remove models; list events; check the protections (doctor).
+    """Review submissions; yank, restore or remove models; list events; check the protections (doctor).
 
     These commands work on the registry's folder, not over the network.
     """
@@ -58,8 +58,8 @@ def admin() -> None:
 @_AFTER
 @_JSON
 @_QUIET
-def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
-    """List the submissions to review, the oldest first."""
+def submissions(limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
+    """List the submissions that are held for review, oldest first."""
     from organs.registry.catalog.queries.administration import waiting_submissions
 
     with local_registry() as registry, registry.catalog.reading() as session:
@@ -73,14 +73,14 @@ def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> Non
     else:
         _print_waiting(page.items)
     if page.next is not None:
-        print_more("admin", "", ["quarantine", *(["-q"] if quiet else []), "--limit", str(limit)], page.next)
+        print_more("admin", "", ["submissions", *(["-q"] if quiet else []), "--limit", str(limit)], page.next)
 
 
 @admin.command("show")
 @_SUBMISSION
 @_JSON
 def show_submission(submission: int, as_json: bool) -> None:
-    """Show a submission with its findings and its model."""
+    """Show a SUBMISSION: its model and its findings."""
     from organs.registry.catalog.queries.administration import submission_review
 
     with _known(submission), local_registry() as registry, registry.catalog.reading() as session:
@@ -94,7 +94,7 @@ def show_submission(submission: int, as_json: bool) -> None:
 @admin.command()
 @_SUBMISSION
 def approve(submission: int) -> None:
-    """Publish a submission: its model is visible from now on."""
+    """Publish the model of a SUBMISSION that is held for review."""
     from organs.ingest.contributions.submissions import (
         approve_submission,  # with the relatives of models, which is numpy
     )
@@ -107,9 +107,9 @@ def approve(submission: int) -> None:
 
 @admin.command()
 @_SUBMISSION
-@click.option("--reason", required=True, metavar="TEXT", help="The reason, for its contributor.")
+@click.option("--reason", required=True, metavar="TEXT", help="The reason, which the contributor sees.")
 def refuse(submission: int, reason: str) -> None:
-    """Refuse a submission; the next sweeps remove its bytes."""
+    """Refuse a SUBMISSION that is held for review. The next two runs of `organ sweep -y` remove its bytes."""
     from organs.ingest.contributions.submissions import refuse_submission
     from organs.registry.catalog.register.accounts import LOCAL
 
@@ -122,7 +122,7 @@ def refuse(submission: int, reason: str) -> None:
 @click.argument("model")
 @_REASON
 def yank_model(model: str, reason: str) -> None:
-    """Hide MODEL from searches and rankings. It can still be downloaded by its exact name or its digest."""
+    """Yank MODEL: hide it from searches and rankings. It can still be downloaded by exact name or digest."""
     from organs.registry.catalog.queries.administration import model_in_any_state
     from organs.registry.catalog.register.accounts import LOCAL
     from organs.registry.catalog.register.models import hide_model
@@ -131,13 +131,13 @@ def yank_model(model: str, reason: str) -> None:
         found = model_in_any_state(session, parse_model_name(model))
         hide_model(session, found, "yanked", reason, LOCAL)
         name = found.full_name
-    click.echo(f"{plain(name)} is yanked; organ admin restore {plain(name)} shows it again", err=True)
+    click.echo(f"{plain(name)} is yanked; to undo: organ admin restore {plain(name)}", err=True)
 
 
 @admin.command("restore")
 @click.argument("model")
 def restore_model(model: str) -> None:
-    """Show a yanked MODEL again."""
+    """Undo a yank: show MODEL in searches and rankings again."""
     from organs.ingest.service import publish_model
     from organs.registry.catalog.queries.administration import model_in_any_state
     from organs.registry.catalog.register.accounts import LOCAL
@@ -145,7 +145,7 @@ def restore_model(model: str) -> None:
     with local_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))
         if found.state == "quarantined":
-            raise Conflict(f"{found.full_name} waits for review: organ admin quarantine lists it")
+            raise Conflict(f"{found.full_name} is held for review: organ admin submissions lists it")
         publish_model(session, found, LOCAL)
         name = found.full_name
     click.echo(f"{plain(name)} is visible", err=True)
@@ -154,13 +154,13 @@ def restore_model(model: str) -> None:
 @admin.command("remove")
 @click.argument("model")
 @_REASON
-@click.option("-y", "--yes", is_flag=True, help="Remove it; without this, only print what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Remove it. Without -y, only print what would be removed.")
 @_JSON
 def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
-    """Remove MODEL permanently. Its name, its digest and the reason stay, for links to it.
+    """Remove MODEL permanently. Only its name, its digest, its sizes and the reason stay, for visitors of old links.
 
-    Without -y, print what would be removed. The next two runs of organ sweep remove the bytes that nothing else needs.
-    Chimeras keep the organs that they have from it.
+    Without -y, the command only prints what would be removed. The next two runs of `organ sweep -y` delete the bytes
+    that nothing else needs. Chimeras that have organs of MODEL keep these organs.
     """
     from organs.registry.catalog.queries.administration import (
         model_in_any_state,
@@ -182,17 +182,17 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
     else:
         _print_removal(going, done=yes)
     if not yes:
-        click.echo("nothing was changed; -y does it", err=True)
+        click.echo("nothing was changed; repeat the command with -y to remove it", err=True)
 
 
 @admin.command()
 @_LIMIT
 @_AFTER
-@click.option("--by", default="", metavar="NAME", help="Only actions of this contributor.")
-@click.option("--action", default="", metavar="WORDS", help="Only this action, as in the list.")
+@click.option("--by", default="", metavar="NAME", help="Only actions of this account.")
+@click.option("--action", default="", metavar="WORDS", help="Only this action, such as 'set quota'.")
 @_JSON
 def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -> None:
-    """List who did what, newest first."""
+    """List the actions of accounts and administrators, newest first."""
     from organs.registry.catalog.queries.events import newest_events
 
     with local_registry() as registry, registry.catalog.reading() as session:
@@ -204,7 +204,7 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
         click.echo("No such events.", err=True)
         return
     rows = [(f"{event.at:%Y-%m-%d %H:%M:%S}", event.contributor, event.action, event.text) for event in page]
-    print_table(("at (UTC)", "who", "did", "to"), rows)
+    print_table(("time (UTC)", "account", "action", "object"), rows)
     if page.next is not None:
         narrowed = [*(["--by", by] if by else []), *(["--action", action] if action else [])]
         print_more("admin", "", ["events", *narrowed, "--limit", str(limit)], page.next)
@@ -213,9 +213,11 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
 @admin.command()
 @_JSON
 def doctor(as_json: bool) -> int:
-    """Check the protections of the registry: the sandbox of processes that read untrusted data, and its folder.
+    """Check how this system protects the registry.
 
-    The exit status is 1 if ORGAN_SANDBOX=require refuses one of these processes, or if other users can read the folder.
+    The command lists the protections of the processes that read untrusted data (uploads and llama.cpp), and whether
+    other users can read the registry's folder. The exit status is 1 if other users can read the folder, or if
+    ORGAN_SANDBOX is `require` and a protection is missing.
     """
     settings = Settings.from_environment(os.environ)
     current_kernel = kernel()
@@ -241,23 +243,23 @@ def doctor(as_json: bool) -> int:
         rows = [(program, one) for program, found in confined.items() for one in found]
         rows.append(("the registry", folder))
         cells = [(program, one.name, "yes" if one.is_there else "no", one.sentence) for program, one in rows]
-        print_table(("process", "protection", "here", "what follows"), cells)
+        print_table(("process", "protection", "present", "meaning"), cells)
     missing = [one for found in confined.values() for one in found if not one.is_there]
     return EXIT_FAILED if (settings.requires_sandbox and missing) or not folder.is_there else 0
 
 
 def _folder_protection(home: Path) -> Protection:
-    """Whether other users of this machine are kept out of the registry's folder."""
+    """Return whether other users of this machine can read the registry's folder."""
     try:
         mode = home.stat().st_mode & 0o777
     except OSError as error:
-        return Protection("folder", True, f"{home}: {error.strerror}; it is made when something is stored.")
+        return Protection("folder", True, f"{home}: {error.strerror}; the folder is created when something is stored.")
     if mode & 0o077:
         sentence = (
-            f"{home} has mode {mode:04o}: other users of this machine can look into it. chmod 700 keeps them out."
+            f"{home} has mode {mode:04o}: other users of this machine can read it. To prevent this: chmod 700."
         )
         return Protection("folder", False, sentence)
-    return Protection("folder", True, f"{home} has mode {mode:04o}: other users of this machine cannot look into it.")
+    return Protection("folder", True, f"{home} has mode {mode:04o}: other users of this machine cannot read it.")
 
 
 @contextmanager
@@ -271,14 +273,14 @@ def _known(submission: int) -> Iterator[None]:
 
 def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
     if not waiting:
-        click.echo("No submissions wait.", err=True)
+        click.echo("No submissions to review.", err=True)
         return
-    columns = ("id", "who", "model", "kind", "size", "organs", "new", "sent")
+    columns = ("id", "contributor", "model", "kind", "size", "organs", "new", "submitted")
     print_table(columns, [_waiting_row(one) for one in waiting], ("id", "size", "organs", "new"))
     for one in waiting:
         for finding in one.findings:
             click.echo(f"{one.id}: {plain(finding.severity)}: {plain(finding.sentence)}")
-    hint = "organ admin show ID says more; approve ID publishes one, refuse ID --reason TEXT refuses it"
+    hint = "details: organ admin show ID; publish: organ admin approve ID; refuse: organ admin refuse ID --reason TEXT"
     click.echo(hint, err=True)
 
 
@@ -298,7 +300,7 @@ def _print_submission(one: SubmissionReview) -> None:
     model = one.model
     facts = {
         "submission": f"{one.id}, {one.state}{': ' + one.reason if one.reason else ''}",
-        "sent by": f"{one.contributor}, {one.created_at:%Y-%m-%d %H:%M}",
+        "contributor": f"{one.contributor}, {one.created_at:%Y-%m-%d %H:%M}",
         "model": one.name if model is None else model.name,
         "size": f"{size_text(one.size_bytes)}, {one.size_bytes:,} bytes",
     }
@@ -306,11 +308,11 @@ def _print_submission(one: SubmissionReview) -> None:
         facts |= {
             "kind": f"{_kind(model)}{', ' + model.architecture if model.architecture else ''}",
             "tensors": f"{model.tensors:,}, {count_text(model.parameters)} parameters",
-            "organs": f"{model.organs:,}, {model.organs_new:,} of them new here",
+            "organs": f"{model.organs:,}, {model.organs_new:,} of them new in this registry",
             "mean θ": theta_text(model.mean_theta),
             "title": model.title or "–",
-            "license": model.license or "none is stated",
-            "base": model.base or "none is named",
+            "license": model.license or "not stated",
+            "base": model.base or "not stated",
             "tags": ", ".join(model.tags) or "–",
         }
     for name, text in facts.items():
@@ -333,14 +335,14 @@ def _print_removal(going: Removal, *, done: bool) -> None:
     became = "is removed" if done else "would be removed"
     click.echo(f"{plain(going.model)}, {size_text(going.size_bytes)}, {became}")
     click.echo(f"{going.places} places, {going.organs} organs that no other model has")
-    click.echo(f"{going.blobs} blobs ({size_text(going.stored_bytes)}) that the next two sweeps take")
+    click.echo(f"{going.blobs} blobs ({size_text(going.stored_bytes)}) that the next two sweeps delete")
     chimeras = going.chimeras
     if chimeras:
         shown = ", ".join(plain(name) for name in chimeras[:CHIMERAS_SHOWN])
         more = f" and {len(chimeras) - CHIMERAS_SHOWN} more" if len(chimeras) > CHIMERAS_SHOWN else ""
         one = len(chimeras) == 1
-        which = "1 chimera has" if one else f"{len(chimeras)} chimeras have"
-        click.echo(f"{which} organs of it, and {'keeps' if one else 'keep'} them: {shown}{more}")
+        count = "1 chimera has" if one else f"{len(chimeras)} chimeras have"
+        click.echo(f"{count} organs of this model, and {'keeps' if one else 'keep'} them: {shown}{more}")
 
 
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
@@ -354,18 +356,19 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     is_flag=False,
     flag_value="1/1",
     metavar="[N/T]",
-    help="Read all bytes and hash them again, or the N-th of T parts of them.",
+    help="Also read and check the bytes of all blobs, or with N/T of one part: 2/7 is the second of seven parts.",
 )
 @click.option(
     "--repair",
     is_flag=True,
-    help="Set faulty blobs aside, so that the next ingest of their bytes replaces them; correct wrong totals.",
+    help="Set faulty blobs aside, and correct wrong totals. An ingest of a file that has a faulty blob replaces it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
-    """Check that every blob exists; with --read-data, that its bytes have the right digest.
+    """Check that every blob exists, and that the running totals are right. The bytes of blobs are not read.
 
-    Faulty blobs are listed with the tensors that need them. The exit status is 7 for faulty blobs, 1 for wrong totals.
+    With --read-data, the command also reads the bytes of blobs, and compares each blob with its digest. It lists each
+    faulty blob with the tensors that need it. The exit status is 7 for faulty blobs, 1 for wrong totals.
     """
     from organs.registry.catalog.queries.reports import running_totals
     from organs.registry.upkeep import verify as run_verify
@@ -384,16 +387,17 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
 
 
 @click.command()
-@click.option("-y", "--yes", is_flag=True, help="Remove them; without this, only print what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Remove them. Without -y, only print what would be removed.")
 @click.option(
-    "--older-than", default="24h", show_default=True, metavar="AGE", help="Keep what was needed since then (90m, 3d)."
+    "--older-than", default="24h", show_default=True, metavar="AGE", help="Mark only bytes that nothing has needed for this time (90m, 24h, 3d)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def sweep(yes: bool, older_than: str, as_json: bool) -> None:
-    """Remove stored bytes that no model needs, from interrupted ingests and removed models.
+    """Remove stored bytes that no model needs. Interrupted ingests and removed models leave them.
 
-    This takes two runs: the first marks blobs that were not needed for a day as doomed, a later one removes those that
-    are still doomed. Expired uploads are removed too.
+    This takes two runs of `organ sweep -y`. The first run marks the blobs that nothing has needed for AGE. A later run
+    removes the marked blobs that are still not needed. Each run also removes expired uploads, and files that belong to
+    no blob.
     """
     from organs.ingest.contributions.uploads import tidy_uploads
     from organs.registry.upkeep import sweep as run_sweep
@@ -416,36 +420,36 @@ def _print_verify(report: VerifyReport, *, repair: bool) -> None:
     read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
     wrong = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
     looked = f"{report.blobs} blobs checked{read}: {wrong}"
-    click.echo(looked if report.blobs else "the database knows of no blobs")
+    click.echo(looked if report.blobs else "the registry has no blobs")
     if report.quarantined:
-        click.echo(f"{report.quarantined} set aside; ingest a file that has them to heal them")
+        click.echo(f"{report.quarantined} set aside; to replace them, ingest a file that has them")
     if report.recovered:
-        done = "taken back" if repair else "the next read or organ verify --repair takes them back"
+        done = "in use again" if repair else "the next read or organ verify --repair uses them again"
         click.echo(f"{len(report.recovered)} blobs that were set aside have the right bytes again: {done}")
     if report.counted_organs:
         click.echo(f"{report.counted_organs} organs checked for weights that are NaN or infinite")
     for name, (kept, counted) in report.miscounted.items():
-        click.echo(f"the running total of {name.replace('_', ' ')} says {kept:,}, there are {counted:,}")
+        click.echo(f"the running total of {name.replace('_', ' ')} is {kept:,}, but the count is {counted:,}")
     if report.orphans:
         click.echo(
             f"{report.orphans} files belong to no blob; organ sweep removes them when they are a day old", err=True
         )
         if not report.blobs:
-            click.echo("if this is not a new registry, its database is missing: restore it before you sweep", err=True)
+            click.echo("if this registry is not new, its database is missing: restore the database before a sweep", err=True)
 
 
 def _print_sweep(report: SweepReport, uploads: TidyReport) -> None:
     would = "would be " if report.dry_run else ""
-    click.echo(f"{report.removed} doomed blobs {would}removed ({size_text(report.removed_bytes)})")
-    click.echo(f"{report.doomed} unneeded blobs {would}doomed ({size_text(report.doomed_bytes)})")
+    click.echo(f"{report.removed} marked blobs {would}removed ({size_text(report.removed_bytes)})")
+    click.echo(f"{report.doomed} unneeded blobs {would}marked ({size_text(report.doomed_bytes)})")
     click.echo(f"{report.stray_files} stray files {would}removed ({size_text(report.stray_bytes)})")
     if uploads.expired_uploads or uploads.stray_files:
         size = size_text(uploads.removed_bytes)
         click.echo(
-            f"{uploads.expired_uploads} expired uploads and {uploads.stray_files} stray ones {would}removed ({size})"
+            f"{uploads.expired_uploads} expired uploads and {uploads.stray_files} stray upload files {would}removed ({size})"
         )
     if report.dry_run:
-        click.echo("nothing was changed; organ sweep -y does it", err=True)
+        click.echo("nothing was changed; organ sweep -y removes them", err=True)
 
 
 def _parse_share(text: str) -> Share:
@@ -453,14 +457,14 @@ def _parse_share(text: str) -> Share:
 
     match = _SHARE.fullmatch(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise click.UsageError(f"{text!r} is no share: write 2/7 for the second of seven parts")
+        raise click.UsageError(f"{text!r} is not a part: write 2/7 for the second of seven parts")
     return Share(int(match[1]), int(match[2]))
 
 
 def _parse_age(text: str) -> timedelta:
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise click.UsageError(f"{text!r} is no age: write 90m, 24h or 3d")
+        raise click.UsageError(f"{text!r} is not an age: write 90m, 24h or 3d")
     return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
 
 
@@ -469,14 +473,15 @@ assert timedelta(hours=24) == GRACE  # the option's default says so
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--verify", "read_back", is_flag=True, help="Read and hash all bytes of the copy at the end.")
-@click.option("--blobs-only", is_flag=True, help="Do not copy the database: pg_dump must have run before.")
+@click.option("--verify", "read_back", is_flag=True, help="At the end, read all bytes of the copy and check them.")
+@click.option("--blobs-only", is_flag=True, help="Copy blobs but not the database. For PostgreSQL: run pg_dump first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> int:
-    """Copy the registry into FOLDER, also while it is in use. The next run copies only what is new.
+    """Copy the registry into FOLDER, also while it is in use. Later runs into the same FOLDER copy only new blobs.
 
-    FOLDER is a registry too: `organ --home FOLDER verify --read-data` checks it. To restore, copy it back. Unfinished
-    uploads are not copied. The exit status is 7 if blobs of the registry are missing or faulty.
+    FOLDER is then a complete registry: `organ --home FOLDER verify --read-data` checks it. To restore the registry,
+    put a copy of FOLDER in its place. Unfinished uploads are not copied. The exit status is 7 if blobs of the registry
+    are missing or faulty.
     """
     from organs.registry.backup import back_up
     from organs.registry.catalog.queries.reports import running_totals
@@ -511,4 +516,4 @@ def _print(report: BackupReport) -> None:
     read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
     click.echo(f"{plain(report.folder)} has {what}{report.blobs} blobs{read}")
     if report.faults:
-        click.echo(f"{len(report.faults)} blobs are faulty in the registry itself; organ verify says more", err=True)
+        click.echo(f"{len(report.faults)} blobs are faulty in the registry itself; organ verify lists them", err=True)

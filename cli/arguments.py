@@ -26,15 +26,18 @@ if TYPE_CHECKING:
     from organs.registry.local import LocalRegistry
 
 
+AFTER_HELP = "Print the page after this one; NEXT is its `next` value."
+"""The help of `--after` of every list."""
+
 REMOTE_ALTERNATIVES = {
     "ingest": "organ push FILE sends a model to a remote registry",
-    "measure": "organ show MODEL prints the measures of a remote model",
-    "verify": "organ pull MODEL checks every byte of a remote model",
-    "sweep": "the administrator of a remote registry sweeps it",
-    "backup": "organ pull MODEL copies one model of a remote registry; its administrator backs up the whole",
-    "admin": "administrators of a remote registry use its page /admin",
-    "work": "a remote registry runs its own jobs, and organ jobs lists them",
-    "serve": "a remote registry is served already: open its address in a browser",
+    "measure": "organ show MODEL prints the measures of a model in a remote registry",
+    "verify": "organ pull MODEL checks every byte of a model that it downloads",
+    "sweep": "the administrator of a remote registry runs it there",
+    "backup": "organ pull MODEL downloads one model; the administrator of a remote registry runs organ backup there",
+    "admin": "use the page /admin of a remote registry",
+    "work": "a remote registry runs its own jobs; organ jobs lists them",
+    "serve": "open the address of a remote registry in a browser",
 }
 """By command, what to do instead with a remote registry."""
 
@@ -56,7 +59,7 @@ def local_registry(purpose: str | None = None) -> LocalRegistry:
         command = _command()
         alternative = REMOTE_ALTERNATIVES.get(command.partition(" ")[0])
         raise BadSetting(
-            f"{purpose or f'organ {command}'} works on a registry's folder only: give --home FOLDER, or leave out "
+            f"{purpose or f'organ {command}'} works on a local registry only: give --home FOLDER, or leave out "
             f"--registry and {REGISTRY_VARIABLE}" + (f"; {alternative}" if alternative else "")
         )
     return LocalRegistry.open()
@@ -69,7 +72,7 @@ def remote_registry() -> RemoteRegistry:
 
     url = registry_address()
     if url is None:
-        raise BadSetting(f"which registry? give --registry URL, or set {REGISTRY_VARIABLE}")
+        raise BadSetting(f"this command needs a remote registry: give --registry URL, or set {REGISTRY_VARIABLE}")
     return RemoteRegistry.open(url)
 
 
@@ -129,12 +132,12 @@ def check_quoted(words: Sequence[str]) -> None:
     if file is not None:
         bound = file if file.startswith("=") else f"={file}"
         raise click.UsageError(
-            f"{fields[-1]!r} has no bound: the shell took > for a redirection and made the file {file!r} here. "
-            f"Remove it, and quote the query: '{fields[-1]}>{bound}'"
+            f"{fields[-1]!r} has no bound: the shell read > as a redirection and created the file {file!r}. "
+            f"Delete that file, and quote the query: '{fields[-1]}>{bound}'"
         )
     has_separate_bound = any(word[:1] in "<>=≥≤" for word in words if word)  # the parser reports that
     for name in () if has_separate_bound else fields:
-        click.echo(f"note: {name} is a search word here; put a bound in quotes: '{name}>=35'", err=True)
+        click.echo(f"note: {name} is used as a search word; to filter by {name}, write a bound in quotes: '{name}>=35'", err=True)
 
 
 def _is_number_field(word: str) -> bool:

@@ -12,6 +12,7 @@ import click
 from msgspec import structs
 
 from organs.cli.arguments import (
+    AFTER_HELP,
     QueryCommand,
     print_more,
     selected_registry,
@@ -63,22 +64,22 @@ def _organ_fields_help() -> str:
     cls=QueryCommand,
     epilog="\b\nFields\n" + _organ_fields_help() + "\n\n\b\n"
     "Any other word is searched in the names, titles, tags and descriptions of models.\n"
-    f"  slot:{','.join(EXAMPLE_SLOTS)}   one of them        -type:norm      not this\n"
+    f"  slot:{','.join(EXAMPLE_SLOTS)}   either value       -type:norm      exclude a value\n"
     "  block:5-20             a range            theta>=45       a bound\n"
     "  sort:-spectral         the highest first  unique:organ    each organ once\n"
-    "  like:DIGEST            the most similar first, among organs of its slot and shape",
+    "  like:DIGEST            organs with the slot and shape of this organ, the most similar first",
 )
 @click.argument("query", nargs=-1)
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Organs on a page.")
-@click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
-@click.option("--facets", is_flag=True, help="Also count the results, by type, slot, dtype and so on.")
+@click.option("--after", metavar="NEXT", help=AFTER_HELP)
+@click.option("--facets", is_flag=True, help="Also count the results by type, slot, tensor type, architecture, license and θ.")
 @click.option("--json", "as_json", is_flag=True, help="Print the page as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print digests only.")
 def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, as_json: bool, quiet: bool) -> None:
     """Find organs: `organ search type:organ theta:35-60 sort:-spectral`.
 
-    Without sort:, the highest θ comes first. θ is the shape of the distribution of an organ's weights: 0° for uniform
-    noise, 90° for few strong weights. It does not tell how good an organ is.
+    Without `sort:`, the organs with the highest θ come first. θ is the shape of the distribution of an organ's weights:
+    0° uniform, about 34° Gaussian (also untrained), 90° heavy tails. It does not tell how good an organ is.
     """
     text = " ".join(query)
     parsed = parse_query(text)
@@ -112,7 +113,7 @@ def _print_organs(organs: tuple[PlacedOrgan, ...], parsed: Query) -> None:
     rows = [[*([_number(first, getattr(organ, first))] if first else []), *_row(organ)] for organ in organs]
     print_table([*([heading] if first else []), *columns], rows, _SEARCH_NUMBERS)
     if parsed.like is not None:
-        click.echo("likeness: 1 for the same weights, below 0.2 for unrelated ones", err=True)
+        click.echo("likeness: 1 for the same weights, below 0.2 for unrelated weights", err=True)
 
 
 def _first_column(parsed: Query) -> tuple[str, str]:
@@ -134,11 +135,11 @@ def _number(name: str, value: float | None) -> str:
 
 
 def _print_counts(counts: FacetCounts, parsed: Query) -> None:
-    total = "too many to count one by one" if counts.total is None else f"{counts.total:,} organs at their places"
+    total = "too many organs to count" if counts.total is None else f"{counts.total:,} results (an organ counts once for each of its places)"
     about = "" if counts.exact or counts.total is None else "about "
     click.echo(f"\n{about}{total}")
     if counts.uncounted:
-        click.echo(f"the counts below leave out {plain(', '.join(counts.uncounted))}")
+        click.echo(f"the counts below ignore these filters: {plain(', '.join(counts.uncounted))}")
     for name, values in counts.fields.items():
         shown = list(values.items())[:_VALUES_SHOWN]
         more = f", and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
@@ -199,7 +200,7 @@ def print_chimera(chimera: Chimera) -> None:
 def print_made(organs: Sequence[MadeOrgan]) -> None:
     """Print how organs were computed, one line each."""
     for one in organs:
-        print_sentence(f"{_how_made(one)}, which has a θ of {theta_text(one.theta_before)}")
+        print_sentence(f"{_how_made(one)}, whose θ is {theta_text(one.theta_before)}")
 
 
 def _how_made(one: MadeOrgan) -> str:
@@ -223,10 +224,10 @@ _METHODS = {
 }
 _MEANINGS = {name: one.summary for name, one in MEASURES.items()} | {
     "sample_size": "number of values in the sample",
-    "entropy": "how evenly the values fill their range; 0.95 or more for noise",
-    "kurtosis": "weight of the tails compared with a bell curve; within ±1.2 for noise",
-    "coherence": "how unevenly the sorted values are spaced; 0.5 or less for noise",
-    "mean": "of the values in the sample, as the next three",
+    "entropy": "how evenly the values fill their range; 0.95 or more for random noise",
+    "kurtosis": "weight of the tails compared with a bell curve; from -1.2 to 1.2 for random noise",
+    "coherence": "how unevenly the sorted values are spaced; 0.5 or less for random noise",
+    "mean": "mean of the values in the sample; the next three are also of the sample",
     "nan_count": "values that are NaN",
     "infinite_count": "values that are infinite",
     "constant": "whether all values are the same",
@@ -298,7 +299,7 @@ def print_organ(organ: Organ) -> None:
         _print_reading(reading)
     if organ.measurements:
         click.echo()
-        print_sentence("docs/numbers.md explains what these numbers mean, and what they do not tell.")
+        print_sentence("docs/numbers.md explains these numbers and their limits.")
     click.echo()
     print_table(("model", "tensor", "type"), [(place.model, place.name, place.type) for place in organ.places])
     print_made(organ.made)
@@ -384,16 +385,16 @@ def _model_fields_help() -> str:
     "Any other word is searched in names, titles, tags and descriptions.",
 )
 @click.argument("query", nargs=-1)
-@click.option("--rank", is_flag=True, help="Only complete models, by falling mean θ.")
+@click.option("--rank", is_flag=True, help="List only complete models, the highest mean θ first.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models on a page.")
-@click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
+@click.option("--after", metavar="NEXT", help=AFTER_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")
 def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
-    """List the registered models, newest first, or those that a query finds.
+    """List the registered models, newest first. With a QUERY, list only the models that match it.
 
-    θ is the mean over the model's tensors: the shape of the distribution of their weights. It does not tell how good
-    the model is.
+    The column θ is the mean θ of the model's tensors: the shape of the distribution of their weights. It does not tell
+    how good the model is. `organ verify` prints how many bytes a local registry stores.
     """
     text = " ".join(query)
     parse_query(text, MODELS)  # a mistake is reported before a registry is opened, which may make its folder
@@ -423,10 +424,14 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
 @click.argument("what", metavar="MODEL|DIGEST")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show(what: str, as_json: bool) -> None:
-    """Show a model (namespace/name, or @version for an older one), or an organ by 8 or more characters of its digest.
+    """Show a model or an organ.
 
-    sha256: and a digest finds the model with this file, or the chimera with this lock. A chimera is shown with its
-    recipe, its findings, the prediction and the verdicts, a computed organ with the way it was made.
+    MODEL is NAMESPACE/NAME for the newest version, or NAMESPACE/NAME@VERSION. DIGEST is the SHA-256 of an organ; its
+    first 8 characters are enough. With `sha256:` before it, DIGEST can also be that of a model's file or of a chimera's
+    lock.
+
+    For a chimera, the command also prints the recipe, the findings, the prediction and the verdicts. For a computed
+    organ, it prints how the organ was computed.
     """
     with selected_registry() as registry:
         result = _model_or_organ(registry, what)
@@ -509,14 +514,14 @@ _BY_SUFFIX = {
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--format", "form", type=click.Choice(_FORMATS), help="[default: by the ending of FILE, else text]")
+@click.option("--format", "form", type=click.Choice(_FORMATS), help="The format. [default: by the suffix of FILE, otherwise text]")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--table", metavar="NAME", help="Print one table. [default for CSV: ranking, or types of a MODEL]")
+@click.option("--table", metavar="NAME", help="Print only this table. [default for CSV: ranking; for a MODEL, types]")
 @click.option(
     "--limit",
     type=click.IntRange(1, 100_000),
     metavar="N",
-    help=f"The most rows of a list. [default: {ROWS_DEFAULT} models, {ORGANS_DEFAULT} tensors]",
+    help=f"Print at most N rows of each list. [default: {ROWS_DEFAULT} models, {ORGANS_DEFAULT} tensors]",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to FILE.")
 @click.option("--force", is_flag=True, help="Replace an existing FILE.")
@@ -529,10 +534,10 @@ def report(
     output: Path | None,
     force: bool,
 ) -> None:
-    """Explain the measures of the registry or of one MODEL, in tables with their meaning.
+    """Print a report on the registry or on one MODEL: tables of measures, with explanations.
 
-    The registry's tables are figures, ranking, types, scale, families and wells; a model's are model, notes,
-    relatives, findings, dtypes, types, blocks, highest, wells, anomalies and methods.
+    The report on the registry has the tables figures, ranking, types, scale, families and wells. The report on a model
+    has model, notes, relatives, findings, dtypes, types, blocks, highest, wells, anomalies and methods.
     """
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json and --format {form} exclude each other")
@@ -559,17 +564,17 @@ def _form_of(output: Path | None) -> str:
     suffix = output.suffix.lower() if output else ""
     if suffix not in _BY_SUFFIX:
         raise BadSource(
-            f"{output}: a report is text (.txt), Markdown (.md), JSON (.json) or CSV (.csv); --format chooses "
-            "one for any name"
+            f"{output}: a report is text (.txt), Markdown (.md), JSON (.json) or CSV (.csv); for another name, "
+            "choose with --format"
         )
     return _BY_SUFFIX[suffix]
 
 
 def _check_target(output: Path, *, force: bool) -> None:
     if output.is_dir():
-        raise BadSource(f"{output}: a folder is there")
+        raise BadSource(f"{output}: this is a folder")
     if output.exists() and not force:
-        raise BadSource(f"{output}: there already; --force replaces it")
+        raise BadSource(f"{output}: already exists; --force replaces it")
     if not output.parent.is_dir():
         raise BadSource(f"{output.parent}: no such folder")
 
@@ -640,13 +645,13 @@ _COMPARE_NUMBERS = ("θ first", "θ second", "difference", "likeness", "compared
 @click.command()
 @click.argument("first", metavar="MODEL")
 @click.argument("second", metavar="MODEL")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with every organ.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole comparison as JSON, with every organ.")
 def compare(first: str, second: str, as_json: bool) -> None:
-    """Compare two models: the likeness of their weights, by type and block, and what changed.
+    """Compare two models: the likeness of their weights by type and block, and their differences.
 
-    The likeness is the mean correlation of the weights of matrices with the same place and shape in both models: 1 for
-    the same weights, 0 for unrelated models. It is estimated from fingerprints of 256 values of each organ. It does not
-    tell which model was first, or which is better.
+    The likeness is the mean correlation of the weights of matrices that have the same place and shape in both models:
+    1 for the same weights, 0 for unrelated models. It is estimated from a fingerprint of each organ, with 256 values.
+    It does not tell which model was first, or which is better.
     """
     from organs.registry.lineage import Kinship
 

@@ -84,15 +84,17 @@ _FIT_NUMBERS = ("fit", "of")
 @click.command()
 @click.argument("base", metavar="BASE")
 @click.argument("donor", required=False, metavar="[DONOR]")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="The most models.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="List at most so many models.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only the types that fit, or the names of the models.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the types that fit completely, or without DONOR the models.")
 def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool) -> None:
-    """Show whether the organs of DONOR fit into BASE, type by type, and why not.
+    """Show which organs of DONOR fit into BASE, by type, and why others do not.
 
-    Without a DONOR, list the registered models with organs that fit, related ones first: organs of unrelated models fit
-    by their shape only. BASE and DONOR are registered models, by name or by sha256: and a digest; with a DONOR also
-    GGUF files and organ directories.
+    Without DONOR, list the registered models that have organs which fit, the most similar model first. Organs of an
+    unrelated model fit by shape only: the result is seldom useful.
+
+    BASE and DONOR are names of registered models, or `sha256:` and a digest. With a DONOR, they can also be GGUF files
+    and organ directories.
     """
     if donor is None:
         _print_fitting(base, limit, as_json=as_json, quiet=quiet)
@@ -116,7 +118,7 @@ def _compatibility(base: str, donor: str) -> Compatibility:
         with selected_registry() as registry:
             return registry.compatibility(base, donor)
     if registry_address() is not None and not all(are_files):
-        raise click.UsageError("a remote registry compares its own models: give two names, or two files")
+        raise click.UsageError("a remote registry cannot read your files: give the names of two models, or two files")
     with ExitStack() as opened:
         models = InputModels(opened)
         return check_compatibility(models.parent(base), models.parent(donor))
@@ -159,7 +161,7 @@ def _print_fitting(base: str, limit: int, *, as_json: bool, quiet: bool) -> None
         print_table(("model", "likeness", *kinds), rows, ("likeness", *kinds))
         click.echo(f"Details: organ compat {result.base} MODEL", err=True)
     if result.more and not as_json:
-        click.echo("there may be more: give a larger --limit", err=True)
+        click.echo("there may be more models: give a larger --limit", err=True)
 
 
 def _fit_text(fit: FitCount | None) -> str:
@@ -173,14 +175,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.argument("recipe", required=False, metavar="[RECIPE]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Also write the GGUF there.")
-@click.option("--name", metavar="NAME", help="Register it as NAMESPACE/NAME, not as the recipe says.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Also write the GGUF file OUT.")
+@click.option("--name", metavar="NAME", help="Register the chimera as NAMESPACE/NAME. [default: the name in the recipe]")
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
-@click.option("-y", "--yes", is_flag=True, help="Accept every warning; the stored recipe lists them.")
+@click.option("-y", "--yes", is_flag=True, help="Accept every warning. The stored recipe lists their codes.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
-@click.option("--lock", type=_FILE, metavar="FILE", help="Write the lock there.")
-@click.option("--write-recipe", type=_FILE, metavar="FILE", help="Write the recipe there, with the accepted warnings.")
-@click.option("--from-lock", type=_FILE, metavar="LOCK", help="Write the file of a lock, and register nothing.")
+@click.option("--lock", type=_FILE, metavar="FILE", help="Write the lock to FILE.")
+@click.option("--write-recipe", type=_FILE, metavar="FILE", help="Write the recipe to FILE, with the accepted warnings.")
+@click.option("--from-lock", type=_FILE, metavar="LOCK", help="Write the GGUF file that LOCK describes to OUT. Needs -o; registers nothing.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the chimera's name only.")
@@ -200,19 +202,22 @@ def compose(
 ) -> None:
     """Make the chimera that RECIPE describes, and register it.
 
-    RECIPE is a file in YAML or JSON, or - for stdin. Before anything is made, the command prints the plan: reasons to
-    refuse it, warnings to accept, the changed organs, the size, and the prediction for the result. With -o it also
-    writes the GGUF; without, get the file later with `organ assemble` or `organ serve`.
+    RECIPE is a file in YAML or JSON, or - for stdin. The command first prints the plan: the refusals, the warnings, the
+    changed organs, the size of the file, and a prediction. A refusal stops the command. A warning stops it too, unless
+    you accept its code with --accept or in the recipe.
 
-    A lock gives the same bytes on every machine with its organs and its base: see --from-lock.
+    With -o, the command also writes the GGUF file. Without -o, `organ assemble` and `organ serve` can write it later.
+
+    --lock writes a lock: the digests of all organs and of the base. With --from-lock, the same lock gives the same file
+    in every registry that has these organs and this base.
     """
     if from_lock is not None:
         if recipe is not None or output is None or any((name, accept, yes, lock, write_recipe)):
-            raise click.UsageError("--from-lock takes only -o OUT: a lock describes the whole file")
+            raise click.UsageError("--from-lock takes -o OUT, and no RECIPE, name or accepted codes: the lock describes the whole file")
         _from_lock(from_lock, OutputOptions(output, force, dry_run, as_json, quiet))
         return
     if recipe is None:
-        raise click.UsageError("give a RECIPE, or --from-lock")
+        raise click.UsageError("give a RECIPE or --from-lock LOCK")
     options = ComposeOptions(output, force, dry_run, as_json, quiet, lock, write_recipe, yes)
     with selected_registry() as registry:
         result = make_chimera(
@@ -250,7 +255,7 @@ def _read_lock(path: Path) -> Lock:
     try:
         return parse_lock(data.decode("ascii").removesuffix("\n"))
     except UnicodeDecodeError as error:
-        raise BadLock(f"{path}: it is not a lock: a lock is ASCII") from error
+        raise BadLock(f"{path}: this is not a lock: it has bytes that are not ASCII") from error
     except BadLock as error:
         raise BadLock(f"{path}: {error}") from error
 
@@ -261,14 +266,14 @@ _METHODS = ("spectral", "fractal")
 
 @click.command()
 @click.argument("model", metavar="MODEL|FILE|DIR")
-@click.option("--method", required=True, type=click.Choice(_METHODS), help="See docs/recipes.md.")
-@click.option("--keep", type=float, metavar="SHARE", help="The share of the energy that spectral keeps. [default: 0.9]")
-@click.option("--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Only organs of this type.")
+@click.option("--method", required=True, type=click.Choice(_METHODS), help="How to purify; docs/recipes.md explains both methods.")
+@click.option("--keep", type=float, metavar="SHARE", help="For spectral: the share of each matrix's energy to keep, from 0 to 1. [default: 0.9]")
+@click.option("--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Only organs of this type. Repeatable.")
 @click.option("--blocks", "--layers", "blocks", metavar="BLOCKS", help="Only organs of these blocks, such as 5-20.")
-@click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Only organs in this slot; * stands for any text.")
-@click.option("--where", metavar="QUERY", help="Only organs that this query finds: 'theta<38'.")
-@click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Write the result there.")
+@click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Only organs in this slot, such as ffn_up; * stands for any text. Repeatable.")
+@click.option("--where", metavar="QUERY", help="Only organs that match QUERY, such as 'theta<38'.")
+@click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Also write the result to OUT; needed for FILE and DIR.")
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
 @click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
@@ -292,13 +297,14 @@ def purify(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Purify organs of a registered model, register the result, and print θ of each organ before and after.
+    """Purify organs of a model, and print θ of each organ before and after.
 
-    Without --type, --slot and --where, the feed-forward organs are purified. With -o the result is also written as a
-    GGUF.
+    MODEL is a registered model. The command registers the result as a new model. Without --type, --slot and --where, it
+    purifies the feed-forward organs.
 
-    A FILE or an organ directory DIR is purified without your registry, in a temporary one beside OUT. The result is a
-    GGUF if OUT ends in .gguf, else an organ directory.
+    FILE is a GGUF file, and DIR is an organ directory. For these, the command does not use your registry: it writes the
+    result to OUT, as a GGUF file if OUT ends in .gguf, otherwise as an organ directory. It needs free space beside OUT
+    for a temporary registry.
     """
     options = ComposeOptions(output, force, dry_run, as_json, quiet, accept_all=yes)
 
@@ -320,7 +326,7 @@ def purify(
         print_thetas(result, options)
         return
     if output is None or name is not None:
-        raise click.UsageError("the result for a FILE or a DIR is written, not registered: give -o OUT, and no --name")
+        raise click.UsageError("the result for a FILE or DIR is written and not registered: give -o OUT, and no --name")
     with _temporary_registry(model, output, options) as (registry, base):
         result = _make_from_file(
             registry, composition(registry.compose, base), replace(options, base_label=model), output
@@ -391,45 +397,45 @@ SECONDS_MAX = 24 * 3600
 @click.option(
     "--base",
     metavar="MODEL|FILE.gguf",
-    help="The model that FILE.gguf was made from; a registered chimera knows its own.",
+    help="The model that FILE.gguf was made from. Only for a FILE.gguf, which needs it.",
 )
 @click.option(
-    "--donor", "donors", multiple=True, metavar="MODEL|FILE.gguf", help="A donor of FILE.gguf, for comparison."
+    "--donor", "donors", multiple=True, metavar="MODEL|FILE.gguf", help="A donor of FILE.gguf, to run beside it. Repeatable."
 )
 @click.option(
     "--text",
     "paths",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A file with a text, instead of the built-in ones.",
+    help="A file with a text to score, instead of the built-in texts. Repeatable.",
 )
 @click.option(
     "--tokens",
     type=click.IntRange(TOKENS_MIN, TOKENS_MAX),
     default=TOKENS_DEFAULT,
     show_default=True,
-    help="Tokens to score in each text.",
+    help="The number of tokens to score in each text.",
 )
 @click.option(
-    "--runtime", "template", metavar="COMMAND", help="A command with {model} and {text}, instead of llama.cpp."
+    "--runtime", "template", metavar="COMMAND", help="Run COMMAND instead of llama.cpp; it contains {model} and {text}, which become the paths of two files."
 )
 @click.option(
-    "--runtime-read", multiple=True, type=click.Path(path_type=Path), help="A file or folder that COMMAND may read."
+    "--runtime-read", multiple=True, type=click.Path(path_type=Path), help="Let COMMAND read this file or folder. Repeatable."
 )
 @click.option(
     "--runtime-write",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A file or folder that COMMAND may read and write.",
+    help="Let COMMAND read and write this file or folder. Repeatable.",
 )
-@click.option("--runtime-processes", is_flag=True, help="Let COMMAND start processes, as a shell script does.")
+@click.option("--runtime-processes", is_flag=True, help="Let COMMAND start other processes; a shell script needs this.")
 @click.option(
     "--seconds",
     type=click.IntRange(1, SECONDS_MAX),
-    help=f"The time limit for one model. [default: {SECONDS_DEFAULT}]",
+    help=f"The time limit for each model, in seconds. [default: {SECONDS_DEFAULT}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the verdict only, one word.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict, which is one word.")
 def validate(
     chimera: str,
     base: str | None,
@@ -444,19 +450,20 @@ def validate(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run a chimera beside its base, its donors and a control, and measure what the grafted organs gain.
+    """Run a chimera, its base, its donors and a control, and print the perplexity of each and a verdict.
 
-    The runtime is llama.cpp, from the extra `validate` (pip install '.[validate]' in the project's folder), or a
-    COMMAND that prints {"perplexity": 26.7} as its last line. It runs in a confined process; after a crash the verdict
-    is `broken`. COMMAND can read the model, the text, the files in its words, and the programs and libraries of the
-    system; it can write only into $HOME, an empty folder, and has no network. --runtime-read, --runtime-write and
-    --runtime-processes allow more.
+    The verdict is one of: gains, coherent, degraded, inert, undecided, broken. For a registered CHIMERA it is stored and
+    shown in the catalog. The exit status is 0 for every verdict, and 1 if there is none.
 
-    The control is the chimera with zeros in the grafted feed-forward organs (in a FILE.gguf, in those that differ from
-    its base). It shows whether the grafted organs do anything.
+    The control is a copy of the chimera: its grafted feed-forward organs are replaced with zeros. A chimera that is no
+    better than its control gains nothing from these organs. For a FILE.gguf, they are the feed-forward organs that
+    differ from the base.
 
-    The verdict on a registered CHIMERA is stored, and shown in the catalog. It is one of: gains, coherent, degraded,
-    inert, undecided, broken. The exit status is 0 for every verdict, and 1 if there is none.
+    The models run in llama.cpp, which the extra `validate` installs (pip install '.[validate]' in the project's
+    folder), or in COMMAND, which prints {"perplexity": 26.7} as its last line. The process is confined; if it crashes,
+    the verdict is `broken`. COMMAND can read the model, the text, the files whose paths it contains, and the programs
+    and libraries of the system. It can write only to $HOME, which is an empty folder. It has no network. The options
+    --runtime-read, --runtime-write and --runtime-processes allow more.
     """
     from organs.ingest.sources import GGUF_SUFFIX
     from organs.registry.sandbox.process import Sandbox
@@ -468,10 +475,10 @@ def validate(
         if chimera.endswith(GGUF_SUFFIX):
             report = _validate_file(Path(chimera), base, donors, texts, runtime, tokens, progress)
         elif base or donors:
-            raise click.UsageError("--base and --donor are for a FILE.gguf; the registry knows those of a chimera")
+            raise click.UsageError("--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera")
         else:
             if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
-                raise click.UsageError("--text and --runtime are for a local registry: a remote one uses its own")
+                raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
             with selected_registry() as registry:
                 runtime = None if registry_address() is not None else runtime
                 report = registry.validate(chimera, tokens=tokens, texts=texts, runtime=runtime, progress=progress)
@@ -491,7 +498,7 @@ def _runtime(template: str | None, seconds: int | None, granted: Sandbox) -> Run
     if template is not None:
         return CommandRuntime(template, limits, replace(granted, required=required))
     if granted != Sandbox():
-        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes belong to --runtime")
+        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
     return LlamaCpp(limits, requires_sandbox=required)
 
 
@@ -514,7 +521,7 @@ def _validate_file(
         progress(f"{event.role}, {event.action}")
 
     if base is None:
-        raise click.UsageError("which model was FILE.gguf made from? give --base")
+        raise click.UsageError("give --base: the model that FILE.gguf was made from")
     if runtime is None:
         runtime = LlamaCpp(requires_sandbox=Settings.from_environment(os.environ).requires_sandbox)
     with _candidates([base, *donors]) as others:
@@ -556,7 +563,7 @@ def _print_verdict(report: VerdictReport, *, as_json: bool, quiet: bool) -> None
         click.echo()
         _print_scores(report)
         if written := report.chimera.written:
-            click.echo("\nA text that it wrote:\n")
+            click.echo("\nA text that the chimera wrote:\n")
             click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
 
 
@@ -630,17 +637,18 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("donors", nargs=-1, required=True, metavar="DONOR..."),
         click.option(
             "--layers", "--blocks", "layers", multiple=True, metavar="BLOCKS",
-            help="The blocks to take, such as 5-20 or 0,4-7. Once, or once for each donor. [default: all]",
+            help="Copy only organs of these blocks (layers), such as 5-20 or 0,4-7. Give it once for all donors, or once for "
+            "each donor in their order. [default: all]",
         ),
         click.option(
             "--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES),
-            help="The type to take. [default: organ (feed-forward), unless --slot is given]",
+            help="Copy only organs of this type. Repeatable. [default: organ (feed-forward), unless --slot is given]",
         ),
-        click.option("--slot", "slots", multiple=True, metavar="SLOT", help="The slot to take; * stands for any text."),
+        click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Copy only organs in this slot, such as ffn_up; * stands for any text. Repeatable."),
         click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code."),
         click.option("-y", "--yes", is_flag=True, help="Accept every warning."),
-        click.option("--lock", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the lock."),
-        click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing."),
+        click.option("--lock", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the lock to FILE."),
+        click.option("--dry-run", is_flag=True, help="Print the plan; write nothing."),
         click.option("--force", is_flag=True, help="Replace an existing file or organ directory."),
         click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON."),
         click.option("-q", "--quiet", is_flag=True, help="Print the path only."),
@@ -651,13 +659,13 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF file to write.")
 @_transplant_options
 def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
-    """Write a GGUF: BASE with organs of each DONOR.
+    """Write a GGUF file: BASE with organs of each DONOR.
 
-    BASE and DONOR are GGUF files, any shard of a split set, or organ directories; no registry is opened. The lock and
-    every byte are the same as those of this chimera in a registry. The findings are those of `organ compose`.
+    BASE and DONOR are GGUF files, any shard of a split model, or organ directories. The command opens no registry. It
+    prints the same findings as `organ compose`, and writes the same lock and the same bytes.
     """
     from organs.ingest.transplant import place_virtual
 
@@ -678,8 +686,8 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) 
 def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
     """Write an organ directory: BASE with organs of each DONOR.
 
-    BASE and DONOR are organ directories, as `organ extract` writes them, or GGUF files; no registry is opened. DIR
-    appears complete or not at all. `organ assemble DIR` makes the GGUF that `organ transplant` writes.
+    BASE and DONOR are organ directories from `organ extract`, or GGUF files. The command opens no registry. If it
+    fails, it leaves no incomplete DIR. `organ assemble DIR` writes the same GGUF file as `organ transplant`.
     """
     from organs.ingest.directory.extract import extract, file_contents
     from organs.ingest.dissect import dissect
@@ -701,7 +709,7 @@ def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> No
 
 def _check_blocks(layers: Sequence[str], donors: Sequence[str]) -> None:
     if len(layers) not in (0, 1, len(donors)):
-        raise click.UsageError(f"give --layers once, or once for each of the {len(donors)} donors")
+        raise click.UsageError(f"give --layers once for all donors, or once for each of the {len(donors)} donors")
 
 
 def _transplant(

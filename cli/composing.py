@@ -60,9 +60,9 @@ def refuse(planned: PlannedRecipe, *, shown: bool, exit_code: int = NotComposabl
         print_findings(serious(planned.findings), err=True)
     refusals = len(planned.refusals)
     if refusals:
-        click.echo(f"organ: refused, for {refusals} reason{'s' if refusals > 1 else ''}; nothing was made", err=True)
+        click.echo(f"organ: refused for {refusals} reason{'s' if refusals > 1 else ''}; nothing was composed", err=True)
     else:
-        click.echo(f"organ: not made: accept {', '.join(planned.unaccepted)} first", err=True)
+        click.echo(f"organ: not composed: first accept the warnings {', '.join(planned.unaccepted)}", err=True)
         click.echo(f"       try: {plain(_accepting(planned.unaccepted))}", err=True)
     raise click.exceptions.Exit(exit_code)
 
@@ -381,7 +381,7 @@ def _written(made: MadeChimera, target: Path | None) -> WrittenFile:
 def _print_made(made: WrittenFile) -> None:
     """Print the chimera's name, lock, digest and file, and where to see it on stderr."""
     name = made.model or ""
-    click.echo(f"\n{name}: {'registered' if made.created else 'registered already, the same bytes'}")
+    click.echo(f"\n{name}: {'registered' if made.created else 'already registered, with the same bytes'}")
     click.echo(f"  lock  sha256:{made.lock_id}")
     where = f"{plain(made.file)}, " if made.file is not None else ""
     click.echo(f"  file  {where}{size_text(made.size_bytes)}, sha256:{made.sha256}")

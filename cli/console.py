@@ -79,7 +79,7 @@ def print_sentence(text: str) -> None:
 
 GAP = "  "
 SHORT_MAX = 14
-"""Columns up to this width are never wrapped: types, formats, shapes, dates."""
+"""Columns up to this width are never wrapped: types, tensor types, shapes, dates."""
 FOLDED_MIN = 20
 """The smallest width of a wrapped column; if it would be less, long texts get their own line."""
 
@@ -184,7 +184,7 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (NoSuchJob, "try: organ jobs"),
     (NoSuchContributor, "try: organ contributor list"),
     (NoSuchToken, "try: organ token list"),
-    (NoSuchSubmission, "try: organ admin quarantine"),
+    (NoSuchSubmission, "try: organ admin submissions"),
     (NotComposedHere, "try: organ validate FILE.gguf --base MODEL"),
     (NotFound, "try: organ models"),
     (BadValue, ""),  # its message says what to do
@@ -193,7 +193,7 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
 
 
 def hint_for(error: Exception) -> str | None:
-    """Return advice for an error, if there is some."""
+    """Return what the user can do about an error, or None."""
     if isinstance(error, BadToken):
         from organs.cli.arguments import anonymous_hint  # with the registry, which not every command needs
 
@@ -205,7 +205,7 @@ def hint_for(error: Exception) -> str | None:
 
 
 def exit_status(errors: Sequence[OrganError], source_count: int) -> int:
-    """Return the exit status of a command that was given several files: 1 if one failed, of a single file its own."""
+    """Return the exit status for a list of files: 1 if a file failed; for a single file, the status of its error."""
     if not errors:
         return 0
     return errors[0].exit_code if source_count == 1 else OrganError.exit_code

@@ -47,17 +47,19 @@ NAME = "demo/coder"
     type=click.Path(path_type=Path),
     default=".demo",
     show_default=True,
-    help="The folder of its registry.",
+    help="The folder of the demo's registry.",
 )
 def demo(home: Path, port: int) -> None:
-    """Split the models of the source into organs, search them, assemble one again, compose a chimera, open the catalog.
+    """Try the main steps on the small models that come with the source.
 
-    On a terminal the catalog is served until Ctrl-C. Without a terminal, its first page is requested once.
+    The demo splits the models into organs, prints their measures, searches them, assembles a model again, composes a
+    chimera, and serves the web catalog. On a terminal, it serves the catalog until Ctrl-C. Without a terminal, it
+    requests one page and ends.
     """
     from organs.registry.local import LocalRegistry
 
     if not ZOO.is_dir():
-        raise BadSource("the models of the demo come with the source: run it in a checkout of the project")
+        raise BadSource("the models of the demo come with the source: run the demo in a checkout of the project")
     with LocalRegistry.open(home) as registry:
         click.echo("1. Split the models of examples/zoo into organs\n")
         reports = _ingest(registry)
@@ -165,7 +167,7 @@ def _show(registry: LocalRegistry, name: str) -> None:
         ("tensors", "size", "mean θ", "spectral signal"),
     )
     click.echo(
-        "\nθ is the shape of the distribution of weights: 0° uniform, about 34° a bell curve, 90° few strong weights."
+        "\nθ is the shape of the distribution of weights: 0° uniform, about 34° Gaussian (also untrained), 90° heavy tails."
         "\nThe spectral signal is the part of a matrix's energy beyond that of random weights: 0 for random weights."
         "\nNeither tells how good a model is."
     )

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE...")
-@click.option("--name", help="NAMESPACE/NAME for a single model. [default: local/ and the name of the file]")
-@click.option("--hf-cache", is_flag=True, help="Add every GGUF in the Hugging Face cache of this machine.")
-@click.option("--new-version", is_flag=True, help="If the name is taken, add the file as the next version.")
-@click.option("--dry-run", is_flag=True, help="Print what would be ingested, and store nothing.")
+@click.option("--name", help="Register the model as NAMESPACE/NAME; for one model only. [default: local/ and the file's name]")
+@click.option("--hf-cache", is_flag=True, help="Ingest every GGUF file in the Hugging Face cache of this machine.")
+@click.option("--new-version", is_flag=True, help="If the name is taken, register the file as its next version.")
+@click.option("--dry-run", is_flag=True, help="Print what would be ingested; store nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the names of the models.")
 def ingest(
@@ -66,11 +66,15 @@ def ingest(
 ) -> int:
     """Split GGUF files into organs, store each organ once, measure it, and register the model.
 
-    FILE is a file, a folder with files, a pattern, any shard of a split set, or an organ directory from `organ
-    extract`, also with edited organs. If a file is refused, the others continue; the exit status is then 1, or for a
-    single FILE that of the error. The same file again adds nothing. An interrupted ingest continues when you run it
-    again. If another file has the name already, the command asks whether to add this one as the next version. Without
-    a terminal it refuses the file, unless you give --new-version.
+    FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory
+    from `organ extract`. Organs in an organ directory may be edited.
+
+    If the name of a model is taken by another file, the command asks whether to register this file as the next
+    version. Without a terminal it refuses the file; give --new-version to register it.
+
+    If a file is refused, the command continues with the next. The exit status is then 1; for a single FILE it is the
+    status of the error. A second ingest of the same file adds nothing. To continue an interrupted ingest, run the same
+    command again.
     """
     from organs.ingest.service import always, ingest_all, never, total_bytes
     from organs.ingest.sources import skipped_files
@@ -78,7 +82,7 @@ def ingest(
     sources = _sources(paths, hf_cache)
     chosen = None if name is None else parse_model_name(name)
     if chosen is not None and chosen.version is not None:
-        raise click.UsageError("--name has no @version: the next free one is given")
+        raise click.UsageError("--name takes no @version: the registry chooses the next free version")
     if chosen is not None and len(sources) > 1:
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")
     if dry_run:
@@ -106,8 +110,8 @@ def _print_skipped(skipped: Skipped) -> None:
 
 
 def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
-    """Ask the user at the terminal."""
-    question = f"The name {taken.name} is taken by {taken.taken_by}, which is another file. Add this one as version"
+    """Ask at the terminal whether to register the file as the next version of a taken name."""
+    question = f"The name {taken.name} is taken by another file, {taken.taken_by}. Register this file as version"
     with bar.hidden():
         return click.confirm(plain(f"{question} {taken.version}?"), default=False, err=True)
 
@@ -116,7 +120,7 @@ def _sources(paths: tuple[str, ...], hf_cache: bool) -> list[ModelSource]:
     from organs.ingest.sources import find_hub_sources, find_sources
 
     if not paths and not hf_cache:
-        raise click.UsageError("give a FILE, or --hf-cache")
+        raise click.UsageError("give a FILE or --hf-cache")
     sources = find_sources(paths)
     if hf_cache:
         cache = hub_cache()
@@ -178,7 +182,7 @@ def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
         click.echo(report.model)
     elif not report.created:
         healed = f"{report.healed_blobs} damaged parts healed" if report.healed_blobs else "nothing added"
-        click.echo(f"{report.model}: registered already, {healed}")
+        click.echo(f"{report.model}: already registered, {healed}")
     else:
         gain = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
         click.echo(f"{report.model}: {report.organs} organs, {gain}, {report.seconds:.1f} s")
@@ -192,7 +196,7 @@ def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
 
 
 def _sentence(outcome: Outcome) -> str:
-    """Return why a file was refused, and what to do."""
+    """Return the reason for a refusal, and what to do."""
     error = outcome.error
     if isinstance(error, NameTaken):
         return (
@@ -215,20 +219,20 @@ def _ingested_values(outcome: Outcome) -> dict[str, Any]:
 
 
 _EXPLAINED = (
-    "θ is the shape of the distribution of a tensor's values: 0° for uniform values, about 34° for a bell curve, near "
-    "90° for few strong values among many weak ones. The spectral signal is the part of a pattern across rows and "
-    "columns: 0.000 for random values. Neither tells how good a model is."
+    "θ is the shape of the distribution of a tensor's values: 0° uniform, about 34° Gaussian (also untrained), 90° heavy "
+    "tails. The spectral signal is the share of a matrix that is a pattern across its rows and columns: 0.000 for random "
+    "values. Neither tells how good a model is."
 )
 
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[FILE]...")
-@click.option("--missing", is_flag=True, help="Measure registered organs that lack a measure, without FILE.")
-@click.option("--tensors", is_flag=True, help="List every tensor, not only the types.")
+@click.option("--missing", is_flag=True, help="Measure the organs in the registry that lack a measure; give no FILE.")
+@click.option("--tensors", is_flag=True, help="Print one row for each tensor instead of one row for each type.")
 @click.option(
-    "--tensor", "patterns", multiple=True, metavar="PATTERN", help="Only tensors with this name, such as '*norm*'."
+    "--tensor", "patterns", multiple=True, metavar="PATTERN", help="Only tensors whose name matches PATTERN, such as '*norm*'. Repeatable."
 )
-@click.option("--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type.")
+@click.option("--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type. Repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model, with every measure.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: one row for each tensor, with every measure.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the mean θ and the file.")
@@ -242,20 +246,21 @@ def measure(
     as_csv: bool,
     quiet: bool,
 ) -> int:
-    """Measure GGUF files without registering them; no registry is opened.
+    """Measure GGUF files without registering them. The command opens no registry.
 
-    With --missing, measure the registered organs that lack measures which earlier versions did not have. Existing
-    measures do not change. It can be interrupted and run again.
+    FILE is a GGUF file, a folder of GGUF files, a quoted pattern, or any shard of a split model. The measures are the
+    same as those of `organ ingest`. If a file is refused, the command continues with the next, and the exit status is 1.
+    The exit status is also 1 if --tensor and --type match no tensor.
 
-    FILE is a file, a folder with files, a pattern, or any shard of a split set. If a file is refused, the others
-    continue; the exit status is then 1, also if --tensor and --type select nothing. The measures are those that an
-    ingest stores.
+    With --missing, the command works on the registry instead of files. Use it after an update of the program: it adds
+    the measures that older versions did not have, and changes no existing measure. You can interrupt it and run it
+    again.
     """
     from organs.ingest.sources import find_sources
 
     if missing:
         if paths or tensors or patterns or kinds or as_csv:
-            raise click.UsageError("--missing takes no FILE, and only the options --json and -q")
+            raise click.UsageError("--missing takes no FILE; only --json and -q can be used with it")
         return _measure_missing(as_json=as_json, quiet=quiet)
     if not paths:
         raise click.UsageError("Missing argument 'FILE...'")
@@ -279,7 +284,7 @@ def measure(
     if form in ("tensors", "types") and found:
         click.echo(in_lines(_EXPLAINED), err=True)
     if not found and not failed and (patterns or kinds):
-        click.echo("organ: no tensor has this name and type", err=True)
+        click.echo("organ: no tensor matches --tensor and --type", err=True)
         return 1
     return 1 if failed else 0
 
@@ -299,9 +304,9 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
     if as_json:
         print_json(report)
     elif not quiet:
-        click.echo(f"{report.measured:,} organs measured" if examined else "no organ lacks a measure")
+        click.echo(f"{report.measured:,} organs measured" if examined else "every organ has all measures")
     if report.unreadable:
-        click.echo(f"organ: the bytes of {report.unreadable:,} organs cannot be read: organ verify", err=True)
+        click.echo(f"organ: the bytes of {report.unreadable:,} organs cannot be read; run organ verify", err=True)
     return CorruptBlob.exit_code if report.unreadable else 0
 
 
@@ -346,7 +351,7 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool)
     )
     click.echo(f"{plain(outcome.source.label)}: {plain(model.architecture or 'no architecture')}, {content}")
     if not model.tensors:
-        click.echo("no tensor has this name and type\n" if model.tensor_count else "nothing to measure\n")
+        click.echo("no tensor matches --tensor and --type\n" if model.tensor_count else "nothing to measure\n")
         return
     chosen = "" if len(model.tensors) == model.tensor_count else f" of the {len(model.tensors)} selected tensors"
     matrices = [one.measurement.theta for one in model.tensors if one.measurement.spectral_signal is not None]
@@ -494,17 +499,20 @@ def _csv_keys() -> list[str]:
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
 )
-@click.option("--force", is_flag=True, help="Replace an organ directory that exists, with everything in it.")
+@click.option("--force", is_flag=True, help="Replace an existing organ directory and all files in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the folder's path only.")
 def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
-    """Split a model into the folder DIR: one file for each tensor, and manifest.json.
+    """Split a model into the organ directory DIR: a manifest.json, and one file for each tensor.
 
-    FILE is a GGUF file or any shard of a split set; it need not be registered. MODEL is a registered model; each part
-    is checked while it is read. DIR appears complete or not at all. `organ assemble DIR` gives the identical GGUF back,
-    and `organ ingest DIR` registers it, also after you edited organs in it.
+    FILE is a GGUF file or any shard of a split model. It does not have to be registered. MODEL is a registered model;
+    its bytes are checked while they are read. If the command fails, it leaves no incomplete DIR.
 
-    A model of a remote registry is first downloaded beside DIR; these files are deleted afterwards.
+    You can edit the organs in DIR. `organ assemble DIR` writes the GGUF file again; without edits it is identical to
+    the original. `organ ingest DIR` registers it.
+
+    A model of a remote registry is first downloaded to the folder that contains DIR. The downloaded files are deleted
+    at the end.
     """
     from organs.ingest.directory.extract import extract as write_directory
 
@@ -525,7 +533,7 @@ def _contents(opened: ExitStack, what: str, output: Path, *, force: bool, quiet:
         return _registered_contents(opened, what, output, force=force, quiet=quiet)
     sources = find_sources([what], "extract")
     if len(sources) != 1:
-        raise click.UsageError(f"one model at a time; {what} gives {len(sources)}")
+        raise click.UsageError(f"give one model; {what} has {len(sources)}")
     return file_contents(open_files(opened, sources[0]))
 
 
@@ -543,9 +551,9 @@ def _registered_contents(opened: ExitStack, what: str, output: Path, *, force: b
         if not path.is_dir():
             raise
         if is_organ_directory(path):
-            hint = f"an organ directory already: organ assemble {what} gives its GGUF, organ ingest {what} registers it"
+            hint = f"this is an organ directory: organ assemble {what} writes its GGUF, organ ingest {what} registers it"
         else:
-            hint = "a folder, and no model of that name is registered: give one of the GGUF files in it"
+            hint = "this is a folder, and no registered model has this name: give one GGUF file of the folder"
         raise BadSource(f"{what}: {hint}") from error
 
 
@@ -565,11 +573,11 @@ def _print_extracted(report: ExtractReport, output: Path, *, as_json: bool, quie
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 _PROOFS = {
     "identical": "the original file, byte for byte",
-    "as made": "the chimera as it was made, byte for byte",
+    "as made": "the composed chimera, byte for byte",
     "new file": "a new file",
-    "not compared yet": "compared with the file that the folder was made from",
+    "not compared yet": "compared with the original file",
 }
-_ACCEPT_MISPLACED = "--accept is for a RECIPE, and for a model that has only some organs"
+_ACCEPT_MISPLACED = "--accept is only for a RECIPE or a partial model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,12 +593,12 @@ class _ModelFiles:
 @click.command()
 @click.argument("model", metavar="MODEL|DIR|RECIPE")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder."
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The file or folder to write."
 )
-@click.option("--shards", metavar="SIZE", help="Split into shards with at most SIZE (2G, 500M) of tensors each.")
-@click.option("--merge", is_flag=True, help="Write one file from a model that came in shards.")
-@click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning about a RECIPE or a partial model.")
-@click.option("--partial", is_flag=True, help="Write the original file of a model that has only some organs.")
+@click.option("--shards", metavar="SIZE", help="Write shards with at most SIZE (2G, 500M) of tensors in each.")
+@click.option("--merge", is_flag=True, help="Write one file for a model that was ingested as shards.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Accept the warning CODE of a RECIPE or a partial model. Repeatable.")
+@click.option("--partial", is_flag=True, help="Write the original file of a partial model, without its base.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the files as JSON.")
@@ -607,18 +615,22 @@ def assemble(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Write a registered model as GGUF: the identical original file, or new shards, or one file from shards.
+    """Write the GGUF file of a registered model, an organ directory or a recipe.
 
-    Every organ is checked while it is read, and the file against the SHA-256 of the original. OUT appears complete or
-    not at all. A model that came in shards gives its own shards, in the folder OUT (created if necessary) or named
-    after the file OUT.
+    MODEL is a registered model. The result is identical to the ingested file: the command checks every organ, and the
+    SHA-256 of the whole file. A model that was ingested as shards gives the same shards, in the folder OUT or with names
+    that begin like the file OUT. --merge and --shards write new files with the same tensors. A chimera can also be named
+    by `sha256:` and the digest of its lock.
 
-    MODEL may be a chimera, by its name or by sha256: and the digest of its lock. RECIPE is a file that ends in .yaml,
-    .yml or .json: the chimera is made and registered first, as `organ compose` does. A model that has only some organs
-    is grafted into the base that it names.
+    A partial model has only some organs. The command grafts them into the base that the model names.
 
-    DIR is an organ directory, as `organ extract` writes it: its GGUF is assembled without a registry, and compared with
-    the one that it was made from. Organs that were edited since are reported, and give another file.
+    DIR is an organ directory from `organ extract`. No registry is needed. The result is compared with the original
+    file; edited organs are listed.
+
+    RECIPE is a file that ends in .yaml, .yml or .json. The chimera is composed and registered first, as by `organ
+    compose`.
+
+    If the command fails, it leaves no incomplete file.
     """
     from organs.cli.composing import ComposeOptions
     from organs.ingest.directory.folder import is_organ_directory
@@ -637,7 +649,7 @@ def assemble(
             raise click.UsageError("--shards and --merge are for registered models: organ compose RECIPE first")
         results = _from_recipe(model, accept, options)
     elif model.endswith(GGUF_SUFFIX) and Path(model).is_file():
-        raise BadSource(f"{model}: it is a GGUF file already; organ ingest, extract and transplant read it")
+        raise BadSource(f"{model}: this is a GGUF file already; organ ingest, extract and transplant read it")
     else:
         results = _from_registry(model, _ModelFiles(merge, shards, partial, accept), output, options)
     _print_assembled(results, dry_run=dry_run, as_json=as_json, quiet=quiet)
@@ -716,7 +728,7 @@ def _proof(file: VirtualFile, digest: Digest | None) -> str:
 
 
 def _notes(file: VirtualFile, digest: Digest | None) -> Iterable[str]:
-    """Return the notes that an ingest gives. Edited organs are searched only if there are some: it reads all again."""
+    """Return the notes that an ingest prints. The search for edited organs reads every file again: only if needed."""
     if digest is None:
         return file.remarks
     return file.notes(digest, {} if digest == file.sha256 else file.organ_digests())

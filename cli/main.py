@@ -16,42 +16,42 @@ EXIT_INTERRUPTED = 130
 
 GROUPS = {
     "Try it": {
-        "demo": ("organs.cli.demo", "Go through everything with the models that come with the source."),
+        "demo": ("organs.cli.demo", "Try the main steps on the small models that come with the source."),
     },
     "Files": {
         "ingest": ("organs.cli.files", "Split GGUF files into organs and register them."),
-        "assemble": ("organs.cli.files", "Write a registered model, or a folder of organs, as a GGUF file."),
+        "assemble": ("organs.cli.files", "Write a registered model, or an organ directory, as a GGUF file."),
         "measure": ("organs.cli.files", "Measure GGUF files without registering them."),
-        "extract": ("organs.cli.files", "Split a model into a folder with a file for each organ."),
+        "extract": ("organs.cli.files", "Split a model into an organ directory: one file for each organ."),
     },
     "Catalog": {
         "search": ("organs.cli.catalog", "Find organs by type, place, measures, model and likeness."),
         "models": ("organs.cli.catalog", "List the registered models."),
         "show": ("organs.cli.catalog", "Show a model or an organ."),
-        "compare": ("organs.cli.catalog", "Compare two models: their likeness, and what changed."),
+        "compare": ("organs.cli.catalog", "Compare two models: their likeness, and their differences."),
         "report": ("organs.cli.catalog", "Explain the measures of the registry or of a model."),
     },
     "Chimeras": {
-        "compat": ("organs.cli.chimeras", "Show what fits into a model, and why not."),
+        "compat": ("organs.cli.chimeras", "Show which organs fit into a model, and why others do not."),
         "compose": ("organs.cli.chimeras", "Make the chimera that a recipe describes."),
-        "purify": ("organs.cli.chimeras", "Purify organs of a model."),
-        "validate": ("organs.cli.chimeras", "Run a chimera in llama.cpp, and measure what the graft gains."),
-        "transplant": ("organs.cli.chimeras", "Put organs of GGUF files into another file, without a registry."),
-        "graft": ("organs.cli.chimeras", "Put organs of folders into another folder, without a registry."),
+        "purify": ("organs.cli.chimeras", "Purify organs of a model, and show θ before and after."),
+        "validate": ("organs.cli.chimeras", "Run a chimera in llama.cpp, and compare it with its base."),
+        "transplant": ("organs.cli.chimeras", "Copy organs between GGUF files, without a registry."),
+        "graft": ("organs.cli.chimeras", "Copy organs between organ directories, without a registry."),
     },
     "Remote registries": {
-        "push": ("organs.cli.remote", "Send models to a remote registry: only the organs that it lacks."),
+        "push": ("organs.cli.remote", "Send models to a remote registry. It does not send organs that are there."),
         "pull": ("organs.cli.remote", "Download a model, a chimera or an organ from a remote registry."),
     },
     "Accounts": {
         "login": ("organs.cli.accounts", "Store the token for a remote registry."),
         "token": ("organs.cli.accounts", "Create, list or revoke tokens."),
-        "contributor": ("organs.cli.accounts", "Add, list or suspend contributors of this registry."),
+        "contributor": ("organs.cli.accounts", "Add, list or suspend the accounts of contributors."),
     },
     "Administration": {
-        "verify": ("organs.cli.admin", "Check that all stored bytes are there and correct."),
-        "backup": ("organs.cli.admin", "Copy the registry while it is served; the copy is a registry too."),
-        "sweep": ("organs.cli.admin", "Remove stored bytes that nothing needs."),
+        "verify": ("organs.cli.admin", "Check that every stored blob exists, and with --read-data its bytes."),
+        "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
+        "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
         "admin": ("organs.cli.admin", "Review, yank and remove models; list events; check the protections."),
     },
     "Server": {
@@ -102,7 +102,7 @@ HELP_OPTIONS = ["-h", "--help"]
 
 
 class LazyGroup(CommandGroup):
-    """Lists its commands by name and summary; imports a command only when it runs or prints its own help."""
+    """A group that imports a command only when the command runs or prints its own help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -158,9 +158,9 @@ Exit status:
 
 
 @click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": HELP_OPTIONS})
-@click.option("--home", metavar="FOLDER", help="The registry's folder, instead of $ORGAN_HOME or your data folder.")
+@click.option("--home", metavar="FOLDER", help="The folder of a local registry. [default: $ORGAN_HOME, or your data folder]")
 @click.option(
-    "--registry", metavar="URL", help="The address of a remote registry, instead of $ORGAN_REGISTRY or a folder."
+    "--registry", metavar="URL", help="The address of a remote registry. [default: $ORGAN_REGISTRY, or none]"
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class InputModels:
-    """Opens the models that a command names; `opened` closes them. Only the name of a model opens a registry."""
+    """Opens the models that a command names; `opened` closes them. Files open no registry."""
 
     opened: ExitStack
     _library: RegisteredLibrary | None = field(default=None, init=False)
@@ -64,7 +64,7 @@ def one_source(text: str, purpose: str) -> ModelSource:
 
     sources = find_sources([text], purpose)
     if len(sources) != 1:
-        raise click.UsageError(f"one model at a time; {text} gives {len(sources)}")
+        raise click.UsageError(f"give one model; {text} has {len(sources)}")
     return sources[0]
 
 
@@ -164,22 +164,22 @@ def gguf_targets(output: Path, names: Sequence[str], *, force: bool) -> list[Pat
         check_free(target, force=force)
         can_be_made = len(names) > 1 and folder == output and folder.parent.is_dir() and not os.path.lexists(folder)
         if not folder.is_dir() and not can_be_made:
-            raise BadSource(f"{folder}: no such folder; a file's name ends in {SUFFIX}")
+            raise BadSource(f"{folder}: no such folder; to write a file, give a name that ends in {SUFFIX}")
     return targets
 
 
 def check_free(target: Path, *, force: bool) -> None:
     """Raise BadSource if something is in the way of the file `target`."""
     if target.is_dir():
-        raise BadSource(f"{target}: a folder is there")
+        raise BadSource(f"{target}: this is a folder")
     if target.exists() and not force:
-        raise BadSource(f"{target}: there already; --force replaces it")
+        raise BadSource(f"{target}: already exists; --force replaces it")
 
 
 def check_folder_free(target: Path, *, force: bool) -> None:
     """Raise BadSource if something is in the way of the organ directory `target`; an empty folder is not."""
     if os.path.lexists(target) and not force and not (target.is_dir() and not any(target.iterdir())):
-        raise BadSource(f"{target}: there already; --force replaces an organ directory")
+        raise BadSource(f"{target}: already exists; --force replaces an organ directory")
 
 
 def folder_of(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[None]:

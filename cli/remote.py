@@ -51,22 +51,21 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 @click.command("push")
 @click.argument("paths", nargs=-1, metavar="FILE...", required=True)
-@click.option("--name", help="NAMESPACE/NAME for a single model; by default the file's name in your namespace.")
-@click.option("--title", help="The title on the model's page, instead of the one in the file.")
-@click.option("--license", "license_name", help="The license, as SPDX: apache-2.0, mit, cc-by-4.0 ...")
-@click.option("--description", help="A description, in Markdown.")
+@click.option("--name", help="Publish the model as NAMESPACE/NAME; for one model only. [default: the file's name, in your namespace]")
+@click.option("--title", help="The title on the model's page. [default: the title in the file]")
+@click.option("--license", "license_name", help="The license as an SPDX identifier: apache-2.0, mit, cc-by-4.0 ...")
+@click.option("--description", help="The description on the model's page, in Markdown.")
 @click.option("--base", metavar="MODEL", help="The model that it was made from.")
-@click.option("--tag", "tags", multiple=True, help="A word for searches. Repeatable.")
-@click.option("--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="The size of a request. [default: 8M]")
+@click.option("--tag", "tags", multiple=True, help="A word that searches find. Repeatable.")
+@click.option("--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="The size of each upload request. [default: 8M]")
 @click.option(
-    "--acknowledge",
-    "acknowledged",
+    "--accept",
     multiple=True,
     type=click.Choice(sorted(MUST_ACKNOWLEDGE)),
-    help="Publish it in spite of this finding.",
+    help="Publish the model although it has this finding. Repeatable.",
 )
-@click.option("--no-wait", is_flag=True, help="Do not wait for the check of the registry.")
-@click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
+@click.option("--no-wait", is_flag=True, help="Exit when everything is sent. The registry checks and publishes the model later.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the address of each published model.")
 def push(
@@ -78,20 +77,23 @@ def push(
     base: str | None,
     tags: tuple[str, ...],
     chunk_bytes: int,
-    acknowledged: tuple[str, ...],
+    accept: tuple[str, ...],
     no_wait: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Send models to a remote registry: only the organs that it lacks.
+    """Send models to a remote registry. Organs that the registry has already are not sent.
 
-    FILE is a GGUF file, also one with only some organs of a model, a folder, a pattern, any shard of a split set, an
-    organ directory, or a LoRA adapter. An interrupted push continues when you run it again; a model that is registered
-    already sends nothing. `organ login` stores the token. The last line is the address of the model's page. A model
-    that is not published yet, because it waits for review or because of --no-wait, has the address of its submission,
-    below /submissions/. The exit status is 1 if a model is refused or has a finding to acknowledge first; for a single
-    FILE that is not accepted, it is that of the error, such as 5 for a full quota.
+    FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory. It
+    can be a whole model, a LoRA adapter, or a partial model (only some organs of a model). `organ login` stores the
+    token that this command needs. To continue an interrupted push, run the same command again.
+
+    For each model, the last line is the address of its page. If the model is not published yet, it is the address of
+    its submission: the model is held for review, or you gave --no-wait.
+
+    The exit status is 1 if a model is refused, or has a finding that you must accept first. For a single FILE that
+    cannot be sent it is the status of the error, such as 5 for a full quota.
     """
     from organs.ingest.contributions.loads import user_memory
     from organs.ingest.contributions.push import PushOptions
@@ -103,7 +105,7 @@ def push(
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")
     stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
     metadata = {key: value for key, value in stated.items() if value}
-    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, acknowledged=acknowledged)
+    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, acknowledged=accept)
     memory = user_memory()
     connection, failures, unpublished = remote_registry().connection, list[OrganError](), 0
     for source in sources:
@@ -183,24 +185,24 @@ def _print_pushed(source: ModelSource, report: PushReport, *, as_json: bool, qui
 
 def _outcome(report: PushReport) -> str:
     """Return the result of a push, in one line."""
-    known = f"{size_text(report.bytes_known)} in {_pieces(report.pieces_known)} known there"
+    known = f"{size_text(report.bytes_known)} in {_pieces(report.pieces_known)} already there"
     sent = f"{size_text(report.bytes_sent)} in {_pieces(report.pieces_sent)}"
     if report.state == THERE:
-        return "it is there already, nothing was sent"
+        return "already registered there, nothing was sent"
     if report.state == DRY_RUN:
         return f"would send {sent}, {known}"
-    ended = {
+    outcomes = {
         "published": "published",
-        "quarantined": "it waits for an administrator's approval",
+        "quarantined": "held for review by an administrator",
         "refused": f"refused: {plain(report.reason or 'see the findings')}",
         "withdrawn": "withdrawn",
-        "ready": f"not published; to publish it all the same, push it again with {_acknowledgements(report)}",
+        "ready": f"not published; to publish it, push it again with {_accept_options(report)}",
     }
-    return f"{ended.get(report.state, 'handed in, being checked')}; {sent} sent, {known}"
+    return f"{outcomes.get(report.state, 'submitted, being checked')}; {sent} sent, {known}"
 
 
-def _acknowledgements(report: PushReport) -> str:
-    return " ".join(f"--acknowledge {one.code}" for one in report.findings if one.code in MUST_ACKNOWLEDGE)
+def _accept_options(report: PushReport) -> str:
+    return " ".join(f"--accept {item.code}" for item in report.findings if item.code in MUST_ACKNOWLEDGE)
 
 
 def _pieces(count: int) -> str:
@@ -221,19 +223,19 @@ class _Pulled:
 
     files: OutputFiles
     recipe: Recipe | None = None
-    """For a model with only some organs, the recipe that grafts it into its base."""
+    """For a partial model, the recipe that grafts it into its base."""
 
 
 @click.command()
 @click.argument("what", metavar="MODEL|DIGEST")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder. [default: this folder]"
+    "-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="The file or folder to write. [default: the current folder]"
 )
 @click.option(
-    "--shards", metavar="SIZE", help="Split a model into shards with at most SIZE (2G, 500M) of tensors each."
+    "--shards", metavar="SIZE", help="Write a model as shards with at most SIZE (2G, 500M) of tensors in each."
 )
-@click.option("--partial", is_flag=True, help="Get the original file of a model that has only some organs.")
-@click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning about a model with only some organs.")
+@click.option("--partial", is_flag=True, help="Download the original file of a partial model, without its base.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Accept the warning CODE of a partial model. Repeatable.")
 @click.option("--ingest", "ingests", is_flag=True, help="Also register the model in your local registry.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the files as JSON.")
@@ -249,15 +251,17 @@ def pull(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Download a model, a chimera or an organ from the remote registry in --registry.
+    """Download a model, a chimera or an organ from the remote registry in --registry, and check every byte.
 
-    A model is NAMESPACE/NAME, with @VERSION for an older one, or sha256: and a digest: that of its file, or that of the
-    lock of a chimera, whose file is then checked against the lock. 8 or more characters of an organ's digest give its
-    plain bytes. Every byte is checked. An interrupted download continues when you run the command again; a file gets
-    its name only when it is complete.
+    MODEL is NAMESPACE/NAME for the newest version, or NAMESPACE/NAME@VERSION. DIGEST is the SHA-256 of an organ; its
+    first 8 characters are enough. With `sha256:` before it, DIGEST can also be that of a model's file or of a chimera's
+    lock.
 
-    A model that has only some organs comes together with the base that it names, as `organ assemble` makes it. With
-    --partial, or by a digest, you get its own file.
+    A model is written as a GGUF file, an organ as its plain bytes. A file gets its name only when it is complete. To
+    continue an interrupted download, run the same command again.
+
+    A partial model has only some organs. The command grafts them into the base that the model names, like `organ
+    assemble`. With --partial, or if you give a digest, it downloads the original file of the partial model.
     """
     from organs.cli.composing import ComposeOptions, write_partial
 
@@ -267,11 +271,11 @@ def pull(
         pulled = _find(registry, what, folder, shards, partial=partial)
         model = pulled.files.model
         if model is None and (ingests or shards):
-            raise click.UsageError("--ingest and --shards are for a model: an organ has no place in one")
+            raise click.UsageError("--ingest and --shards are for a model, not for a single organ")
         if accept and pulled.recipe is None:
-            raise click.UsageError("--accept is for a model that has only some organs")
+            raise click.UsageError("--accept is only for a partial model")
         if ingests and pulled.recipe is not None:
-            raise click.UsageError("--ingest registers the file of a model with only some organs: give --partial too")
+            raise click.UsageError("--ingest registers the original file of a partial model: give --partial too")
         if pulled.recipe is not None:
             written = [write_partial(registry, pulled.recipe, accept, folder, options)]
         else:
@@ -324,4 +328,4 @@ def _print_pulled(written: Sequence[WrittenPath], ingested: str | None, *, quiet
         else:
             click.echo(f"{plain(file.path)}: {size_text(file.size_bytes)}, sha256:{file.sha256}")
     if ingested is not None and not quiet:
-        click.echo(f"{ingested} is in your local registry", err=True)
+        click.echo(f"{ingested} is registered in your local registry", err=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
-from organs.cli.arguments import local_registry, print_more, selected_registry
+from organs.cli.arguments import AFTER_HELP, local_registry, print_more, selected_registry
 from organs.cli.console import plain, print_json, print_table
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.entities.job import JobSummary
@@ -37,13 +37,14 @@ _NUMBERS = ("job", "progress")
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Exit when the queue is empty.")
+@click.option("--once", is_flag=True, help="Exit when the queue is empty. [default: wait for more jobs]")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--with-parent", type=click.IntRange(1), hidden=True, help="End when the process with this id ends.")
 def work(once: bool, quiet: bool, with_parent: int | None) -> None:
-    """Run the jobs in the queue, one in each lane at a time, until interrupted.
+    """Run the jobs in the queue until interrupted.
 
-    `organ serve` runs jobs too. Ctrl-C and SIGTERM put running jobs back into the queue.
+    `organ serve` does this by itself; use this command after `organ serve --no-jobs`. Long jobs do not delay short ones:
+    each of the two groups runs one job at a time. Ctrl-C and SIGTERM put running jobs back into the queue.
     """
     from organs.ingest.jobs.runner import JobEvent, Runner  # loads all that jobs do, which `organ jobs` does not need
 
@@ -70,18 +71,18 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
 
 @click.command()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Jobs on a page.")
-@click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
+@click.option("--after", metavar="NEXT", help=AFTER_HELP)
 @click.option(
     "--cancel",
     type=click.IntRange(1, ID_MAX),
     metavar="JOB",
-    help="Cancel this job. A job that has ended does not change.",
+    help="Cancel the job with this id. A job that has ended does not change.",
 )
-@click.option("--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print this job with its result as JSON.")
+@click.option("--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print the job with this id, and its result, as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as_json: bool, quiet: bool) -> None:
-    """List the jobs, newest first, or cancel one."""
+    """List the jobs, newest first. With --show, print one job; with --cancel, cancel one."""
     if cancel is not None and show is not None:
         raise click.UsageError("--cancel and --show exclude each other")
     with selected_registry() as registry:
@@ -145,34 +146,34 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to l
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on.")
 @click.option("-o", "--open", "open_browser", is_flag=True, help="Open the catalog in a browser.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
     default=default_workers,
-    help="Processes. [default: one for each core, at most 4]",
+    help="The number of server processes. [default: one for each core, at most 4]",
 )
 @click.option(
     "--threads",
     default=THREADS,
     show_default=True,
     type=click.IntRange(4, 256),
-    help="Requests at the same time, in each process.",
+    help="The number of requests that each process answers at the same time.",
 )
 @click.option(
     "--allow-host",
     "allowed",
     multiple=True,
     metavar="NAME",
-    help="A host name for requests; * for any. Repeatable.",
+    help="Answer requests for this host name; * allows every name. Repeatable.",
 )
 @click.option(
     "--proxies",
     default=0,
     show_default=True,
     type=click.IntRange(0, PROXIES_MAX),
-    help="Proxies before the server, whose X-Forwarded-For and -Proto are trusted.",
+    help="The number of proxies before the server. Their X-Forwarded-For and X-Forwarded-Proto are trusted.",
 )
 @click.option(
     "--metrics",
@@ -180,12 +181,12 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to l
     multiple=True,
     metavar="NETWORK",
     callback=lambda _context, _option, texts: tuple(parse_network(text) for text in texts),
-    help="An address or a network that may read /metrics, such as 10.0.0.0/8. Repeatable. "
-    "[default: this machine; none behind proxies]",
+    help="Let this address or network read /metrics, such as 10.0.0.0/8. Repeatable. "
+    "[default: this machine; behind proxies, no address]",
 )
 @click.option("--accounts", is_flag=True, help="Require an account for every change, even from this machine.")
-@click.option("--read-only", is_flag=True, help="Allow no changes and no jobs.")
-@click.option("--no-jobs", is_flag=True, help="Do not run jobs: `organ work` runs them in another process.")
+@click.option("--read-only", is_flag=True, help="Refuse every change, and run no jobs.")
+@click.option("--no-jobs", is_flag=True, help="Do not run jobs. Run them with `organ work`.")
 @click.option(
     "--reload", is_flag=True, help="For developers: one process that restarts when the code changes; no jobs."
 )
@@ -205,9 +206,12 @@ def serve(
 ) -> None:
     """Serve the catalog for web browsers and programs.
 
-    The server answers requests for a loopback name, for HOST and for each NAME of --allow-host. Changes and jobs need
-    an account. Users of this machine need none if HOST is the loopback, without --allow-host, --proxies and --accounts.
-    A second process runs the jobs. After SIGTERM, requests may take up to 30 seconds to finish.
+    By default, only this machine can reach the server, and its users need no account.
+
+    With another --host, or with --allow-host, --proxies or --accounts, every change and every job needs an account. The
+    server answers only requests for this machine's loopback names, for HOST, and for each NAME of --allow-host.
+
+    A second process runs the jobs. After SIGTERM, the server finishes the open requests, for at most 30 seconds.
     """
     from organs.web.server.processes import serve_forever
 
@@ -223,7 +227,7 @@ def serve(
         if not is_running_from_reloader():  # otherwise the first process printed this
             click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
             if host in ALL_INTERFACES and not allowed:
-                click.echo("Other machines need a name that you allow: --allow-host NAME, or * for any", err=True)
+                click.echo("To answer other machines, allow a host name: --allow-host NAME, or * for every name", err=True)
             if open_browser:
                 webbrowser.open(address)
         if reload:
@@ -247,7 +251,7 @@ def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:
 
 
 def is_personal(host: str, allowed: Sequence[str], proxies: int = 0) -> bool:
-    """Return whether only this machine reaches the server: on the loopback, without proxies and other names."""
+    """Return whether only this machine reaches the server: on the loopback, without proxies or other host names."""
     if allowed or proxies:
         return False
     try:
