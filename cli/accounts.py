@@ -65,14 +65,19 @@ def contributor() -> None:
     """
     if registry_address() is not None:
         raise click.UsageError(
-            f"{REGISTRY_VARIABLE} names a remote registry, and this command works on a local registry only: give --home "
-            "FOLDER, or use the page /admin/contributors of the remote registry"
+            f"{REGISTRY_VARIABLE} names a remote registry, but organ contributor works on a local registry only: give "
+            "--home FOLDER, or use the page /admin/contributors of the remote registry"
         )
 
 
 @contributor.command()
 @click.argument("name")
-@click.option("--quota", metavar="SIZE", callback=_size, help="The most bytes to store for this contributor, such as 50G. [default: ORGAN_QUOTA]")
+@click.option(
+    "--quota",
+    metavar="SIZE",
+    callback=_size,
+    help="The most bytes to store for this contributor, such as 50G. [default: ORGAN_QUOTA]",
+)
 def add(name: str, quota: int | None) -> None:
     """Add the account of a contributor. Then create a token for it with `organ token create NAME`."""
     from organs.registry.catalog.register.accounts import add_contributor
@@ -87,7 +92,7 @@ def add(name: str, quota: int | None) -> None:
 def list_contributors(as_json: bool, quiet: bool) -> None:
     """List the contributors by name.
 
-    `local` is listed when this registry has models that were ingested without an account, by a user of this machine.
+    `local` stands for the users of this machine, who need no account. It is listed after their first ingest.
     """
     from organs.registry.catalog.queries.accounts import contributor_account, contributors_in_order
     from organs.registry.local import LocalRegistry
@@ -191,9 +196,15 @@ def token() -> None:
 )
 @click.option("--label", default="", help="A note to recognise the token by, such as the name of a machine.")
 @click.option(
-    "--days", type=click.IntRange(1, TOKEN_DAYS_MAX), help=f"Days until the token expires. [default: {TOKEN_DAYS_DEFAULT}]"
+    "--days",
+    type=click.IntRange(1, TOKEN_DAYS_MAX),
+    help=f"Days until the token expires. [default: {TOKEN_DAYS_DEFAULT}]",
 )
-@click.option("--forever", is_flag=True, help="Create a token that does not expire. With --registry, it expires together with your token.")
+@click.option(
+    "--forever",
+    is_flag=True,
+    help="Create a token that does not expire. With --registry, it expires together with your token.",
+)
 def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: int | None, forever: bool) -> None:
     """Create a token for a CONTRIBUTOR and print it. The registry does not store the text of the token.
 
@@ -244,12 +255,12 @@ def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json(page)
     elif quiet:
-        for listed in tokens:
-            click.echo(plain(listed.id))
+        for item in tokens:
+            click.echo(plain(item.id))
     elif tokens:
         owner = () if is_remote else ("contributor",)
         columns = ("token", *owner, "label", "scopes", "state", "expires", "created by", "last used")
-        print_table(columns, [_token_row(listed) for listed in tokens])
+        print_table(columns, [_token_row(item) for item in tokens])
     else:
         click.echo("No tokens.", err=True)
 
@@ -287,23 +298,23 @@ def _listed(contributor: str | None) -> ListedTokenPage:
         return ListedTokenPage(
             next=None,
             items=tuple(
-                ListedToken(**structs.asdict(one), contributor=owner.name)
+                ListedToken(**structs.asdict(row), contributor=owner.name)
                 for owner in owners
-                for one in tokens_of(session, owner.id)
+                for row in tokens_of(session, owner.id)
             ),
         )
 
 
-def _token_row(listed: AccountToken) -> tuple[object, ...]:
+def _token_row(token: AccountToken) -> tuple[object, ...]:
     return (
-        listed.id,
-        *((listed.contributor,) if isinstance(listed, ListedToken) else ()),
-        listed.label or "–",
-        ", ".join(listed.scopes),
-        listed.state,
-        "never" if listed.expires_at is None else f"{listed.expires_at:%Y-%m-%d}",
-        listed.created_by or "–",
-        "–" if listed.last_used_at is None else f"{listed.last_used_at:%Y-%m-%d}",
+        token.id,
+        *((token.contributor,) if isinstance(token, ListedToken) else ()),
+        token.label or "–",
+        ", ".join(token.scopes),
+        token.state,
+        "never" if token.expires_at is None else f"{token.expires_at:%Y-%m-%d}",
+        token.created_by or "–",
+        "–" if token.last_used_at is None else f"{token.last_used_at:%Y-%m-%d}",
     )
 
 
@@ -314,7 +325,9 @@ TYPED_MAX_BYTES = 256
 @click.command()
 @click.argument("url", required=False, metavar="URL")
 @click.option("--token-stdin", is_flag=True, help="Read the token from stdin, not from the terminal.")
-@click.option("--insecure", is_flag=True, help="Allow http to another machine. It is not encrypted: others can read the token.")
+@click.option(
+    "--insecure", is_flag=True, help="Allow http to another machine. It is not encrypted: others can read the token."
+)
 @click.option("--list", "lists", is_flag=True, help="List the registries with a stored token.")
 @click.option("--forget", "forgets", metavar="URL", help="Delete the stored token for that registry.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -29,6 +29,7 @@ from organs.registry.settings import GRACE, Settings
 if TYPE_CHECKING:
     from organs.ingest.contributions.uploads import TidyReport
     from organs.registry.backup import BackupReport
+    from organs.registry.entities.about import RegistryTotals
     from organs.registry.upkeep import Share, SweepReport, VerifyReport
 
 
@@ -68,8 +69,8 @@ def submissions(limit: int, after: str | None, as_json: bool, quiet: bool) -> No
         print_json(page)
         return
     if quiet:
-        for one in page:
-            click.echo(one.id)
+        for submission in page:
+            click.echo(submission.id)
     else:
         _print_waiting(page.items)
     if page.next is not None:
@@ -84,11 +85,11 @@ def show_submission(submission: int, as_json: bool) -> None:
     from organs.registry.catalog.queries.administration import submission_review
 
     with _known(submission), local_registry() as registry, registry.catalog.reading() as session:
-        found = submission_review(session, submission)
+        review = submission_review(session, submission)
     if as_json:
-        print_json(found)
+        print_json(review)
     else:
-        _print_submission(found)
+        _print_submission(review)
 
 
 @admin.command()
@@ -128,9 +129,9 @@ def yank_model(model: str, reason: str) -> None:
     from organs.registry.catalog.register.models import hide_model
 
     with local_registry() as registry, registry.catalog.writing() as session:
-        found = model_in_any_state(session, parse_model_name(model))
-        hide_model(session, found, "yanked", reason, LOCAL)
-        name = found.full_name
+        row = model_in_any_state(session, parse_model_name(model))
+        hide_model(session, row, "yanked", reason, LOCAL)
+        name = row.full_name
     click.echo(f"{plain(name)} is yanked; to undo: organ admin restore {plain(name)}", err=True)
 
 
@@ -143,11 +144,11 @@ def restore_model(model: str) -> None:
     from organs.registry.catalog.register.accounts import LOCAL
 
     with local_registry() as registry, registry.catalog.writing() as session:
-        found = model_in_any_state(session, parse_model_name(model))
-        if found.state == "quarantined":
-            raise Conflict(f"{found.full_name} is held for review: organ admin submissions lists it")
-        publish_model(session, found, LOCAL)
-        name = found.full_name
+        row = model_in_any_state(session, parse_model_name(model))
+        if row.state == "quarantined":
+            raise Conflict(f"{row.full_name} is held for review: organ admin submissions lists it")
+        publish_model(session, row, LOCAL)
+        name = row.full_name
     click.echo(f"{plain(name)} is visible", err=True)
 
 
@@ -170,17 +171,17 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
     from organs.registry.catalog.register.models import remove_model
 
     with local_registry() as registry:
-        opened = registry.catalog.writing if yes else registry.catalog.reading
-        with opened() as session:
-            found = model_in_any_state(session, parse_model_name(model))
-            going = removal_of(session, found)
+        transaction = registry.catalog.writing if yes else registry.catalog.reading
+        with transaction() as session:
+            row = model_in_any_state(session, parse_model_name(model))
+            removal = removal_of(session, row)
             if yes:
-                remove_model(session, found, reason, LOCAL)
-                going = structs.replace(going, state=found.state, reason=found.state_reason)
+                remove_model(session, row, reason, LOCAL)
+                removal = structs.replace(removal, state=row.state, reason=row.state_reason)
     if as_json:
-        print_json(going)
+        print_json(removal)
     else:
-        _print_removal(going, done=yes)
+        _print_removal(removal, done=yes)
     if not yes:
         click.echo("nothing was changed; repeat the command with -y to remove it", err=True)
 
@@ -206,8 +207,8 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
     rows = [(f"{event.at:%Y-%m-%d %H:%M:%S}", event.contributor, event.action, event.text) for event in page]
     print_table(("time (UTC)", "account", "action", "object"), rows)
     if page.next is not None:
-        narrowed = [*(["--by", by] if by else []), *(["--action", action] if action else [])]
-        print_more("admin", "", ["events", *narrowed, "--limit", str(limit)], page.next)
+        filters = [*(["--by", by] if by else []), *(["--action", action] if action else [])]
+        print_more("admin", "", ["events", *filters, "--limit", str(limit)], page.next)
 
 
 @admin.command()
@@ -227,7 +228,7 @@ def doctor(as_json: bool) -> int:
     }
     folder = _folder_protection(settings.home)
     if as_json:
-        values = {program: [asdict(one) for one in found] for program, found in confined.items()}
+        values = {program: [asdict(protection) for protection in items] for program, items in confined.items()}
         print_json(
             {
                 "kernel": asdict(current_kernel),
@@ -240,11 +241,14 @@ def doctor(as_json: bool) -> int:
         abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
         seccomp = "with" if current_kernel.has_seccomp else "without"
         click.echo(f"{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
-        rows = [(program, one) for program, found in confined.items() for one in found]
+        rows = [(program, protection) for program, items in confined.items() for protection in items]
         rows.append(("the registry", folder))
-        cells = [(program, one.name, "yes" if one.is_there else "no", one.sentence) for program, one in rows]
+        cells = [
+            (program, protection.name, "yes" if protection.is_there else "no", protection.sentence)
+            for program, protection in rows
+        ]
         print_table(("process", "protection", "present", "meaning"), cells)
-    missing = [one for found in confined.values() for one in found if not one.is_there]
+    missing = [protection for items in confined.values() for protection in items if not protection.is_there]
     return EXIT_FAILED if (settings.requires_sandbox and missing) or not folder.is_there else 0
 
 
@@ -255,9 +259,7 @@ def _folder_protection(home: Path) -> Protection:
     except OSError as error:
         return Protection("folder", True, f"{home}: {error.strerror}; the folder is created when something is stored.")
     if mode & 0o077:
-        sentence = (
-            f"{home} has mode {mode:04o}: other users of this machine can read it. To prevent this: chmod 700."
-        )
+        sentence = f"{home} has mode {mode:04o}: other users of this machine can read it. To prevent this: chmod 700."
         return Protection("folder", False, sentence)
     return Protection("folder", True, f"{home} has mode {mode:04o}: other users of this machine cannot read it.")
 
@@ -276,33 +278,39 @@ def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
         click.echo("No submissions to review.", err=True)
         return
     columns = ("id", "contributor", "model", "kind", "size", "organs", "new", "submitted")
-    print_table(columns, [_waiting_row(one) for one in waiting], ("id", "size", "organs", "new"))
-    for one in waiting:
-        for finding in one.findings:
-            click.echo(f"{one.id}: {plain(finding.severity)}: {plain(finding.sentence)}")
+    print_table(columns, [_waiting_row(submission) for submission in waiting], ("id", "size", "organs", "new"))
+    for submission in waiting:
+        for finding in submission.findings:
+            click.echo(f"{submission.id}: {plain(finding.severity)}: {plain(finding.sentence)}")
     hint = "details: organ admin show ID; publish: organ admin approve ID; refuse: organ admin refuse ID --reason TEXT"
     click.echo(hint, err=True)
 
 
-def _waiting_row(one: SubmissionReview) -> tuple[object, ...]:
-    model = one.model
+def _waiting_row(submission: SubmissionReview) -> tuple[object, ...]:
+    model = submission.model
     return (
-        *(one.id, one.contributor, one.name, "–" if model is None else _kind(model), size_text(one.size_bytes)),
+        *(
+            submission.id,
+            submission.contributor,
+            submission.name,
+            "–" if model is None else _kind(model),
+            size_text(submission.size_bytes),
+        ),
         *(
             _number(None if model is None else model.organs),
             _number(None if model is None else model.organs_new),
-            f"{one.created_at:%Y-%m-%d %H:%M}",
+            f"{submission.created_at:%Y-%m-%d %H:%M}",
         ),
     )
 
 
-def _print_submission(one: SubmissionReview) -> None:
-    model = one.model
+def _print_submission(submission: SubmissionReview) -> None:
+    model = submission.model
     facts = {
-        "submission": f"{one.id}, {one.state}{': ' + one.reason if one.reason else ''}",
-        "contributor": f"{one.contributor}, {one.created_at:%Y-%m-%d %H:%M}",
-        "model": one.name if model is None else model.name,
-        "size": f"{size_text(one.size_bytes)}, {one.size_bytes:,} bytes",
+        "submission": f"{submission.id}, {submission.state}{': ' + submission.reason if submission.reason else ''}",
+        "contributor": f"{submission.contributor}, {submission.created_at:%Y-%m-%d %H:%M}",
+        "model": submission.name if model is None else model.name,
+        "size": f"{size_text(submission.size_bytes)}, {submission.size_bytes:,} bytes",
     }
     if model is not None:
         facts |= {
@@ -317,7 +325,7 @@ def _print_submission(one: SubmissionReview) -> None:
         }
     for name, text in facts.items():
         click.echo(f"{name:<12}{plain(text)}")
-    for finding in one.findings:
+    for finding in submission.findings:
         click.echo(f"{plain(finding.severity):<12}{plain(finding.sentence)}")
     for line in ((model and model.description) or "").splitlines():
         click.echo(f"  {plain(line)}".rstrip())
@@ -331,18 +339,18 @@ def _number(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
-def _print_removal(going: Removal, *, done: bool) -> None:
-    became = "is removed" if done else "would be removed"
-    click.echo(f"{plain(going.model)}, {size_text(going.size_bytes)}, {became}")
-    click.echo(f"{going.places} places, {going.organs} organs that no other model has")
-    click.echo(f"{going.blobs} blobs ({size_text(going.stored_bytes)}) that the next two sweeps delete")
-    chimeras = going.chimeras
+def _print_removal(removal: Removal, *, done: bool) -> None:
+    result = "is removed" if done else "would be removed"
+    click.echo(f"{plain(removal.model)}, {size_text(removal.size_bytes)}, {result}")
+    click.echo(f"{removal.places} places, {removal.organs} organs that no other model has")
+    click.echo(f"{removal.blobs} blobs ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
+    chimeras = removal.chimeras
     if chimeras:
         shown = ", ".join(plain(name) for name in chimeras[:CHIMERAS_SHOWN])
         more = f" and {len(chimeras) - CHIMERAS_SHOWN} more" if len(chimeras) > CHIMERAS_SHOWN else ""
-        one = len(chimeras) == 1
-        count = "1 chimera has" if one else f"{len(chimeras)} chimeras have"
-        click.echo(f"{count} organs of this model, and {'keeps' if one else 'keep'} them: {shown}{more}")
+        is_single = len(chimeras) == 1
+        count = "1 chimera has" if is_single else f"{len(chimeras)} chimeras have"
+        click.echo(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {shown}{more}")
 
 
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
@@ -368,7 +376,8 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
     """Check that every blob exists, and that the running totals are right. The bytes of blobs are not read.
 
     With --read-data, the command also reads the bytes of blobs, and compares each blob with its digest. It lists each
-    faulty blob with the tensors that need it. The exit status is 7 for faulty blobs, 1 for wrong totals.
+    faulty blob with the tensors that need it, and prints how many bytes the registry stores. The exit status is 7 for
+    faulty blobs, 1 for wrong totals.
     """
     from organs.registry.catalog.queries.reports import running_totals
     from organs.registry.upkeep import verify as run_verify
@@ -379,17 +388,23 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
             total = running_totals(session).size_bytes
         with progress_bar("verify", total, quiet=as_json) as advance:
             report = run_verify(registry.catalog, registry.blobs, read_data=share, repair=repair, progress=advance)
+        with registry.catalog.reading() as session:
+            totals = running_totals(session)  # again: --repair can have corrected them
     if as_json:
-        print_json(asdict(report))
+        print_json({**asdict(report), "size_bytes": totals.size_bytes, "stored_bytes": totals.stored_bytes})
     else:
-        _print_verify(report, repair=repair)
+        _print_verify(report, totals, repair=repair)
     return CorruptBlob.exit_code if report.faults else int(bool(report.miscounted))
 
 
 @click.command()
 @click.option("-y", "--yes", is_flag=True, help="Remove them. Without -y, only print what would be removed.")
 @click.option(
-    "--older-than", default="24h", show_default=True, metavar="AGE", help="Mark only bytes that nothing has needed for this time (90m, 24h, 3d)."
+    "--older-than",
+    default="24h",
+    show_default=True,
+    metavar="AGE",
+    help="Mark only bytes that nothing has needed for this time (90m, 24h, 3d).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def sweep(yes: bool, older_than: str, as_json: bool) -> None:
@@ -412,15 +427,17 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
         _print_sweep(report, uploads)
 
 
-def _print_verify(report: VerifyReport, *, repair: bool) -> None:
+def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool) -> None:
     for fault in report.faults:
         click.echo(plain(fault.reason))
         for name in fault.needed_by:
             click.echo(f"  needed by {plain(name)}")
     read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
-    wrong = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
-    looked = f"{report.blobs} blobs checked{read}: {wrong}"
-    click.echo(looked if report.blobs else "the registry has no blobs")
+    state = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
+    summary = f"{report.blobs} blobs checked{read}: {state}"
+    if report.blobs:
+        click.echo(f"{size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} before compression")
+    click.echo(summary if report.blobs else "the registry has no blobs")
     if report.quarantined:
         click.echo(f"{report.quarantined} set aside; to replace them, ingest a file that has them")
     if report.recovered:
@@ -428,14 +445,14 @@ def _print_verify(report: VerifyReport, *, repair: bool) -> None:
         click.echo(f"{len(report.recovered)} blobs that were set aside have the right bytes again: {done}")
     if report.counted_organs:
         click.echo(f"{report.counted_organs} organs checked for weights that are NaN or infinite")
-    for name, (kept, counted) in report.miscounted.items():
-        click.echo(f"the running total of {name.replace('_', ' ')} is {kept:,}, but the count is {counted:,}")
+    for name, (total, counted) in report.miscounted.items():
+        click.echo(f"the running total of {name.replace('_', ' ')} is {total:,}, but the count is {counted:,}")
     if report.orphans:
         click.echo(
             f"{report.orphans} files belong to no blob; organ sweep removes them when they are a day old", err=True
         )
         if not report.blobs:
-            click.echo("if this registry is not new, its database is missing: restore the database before a sweep", err=True)
+            click.echo("if this registry is not new, its database is missing: restore it before a sweep", err=True)
 
 
 def _print_sweep(report: SweepReport, uploads: TidyReport) -> None:
@@ -444,10 +461,8 @@ def _print_sweep(report: SweepReport, uploads: TidyReport) -> None:
     click.echo(f"{report.doomed} unneeded blobs {would}marked ({size_text(report.doomed_bytes)})")
     click.echo(f"{report.stray_files} stray files {would}removed ({size_text(report.stray_bytes)})")
     if uploads.expired_uploads or uploads.stray_files:
-        size = size_text(uploads.removed_bytes)
-        click.echo(
-            f"{uploads.expired_uploads} expired uploads and {uploads.stray_files} stray upload files {would}removed ({size})"
-        )
+        uploads_text = f"{uploads.expired_uploads} expired uploads and {uploads.stray_files} stray upload files"
+        click.echo(f"{uploads_text} {would}removed ({size_text(uploads.removed_bytes)})")
     if report.dry_run:
         click.echo("nothing was changed; organ sweep -y removes them", err=True)
 
@@ -512,8 +527,8 @@ def _print(report: BackupReport) -> None:
         for name in fault.needed_by:
             click.echo(f"  needed by {plain(name)}")
     click.echo(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
-    what = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
+    database = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
     read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
-    click.echo(f"{plain(report.folder)} has {what}{report.blobs} blobs{read}")
+    click.echo(f"{plain(report.folder)} has {database}{report.blobs} blobs{read}")
     if report.faults:
         click.echo(f"{len(report.faults)} blobs are faulty in the registry itself; organ verify lists them", err=True)

@@ -137,7 +137,10 @@ def check_quoted(words: Sequence[str]) -> None:
         )
     has_separate_bound = any(word[:1] in "<>=≥≤" for word in words if word)  # the parser reports that
     for name in () if has_separate_bound else fields:
-        click.echo(f"note: {name} is used as a search word; to filter by {name}, write a bound in quotes: '{name}>=35'", err=True)
+        click.echo(
+            f"note: {name} is used as a search word; to filter by {name}, write a bound in quotes: '{name}>=35'",
+            err=True,
+        )
 
 
 def _is_number_field(word: str) -> bool:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _USUAL = ("theta", "spectral_signal")
 """Measures in every table. Another measure is the first column if the list is sorted by it."""
-_SEARCH_NUMBERS = ("size", "likeness", *(one.label for one in MEASURES.values()))
+_SEARCH_NUMBERS = ("size", "likeness", *(measure.label for measure in MEASURES.values()))
 _BAR_WIDTH = 40
 _VALUES_SHOWN = 12
 
@@ -72,7 +72,9 @@ def _organ_fields_help() -> str:
 @click.argument("query", nargs=-1)
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Organs on a page.")
 @click.option("--after", metavar="NEXT", help=AFTER_HELP)
-@click.option("--facets", is_flag=True, help="Also count the results by type, slot, tensor type, architecture, license and θ.")
+@click.option(
+    "--facets", is_flag=True, help="Also count the results by type, slot, tensor type, architecture, license and θ."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the page as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print digests only.")
 def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, as_json: bool, quiet: bool) -> None:
@@ -135,9 +137,9 @@ def _number(name: str, value: float | None) -> str:
 
 
 def _print_counts(counts: FacetCounts, parsed: Query) -> None:
-    total = "too many organs to count" if counts.total is None else f"{counts.total:,} results (an organ counts once for each of its places)"
-    about = "" if counts.exact or counts.total is None else "about "
-    click.echo(f"\n{about}{total}")
+    about = "" if counts.exact else "about "
+    total = "too many to count" if counts.total is None else f"{about}{counts.total:,} (each place of an organ counts)"
+    click.echo(f"\nresults: {total}")
     if counts.uncounted:
         click.echo(f"the counts below ignore these filters: {plain(', '.join(counts.uncounted))}")
     for name, values in counts.fields.items():
@@ -179,9 +181,9 @@ def print_chimera(chimera: Chimera) -> None:
     print_changes(chimera.changes)
     if chimera.computed:
         click.echo()
-        for one in chimera.computed[:COMPUTED_SHOWN]:
-            thetas = f"θ {theta_text(one.theta_before)} → {theta_text(one.theta)}"
-            print_sentence(f"{one.name}: {_how_made(one)}, {thetas}")
+        for organ in chimera.computed[:COMPUTED_SHOWN]:
+            thetas = f"θ {theta_text(organ.theta_before)} → {theta_text(organ.theta)}"
+            print_sentence(f"{organ.name}: {_how_made(organ)}, {thetas}")
         if len(chimera.computed) > COMPUTED_SHOWN:
             click.echo(f"… and {len(chimera.computed) - COMPUTED_SHOWN} more, with --json")
     click.echo("\nRecipe\n")
@@ -199,17 +201,17 @@ def print_chimera(chimera: Chimera) -> None:
 
 def print_made(organs: Sequence[MadeOrgan]) -> None:
     """Print how organs were computed, one line each."""
-    for one in organs:
-        print_sentence(f"{_how_made(one)}, whose θ is {theta_text(one.theta_before)}")
+    for organ in organs:
+        print_sentence(f"{_how_made(organ)}, whose θ is {theta_text(organ.theta_before)}")
 
 
-def _how_made(one: MadeOrgan) -> str:
-    count = len(one.adapters)
-    scales = ", ".join(f"{adapter.scale:g}" for adapter in one.adapters)
+def _how_made(organ: MadeOrgan) -> str:
+    count = len(organ.adapters)
+    scales = ", ".join(f"{adapter.scale:g}" for adapter in organ.adapters)
     merged = [f"{count} adapter{'s' if count > 1 else ''} merged at {scales}"] if count else []
-    keep = f", keeping {one.keep:.0%} of the energy" if one.keep is not None else ""
-    steps = [*merged, *([f"purified ({one.method}{keep})"] if one.method else [])] or ["encoded again"]
-    return f"{' and '.join(steps)}, from {one.source.digest[:12]} ({one.source.dtype})"
+    keep = f", keeping {organ.keep:.0%} of the energy" if organ.keep is not None else ""
+    steps = [*merged, *([f"purified ({organ.method}{keep})"] if organ.method else [])] or ["encoded again"]
+    return f"{' and '.join(steps)}, from {organ.source.digest[:12]} ({organ.source.dtype})"
 
 
 FILES_SHOWN = 4
@@ -222,7 +224,7 @@ _METHODS = {
     "z1": "the Z-measure: the shape of the distribution of the weights",
     "mp1": "the spectral measures: how far the matrix is from a random one",
 }
-_MEANINGS = {name: one.summary for name, one in MEASURES.items()} | {
+_MEANINGS = {name: measure.summary for name, measure in MEASURES.items()} | {
     "sample_size": "number of values in the sample",
     "entropy": "how evenly the values fill their range; 0.95 or more for random noise",
     "kurtosis": "weight of the tails compared with a bell curve; from -1.2 to 1.2 for random noise",
@@ -271,11 +273,11 @@ def _print_state(model: ModelDetails) -> None:
         day = "" if model.changed_at is None else f"{model.changed_at:%Y-%m-%d}"
         print_sentence(f"{model.state} on {day}: {model.state_reason or ''}")
     click.echo(f"{model.downloads} downloads, grafted into {model.grafts} chimeras")
-    others = [one for one in model.versions if one.name != model.name]
-    for one in others:
-        state = "" if one.state == "visible" else f", {one.state}: {one.state_reason}"
-        differ = "" if one.changes is None else f", {_differing(one.changes.changed)} from the version before"
-        print_sentence(f"also {one.name}, {one.created_at:%Y-%m-%d}{differ}{state}")
+    others = [version for version in model.versions if version.name != model.name]
+    for version in others:
+        state = "" if version.state == "visible" else f", {version.state}: {version.state_reason}"
+        differ = "" if version.changes is None else f", {_differing(version.changes.changed)} from the version before"
+        print_sentence(f"also {version.name}, {version.created_at:%Y-%m-%d}{differ}{state}")
     if model.versions_left_out:
         click.echo(f"and {model.versions_left_out} older versions")
 
@@ -287,9 +289,9 @@ def _differing(count: int) -> str:
 def print_organ(organ: Organ) -> None:
     """Print an organ: its facts, its measures, and its places."""
     click.echo(f"sha256:{organ.digest}")
-    gain = f"{size_text(organ.size_bytes)}, stored in {size_text(organ.stored_bytes)} by {plain(organ.codec)}"
+    sizes = f"{size_text(organ.size_bytes)}, stored in {size_text(organ.stored_bytes)} by {plain(organ.codec)}"
     shape = "x".join(map(str, organ.shape))
-    click.echo(f"{plain(organ.dtype)} {shape}, {organ.elements} values, {gain}, {plain(organ.state)}")
+    click.echo(f"{plain(organ.dtype)} {shape}, {organ.elements} values, {sizes}, {plain(organ.state)}")
     if organ.nonfinite != 0:
         counted = "not counted yet" if organ.nonfinite is None else f"{organ.nonfinite:,}"
         click.echo(f"values that are NaN or infinite: {counted}")
@@ -421,9 +423,9 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
 
 
 @click.command()
-@click.argument("what", metavar="MODEL|DIGEST")
+@click.argument("name", metavar="MODEL|DIGEST")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def show(what: str, as_json: bool) -> None:
+def show(name: str, as_json: bool) -> None:
     """Show a model or an organ.
 
     MODEL is NAMESPACE/NAME for the newest version, or NAMESPACE/NAME@VERSION. DIGEST is the SHA-256 of an organ; its
@@ -434,7 +436,7 @@ def show(what: str, as_json: bool) -> None:
     organ, it prints how the organ was computed.
     """
     with selected_registry() as registry:
-        result = _model_or_organ(registry, what)
+        result = _model_or_organ(registry, name)
     if as_json:
         print_json(result)
     elif isinstance(result, Organ):
@@ -445,22 +447,22 @@ def show(what: str, as_json: bool) -> None:
             print_chimera(result.chimera)
 
 
-def _model_or_organ(registry: Registry, what: str) -> ModelDetails | Organ:
-    """Return what `what` names: an organ comes first for `sha256:` and a digest, otherwise a model."""
-    if what.startswith("sha256:"):
+def _model_or_organ(registry: Registry, name: str) -> ModelDetails | Organ:
+    """Return the model or organ called `name`; of `sha256:` and a digest, an organ comes before a model."""
+    if name.startswith("sha256:"):
         try:
-            return registry.organ(what)
+            return registry.organ(name)
         except NotFound as no_organ:
             try:
-                return _model_details(registry, what)
+                return _model_details(registry, name)
             except NotFound:
                 raise NotFound(f"{no_organ}, nor that of a model, of its file or of its lock") from None
     try:
-        return _model_details(registry, what)
+        return _model_details(registry, name)
     except (BadName, NotFound):
-        if not looks_like_prefix(what):
+        if not looks_like_prefix(name):
             raise
-    return registry.organ(what)
+    return registry.organ(name)
 
 
 def _model_details(registry: Registry, name: str) -> ModelDetails:
@@ -514,7 +516,9 @@ _BY_SUFFIX = {
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--format", "form", type=click.Choice(_FORMATS), help="The format. [default: by the suffix of FILE, otherwise text]")
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), help="The format. [default: by the suffix of FILE, otherwise text]"
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--table", metavar="NAME", help="Print only this table. [default for CSV: ranking; for a MODEL, types]")
 @click.option(
@@ -541,7 +545,7 @@ def report(
     """
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json and --format {form} exclude each other")
-    chosen = "json" if as_json else form or _form_of(output)
+    output_form = "json" if as_json else form or _form_of(output)
     if output is not None:
         _check_target(output, force=force)
     with selected_registry() as registry:
@@ -551,10 +555,10 @@ def report(
             raise click.UsageError(f"this report has no table {table!r}: it has {', '.join(result.sections)}")
         result = result.only(table)
     if output is None:
-        _print(result, chosen)
+        _print(result, output_form)
         return
     with redirect_stdout(io.StringIO()) as printed:
-        _print(result, chosen)
+        _print(result, output_form)
     _place(output, printed.getvalue().encode())
     click.echo(f"written to {plain(output)}", err=True)
 
@@ -606,20 +610,20 @@ def _print_text(report: Report) -> None:
 
 
 def _print_heading(title: str, line: str) -> None:
-    shown = plain(title)
-    click.echo(f"{shown}\n{line * len(shown)}")
+    text = plain(title)
+    click.echo(f"{text}\n{line * len(text)}")
 
 
 def _print_section(section: ReportSection) -> None:
     from organs.registry.reports.formats import grid
 
     _print_paragraphs(section.before)
-    shown = grid(section)
-    if shown.rows:
+    table = grid(section)
+    if table.rows:
         click.echo()
-        headings = [plain(heading) for heading in shown.headings]
-        numbers = [heading for heading, right in zip(headings, shown.right, strict=True) if right]
-        print_table(headings, shown.rows, numbers)
+        headings = [plain(heading) for heading in table.headings]
+        numbers = [heading for heading, right in zip(headings, table.right, strict=True) if right]
+        print_table(headings, table.rows, numbers)
     _print_paragraphs(section.after)
 
 

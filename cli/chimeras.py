@@ -43,6 +43,7 @@ from organs.cli.outputs import (
 )
 from organs.ingest.files import FileSource
 from organs.registry.amounts import share_text, size_text
+from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.digest import Digest
@@ -84,9 +85,13 @@ _FIT_NUMBERS = ("fit", "of")
 @click.command()
 @click.argument("base", metavar="BASE")
 @click.argument("donor", required=False, metavar="[DONOR]")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="List at most so many models.")
+@click.option(
+    "--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="List at most so many models."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only the types that fit completely, or without DONOR the models.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Print only the types that fit completely, or without DONOR the models."
+)
 def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool) -> None:
     """Show which organs of DONOR fit into BASE, by type, and why others do not.
 
@@ -176,13 +181,22 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.argument("recipe", required=False, metavar="[RECIPE]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Also write the GGUF file OUT.")
-@click.option("--name", metavar="NAME", help="Register the chimera as NAMESPACE/NAME. [default: the name in the recipe]")
+@click.option(
+    "--name", metavar="NAME", help="Register the chimera as NAMESPACE/NAME. [default: the name in the recipe]"
+)
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
 @click.option("-y", "--yes", is_flag=True, help="Accept every warning. The stored recipe lists their codes.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
 @click.option("--lock", type=_FILE, metavar="FILE", help="Write the lock to FILE.")
-@click.option("--write-recipe", type=_FILE, metavar="FILE", help="Write the recipe to FILE, with the accepted warnings.")
-@click.option("--from-lock", type=_FILE, metavar="LOCK", help="Write the GGUF file that LOCK describes to OUT. Needs -o; registers nothing.")
+@click.option(
+    "--write-recipe", type=_FILE, metavar="FILE", help="Write the recipe to FILE, with the accepted warnings."
+)
+@click.option(
+    "--from-lock",
+    type=_FILE,
+    metavar="LOCK",
+    help="Write the GGUF file that LOCK describes to OUT. Needs -o; registers nothing.",
+)
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the chimera's name only.")
@@ -213,7 +227,9 @@ def compose(
     """
     if from_lock is not None:
         if recipe is not None or output is None or any((name, accept, yes, lock, write_recipe)):
-            raise click.UsageError("--from-lock takes -o OUT, and no RECIPE, name or accepted codes: the lock describes the whole file")
+            raise click.UsageError(
+                "--from-lock takes -o OUT, and no RECIPE, name or accepted codes: the lock describes the whole file"
+            )
         _from_lock(from_lock, OutputOptions(output, force, dry_run, as_json, quiet))
         return
     if recipe is None:
@@ -266,14 +282,35 @@ _METHODS = ("spectral", "fractal")
 
 @click.command()
 @click.argument("model", metavar="MODEL|FILE|DIR")
-@click.option("--method", required=True, type=click.Choice(_METHODS), help="How to purify; docs/recipes.md explains both methods.")
-@click.option("--keep", type=float, metavar="SHARE", help="For spectral: the share of each matrix's energy to keep, from 0 to 1. [default: 0.9]")
-@click.option("--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Only organs of this type. Repeatable.")
+@click.option(
+    "--method", required=True, type=click.Choice(_METHODS), help="How to purify; docs/recipes.md explains both methods."
+)
+@click.option(
+    "--keep",
+    type=float,
+    metavar="SHARE",
+    help="For spectral: the share of each matrix's energy to keep, from 0 to 1. [default: 0.9]",
+)
+@click.option(
+    "--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Only organs of this type. Repeatable."
+)
 @click.option("--blocks", "--layers", "blocks", metavar="BLOCKS", help="Only organs of these blocks, such as 5-20.")
-@click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Only organs in this slot, such as ffn_up; * stands for any text. Repeatable.")
+@click.option(
+    "--slot",
+    "slots",
+    multiple=True,
+    metavar="SLOT",
+    help=f"Only organs in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
+)
 @click.option("--where", metavar="QUERY", help="Only organs that match QUERY, such as 'theta<38'.")
 @click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Also write the result to OUT; needed for FILE and DIR.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="Also write the result to OUT; needed for FILE and DIR.",
+)
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
 @click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
@@ -351,18 +388,18 @@ def _make_from_file(
                 extract(contents, output, force=options.force, progress=advance)
     if result.made is None:
         return result
-    made = msgspec.structs.replace(result.made, file=str(output), model=None, created=None)
-    return msgspec.structs.replace(result, made=made)
+    chimera = msgspec.structs.replace(result.made, file=str(output), model=None, created=None)
+    return msgspec.structs.replace(result, made=chimera)
 
 
 def _print_written(result: ComposeResult, options: ComposeOptions) -> None:
-    made = result.made
+    chimera = result.made
     if options.as_json:
         print_json(result)
-    elif made is not None and options.quiet:
-        print_path(made.file)
-    elif made is not None:
-        click.echo(f"\n{plain(made.file)}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
+    elif chimera is not None and options.quiet:
+        print_path(chimera.file)
+    elif chimera is not None:
+        click.echo(f"\n{plain(chimera.file)}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
 
 
 @contextmanager
@@ -400,7 +437,11 @@ SECONDS_MAX = 24 * 3600
     help="The model that FILE.gguf was made from. Only for a FILE.gguf, which needs it.",
 )
 @click.option(
-    "--donor", "donors", multiple=True, metavar="MODEL|FILE.gguf", help="A donor of FILE.gguf, to run beside it. Repeatable."
+    "--donor",
+    "donors",
+    multiple=True,
+    metavar="MODEL|FILE.gguf",
+    help="A donor of FILE.gguf, to run beside it. Repeatable.",
 )
 @click.option(
     "--text",
@@ -417,10 +458,16 @@ SECONDS_MAX = 24 * 3600
     help="The number of tokens to score in each text.",
 )
 @click.option(
-    "--runtime", "template", metavar="COMMAND", help="Run COMMAND instead of llama.cpp; it contains {model} and {text}, which become the paths of two files."
+    "--runtime",
+    "template",
+    metavar="COMMAND",
+    help="Run COMMAND instead of llama.cpp; it contains {model} and {text}, which become the paths of two files.",
 )
 @click.option(
-    "--runtime-read", multiple=True, type=click.Path(path_type=Path), help="Let COMMAND read this file or folder. Repeatable."
+    "--runtime-read",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Let COMMAND read this file or folder. Repeatable.",
 )
 @click.option(
     "--runtime-write",
@@ -452,8 +499,8 @@ def validate(
 ) -> None:
     """Run a chimera, its base, its donors and a control, and print the perplexity of each and a verdict.
 
-    The verdict is one of: gains, coherent, degraded, inert, undecided, broken. For a registered CHIMERA it is stored and
-    shown in the catalog. The exit status is 0 for every verdict, and 1 if there is none.
+    The verdict is one of: gains, coherent, degraded, inert, undecided, broken. For a registered CHIMERA it is stored
+    and shown in the catalog. The exit status is 0 for every verdict, and 1 if there is none.
 
     The control is a copy of the chimera: its grafted feed-forward organs are replaced with zeros. A chimera that is no
     better than its control gains nothing from these organs. For a FILE.gguf, they are the feed-forward organs that
@@ -475,7 +522,9 @@ def validate(
         if chimera.endswith(GGUF_SUFFIX):
             report = _validate_file(Path(chimera), base, donors, texts, runtime, tokens, progress)
         elif base or donors:
-            raise click.UsageError("--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera")
+            raise click.UsageError(
+                "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
+            )
         else:
             if registry_address() is not None and (texts is not None or template is not None or granted != Sandbox()):
                 raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
@@ -637,17 +686,20 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("donors", nargs=-1, required=True, metavar="DONOR..."),
         click.option(
             "--layers", "--blocks", "layers", multiple=True, metavar="BLOCKS",
-            help="Copy only organs of these blocks (layers), such as 5-20 or 0,4-7. Give it once for all donors, or once for "
-            "each donor in their order. [default: all]",
+            help="Copy only organs of these blocks (layers), such as 5-20 or 0,4-7. Give it once, or once "
+            "for each donor in order. [default: all]",
         ),
         click.option(
             "--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES),
             help="Copy only organs of this type. Repeatable. [default: organ (feed-forward), unless --slot is given]",
         ),
-        click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Copy only organs in this slot, such as ffn_up; * stands for any text. Repeatable."),
+        click.option(
+            "--slot", "slots", multiple=True, metavar="SLOT",
+            help=f"Copy only organs in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
+        ),
         click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code."),
         click.option("-y", "--yes", is_flag=True, help="Accept every warning."),
-        click.option("--lock", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the lock to FILE."),
+        click.option("--lock", type=_FILE, metavar="FILE", help="Write the lock to FILE."),
         click.option("--dry-run", is_flag=True, help="Print the plan; write nothing."),
         click.option("--force", is_flag=True, help="Replace an existing file or organ directory."),
         click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON."),
@@ -659,7 +711,9 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF file to write.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The GGUF file to write."
+)
 @_transplant_options
 def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
     """Write a GGUF file: BASE with organs of each DONOR.
@@ -709,7 +763,7 @@ def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> No
 
 def _check_blocks(layers: Sequence[str], donors: Sequence[str]) -> None:
     if len(layers) not in (0, 1, len(donors)):
-        raise click.UsageError(f"give --layers once for all donors, or once for each of the {len(donors)} donors")
+        raise click.UsageError(f"give --layers once, or once for each of the {len(donors)} donors")
 
 
 def _transplant(
@@ -739,8 +793,8 @@ def _transplant(
                 digest = write(done, advance)
             if options.lock is not None:
                 write_text(options.lock, done.lock.canonical())
-            made = WrittenFile(file=str(target), size_bytes=done.file.size_bytes, sha256=digest, lock_id=done.lock.id)
-            result = msgspec.structs.replace(result, made=made)
+            file = WrittenFile(file=str(target), size_bytes=done.file.size_bytes, sha256=digest, lock_id=done.lock.id)
+            result = msgspec.structs.replace(result, made=file)
     _print_transplanted(result, options)
     if not plan.can_be_made:
         refuse(result, shown=prints)
@@ -790,18 +844,18 @@ def _transplant_recipe(options: _TransplantOptions) -> Recipe:
     text = json.dumps({"base": "base", "grafts": grafts, "accept": list(dict.fromkeys(options.accept))})
     recipe = read_recipe(text, "options")
     named = [
-        replace(one, donor=donor, selection=replace(one.selection, blocks=parse_blocks(blocks) if blocks else ()))
-        for one, donor, blocks in zip(recipe.grafts, donors, layers, strict=True)
+        replace(graft, donor=donor, selection=replace(graft.selection, blocks=parse_blocks(blocks) if blocks else ()))
+        for graft, donor, blocks in zip(recipe.grafts, donors, layers, strict=True)
     ]
     return replace(recipe, base=base, grafts=tuple(named))
 
 
 def _print_transplanted(result: ComposeResult, options: _TransplantOptions) -> None:
-    made = result.made
+    chimera = result.made
     if options.as_json:
         print_json(result)
-    elif made is not None and options.quiet:
-        print_path(made.file)
-    elif made is not None:
-        click.echo(f"\n{plain(made.file)}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
-        click.echo(f"  lock  sha256:{made.lock_id}")
+    elif chimera is not None and options.quiet:
+        print_path(chimera.file)
+    elif chimera is not None:
+        click.echo(f"\n{plain(chimera.file)}: {size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
+        click.echo(f"  lock  sha256:{chimera.lock_id}")

@@ -69,7 +69,7 @@ def refuse(planned: PlannedRecipe, *, shown: bool, exit_code: int = NotComposabl
 
 def serious(findings: Iterable[Finding]) -> list[Finding]:
     """Return the refusals and warnings."""
-    return [one for one in findings if one.severity is not Severity.INFO]
+    return [finding for finding in findings if finding.severity is not Severity.INFO]
 
 
 def _accepting(codes: Sequence[str]) -> str:
@@ -91,7 +91,7 @@ def print_plan(result: ComposeResult, output: Path | None) -> None:
     if plan is None or result.refusals:
         print_findings(serious(result.findings))
         return
-    parents = ", ".join(one.model for one in plan.parents[1:])
+    parents = ", ".join(parent.model for parent in plan.parents[1:])
     print_sentence(f"{plan.base}{f' with {parents}' if parents else ''}; licenses: {plan.license}")
     if result.findings:
         click.echo()
@@ -116,16 +116,16 @@ def print_changes(changes: Iterable[PlanChange]) -> None:
     """Print a table with a line for each run of blocks in which the same is done."""
     rows = [
         (
-            blocks_text(one),
-            one.type,
-            one.organs,
-            one.model,
-            ", ".join(one.acts),
-            theta_text(one.theta_before),
-            theta_text(one.theta),
-            size_text(one.size_bytes),
+            blocks_text(change),
+            change.type,
+            change.organs,
+            change.model,
+            ", ".join(change.acts),
+            theta_text(change.theta_before),
+            theta_text(change.theta),
+            size_text(change.size_bytes),
         )
-        for one in changes
+        for change in changes
     ]
     print_table(("blocks", "type", "organs", "from", "done", "θ before", "θ", "size"), rows, _NUMBERS)
 
@@ -155,12 +155,12 @@ def _print_changes(plan: PlannedChimera) -> None:
 
 def _print_sizes(plan: PlannedChimera, out: OutputFile | None, output: Path | None) -> None:
     changed = f"{plan.changed} of {plan.organs} organs change"
-    made = f", {plan.to_compute} of them computed" if plan.to_compute else ""
+    computed = f", {plan.to_compute} of them computed" if plan.to_compute else ""
     size = f"{size_text(plan.size_bytes)} ({plan.size_bytes:,} bytes), the base {size_text(plan.base_size_bytes)}"
     name = plan.file if output is None else str(output)
     free = None if out is None else out.free_bytes
     room = f"; {size_text(free)} free there" if free is not None else ""
-    click.echo(f"{plain(name)}: {size}{room}; {changed}{made}")
+    click.echo(f"{plain(name)}: {size}{room}; {changed}{computed}")
 
 
 _COMPUTED_NUMBERS = ("block", "blocks", "organs", "θ before", "θ")
@@ -177,7 +177,8 @@ def print_thetas(result: ComposeResult, options: ComposeOptions) -> None:
         print_table(("blocks", "type", "organs", "θ before", "θ"), rows, _COMPUTED_NUMBERS)
     else:
         organs = [
-            ("–" if one.block is None else one.block, one.slot, one.dtype, *_thetas(one)) for one in result.computed
+            ("–" if organ.block is None else organ.block, organ.slot, organ.dtype, *_thetas(organ))
+            for organ in result.computed
         ]
         print_table(("block", "slot", "dtype", "θ before", "θ"), organs, _COMPUTED_NUMBERS)
 
@@ -187,7 +188,7 @@ def _computed_runs(result: ComposeResult) -> tuple[PlanChange, ...]:
     from organs.registry.compose.plan import summarize_changes
 
     assert result.plan is not None
-    computed = {one.name: one for one in result.computed}
+    computed = {organ.name: organ for organ in result.computed}
     parts = [
         msgspec.structs.replace(part, theta_before=computed[part.name].theta_before, theta=computed[part.name].theta)
         for part in result.plan.parts
@@ -261,13 +262,13 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
     result = check_plan(plan, target, options)
     if options.dry_run:
         return result
-    made = _made(plan, target, options)
+    chimera = _made(plan, target, options)
     if options.lock is not None:
-        write_text(options.lock, registry.lock_text(made.lock_id))
+        write_text(options.lock, registry.lock_text(chimera.lock_id))
     if options.write_recipe is not None:
         write_text(options.write_recipe, recipe_yaml(plan.recipe))
-    computed = registry.chimera(made.lock_id).computed
-    return msgspec.structs.replace(result, made=_written(made, target), computed=computed)
+    computed = registry.chimera(chimera.lock_id).computed
+    return msgspec.structs.replace(result, made=_written(chimera, target), computed=computed)
 
 
 def write_partial(
@@ -317,13 +318,13 @@ def result_of(planned: PlannedRecipe, target: Path | None) -> ComposeResult:
 
 def print_composed(result: ComposeResult, options: ComposeOptions) -> None:
     """Print a new chimera."""
-    made = result.made
+    chimera = result.made
     if options.as_json:
         print_json(result)
-    elif made is not None and options.quiet:
-        click.echo(made.model)
-    elif made is not None:
-        _print_made(made)
+    elif chimera is not None and options.quiet:
+        click.echo(chimera.model)
+    elif chimera is not None:
+        _print_made(chimera)
 
 
 def refuse_recipe(error: BadRecipe, *, as_json: bool) -> NoReturn:
@@ -345,9 +346,9 @@ def _called(result: ComposeResult, label: str, name: str) -> ComposeResult:
 
 def _renamed(value: Any, label: str, name: str) -> Any:
     if isinstance(value, dict):
-        return {key: _renamed(one, label, name) for key, one in value.items()}
+        return {key: _renamed(item, label, name) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_renamed(one, label, name) for one in value]
+        return [_renamed(item, label, name) for item in value]
     return value.replace(label, name) if isinstance(value, str) else value
 
 
@@ -367,24 +368,24 @@ def _made(plan: RecipePlan, target: Path | None, options: ComposeOptions) -> Mad
         return plan.register(progress) if target is None else plan.assemble(target, progress)
 
 
-def _written(made: MadeChimera, target: Path | None) -> WrittenFile:
+def _written(chimera: MadeChimera, target: Path | None) -> WrittenFile:
     return WrittenFile(
         file=None if target is None else str(target),
-        size_bytes=made.size_bytes,
-        sha256=made.sha256,
-        lock_id=made.lock_id,
-        model=made.model,
-        created=made.created,
+        size_bytes=chimera.size_bytes,
+        sha256=chimera.sha256,
+        lock_id=chimera.lock_id,
+        model=chimera.model,
+        created=chimera.created,
     )
 
 
-def _print_made(made: WrittenFile) -> None:
+def _print_made(chimera: WrittenFile) -> None:
     """Print the chimera's name, lock, digest and file, and where to see it on stderr."""
-    name = made.model or ""
-    click.echo(f"\n{name}: {'registered' if made.created else 'already registered, with the same bytes'}")
-    click.echo(f"  lock  sha256:{made.lock_id}")
-    where = f"{plain(made.file)}, " if made.file is not None else ""
-    click.echo(f"  file  {where}{size_text(made.size_bytes)}, sha256:{made.sha256}")
+    name = chimera.model or ""
+    click.echo(f"\n{name}: {'registered' if chimera.created else 'already registered, with the same bytes'}")
+    click.echo(f"  lock  sha256:{chimera.lock_id}")
+    where = f"{plain(chimera.file)}, " if chimera.file is not None else ""
+    click.echo(f"  file  {where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}")
     page = f"/models/{name.partition('@')[0]}"
     address = registry_address()
     where = f"{page} in organ serve" if address is None else f"{address}{page}"

@@ -67,14 +67,14 @@ def in_lines(text: str, indent: str = "") -> str:
 def print_prose(text: str) -> None:
     """Print text of several lines, indented to tell it from the lines of the command."""
     for line in text.splitlines():
-        shown = plain(line.expandtabs(4))
-        click.echo((in_lines(shown, INDENT) if sys.stdout.isatty() else INDENT + shown).rstrip())
+        printable = plain(line.expandtabs(4))
+        click.echo((in_lines(printable, INDENT) if sys.stdout.isatty() else INDENT + printable).rstrip())
 
 
 def print_sentence(text: str) -> None:
     """Print text without control characters, wrapped on a terminal; in a pipe it is one line, for scripts."""
-    shown = plain(text)
-    click.echo(in_lines(shown) if sys.stdout.isatty() else shown)
+    printable = plain(text)
+    click.echo(in_lines(printable) if sys.stdout.isatty() else printable)
 
 
 GAP = "  "
@@ -137,7 +137,7 @@ def _fitted(natural: Sequence[int], long: Sequence[bool], width: int) -> list[in
         - len(GAP) * (len(widths) - 1)
         - sum(size for size, is_long in zip(natural, long, strict=True) if not is_long)
     )
-    waiting = sorted((size, index) for index, (size, one) in enumerate(zip(natural, long, strict=True)) if one)
+    waiting = sorted((size, index) for index, (size, is_long) in enumerate(zip(natural, long, strict=True)) if is_long)
     while waiting:
         size, index = waiting.pop(0)  # the shortest first: the others get the width that it does not need
         widths[index] = min(size, room // (len(waiting) + 1))
@@ -217,9 +217,9 @@ def install_command(extra: str | None = None) -> str:
     The project is on no package index. pip records the folder that it installed from (PEP 610, `direct_url.json`).
     """
     folder = _project_folder()
-    what = ("." if folder is None else str(folder)) + (f"[{extra}]" if extra else "")
+    requirement = ("." if folder is None else str(folder)) + (f"[{extra}]" if extra else "")
     upgrade = "" if extra else "--upgrade "
-    command = f"{shlex.quote(sys.executable)} -m pip install {upgrade}{shlex.quote(what)}"
+    command = f"{shlex.quote(sys.executable)} -m pip install {upgrade}{shlex.quote(requirement)}"
     return command if folder is not None else f"{command} (in the project's folder)"
 
 

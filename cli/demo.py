@@ -143,9 +143,9 @@ def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
     print_table(("model", "organs", "size", "new", "stored", "took"), rows, ("organs", "size", "new", "stored", "took"))
     with registry.catalog.reading() as session:
         totals = running_totals(session)
-    brought = sum(report.size_bytes for report in reports.values())
+    total_size = sum(report.size_bytes for report in reports.values())
     click.echo(
-        f"\n{len(reports)} files of {size_text(brought)} are {totals.blobs} different parts, "
+        f"\n{len(reports)} files of {size_text(total_size)} are {totals.blobs} different parts, "
         f"stored in {size_text(totals.stored_bytes)}: each part once, compressed."
     )
     return reports
@@ -167,7 +167,8 @@ def _show(registry: LocalRegistry, name: str) -> None:
         ("tensors", "size", "mean θ", "spectral signal"),
     )
     click.echo(
-        "\nθ is the shape of the distribution of weights: 0° uniform, about 34° Gaussian (also untrained), 90° heavy tails."
+        "\nθ is the shape of the distribution of weights: 0° uniform, about 34° Gaussian (also untrained), "
+        "90° heavy tails."
         "\nThe spectral signal is the part of a matrix's energy beyond that of random weights: 0 for random weights."
         "\nNeither tells how good a model is."
     )
@@ -229,9 +230,9 @@ def _compose(registry: LocalRegistry) -> None:
     print_changes(plan.chimera.changes)
     click.echo()
     print_sentence(plan.prediction.sentence)
-    made = plan.register()
-    click.echo(f"\n{made.model}: {size_text(made.size_bytes)}, lock sha256:{made.lock_id}")
-    _validate(registry, made.model)
+    chimera = plan.register()
+    click.echo(f"\n{chimera.model}: {size_text(chimera.size_bytes)}, lock sha256:{chimera.lock_id}")
+    _validate(registry, chimera.model)
     click.echo(f"\nThe same organs of {STRANGER}, an unrelated model, give a warning before anything is made:\n")
     _warn(registry.compose(BASE).graft(STRANGER, type="organ").plan())
 
@@ -251,7 +252,7 @@ def _validate(registry: LocalRegistry, model: str) -> None:
 def _warn(plan: ChimeraPlan) -> None:
     from organs.cli.composing import print_findings
 
-    print_findings(one for one in plan.findings if one.severity is Severity.WARN)
+    print_findings(finding for finding in plan.findings if finding.severity is Severity.WARN)
 
 
 def _next_steps(home: Path, model: str) -> None:

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE...")
-@click.option("--name", help="Register the model as NAMESPACE/NAME; for one model only. [default: local/ and the file's name]")
+@click.option(
+    "--name", help="Register the model as NAMESPACE/NAME; for one model only. [default: local/ and the file's name]"
+)
 @click.option("--hf-cache", is_flag=True, help="Ingest every GGUF file in the Hugging Face cache of this machine.")
 @click.option("--new-version", is_flag=True, help="If the name is taken, register the file as its next version.")
 @click.option("--dry-run", is_flag=True, help="Print what would be ingested; store nothing.")
@@ -124,10 +126,10 @@ def _sources(paths: tuple[str, ...], hf_cache: bool) -> list[ModelSource]:
     sources = find_sources(paths)
     if hf_cache:
         cache = hub_cache()
-        found = find_hub_sources(cache)
-        if not found and not sources:
+        cached = find_hub_sources(cache)
+        if not cached and not sources:
             raise BadSource(f"{cache}: no GGUF file in the Hugging Face cache")
-        sources += found
+        sources += cached
     return sources
 
 
@@ -184,8 +186,8 @@ def _print_ingested(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
         healed = f"{report.healed_blobs} damaged parts healed" if report.healed_blobs else "nothing added"
         click.echo(f"{report.model}: already registered, {healed}")
     else:
-        gain = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
-        click.echo(f"{report.model}: {report.organs} organs, {gain}, {report.seconds:.1f} s")
+        sizes = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
+        click.echo(f"{report.model}: {report.organs} organs, {sizes}, {report.seconds:.1f} s")
         for flag in report.flags:
             click.echo(f"  note: {plain(flag)}", err=True)
     if report is not None:
@@ -219,9 +221,9 @@ def _ingested_values(outcome: Outcome) -> dict[str, Any]:
 
 
 _EXPLAINED = (
-    "θ is the shape of the distribution of a tensor's values: 0° uniform, about 34° Gaussian (also untrained), 90° heavy "
-    "tails. The spectral signal is the share of a matrix that is a pattern across its rows and columns: 0.000 for random "
-    "values. Neither tells how good a model is."
+    "θ is the shape of the distribution of a tensor's values: 0° uniform, about 34° Gaussian (also untrained), 90° "
+    "heavy tails. The spectral signal is the share of a matrix that is a pattern across rows and columns: 0.000 for "
+    "random values. Neither tells how good a model is."
 )
 
 
@@ -230,9 +232,15 @@ _EXPLAINED = (
 @click.option("--missing", is_flag=True, help="Measure the organs in the registry that lack a measure; give no FILE.")
 @click.option("--tensors", is_flag=True, help="Print one row for each tensor instead of one row for each type.")
 @click.option(
-    "--tensor", "patterns", multiple=True, metavar="PATTERN", help="Only tensors whose name matches PATTERN, such as '*norm*'. Repeatable."
+    "--tensor",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only tensors whose name matches PATTERN, such as '*norm*'. Repeatable.",
 )
-@click.option("--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type. Repeatable.")
+@click.option(
+    "--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type. Repeatable."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model, with every measure.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: one row for each tensor, with every measure.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the mean θ and the file.")
@@ -249,8 +257,8 @@ def measure(
     """Measure GGUF files without registering them. The command opens no registry.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, or any shard of a split model. The measures are the
-    same as those of `organ ingest`. If a file is refused, the command continues with the next, and the exit status is 1.
-    The exit status is also 1 if --tensor and --type match no tensor.
+    same as those of `organ ingest`. If a file is refused, the command continues with the next, and the exit status is
+    1. The exit status is also 1 if --tensor and --type match no tensor.
 
     With --missing, the command works on the registry instead of files. Use it after an update of the program: it adds
     the measures that older versions did not have, and changes no existing measure. You can interrupt it and run it
@@ -275,15 +283,15 @@ def measure(
     sources = find_sources(paths, "measure")
     if as_csv:
         click.echo(sheet_lines([_csv_keys()]), nl=False)
-    failed = found = 0
+    failed = measured = 0
     for number, source in enumerate(sources, 1):
         outcome = _measured(source, wanted, f"measure {number}/{len(sources)}", quiet=form not in ("tensors", "types"))
         failed += outcome.error is not None
-        found += outcome.model is not None and bool(outcome.model.tensors)
+        measured += outcome.model is not None and bool(outcome.model.tensors)
         _print_measured(outcome, form)
-    if form in ("tensors", "types") and found:
+    if form in ("tensors", "types") and measured:
         click.echo(in_lines(_EXPLAINED), err=True)
-    if not found and not failed and (patterns or kinds):
+    if not measured and not failed and (patterns or kinds):
         click.echo("organ: no tensor matches --tensor and --type", err=True)
         return 1
     return 1 if failed else 0
@@ -332,7 +340,7 @@ def _print_measured(outcome: MeasureOutcome, form: str) -> None:
     elif form == "csv":
         _print_rows(outcome, outcome.model)
     elif form == "quiet":
-        theta = mean_of(one.measurement.theta for one in outcome.model.tensors)
+        theta = mean_of(tensor.measurement.theta for tensor in outcome.model.tensors)
         click.echo(f"{'-' if theta is None else f'{theta:.2f}'}\t{plain(_file(outcome))}")
     else:
         _print_tables(outcome, outcome.model, every=form == "tensors")
@@ -345,7 +353,7 @@ def _file(outcome: MeasureOutcome) -> str:
 def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool) -> None:
     from organs.registry.reports.statistics import mean_of
 
-    theta = mean_of(one.measurement.theta for one in model.tensors)
+    theta = mean_of(tensor.measurement.theta for tensor in model.tensors)
     content = (
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
     )
@@ -354,11 +362,11 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool)
         click.echo("no tensor matches --tensor and --type\n" if model.tensor_count else "nothing to measure\n")
         return
     chosen = "" if len(model.tensors) == model.tensor_count else f" of the {len(model.tensors)} selected tensors"
-    matrices = [one.measurement.theta for one in model.tensors if one.measurement.spectral_signal is not None]
+    matrices = [tensor.measurement.theta for tensor in model.tensors if tensor.measurement.spectral_signal is not None]
     part = f"; of the {len(matrices)} matrices alone: {theta_text(mean_of(matrices))}" if matrices else ""
     click.echo(f"mean θ{chosen}: {theta_text(theta)}{part}\n")
     if every:
-        print_table(_TENSOR_COLUMNS, [_tensor_row(one) for one in model.tensors], _NUMBERS)
+        print_table(_TENSOR_COLUMNS, [_tensor_row(tensor) for tensor in model.tensors], _NUMBERS)
     else:
         print_table(_TYPE_COLUMNS, [_type_row(kind) for kind in _types(model)], _NUMBERS)
     click.echo()
@@ -369,24 +377,24 @@ def _types(model: MeasuredModel) -> list[dict[str, Any]]:
     from organs.registry.reports.statistics import distribution_of, mean_of
 
     groups: dict[str, list[MeasuredTensor]] = {}
-    for one in model.tensors:
-        groups.setdefault(one.place.type.value, []).append(one)
-    found: list[dict[str, Any]] = []
+    for tensor in model.tensors:
+        groups.setdefault(tensor.place.type.value, []).append(tensor)
+    rows: list[dict[str, Any]] = []
     for kind, group in sorted(groups.items()):
-        spread = distribution_of(one.measurement.theta for one in group if one.measurement.theta is not None)
-        found.append(
+        spread = distribution_of(tensor.measurement.theta for tensor in group if tensor.measurement.theta is not None)
+        rows.append(
             {
                 "type": kind,
                 "tensors_count": len(group),
-                "size_bytes": sum(one.size_bytes for one in group),
+                "size_bytes": sum(tensor.size_bytes for tensor in group),
                 "measured_count": spread.count,
                 "mean_theta_degrees": spread.mean,
                 "minimum_theta_degrees": spread.minimum,
                 "maximum_theta_degrees": spread.maximum,
-                "mean_spectral_signal": mean_of(one.measurement.spectral_signal for one in group),
+                "mean_spectral_signal": mean_of(tensor.measurement.spectral_signal for tensor in group),
             }
         )
-    return found
+    return rows
 
 
 def _type_row(kind: dict[str, Any]) -> tuple[object, ...]:
@@ -401,18 +409,18 @@ def _type_row(kind: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _tensor_row(one: MeasuredTensor) -> tuple[object, ...]:
-    reading = one.measurement
+def _tensor_row(tensor: MeasuredTensor) -> tuple[object, ...]:
+    reading = tensor.measurement
     notes = [f"{reading.nan_count} NaN"] if reading.nan_count else []
     if reading.infinite_count:
         notes.append(f"{reading.infinite_count} infinite")
     if reading.reason and (reading.constant or reading.theta is None):
         notes.append(reading.reason)
     return (
-        one.name,
-        one.place.type.value,
-        one.dtype,
-        _shape(one),
+        tensor.name,
+        tensor.place.type.value,
+        tensor.dtype,
+        _shape(tensor),
         theta_text(reading.theta),
         share_text(reading.magnitude),
         share_text(reading.spectral_signal),
@@ -420,8 +428,8 @@ def _tensor_row(one: MeasuredTensor) -> tuple[object, ...]:
     )
 
 
-def _shape(one: MeasuredTensor) -> str:
-    return "x".join(map(str, one.shape))
+def _shape(tensor: MeasuredTensor) -> str:
+    return "x".join(map(str, tensor.shape))
 
 
 def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
@@ -441,29 +449,29 @@ def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
         "size_bytes": model.size_bytes,
         "tensors_count": model.tensor_count,
         "parameters_count": model.parameters,
-        "mean_theta_degrees": mean_of(one.measurement.theta for one in model.tensors),
+        "mean_theta_degrees": mean_of(tensor.measurement.theta for tensor in model.tensors),
         "matrix_mean_theta_degrees": mean_of(
-            one.measurement.theta for one in model.tensors if one.measurement.spectral_signal is not None
+            tensor.measurement.theta for tensor in model.tensors if tensor.measurement.spectral_signal is not None
         ),
-        "mean_signal": mean_of(one.measurement.signal for one in model.tensors),
-        "mean_spectral_signal": mean_of(one.measurement.spectral_signal for one in model.tensors),
+        "mean_signal": mean_of(tensor.measurement.signal for tensor in model.tensors),
+        "mean_spectral_signal": mean_of(tensor.measurement.spectral_signal for tensor in model.tensors),
         "types": _types(model),
-        "tensors": [_tensor_values(one) for one in model.tensors],
+        "tensors": [_tensor_values(tensor) for tensor in model.tensors],
     }
 
 
-def _tensor_values(one: MeasuredTensor) -> dict[str, Any]:
-    place, reading = one.place, one.measurement
+def _tensor_values(tensor: MeasuredTensor) -> dict[str, Any]:
+    place, reading = tensor.place, tensor.measurement
     values: dict[str, Any] = {
-        "tensor": one.name,
+        "tensor": tensor.name,
         "type": place.type.value,
         "tower": place.tower.value,
         "block": place.block,
         "slot": place.slot,
-        "dtype": one.dtype,
-        "shape": _shape(one),
-        "elements_count": one.elements,
-        "size_bytes": one.size_bytes,
+        "dtype": tensor.dtype,
+        "shape": _shape(tensor),
+        "elements_count": tensor.elements,
+        "size_bytes": tensor.size_bytes,
     }
     values |= {_RENAMED.get(name, name): getattr(reading, name) for name in _measures()}
     return values | {"fingerprint": None if reading.fingerprint is None else reading.fingerprint.hex()}
@@ -471,7 +479,7 @@ def _tensor_values(one: MeasuredTensor) -> dict[str, Any]:
 
 def _print_rows(outcome: MeasureOutcome, model: MeasuredModel) -> None:
     keys = _csv_keys()
-    rows = ({"file": _file(outcome)} | _tensor_values(one) for one in model.tensors)
+    rows = ({"file": _file(outcome)} | _tensor_values(tensor) for tensor in model.tensors)
     cells = ([plain(row[key]) if isinstance(row[key], str) else row[key] for key in keys] for row in rows)
     click.echo(sheet_lines(cells), nl=False)
 
@@ -495,14 +503,14 @@ def _csv_keys() -> list[str]:
 
 
 @click.command()
-@click.argument("what", metavar="FILE|MODEL")
+@click.argument("model", metavar="FILE|MODEL")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to create."
 )
 @click.option("--force", is_flag=True, help="Replace an existing organ directory and all files in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the folder's path only.")
-def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
+def extract(model: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
     """Split a model into the organ directory DIR: a manifest.json, and one file for each tensor.
 
     FILE is a GGUF file or any shard of a split model. It does not have to be registered. MODEL is a registered model;
@@ -518,43 +526,45 @@ def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) ->
 
     quiet_bars = quiet or as_json
     with ExitStack() as opened:
-        contents = _contents(opened, what, output, force=force, quiet=quiet_bars)
+        contents = _contents(opened, model, output, force=force, quiet=quiet_bars)
         total = sum(content.header.file_size_bytes for content in contents)
         with progress_bar("extract", total, quiet=quiet_bars) as advance:
             report = write_directory(contents, output, force=force, progress=advance)
     _print_extracted(report, output, as_json=as_json, quiet=quiet)
 
 
-def _contents(opened: ExitStack, what: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
+def _contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
     from organs.ingest.directory.extract import file_contents
     from organs.ingest.sources import GGUF_SUFFIX, find_sources, open_files
 
-    if not what.endswith(GGUF_SUFFIX) and not Path(what).is_file():
-        return _registered_contents(opened, what, output, force=force, quiet=quiet)
-    sources = find_sources([what], "extract")
+    if not model.endswith(GGUF_SUFFIX) and not Path(model).is_file():
+        return _registered_contents(opened, model, output, force=force, quiet=quiet)
+    sources = find_sources([model], "extract")
     if len(sources) != 1:
-        raise click.UsageError(f"give one model; {what} has {len(sources)}")
+        raise click.UsageError(f"give one model; {model} has {len(sources)}")
     return file_contents(open_files(opened, sources[0]))
 
 
-def _registered_contents(opened: ExitStack, what: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
+def _registered_contents(opened: ExitStack, model: str, output: Path, *, force: bool, quiet: bool) -> list[Content]:
     from organs.ingest.directory.extract import model_contents
     from organs.ingest.directory.folder import is_organ_directory
 
     try:
-        name = parse_model_name(what)
+        name = parse_model_name(model)
         registry = opened.enter_context(selected_registry())
         show_download = bind(progress_bar, "download", quiet=quiet)
         return model_contents(opened, registry, name, output, replaces=force, show_download=show_download)
     except (BadName, NotFound) as error:
-        path = Path(what)
+        path = Path(model)
         if not path.is_dir():
             raise
         if is_organ_directory(path):
-            hint = f"this is an organ directory: organ assemble {what} writes its GGUF, organ ingest {what} registers it"
+            hint = (
+                f"this is an organ directory: organ assemble {model} writes its GGUF, organ ingest {model} registers it"
+            )
         else:
             hint = "this is a folder, and no registered model has this name: give one GGUF file of the folder"
-        raise BadSource(f"{what}: {hint}") from error
+        raise BadSource(f"{model}: {hint}") from error
 
 
 def _print_extracted(report: ExtractReport, output: Path, *, as_json: bool, quiet: bool) -> None:
@@ -597,7 +607,12 @@ class _ModelFiles:
 )
 @click.option("--shards", metavar="SIZE", help="Write shards with at most SIZE (2G, 500M) of tensors in each.")
 @click.option("--merge", is_flag=True, help="Write one file for a model that was ingested as shards.")
-@click.option("--accept", multiple=True, metavar="CODE", help="Accept the warning CODE of a RECIPE or a partial model. Repeatable.")
+@click.option(
+    "--accept",
+    multiple=True,
+    metavar="CODE",
+    help="Accept the warning CODE of a RECIPE or a partial model. Repeatable.",
+)
 @click.option("--partial", is_flag=True, help="Write the original file of a partial model, without its base.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
@@ -618,9 +633,9 @@ def assemble(
     """Write the GGUF file of a registered model, an organ directory or a recipe.
 
     MODEL is a registered model. The result is identical to the ingested file: the command checks every organ, and the
-    SHA-256 of the whole file. A model that was ingested as shards gives the same shards, in the folder OUT or with names
-    that begin like the file OUT. --merge and --shards write new files with the same tensors. A chimera can also be named
-    by `sha256:` and the digest of its lock.
+    SHA-256 of the whole file. A model that was ingested as shards gives the same shards, in the folder OUT or with
+    names that begin like the file OUT. --merge and --shards write new files with the same tensors. A chimera can also
+    be named by `sha256:` and the digest of its lock.
 
     A partial model has only some organs. The command grafts them into the base that the model names.
 
@@ -668,21 +683,25 @@ def _from_recipe(path: str, accept: Sequence[str], options: ComposeOptions) -> l
     return [_result(Path(result.out.file), result.plan.size_bytes, sha256, "new file")]
 
 
-def _from_registry(model: str, wanted: _ModelFiles, output: Path, options: ComposeOptions) -> list[dict[str, object]]:
+def _from_registry(
+    model: str, files_wanted: _ModelFiles, output: Path, options: ComposeOptions
+) -> list[dict[str, object]]:
     from organs.cli.composing import write_partial
 
     proof = "new file"
     written: list[WrittenPath]
     with selected_registry() as registry:
-        as_it_is = wanted.partial or wanted.shards or wanted.merge
-        recipe = None if as_it_is else registry.partial_recipe(model)
+        keeps_files = files_wanted.partial or files_wanted.shards or files_wanted.merge
+        recipe = None if keeps_files else registry.partial_recipe(model)
         if recipe is not None:
-            written = [write_partial(registry, recipe, wanted.accept, output, options)]
+            written = [write_partial(registry, recipe, files_wanted.accept, output, options)]
         else:
-            if wanted.accept:
+            if files_wanted.accept:
                 raise click.UsageError(_ACCEPT_MISPLACED)
-            shard_bytes = shard_size(wanted.shards)
-            files = registry.files(model, merge=wanted.merge, shard_bytes=shard_bytes, stem=stem_of(output))
+            shard_bytes = shard_size(files_wanted.shards)
+            # Not registry.assemble(): it always writes one file, while a model that came in shards gives its shards
+            # here, and --dry-run, --force and --json need the names and sizes before anything is written.
+            files = registry.files(model, merge=files_wanted.merge, shard_bytes=shard_bytes, stem=stem_of(output))
             proof = "as made" if files.model is not None and files.model.is_chimera else "identical"
             written = write_files(files, output, options)
     return [_result(file.path, file.size_bytes, file.sha256, "new file" if file.is_new else proof) for file in written]

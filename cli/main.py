@@ -158,10 +158,10 @@ Exit status:
 
 
 @click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": HELP_OPTIONS})
-@click.option("--home", metavar="FOLDER", help="The folder of a local registry. [default: $ORGAN_HOME, or your data folder]")
 @click.option(
-    "--registry", metavar="URL", help="The address of a remote registry. [default: $ORGAN_REGISTRY, or none]"
+    "--home", metavar="FOLDER", help="The folder of a local registry. [default: $ORGAN_HOME, or your data folder]"
 )
+@click.option("--registry", metavar="URL", help="The address of a remote registry. [default: $ORGAN_REGISTRY, or none]")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )

@@ -51,20 +51,27 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 @click.command("push")
 @click.argument("paths", nargs=-1, metavar="FILE...", required=True)
-@click.option("--name", help="Publish the model as NAMESPACE/NAME; for one model only. [default: the file's name, in your namespace]")
+@click.option(
+    "--name",
+    help="Publish the model as NAMESPACE/NAME; for one model only. [default: the file's name, in your namespace]",
+)
 @click.option("--title", help="The title on the model's page. [default: the title in the file]")
 @click.option("--license", "license_name", help="The license as an SPDX identifier: apache-2.0, mit, cc-by-4.0 ...")
 @click.option("--description", help="The description on the model's page, in Markdown.")
 @click.option("--base", metavar="MODEL", help="The model that it was made from.")
 @click.option("--tag", "tags", multiple=True, help="A word that searches find. Repeatable.")
-@click.option("--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="The size of each upload request. [default: 8M]")
+@click.option(
+    "--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="The size of each upload request. [default: 8M]"
+)
 @click.option(
     "--accept",
     multiple=True,
     type=click.Choice(sorted(MUST_ACKNOWLEDGE)),
     help="Publish the model although it has this finding. Repeatable.",
 )
-@click.option("--no-wait", is_flag=True, help="Exit when everything is sent. The registry checks and publishes the model later.")
+@click.option(
+    "--no-wait", is_flag=True, help="Exit when everything is sent. The registry checks and publishes the model later."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the address of each published model.")
@@ -219,7 +226,7 @@ DIGEST = "sha256:"
 
 @dataclass(frozen=True, slots=True)
 class _Pulled:
-    """What is pulled: the files of a model, or an organ."""
+    """The files of a model or of an organ, to be downloaded."""
 
     files: OutputFiles
     recipe: Recipe | None = None
@@ -227,9 +234,13 @@ class _Pulled:
 
 
 @click.command()
-@click.argument("what", metavar="MODEL|DIGEST")
+@click.argument("name", metavar="MODEL|DIGEST")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="The file or folder to write. [default: the current folder]"
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="The file or folder to write. [default: the current folder]",
 )
 @click.option(
     "--shards", metavar="SIZE", help="Write a model as shards with at most SIZE (2G, 500M) of tensors in each."
@@ -241,7 +252,7 @@ class _Pulled:
 @click.option("--json", "as_json", is_flag=True, help="Print the files as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the files' paths only.")
 def pull(
-    what: str,
+    name: str,
     output: Path | None,
     shards: str | None,
     partial: bool,
@@ -268,18 +279,18 @@ def pull(
     options = ComposeOptions(output, force, False, as_json, quiet, shows_plan=False)
     folder = output or Path()
     with remote_registry() as registry:
-        pulled = _find(registry, what, folder, shards, partial=partial)
-        model = pulled.files.model
+        source = _find(registry, name, folder, shards, partial=partial)
+        model = source.files.model
         if model is None and (ingests or shards):
             raise click.UsageError("--ingest and --shards are for a model, not for a single organ")
-        if accept and pulled.recipe is None:
+        if accept and source.recipe is None:
             raise click.UsageError("--accept is only for a partial model")
-        if ingests and pulled.recipe is not None:
+        if ingests and source.recipe is not None:
             raise click.UsageError("--ingest registers the original file of a partial model: give --partial too")
-        if pulled.recipe is not None:
-            written = [write_partial(registry, pulled.recipe, accept, folder, options)]
+        if source.recipe is not None:
+            written = [write_partial(registry, source.recipe, accept, folder, options)]
         else:
-            written = write_files(pulled.files, folder, options, _organ_targets if model is None else None)
+            written = write_files(source.files, folder, options, _organ_targets if model is None else None)
     ingested = _ingest(model.name, written[0].path) if ingests and model is not None else None
     if as_json:
         items = [{"file": str(file.path), "size_bytes": file.size_bytes, "sha256": file.sha256} for file in written]
@@ -288,19 +299,19 @@ def pull(
         _print_pulled(written, ingested, quiet=quiet)
 
 
-def _find(registry: Registry, what: str, output: Path, shards: str | None, *, partial: bool) -> _Pulled:
-    """Return the model that `what` names, or the organ. A model comes first, unlike in `organ show`."""
+def _find(registry: Registry, name: str, output: Path, shards: str | None, *, partial: bool) -> _Pulled:
+    """Return the model or organ called `name`. A model comes before an organ, unlike in `organ show`."""
     try:
-        files = registry.files(what, shard_bytes=shard_size(shards), stem=stem_of(output))
+        files = registry.files(name, shard_bytes=shard_size(shards), stem=stem_of(output))
     except (BadName, NotFound):
-        if not looks_like_prefix(what):
+        if not looks_like_prefix(name):
             raise
-        return _Pulled(registry.organ_files(what))
+        return _Pulled(registry.organ_files(name))
     assert files.model is not None, "files of a registered model"
     if files.model.yanked is not None:
         click.echo(f"{plain(files.model.name)} was yanked: {plain(files.model.yanked)}", err=True)
-    as_it_is = partial or shards or what.startswith(DIGEST)
-    return _Pulled(files, None if as_it_is else registry.partial_recipe(files.model.name))
+    keeps_file = partial or shards or name.startswith(DIGEST)
+    return _Pulled(files, None if keeps_file else registry.partial_recipe(files.model.name))
 
 
 def _organ_targets(output: Path, names: Sequence[str], force: bool) -> list[Path]:

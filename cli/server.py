@@ -43,8 +43,9 @@ _NUMBERS = ("job", "progress")
 def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     """Run the jobs in the queue until interrupted.
 
-    `organ serve` does this by itself; use this command after `organ serve --no-jobs`. Long jobs do not delay short ones:
-    each of the two groups runs one job at a time. Ctrl-C and SIGTERM put running jobs back into the queue.
+    `organ serve` does this by itself; use this command after `organ serve --no-jobs`. Up to three jobs run at the
+    same time: one that runs a chimera, one that checks a submission, and one of another kind. Ctrl-C and SIGTERM put
+    running jobs back into the queue.
     """
     from organs.ingest.jobs.runner import JobEvent, Runner  # loads all that jobs do, which `organ jobs` does not need
 
@@ -78,7 +79,9 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     metavar="JOB",
     help="Cancel the job with this id. A job that has ended does not change.",
 )
-@click.option("--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print the job with this id, and its result, as JSON.")
+@click.option(
+    "--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print the job with this id, and its result, as JSON."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as_json: bool, quiet: bool) -> None:
@@ -227,7 +230,9 @@ def serve(
         if not is_running_from_reloader():  # otherwise the first process printed this
             click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
             if host in ALL_INTERFACES and not allowed:
-                click.echo("To answer other machines, allow a host name: --allow-host NAME, or * for every name", err=True)
+                click.echo(
+                    "To answer other machines, allow a host name: --allow-host NAME, or * for every name", err=True
+                )
             if open_browser:
                 webbrowser.open(address)
         if reload:

@@ -306,7 +306,7 @@ def check_target(target: Path, *, replace: bool) -> None:
         if not says_its_format(target):  # stricter than for reading: the old folder is deleted
             raise BadSource(f"{target}: a folder with other content; choose a new one")
         if not replace:
-            raise BadSource(f"{target}: there already; --force replaces it")
+            raise BadSource(f"{target}: already exists; --force replaces it")
 
 
 def _place(temporary: Path, target: Path, files: Files) -> None:

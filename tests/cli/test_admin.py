@@ -63,14 +63,14 @@ def test_a_submission_that_is_not_there_is_answered_with_where_they_are_listed(o
         ended = organ("admin", *arguments)
         assert (ended.status, ended.err) == (
             3,
-            "organ: there is no submission 99\n       try: organ admin quarantine\n",
+            "organ: there is no submission 99\n       try: organ admin submissions\n",
         )
 
 
 def test_nothing_waits_in_a_registry_of_ones_own(organ: OrganCommand) -> None:
-    ended = organ.done("admin", "quarantine")
-    assert (ended.out, ended.err) == ("", "No submissions wait.\n")
-    assert organ.done("admin", "quarantine", "--json").values == {"items": [], "next": None, "notes": []}
+    ended = organ.done("admin", "submissions")
+    assert (ended.out, ended.err) == ("", "No submissions to review.\n")
+    assert organ.done("admin", "submissions", "--json").values == {"items": [], "next": None, "notes": []}
 
 
 def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(
@@ -78,15 +78,15 @@ def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(
 ) -> None:
     first, second = put_waiting(registry), put_waiting(registry)
     put_waiting(registry, "ready")
-    ended = organ.done("admin", "quarantine")
+    ended = organ.done("admin", "submissions")
     assert "ann0/thing" in ended.out
     assert "5.0 MB" in ended.out
     assert f"{first}: warn: It is \\u001b[31modd." in ended.out
-    assert organ.done("admin", "quarantine", "-q").lines == [str(first), str(second)]
-    page = organ.done("admin", "quarantine", "-q", "--limit", "1")
-    assert page.err.startswith("more: organ admin quarantine -q --limit 1 --after ")
+    assert organ.done("admin", "submissions", "-q").lines == [str(first), str(second)]
+    page = organ.done("admin", "submissions", "-q", "--limit", "1")
+    assert page.err.startswith("more: organ admin submissions -q --limit 1 --after ")
     place = page.err.split()[-1]
-    assert organ.done("admin", "quarantine", "-q", "--after", place).lines == [str(second)]
+    assert organ.done("admin", "submissions", "-q", "--after", place).lines == [str(second)]
 
 
 def test_all_that_is_known_of_what_waits_is_shown(composer: OrganCommand, kept: LocalRegistry) -> None:
@@ -98,13 +98,13 @@ def test_all_that_is_known_of_what_waits_is_shown(composer: OrganCommand, kept: 
         "ann0",
         "local/tuned@1",
         "5,000,000 bytes",
-        "new here",
+        "new in this registry",
         "It is \\u001b[31modd.",
     ):
         assert text in shown, text
     values = composer.done("admin", "show", first, "--json").values
     assert (values["model"]["name"], values["state"], values["findings"]) == ("local/tuned@1", "quarantined", [FINDING])
-    assert composer.done("admin", "quarantine", "--json").values["items"][0].items() <= values.items()
+    assert composer.done("admin", "submissions", "--json").values["items"][0].items() <= values.items()
     assert composer.done("admin", "show", second, "--json").values["model"] is None, "it has no model yet"
     assert composer("admin", "show", 77).status == 3
 
@@ -149,14 +149,14 @@ def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: OrganCo
     made = kept.compose("local/base").graft("local/tuned", type="organ").plan().register()
     before = row_counts(kept)
     told = composer.done("admin", "remove", "local/tuned", "--reason", "It must go.", "--json")
-    assert told.err == "nothing was changed; -y does it\n"
+    assert told.err == "nothing was changed; repeat the command with -y to remove it\n"
     assert row_counts(kept) == before
     values = told.values
     assert values["chimeras"] == [made.model]
     assert 0 < values["organs"] < values["places"]
     would = composer.done("admin", "remove", "local/tuned", "--reason", "It must go.").out
     assert "would be removed" in would
-    assert f"1 chimera has organs of it, and keeps them: {made.model}\n" in would
+    assert f"1 chimera has organs of this model, and keeps them: {made.model}\n" in would
     assert composer.done("admin", "remove", "local/tuned", "--reason", "It must go.", "-y").lines[0].endswith("removed")
     after = row_counts(kept)
     assert before["organs"] - after["organs"] == values["organs"]
@@ -255,4 +255,4 @@ def test_the_doctor_says_that_others_can_look_into_the_folder(organ: OrganComman
     organ.home.chmod(0o755)
     ended = organ("admin", "doctor")
     assert ended.status == 1
-    assert "has mode 0755: other users of this machine can look into it. chmod 700 keeps them out." in ended.out
+    assert "has mode 0755: other users of this machine can read it. To prevent this: chmod 700." in ended.out

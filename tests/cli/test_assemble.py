@@ -33,7 +33,7 @@ def test_what_is_there_is_not_replaced_unless_forced(options: list[str], filled:
     target.write_bytes(b"mine")
     ended = filled("assemble", "little", "-o", out / "a.gguf", *options)
     assert (ended.status, ended.out) == (1, "")
-    assert f"{target}: there already; --force replaces it" in ended.err
+    assert f"{target}: already exists; --force replaces it" in ended.err
     assert [path.read_bytes() for path in out.iterdir()] == [b"mine"], "and nothing else was begun"
     filled.done("assemble", "little", "-o", out / "a.gguf", "--force", *options)
     assert target.read_bytes().startswith(b"GGUF")
@@ -94,10 +94,13 @@ def test_what_is_no_size_is_wrong_usage(size: str, filled: OrganCommand, out: Pa
 
 def test_a_folder_that_is_not_there_and_one_in_the_way_are_named(filled: OrganCommand, out: Path) -> None:
     ended = filled("assemble", "little", "-o", out / "nowhere" / "a.gguf")
-    assert (ended.status, ended.err) == (1, f"organ: {out / 'nowhere'}: no such folder; a file's name ends in .gguf\n")
+    assert (ended.status, ended.err) == (
+        1,
+        f"organ: {out / 'nowhere'}: no such folder; to write a file, give a name that ends in .gguf\n",
+    )
     (out / "little.gguf").mkdir()
     ended = filled("assemble", "little", "-o", out)
-    assert (ended.status, ended.err) == (1, f"organ: {out / 'little.gguf'}: a folder is there\n")
+    assert (ended.status, ended.err) == (1, f"organ: {out / 'little.gguf'}: this is a folder\n")
 
 
 def corrupt_one(registry: LocalRegistry) -> None:
@@ -156,7 +159,10 @@ def test_the_folder_for_several_files_is_made_if_its_parent_is_there(filled: Org
         assert (ended.status, ended.out) == (1, "")
         assert "no such folder" in ended.err
     ended = filled("assemble", "little", "-o", out / "little")
-    assert (ended.status, "no such folder; a file's name ends in .gguf" in ended.err) == (1, True), "for a single file"
+    assert (ended.status, "no such folder; to write a file, give a name that ends in .gguf" in ended.err) == (
+        1,
+        True,
+    ), "for a single file"
     assert not (out / "little").exists()
 
 
@@ -176,7 +182,7 @@ def test_a_folder_that_was_made_for_nothing_is_gone_again(
 def test_a_file_is_said_to_be_a_gguf_already(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     ended = organ("assemble", model, "-o", tmp_path / "x.gguf")
     assert (ended.status, ended.out) == (1, "")
-    assert f"{model}: it is a GGUF file already" in ended.err
+    assert f"{model}: this is a GGUF file already" in ended.err
 
 
 def test_a_model_with_some_organs_is_assembled_into_its_base(organ: OrganCommand, tmp_path: Path) -> None:

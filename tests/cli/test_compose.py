@@ -52,7 +52,7 @@ def test_without_an_output_it_is_only_registered(organ: OrganCommand, parents: P
     before = sorted(tmp_path.glob("*"))
     assert organ.done("compose", parents.graft(), "-q").lines == ["local/Base-Chimera-v1.0-F16@1"]
     again = organ.done("compose", parents.graft())
-    assert "local/Base-Chimera-v1.0-F16@1: registered already, the same bytes" in again.lines
+    assert "local/Base-Chimera-v1.0-F16@1: already registered, with the same bytes" in again.lines
     assert sorted(tmp_path.glob("*")) == before
 
 
@@ -76,7 +76,7 @@ def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts
     assert ended.status == 5
     assert any(line.startswith("warn unrelated-lineage: ") for line in ended.lines)
     error, hint = ended.err.splitlines()
-    assert error == "organ: not made: accept unrelated-lineage first"
+    assert error == "organ: not composed: first accept the warnings unrelated-lineage"
     assert hint == f"       try: organ {' '.join(map(str, arguments))} --accept unrelated-lineage"
     assert list(out.iterdir()) == []
     ended = organ.done(*hint.partition("try: organ ")[2].split())
@@ -104,7 +104,7 @@ def test_a_refusal_tells_all_findings_and_ends_with_5(form: list[str], organ: Or
     told = ended.out + ended.err
     for code in ("unknown-donor", "own-donor", "no-such-block"):
         assert code in told
-    assert ended.err.splitlines()[-1] == "organ: refused, for 3 reasons; nothing was made"
+    assert ended.err.splitlines()[-1] == "organ: refused for 3 reasons; nothing was composed"
     if not form:
         assert [line.split()[0] for line in ended.lines] == ["refuse"] * 3, "no sizes and no table of what is not made"
     if form == ["--json"]:
@@ -118,7 +118,7 @@ def test_what_is_wrong_with_the_text_of_a_recipe_is_told_at_once(
     ended = organ("compose", parents.recipe("bases: a\ngrafts: [{typ: x}]\n"), *form)
     assert ended.status == 1
     lines = ended.err.splitlines()
-    assert lines[-1] == "organ: refused, for 4 reasons; nothing was made"
+    assert lines[-1] == "organ: refused for 4 reasons; nothing was composed"
     assert all(line.startswith("refuse bad-recipe: ") for line in lines[:-1])
     assert bool(ended.out) == bool(form)
 
@@ -194,7 +194,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_made(
         name = out / "mine" if option != "-o" else out / "mine.gguf"
         name.write_bytes(b"mine")
         ended = organ("compose", parents.graft(), option, name)
-        assert (ended.status, ended.err) == (1, f"organ: {name}: there already; --force replaces it\n")
+        assert (ended.status, ended.err) == (1, f"organ: {name}: already exists; --force replaces it\n")
         assert name.read_bytes() == b"mine"
     assert organ("compose", parents.graft(), "-o", out / "no" / "c.gguf").status == 1
     assert row_counts(kept) == before
@@ -345,7 +345,7 @@ def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: OrganCommand, 
     organ.done("assemble", f"sha256:{lock_id}", "-o", out / "b.gguf")
     assert (out / "b.gguf").read_bytes() == (out / "a.gguf").read_bytes()
     told = organ.done("assemble", f"sha256:{lock_id}", "-o", out / "c.gguf").out
-    assert told.endswith("; is the chimera as it was made, byte for byte\n")
+    assert told.endswith("; is the composed chimera, byte for byte\n")
     (item,) = organ.done("assemble", f"sha256:{lock_id}", "-o", out / "e.gguf", "--json").values["items"]
     assert item["proof"] == "as made"
     (out / "c.gguf").unlink()

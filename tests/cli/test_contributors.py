@@ -52,7 +52,7 @@ def test_a_contributor_is_added_listed_suspended_and_let_in_again(
 def test_a_token_is_printed_once_and_alone(organ: OrganCommand, registry: LocalRegistry, token: str) -> None:
     made = organ.done("token", "create", "ada", "--scope", "read", "--scope", "upload", "--forever")
     assert TOKEN.fullmatch(made.out)
-    assert "not shown again" in made.err
+    assert "cannot be shown again" in made.err
     assert scopes(registry, made.out.strip()) == {"read", "upload"}
     assert scopes(registry, token) == {"upload"}
     listed = organ.done("token", "list", "--json")
@@ -85,7 +85,7 @@ def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
         (("contributor", "suspend", "local"), 4, "cannot be suspended"),
         (("contributor", "suspend", "eve"), 3, "organ contributor list"),
         (("contributor", "quota", "ada", "much"), 2, "not a size"),
-        (("token", "create"), 2, "whose token"),
+        (("token", "create"), 2, "give the name of a contributor"),
         (("token", "create", "ada", "--days", 5, "--forever"), 2, "exclude each other"),
         (("token", "create", "ada", "--scope", "delete"), 2, "delete"),
         (("token", "revoke", "aaaaaaaaa"), 3, "organ token list"),

@@ -50,7 +50,7 @@ def test_a_folder_that_is_there_is_not_replaced_unless_forced(organ: OrganComman
     (tmp_path / "out" / "norm" / "mark").write_text("old")
     ended = organ("extract", model, "-o", tmp_path / "out")
     assert (ended.status, ended.out) == (1, "")
-    assert ended.err == f"organ: {tmp_path / 'out'}: there already; --force replaces it\n"
+    assert ended.err == f"organ: {tmp_path / 'out'}: already exists; --force replaces it\n"
     organ.done("extract", model, "-o", tmp_path / "out", "--force")
     assert not (tmp_path / "out" / "norm" / "mark").exists()
 
@@ -101,8 +101,8 @@ def test_a_folder_is_not_taken_for_an_unknown_model(filled: OrganCommand, model:
     filled.done("extract", model, "-o", tmp_path / "taken")
     (tmp_path / "other").mkdir()
     for name, said in (
-        ("taken", f"an organ directory already: organ assemble {tmp_path}/taken gives its GGUF, "),
-        ("other", "a folder, and no model of that name is registered: give one of the GGUF files in it\n"),
+        ("taken", f"this is an organ directory: organ assemble {tmp_path}/taken writes its GGUF, "),
+        ("other", "this is a folder, and no registered model has this name: give one GGUF file of the folder\n"),
     ):
         ended = filled("extract", tmp_path / name, "-o", tmp_path / "out")
         assert (ended.status, ended.out) == (1, "")
@@ -123,7 +123,7 @@ def test_a_pattern_of_several_models_is_wrong_usage(organ: OrganCommand, model: 
     (tmp_path / "other.gguf").write_bytes(small_model(seed=1))
     ended = organ("extract", str(tmp_path / "*.gguf"), "-o", tmp_path / "out")
     assert ended.status == 2
-    assert "one model at a time" in ended.err
+    assert "give one model" in ended.err
 
 
 def test_shards_and_merge_are_for_registered_models(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_shards_and_merge_are_for_registered_models(organ: OrganCommand, model: 
 def test_a_folder_is_assembled_like_a_model(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     organ.done("extract", model, "-o", tmp_path / "out")
     ended = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", "--dry-run")
-    assert ended.out.endswith("would be compared with the file that the folder was made from\n")
+    assert ended.out.endswith("would be compared with the original file\n")
     assert not (tmp_path / "x.gguf").exists()
     (tmp_path / "x.gguf").write_bytes(b"mine")
     ended = organ("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf")

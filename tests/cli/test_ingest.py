@@ -44,7 +44,7 @@ def test_files_of_a_folder_that_are_not_gguf_are_counted(organ: OrganCommand, mo
 
 
 def test_the_same_file_again_says_that_nothing_was_added(filled: OrganCommand, model: Path) -> None:
-    assert filled.done("ingest", model).out == "local/little@1: registered already, nothing added\n"
+    assert filled.done("ingest", model).out == "local/little@1: already registered, nothing added\n"
 
 
 def test_json_is_an_object_a_file_a_line_each(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
@@ -202,13 +202,13 @@ def test_another_file_under_a_taken_name_is_refused_without_a_terminal(
     assert (refused.status, refused.values["model"]) == (5, None)
     assert "give --new-version" in refused.values["error"]
     assert filled("ingest", "-q", "--name", "local/other", stranger).out == "local/other@1\n"
-    assert filled.done("ingest", model).out == "local/little@1: registered already, nothing added\n"
+    assert filled.done("ingest", model).out == "local/little@1: already registered, nothing added\n"
 
 
 def test_with_new_version_it_becomes_the_next_version(filled: OrganCommand, model: Path, stranger: Path) -> None:
     assert filled.done("ingest", "-q", "--new-version", stranger).out == "local/little@2\n"
     for known in (stranger, model):
-        assert "registered already" in filled.done("ingest", known).out
+        assert "already registered" in filled.done("ingest", known).out
 
 
 @pytest.mark.parametrize(("answer", "added"), [("y", True), ("n", False), ("", False)])
@@ -227,5 +227,5 @@ def test_on_a_terminal_it_is_asked_whether_this_is_a_new_version(
             said += part
     out = running.communicate(timeout=60)[0].decode()
     os.close(controller)
-    assert b"The name local/little is taken by local/little@1" in said
+    assert b"The name local/little is taken by another file, local/little@1." in said
     assert (running.returncode, "local/little@2: " in out) == (0 if added else 5, added)

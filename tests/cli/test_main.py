@@ -99,7 +99,7 @@ def test_wrong_usage_ends_with_2_and_says_how_it_is_meant(
         (("serch", "x"), "'serch'. Did you mean 'search'?"),
         (("list",), "'list'. Did you mean 'models'?"),
         (("import", "a.gguf"), "'import'. Did you mean 'ingest'?"),
-        (("admin", "quarntine"), "'quarntine'. Did you mean 'quarantine'?"),
+        (("admin", "submisions"), "'submisions'. Did you mean 'submissions'?"),
         (("token", "crate"), "'crate'. Did you mean 'create'?"),
         (("frobnicate",), "'frobnicate'."),
     ],

@@ -66,7 +66,7 @@ def test_a_choice_that_leaves_nothing_is_said_and_the_status_is_1(
     form: tuple[str, ...], nowhere: OrganCommand, model: Path
 ) -> None:
     ended = nowhere("measure", model, "--tensor", "nothing", *form)
-    assert (ended.status, ended.err) == (1, "organ: no tensor has this name and type\n")
+    assert (ended.status, ended.err) == (1, "organ: no tensor matches --tensor and --type\n")
     nowhere.done("measure", model, "--tensor", "output_norm.weight", *form)
 
 

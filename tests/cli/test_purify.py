@@ -80,7 +80,7 @@ def test_of_a_folder_nothing_is_said_to_be_registered_and_no_file_is_named_that_
     assert told.startswith(f"{out / 'folder'}; licenses")
     values = organ.done(*step, "-o", out / "again", "--json").values
     assert (values["plan"]["name"], values["plan"]["base"]) == (None, str(out / "folder"))
-    assert "as it was made" in organ.done("assemble", out / "pure", "-o", out / "pure.gguf").out
+    assert "composed chimera" in organ.done("assemble", out / "pure", "-o", out / "pure.gguf").out
 
 
 @pytest.mark.parametrize("name", ["p.gguf", "folder"])
@@ -104,7 +104,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_read(organ: OrganCommand,
         (out / name).write_bytes(b"mine")
         ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)
         assert (ended.status, ended.out) == (1, "")
-        assert "there already; --force replaces" in ended.err
+        assert "already exists; --force replaces" in ended.err
         assert (out / name).read_bytes() == b"mine"
     assert organ("purify", parents.base, "--method", "fractal", "-o", out / "no" / "p.gguf").status == 1
 

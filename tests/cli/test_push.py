@@ -44,7 +44,7 @@ def test_a_push_ends_with_the_pages_address_on_stdout(fake: FakeRegistry, tmp_pa
     assert fake.manifests[0]["metadata"] == {"license": "mit", "tags": ["a", "b"]}
     assert fake.asked("POST", "/uploads")[0].headers["Authorization"] == f"Bearer {token}"
     again = run(tmp_path, url, path)
-    assert again.lines == ["me/Mine@1: it is there already, nothing was sent", f"{url}/models/me/Mine@1"]
+    assert again.lines == ["me/Mine@1: already registered there, nothing was sent", f"{url}/models/me/Mine@1"]
     assert run(tmp_path, url, path, "-q").lines == [f"{url}/models/me/Mine@1"]
     assert list((tmp_path / "cache/organ-registry/push").iterdir()) == []  # the file was written only just now
     assert not (tmp_path / "home").exists()
@@ -68,7 +68,7 @@ def test_quiet_prints_the_models_address_once_it_is_published_and_its_submission
     fake.outcome = {"state": "quarantined", "model": "me/Mine@1"}
     waits = run(tmp_path, url, path := write(tmp_path), "-q")
     assert (waits.status, waits.lines) == (0, [f"{url}/submissions/2"])
-    assert "it waits for an administrator's approval" in waits.err
+    assert "held for review by an administrator" in waits.err
     told = run(tmp_path, url, path, "--json").values
     assert (told["state"], told["address"]) == ("quarantined", f"{url}/submissions/{told['submission']}")
     left = run(tmp_path, url, write(tmp_path, seed=5), "-q", "--no-wait")
@@ -93,7 +93,7 @@ def test_a_dry_run_says_what_would_travel(fake: FakeRegistry, tmp_path: Path) ->
     told = run(tmp_path, fake.connection.url, write(tmp_path), "--dry-run")
     assert (told.status, told.lines) == (
         0,
-        ["me/Mine: would send 95.7 kB in 11 pieces, 0 bytes in 0 pieces known there"],
+        ["me/Mine: would send 95.7 kB in 11 pieces, 0 bytes in 0 pieces already there"],
     )
     assert not fake.blobs
 
@@ -160,11 +160,11 @@ def test_a_finding_that_must_be_acknowledged_ends_the_push_until_it_is(fake: Fak
     stopped = run(tmp_path, url, path)
     assert stopped.status == 1
     assert f"warn: Weights are NaN. ({NONFINITE})" in stopped.err
-    assert f"not published; to publish it all the same, push it again with --acknowledge {NONFINITE}" in stopped.err
+    assert f"not published; to publish it, push it again with --accept {NONFINITE}" in stopped.err
     assert "acknowledge" not in fake.manifests[0]
     received_bytes = fake.received_bytes
     fake.outcome = {"state": "published"}
-    again = run(tmp_path, url, path, "--acknowledge", NONFINITE)
+    again = run(tmp_path, url, path, "--accept", NONFINITE)
     assert (again.status, fake.manifests[1]["acknowledge"]) == (0, [NONFINITE])
     assert fake.received_bytes == received_bytes, "nothing is sent twice"
-    assert run(tmp_path, url, path, "--acknowledge", "no-license").status == 2
+    assert run(tmp_path, url, path, "--accept", "no-license").status == 2

@@ -120,7 +120,7 @@ def test_a_file_holds_what_would_be_printed_and_replaces_nothing_unasked(filled:
     target.write_text("mine")
     ended = filled("report", "--json", "-o", target)
     assert ended.status == 1
-    assert "there already" in ended.err
+    assert "already exists" in ended.err
     assert target.read_text() == "mine"
     filled.done("report", "--json", "-o", target, "--force")
     assert json.loads(target.read_text("utf-8")) == filled.done("report", "--json").values

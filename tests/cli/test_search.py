@@ -89,7 +89,7 @@ def test_the_hint_behind_a_page_is_a_command_that_gives_the_next(registry: Local
 
 def test_facets_are_counted_beside_the_page(filled: OrganCommand) -> None:
     ended = filled.done("search", "type:organ", "--facets", "--limit", 1)
-    assert "4 organs at their places" in ended.lines
+    assert "results: 4 (each place of an organ counts)" in ended.lines
     assert "any type:    organ 4, norm 3, skeleton 2, embed 1" in ended.lines
     assert "slot:        ffn_down 2, ffn_up 2" in ended.lines
     assert any("█" in line and "°" in line for line in ended.lines)
@@ -104,7 +104,7 @@ def test_facets_are_counted_beside_the_page(filled: OrganCommand) -> None:
 def test_an_estimate_is_called_so(filled: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.catalog.queries.search_plan.GATHER_MAX", 0)
     lines = filled.done("search", "theta>=1", "--facets").lines
-    assert any(line.startswith("about ") and line.endswith(" organs at their places") for line in lines)
+    assert any(line.startswith("results: about ") for line in lines)
 
 
 def test_the_likes_of_an_organ_show_how_alike_they_are(registry: LocalRegistry, organ: OrganCommand) -> None:
@@ -121,7 +121,7 @@ def test_what_fits_a_model_is_found_counted_and_explained(registry: LocalRegistr
     others = (PlacementRow(organ=2), PlacementRow(organ=3, slot="ffn_down"), PlacementRow(organ=4, shape="64x32"))
     write_models(registry, [ModelRow((PlacementRow(organ=1),), name="base"), ModelRow(others, name="donor")])
     assert organ.done("search", "-q", "fits:acme/base").lines == [digest(2)]
-    assert "1 organs at their places" in organ.done("search", "fits:acme/base", "--facets").out
+    assert "results: 1 (each place of an organ counts)" in organ.done("search", "fits:acme/base", "--facets").out
     assert (
         "note: no model here is called acme/bas; the nearest is fits:acme/base"
         in organ.done("search", "fits:acme/bas").err
@@ -175,11 +175,11 @@ def test_a_bound_that_the_shell_took_for_a_redirection_is_recognised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert f"put a bound in quotes: '{words[-1]}>=35'" in organ.done(command, *words).err
+    assert f"write a bound in quotes: '{words[-1]}>=35'" in organ.done(command, *words).err
     (tmp_path / made).touch()
     ended = organ(command, *words)
     assert (ended.status, ended.out) == (2, "")
-    assert f"made the file '{made}' here. Remove it, and quote the query: '{query}'" in ended.err
+    assert f"created the file '{made}'. Delete that file, and quote the query: '{query}'" in ended.err
     assert organ(command, "type:organ" if command == "search" else "zoo").status == 0, "no field stands alone"
 
 

@@ -98,7 +98,7 @@ def test_what_is_in_the_way_stays_unless_forced(verb: str, organ: OrganCommand, 
     organ.done(verb, parents.base, parents.tuned, "-o", target)
     ended = organ(verb, parents.base, parents.tuned, "-o", target, "--layers", "1")
     assert ended.status == 1
-    assert f"{target}: there already; --force replaces" in ended.err
+    assert f"{target}: already exists; --force replaces" in ended.err
     organ.done(verb, parents.base, parents.tuned, "-o", target, "--layers", "1", "--force")
     if verb == "transplant":
         organ.done(verb, target, parents.tuned, "-o", target, "--layers", "0", "--force")

@@ -50,7 +50,7 @@ def test_a_text_of_too_few_tokens_is_refused(organ: OrganCommand, kin: Path, tmp
 def test_what_a_command_may_reach_is_for_a_command_alone(organ: OrganCommand, kin: Path) -> None:
     ended = organ("validate", kin, "--base", A, "--runtime-processes")
     assert ended.status == 2
-    assert "belong to --runtime" in ended.err
+    assert "need --runtime COMMAND" in ended.err
 
 
 def test_a_command_may_write_where_it_is_allowed_to(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:

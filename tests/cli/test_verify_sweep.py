@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, update
 
+from organs.registry.amounts import size_text
+from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.tables import Base, Blob
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
@@ -46,8 +48,8 @@ def forget_models(registry: LocalRegistry) -> None:
 
 
 def test_a_sound_registry_is_sound(large: OrganCommand) -> None:
-    assert large.done("verify").out == "4 blobs checked: all are sound\n"
-    assert large.done("verify", "--read-data").out.startswith("4 blobs checked, 307.")
+    assert large.done("verify").lines[-1] == "4 blobs checked: all are sound"
+    assert large.done("verify", "--read-data").lines[-1].startswith("4 blobs checked, 307.")
     values = large.done("verify", "--read-data", "--json").values
     assert (values["blobs"], values["faults"], values["orphans"]) == (4, [], 0)
 
@@ -59,7 +61,7 @@ def test_a_rotten_organ_is_named_with_who_needs_it_when_data_is_read(
     assert large("verify").status == 0, "without reading, only what can be seen is seen"
     ended = large("verify", "--read-data")
     assert ended.status == 7
-    digest, needed_by, summary = ended.lines
+    digest, needed_by, _stored, summary = ended.lines
     assert digest.startswith(f"corrupt blob {blob_files(registry)[0].name.partition('.')[0]} chunk 0: ")
     assert needed_by.startswith("  needed by local/large@1: blk.")
     assert summary.endswith(": 1 are faulty")
@@ -94,18 +96,18 @@ def test_a_sweep_of_a_registry_that_needs_everything_removes_nothing(
     before = blob_files(registry)
     for options in ([], ["-y"], ["-y", "--older-than", "0s"]):
         assert large.done("sweep", *options).lines == [
-            f"0 doomed blobs {'would be ' if not options else ''}removed (0 bytes)",
-            f"0 unneeded blobs {'would be ' if not options else ''}doomed (0 bytes)",
+            f"0 marked blobs {'would be ' if not options else ''}removed (0 bytes)",
+            f"0 unneeded blobs {'would be ' if not options else ''}marked (0 bytes)",
             f"0 stray files {'would be ' if not options else ''}removed (0 bytes)",
         ]
     assert blob_files(registry) == before
 
 
-def test_a_sweep_previews_then_dooms_then_removes(large: OrganCommand, registry: LocalRegistry) -> None:
+def test_a_sweep_previews_then_marks_then_removes(large: OrganCommand, registry: LocalRegistry) -> None:
     forget_models(registry)
     preview = large.done("sweep", "--older-than", "0s")
-    assert preview.lines[1].startswith("4 unneeded blobs would be doomed (")
-    assert preview.err == "nothing was changed; organ sweep -y does it\n"
+    assert preview.lines[1].startswith("4 unneeded blobs would be marked (")
+    assert preview.err == "nothing was changed; organ sweep -y removes them\n"
     assert row_counts(registry)["blobs"] == 4
     first = large.done("sweep", "-y", "--older-than", "0s", "--json").values
     assert (first["doomed"], first["removed"]) == (4, 0)
@@ -144,6 +146,16 @@ def test_verify_finds_a_wrong_running_total_and_repairs_it(large: OrganCommand) 
         session.execute(update(totals).where(totals.c.name == "organs").values(value=7))
     found = large("verify")
     assert found.status == 1
-    assert "the running total of organs says 7, there are 3" in found.out
+    assert "the running total of organs is 7, but the count is 3" in found.out
     assert large("verify", "--repair").status == 1
     assert large("verify").status == 0
+
+
+def test_verify_prints_the_bytes_that_the_registry_stores(large: OrganCommand, registry: LocalRegistry) -> None:
+    values = large.done("verify", "--json").values
+    with registry.catalog.reading() as session:
+        totals = running_totals(session)
+    assert (values["size_bytes"], values["stored_bytes"]) == (totals.size_bytes, totals.stored_bytes)
+    assert 0 < values["stored_bytes"] < values["size_bytes"]
+    stored = f"{size_text(values['stored_bytes'])} stored, {size_text(values['size_bytes'])} before compression"
+    assert large.done("verify").lines[0] == stored

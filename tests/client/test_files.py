@@ -59,7 +59,7 @@ def test_shards_are_cut_here_as_they_are_there(
         assert ended.lines == [str(out / name) for name in names], ended.err
         assert left(out) == names
         assert all((out / name).read_bytes() == (due / name).read_bytes() for name in names)
-        assert "there already" in remote_organ(command, "tuned", "--shards", "40k", "-o", out).err
+        assert "already exists" in remote_organ(command, "tuned", "--shards", "40k", "-o", out).err
         for name in names:
             (out / name).unlink()
     told = remote_organ("assemble", "tuned", "--shards", "40k", "-o", out, "--dry-run", "--json").values["items"]
@@ -315,11 +315,11 @@ def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in
         if path.is_file():
             assert (out / path.relative_to(tmp_path / "due")).read_bytes() == path.read_bytes()
     for model, place, said in (
-        ("tuned", out / "tuned", "there already"),
+        ("tuned", out / "tuned", "already exists"),
         ("tuned", tmp_path, "a folder with other content"),
         ("tuned", out / "no" / "where", "no such folder"),
         ("nobody", out / "x", "no model is registered as local/nobody"),
-        (str(out), out / "x", "no model of that name is registered"),
+        (str(out), out / "x", "no registered model has this name"),
     ):
         own, other = (run("extract", model, "-o", place) for run in (local_organ, remote_organ))
         assert other.status == own.status > 0
@@ -349,4 +349,4 @@ def test_a_file_of_ones_own_is_not_held_against_a_model_elsewhere(remote_organ: 
     (tmp_path / "x.gguf").write_bytes(MODEL)
     ended = remote_organ("compat", "base", tmp_path / "x.gguf")
     assert (ended.status, ended.out) == (2, "")
-    assert "give two names, or two files" in ended.err
+    assert "give the names of two models, or two files" in ended.err

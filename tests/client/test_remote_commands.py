@@ -159,7 +159,7 @@ def test_files_are_assembled_and_pulled_from_elsewhere(
         ended = remote_organ(*arguments, "-o", path, "-q")
         assert (ended.status, ended.out) == (0, f"{path}\n"), ended.err
         assert digest_of(path.read_bytes()) == due
-    assert remote_organ("pull", "first", "-o", path).err.endswith("there already; --force replaces it\n")
+    assert remote_organ("pull", "first", "-o", path).err.endswith("already exists; --force replaces it\n")
     pulled = remote_organ("pull", organ.digest[:12], "-o", tmp_path, "--json").values
     assert pulled["model"] is None
     assert digest_of(Path(pulled["items"][0]["file"]).read_bytes()) == organ.digest == pulled["items"][0]["sha256"]
@@ -180,7 +180,7 @@ def test_a_model_that_is_pulled_can_be_registered_at_once(
     "arguments",
     [
         *(("verify",), ("sweep",), ("work", "--once"), ("serve",), ("backup", "b"), ("ingest", __file__)),
-        *(("admin", "quarantine"), ("admin", "remove", "local/base@1", "--reason", "x", "-y")),
+        *(("admin", "submissions"), ("admin", "remove", "local/base@1", "--reason", "x", "-y")),
     ],
     ids=" ".join,
 )
@@ -188,7 +188,7 @@ def test_what_needs_a_folder_says_so_and_what_to_do_instead(remote_organ: Asking
     ended = remote_organ(*arguments)
     assert (ended.status, ended.out) == (1, "")
     assert f"organ: organ {arguments[0]}" in ended.err
-    assert "works on a registry's folder only" in ended.err
+    assert "works on a local registry only" in ended.err
     assert REMOTE_ALTERNATIVES[arguments[0]] in ended.err
 
 
@@ -238,7 +238,7 @@ def test_one_logs_in_is_listed_and_forgotten(
         token = create_token(session, add_contributor(session, "ada").id, ("read", "upload"), "laptop")
     type_in(f"{token.text}\n")
     ended = remote_organ("login", "--token-stdin")
-    assert ended.out == f"{served.url}: you are ada, for read, upload\n"
+    assert ended.out == f"{served.url}: you are ada, with the scopes read, upload\n"
     kept = kept_token(served.url)
     assert kept is not None
     assert (kept.token, kept.plain_http) == (token.text, False)
@@ -308,7 +308,7 @@ def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
     data[-1] ^= 1
     kept.write_bytes(data)
     lost.unlink()
-    with pytest.raises(BadSource, match="there already"):
+    with pytest.raises(BadSource, match="already exists"):
         fetched()
     assert (kept.read_bytes(), lost.exists()) == (data, False), "nothing is replaced without --force"
 
@@ -325,5 +325,5 @@ def test_a_file_that_its_digest_does_not_prove_is_never_taken_as_complete(
 
     whole = fetched(None)
     assert fetched(None) == whole
-    with pytest.raises(BadSource, match="there already"):
+    with pytest.raises(BadSource, match="already exists"):
         fetched(lambda _path: None)

@@ -129,7 +129,7 @@ def test_verify_reports_a_blob_that_is_right_again_and_with_repair_takes_it_back
     assert "1 blobs that were set aside have the right bytes again: the next read" in looked.out
     assert json.loads(organ("verify", "--json").out)["recovered"] == [row.digest]
     assert current(filled, row).state == "corrupt", "without --repair, verify changes nothing"
-    assert "taken back" in organ("verify", "--repair").out
+    assert "in use again" in organ("verify", "--repair").out
     assert current(filled, row).state == "present"
     assert events(filled) == taken_back(row)
     assert "set aside" not in organ("verify").out

@@ -52,7 +52,7 @@ def there_and_back(organ: OrganCommand, path: Path, folder: Path) -> None:
     assert (values["model"], values["digest"], values["notes"]) == ("local/taken@1", digest_of(whole), [])
     organ.done("assemble", "taken", "-o", folder / "from-registry.gguf")
     assert (folder / "from-registry.gguf").read_bytes() == whole
-    assert organ.done("ingest", path).out == "local/taken@1: registered already, nothing added\n"
+    assert organ.done("ingest", path).out == "local/taken@1: already registered, nothing added\n"
     organ.done("extract", "taken", "-o", folder / "again")
     assert same_folders(taken, folder / "again")
 
@@ -139,7 +139,7 @@ def test_a_split_set_goes_through_a_folder_and_gives_its_shards_back(
     named = sorted((tmp_path / "back").glob("named-*.gguf"))
     assert [path.read_bytes() for path in named] == [path.read_bytes() for path in shards]
     assert organ.done("ingest", tmp_path / "taken").out.startswith("local/taken@1: 10 organs")
-    assert organ.done("ingest", *shards).out == "local/taken@1: registered already, nothing added\n"
+    assert organ.done("ingest", *shards).out == "local/taken@1: already registered, nothing added\n"
     organ.done("extract", "taken", "-o", tmp_path / "again")
     assert same_folders(tmp_path / "taken", tmp_path / "again")
 
@@ -279,7 +279,7 @@ def test_an_organ_of_another_type_or_shape_gets_a_fresh_header(
     ended = organ.done("assemble", taken, "-o", tmp_path / "edited.gguf")
     expected = [(spec, data) if one.name == UP_NAME else (one, old) for one, old in block_tensors()]
     assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), expected)
-    assert organ.done("ingest", tmp_path / "edited.gguf").out == "local/taken@1: registered already, nothing added\n"
+    assert organ.done("ingest", tmp_path / "edited.gguf").out == "local/taken@1: already registered, nothing added\n"
 
 
 def test_an_organ_that_is_taken_out_or_put_in_makes_a_fresh_header(
@@ -329,7 +329,7 @@ def test_without_the_kept_header_the_metadata_of_the_manifest_make_one(
 def test_the_digest_that_a_manifest_claims_is_not_believed(taken: Path, organ: OrganCommand) -> None:
     change_manifest(taken, lambda values: values["files"][0].update(sha256="0" * 64))
     ended = organ.done("ingest", taken)
-    assert ended.out == "local/little@1: registered already, nothing added\n"
+    assert ended.out == "local/little@1: already registered, nothing added\n"
     assert "is not the file that the folder was made from: the folder was edited" in ended.err
 
 

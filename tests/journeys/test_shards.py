@@ -131,7 +131,7 @@ def test_what_is_merged_is_the_same_model_and_adds_nothing(
     organ.done("assemble", "cut", "--merge", "-o", tmp_path / "merged.gguf")
     before = row_counts(registry)
     ended = organ.done("ingest", tmp_path / "merged.gguf")
-    assert ended.out == "local/model@1: registered already, nothing added\n"
+    assert ended.out == "local/model@1: already registered, nothing added\n"
     after = row_counts(registry)
     assert after.pop("ingests") == before.pop("ingests") + 1
     assert after == before

@@ -321,7 +321,7 @@ LISTS = (
     ),
     *(["compare", "local/text-0", "local/text-1"], ["report"], ["report", "local/text-0"], ["jobs"], ["verify"]),
     *(["compat", "local/text-0", "local/text-1"], ["contributor", "list"], ["token", "list"], ["sweep"]),
-    *(["admin", "events"], ["admin", "quarantine"]),
+    *(["admin", "events"], ["admin", "submissions"]),
 )
 
 
