@@ -65,7 +65,7 @@ MEASURES: Mapping[str, Measure] = {
             name="theta",
             field="theta",
             label="θ",
-            summary="θ in degrees, 0 noise to 90 signal",
+            summary="θ in degrees: 0 uniform, about 34 Gaussian, 90 heavy tails",
             meaning="The shape of the weights' distribution as an angle: 0° is even noise, about 34° a bell curve, "
             "90° a few strong weights among many weak ones.",
             limits="It does not say whether the organ was trained, is useful, or fits with another: random weights "

@@ -217,15 +217,15 @@ SYNONYMS = {
 """Common names of the types. They are not accepted; messages suggest the type for them."""
 
 _ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
-_LICENSE = Field("license", Kind.NAME, "the model's license; none where it states none")
-_BY = Field("by", Kind.NAME, "who added the model")
+_LICENSE = Field("license", Kind.NAME, "the license of the model; license:none if the model states none")
+_BY = Field("by", Kind.NAME, "the contributor who added the model")
 _MODEL = Field("model", Kind.NAME, "the model: namespace/name, or acme/*")
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 _NONFINITE = Field(
     "nonfinite",
     Kind.CHOICE,
-    "whether some weights are NaN or infinite; unknown where an older version registered them",
+    "yes if some weights are NaN or infinite; unknown if an older version of the program registered them",
     (YES, NO, UNKNOWN),
 )
 
@@ -241,13 +241,15 @@ ORGANS = Vocabulary(
         Field(
             "slot",
             Kind.NAME,
-            f"the place in its block: {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for all that begin with it",
+            f"the place in the block, such as {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for every slot that begins so",
         ),
-        Field("block", Kind.WHOLE, "the layer's number, from 0; none outside the blocks"),
-        Field("tower", Kind.CHOICE, "the stack of blocks that it is in", TOWERS),
+        Field(
+            "block", Kind.WHOLE, "the number of the block (layer), from 0; block:none for tensors outside the blocks"
+        ),
+        Field("tower", Kind.CHOICE, "the stack of blocks that has the organ", TOWERS),
         *(Field(measure.field, Kind.NUMBER, measure.summary, example=measure.example) for measure in MEASURES.values()),
-        Field("size", Kind.SIZE, "bytes in the file: size>=10M"),
-        Field("dtype", Kind.NAME, "the type of its values: F16, Q8_0"),
+        Field("size", Kind.SIZE, "bytes of the organ in the file: size>=10M"),
+        Field("dtype", Kind.NAME, "the tensor type: F16, Q8_0"),
         _ARCH,
         _MODEL,
         _LICENSE,
@@ -255,7 +257,7 @@ ORGANS = Vocabulary(
         Field(
             "fits",
             Kind.MODEL,
-            "organs that fit into this model, by architecture, place and shape; never adapters",
+            "organs that fit into this model, by architecture, place and shape; adapters never fit",
             values_max=BASES_MAX,
         ),
         _NONFINITE,
@@ -271,20 +273,20 @@ MODELS = Vocabulary(
         Field(
             "kind",
             Kind.CHOICE,
-            "the kind of file; partial where organs are missing, chimera if it was composed here",
+            "the kind of model; partial if organs are missing, chimera if it was composed in this registry",
             (*MODEL_KINDS, PARTIAL, CHIMERA),
         ),
         _MODEL,
         _ARCH,
         _LICENSE,
         _BY,
-        Field("theta", Kind.NUMBER, "mean θ over its tensors, in degrees", example="theta>=45 or theta:35-60"),
-        Field("signal", Kind.NUMBER, "mean of sin θ over its tensors", example="signal>=0.6 or signal:0.5-0.7"),
-        Field("params", Kind.SIZE, "parameters: params>=1M"),
-        Field("tensors", Kind.WHOLE, "the number of organs"),
-        Field("size", Kind.SIZE, "bytes of its files"),
+        Field("theta", Kind.NUMBER, "mean θ over the tensors, in degrees", example="theta>=45 or theta:35-60"),
+        Field("signal", Kind.NUMBER, "mean of sin θ over the tensors", example="signal>=0.6 or signal:0.5-0.7"),
+        Field("params", Kind.SIZE, "the number of parameters: params>=1M"),
+        Field("tensors", Kind.WHOLE, "the number of tensors"),
+        Field("size", Kind.SIZE, "bytes of the model's files"),
         Field("downloads", Kind.WHOLE, "downloads of the model or of one of its organs"),
-        Field("grafts", Kind.WHOLE, "chimeras here that have its organs"),
+        Field("grafts", Kind.WHOLE, "chimeras in this registry that have organs of the model"),
         _NONFINITE,
     ),
     sorts={

@@ -113,7 +113,7 @@ def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: OrganCommand) 
         assert "blk.0.attn_q.weight" in out
     for expected in (
         "method z1, the Z-measure: ",
-        "θ in degrees, 0 noise to 90 signal",
+        "θ in degrees: 0 uniform, about 34 Gaussian, 90 heavy tails",
         "method mp1, the spectral measures: ",
         "docs/numbers.md explains",
     ):
