@@ -241,7 +241,7 @@ ORGANS = Vocabulary(
         Field(
             "slot",
             Kind.NAME,
-            f"the place in the block, such as {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for every slot that begins so",
+            f"the place in the block, such as {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for all that begin so",
         ),
         Field(
             "block", Kind.WHOLE, "the number of the block (layer), from 0; block:none for tensors outside the blocks"
