@@ -23,6 +23,7 @@
     tokens      tokens: texts that are easy to find by scanners, refused offline when mistyped
     transform   transforming, pure: organs' bytes in, a new organ's bytes out
     upkeep      keeping a registry sound
+    upload_limits  limits of uploads and submissions: sizes, counts and how long they stay
     validation  validation: a chimera is run in a real runtime beside its base
     entities    entities: the values that cross a border, each defined once
     assembly    from plans to bytes: what a file consists of, the stream that makes it

@@ -15,6 +15,7 @@ import platformdirs
 
 from organs.registry.amounts import parse_size
 from organs.registry.errors import BadInput, BadSetting
+from organs.registry.upload_limits import QUOTA_BYTES, UPLOAD_MAX_BYTES
 
 HOME_VARIABLE = "ORGAN_HOME"
 DATABASE_VARIABLE = "ORGAN_DATABASE_URL"
@@ -46,9 +47,9 @@ class Settings:
     """The folder of the local blob store."""
     review: str = "auto"
     """Whether contributions become visible after the check (`auto`) or after an administrator's review (`manual`)."""
-    quota_bytes: int = 100 * 1000**3
+    quota_bytes: int = QUOTA_BYTES
     """Bytes that a contributor without a quota of their own may store, including unfinished uploads."""
-    upload_max_bytes: int = 64 * 1000**3
+    upload_max_bytes: int = UPLOAD_MAX_BYTES
     """The largest model that may be uploaded."""
     sandbox: str = "auto"
     """Whether untrusted data is read on systems that cannot fully confine a process: `auto` yes, `require` no."""

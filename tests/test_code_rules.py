@@ -48,7 +48,7 @@ FRAGMENTS: dict[str, str] = {
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",
-    "ingest/jobs/submissions.py": "Each kind of job is a module of its own.",
+    "ingest/jobs/publish.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
     "registry/catalog/queries/search_plan.py": "How a search is planned, apart from the rows and counts that it gives.",
     "registry/client/composition.py": "It loads the code of recipes, which reading a remote registry does not need.",

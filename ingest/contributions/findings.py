@@ -10,15 +10,13 @@ from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.entities.base import encode
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, BadValue, TooManyTensors
+from organs.registry.upload_limits import FINDING_MAX_LENGTH, FINDINGS_MAX
 
 REFUSE, WARN, NOTE = "refuse", "warn", "note"
 SEVERITIES = (REFUSE, WARN, NOTE)
 NONFINITE = "non-finite-weights"
 MUST_ACKNOWLEDGE = frozenset((NONFINITE,))
 """Codes of findings that must be acknowledged before publication."""
-FINDINGS_MAX = 100
-"""Limit of the findings of one submission: an unusual header can have one for each key."""
-SENTENCE_MAX = 1000
 
 _CODES: tuple[tuple[type[BadInput], str], ...] = (
     (BadGguf, "bad-gguf"),
@@ -33,13 +31,13 @@ _CODES: tuple[tuple[type[BadInput], str], ...] = (
 def finding_of(error: BadInput) -> SubmissionFinding:
     """Return the finding of a refusal."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), "bad-input")
-    return SubmissionFinding(REFUSE, code, shown_text(str(error), SENTENCE_MAX))
+    return SubmissionFinding(REFUSE, code, shown_text(str(error), FINDING_MAX_LENGTH))
 
 
 def findings_json(findings: Iterable[SubmissionFinding]) -> str:
     """Return findings as JSON: refusals, then warnings, then notes; each once, at most FINDINGS_MAX."""
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
-    bounded = [replace(item, sentence=shown_text(item.sentence, SENTENCE_MAX)) for item in ordered[:FINDINGS_MAX]]
+    bounded = [replace(item, sentence=shown_text(item.sentence, FINDING_MAX_LENGTH)) for item in ordered[:FINDINGS_MAX]]
     return encode(bounded).decode()
 
 

@@ -28,6 +28,7 @@ from organs.registry.errors import BadDigest
 from organs.registry.gguf import ByteSource, MemorySource
 from organs.registry.gguf.header import Span
 from organs.registry.store.codec import BYTES_CODEC
+from organs.registry.upload_limits import PACK_PIECE_MAX_BYTES
 
 BUFFERS = 12
 
@@ -103,9 +104,10 @@ def _hash(file: DissectedFile, spans: Sequence[Span], advance: Advance) -> Hashe
     return Hashed(whole.file, tuple(digests))
 
 
-PACKED_MAX_BYTES = 64 * 1024 - 1
-PACK_MAX_BYTES = 4 * 1024 * 1024
-PACK_PIECES_MAX = 1000
+SENT_PACK_BYTES = 4 * 1024 * 1024
+"""The largest pack that this client sends: a cut connection costs no more than that."""
+SENT_PACK_PIECES = 1000
+"""The most pieces of a pack that this client sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Load:
 
     @property
     def is_pack(self) -> bool:
-        return self.pieces[0].span.size_bytes <= PACKED_MAX_BYTES
+        return self.pieces[0].span.size_bytes <= PACK_PIECE_MAX_BYTES
 
     @property
     def size_bytes(self) -> int:
@@ -171,8 +173,8 @@ def loads(missing: Sequence[Wanted]) -> list[Load]:
 
     The same pieces always give the same loads: an interrupted push finds its uploads again.
     """
-    large = [Load((piece,)) for piece in missing if piece.span.size_bytes > PACKED_MAX_BYTES]
-    packs = [Load(pack) for pack in _packs(piece for piece in missing if piece.span.size_bytes <= PACKED_MAX_BYTES)]
+    large = [Load((piece,)) for piece in missing if piece.span.size_bytes > PACK_PIECE_MAX_BYTES]
+    packs = [Load(pack) for pack in _packs(piece for piece in missing if piece.span.size_bytes <= PACK_PIECE_MAX_BYTES)]
     return sorted([*large, *packs], key=lambda load: -load.size_bytes)
 
 
@@ -180,7 +182,7 @@ def _packs(small: Iterable[Wanted]) -> Iterator[tuple[Wanted, ...]]:
     pack: list[Wanted] = []
     size_bytes = 0
     for piece in small:
-        if pack and (size_bytes + piece.span.size_bytes > PACK_MAX_BYTES or len(pack) == PACK_PIECES_MAX):
+        if pack and (size_bytes + piece.span.size_bytes > SENT_PACK_BYTES or len(pack) == SENT_PACK_PIECES):
             yield tuple(pack)
             pack, size_bytes = [], 0
         pack.append(piece)

@@ -18,6 +18,7 @@ from organs.registry.digest import Digest
 from organs.registry.entities.published import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from organs.registry.errors import BadInput, BadValue, field_errors
 from organs.registry.gguf.types import SIZE_MAX
+from organs.registry.upload_limits import FILE_NAME_MAX_BYTES, SUBMISSION_FILES_MAX, SUBMISSION_PIECES_MAX
 
 FIELDS = ("title", "description", "license", "base", "tags")
 
@@ -108,11 +109,6 @@ _READERS: dict[str, Callable[[object], object]] = {
 }
 
 
-BODY_MAX_BYTES = 8 * 1024 * 1024
-FILES_MAX = 4096
-PIECES_MAX = 200_000
-"""Pieces of all files together."""
-FILE_NAME_MAX_BYTES = 255
 REASONS_MAX = 20
 """Reasons in a message; the others are counted."""
 MEMBERS = ("files", "metadata", "publish", "acknowledge")
@@ -277,14 +273,16 @@ def _acknowledged(values: Any, reasons: _Reasons) -> tuple[str, ...]:
 
 
 def _files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
-    if not isinstance(values, list) or not 1 <= len(values) <= FILES_MAX:
-        reasons.add("files", f"files must be a list of 1 to {FILES_MAX:,} files")
+    if not isinstance(values, list) or not 1 <= len(values) <= SUBMISSION_FILES_MAX:
+        reasons.add("files", f"files must be a list of 1 to {SUBMISSION_FILES_MAX:,} files")
         return ()
     counts = [
         len(value["pieces"]) for value in values if isinstance(value, dict) and isinstance(value.get("pieces"), list)
     ]
-    if sum(counts) > PIECES_MAX:
-        reasons.add("files", f"the files have {sum(counts):,} pieces together; at most {PIECES_MAX:,} are allowed")
+    if sum(counts) > SUBMISSION_PIECES_MAX:
+        reasons.add(
+            "files", f"the files have {sum(counts):,} pieces together; at most {SUBMISSION_PIECES_MAX:,} are allowed"
+        )
         return ()
     files_or_none = [_file(value, f"files[{number}]", reasons) for number, value in enumerate(values)]
     files = tuple(file for file in files_or_none if file is not None)

@@ -46,7 +46,7 @@ from organs.registry.store import BlobReader
 from organs.registry.store.codec import StoredChunk
 
 MISSING_SHOWN_MAX = 19
-OPEN_MAX = 32
+OPEN_FILES_MAX = 32
 """Files and blobs that are open at once: a process may have a few hundred descriptors."""
 
 
@@ -167,7 +167,7 @@ class Sources:
 
     def _keep(self, key: Path | Digest, opened: FileSource | BlobReader) -> None:
         self._open[key] = opened
-        if len(self._open) > OPEN_MAX:
+        if len(self._open) > OPEN_FILES_MAX:
             self._open.popitem(last=False)[1].close()
 
     def _read_blob(self, buffer: memoryview, digest: Digest, offset: int) -> None:

@@ -47,7 +47,6 @@ from organs.registry.client.connection import Connection
 from organs.registry.entities.account import Account, Quota
 from organs.registry.entities.base import Digest, Entity, ModelText
 from organs.registry.entities.submission import (
-    FILES_MAX,
     FilePiece,
     KnownDigests,
     Submission,
@@ -73,6 +72,7 @@ from organs.registry.errors import (
     Unreachable,
 )
 from organs.registry.names import ModelName, parse_model_name
+from organs.registry.upload_limits import SUBMISSION_FILES_MAX
 
 ALREADY_THERE = "there"
 """The state of a push if the registry already has the model."""
@@ -188,8 +188,8 @@ def check_room(
     """
     account = patiently(stop, partial(connection.read, Account, f"{API}/account"))
     size_bytes = sum(file.size_bytes for file in files)
-    if size_bytes > account.quota.model_max_bytes:
-        most = size_text(account.quota.model_max_bytes)
+    if size_bytes > account.quota.upload_max_bytes:
+        most = size_text(account.quota.upload_max_bytes)
         raise OverQuota(f"{name} has {size_text(size_bytes)}; {connection.url} takes at most {most}: {UNSENT}")
     if account.namespace == LOCAL:
         return  # the local account has no quota
@@ -529,7 +529,7 @@ class _ModelFiles(Entity, frozen=True, kw_only=True):
     """The fields of a registered model that identify its files."""
 
     name: ModelText
-    files: Annotated[tuple[_ModelFile, ...], Meta(max_length=FILES_MAX)]
+    files: Annotated[tuple[_ModelFile, ...], Meta(max_length=SUBMISSION_FILES_MAX)]
 
 
 class _Push:

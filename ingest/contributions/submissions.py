@@ -46,16 +46,16 @@ from organs.registry.catalog.register.submissions import (
     change_submission,
     hold_contributor,
     locked_submission,
-    remove_upload,
-    renew_uploads,
     submissions_waiting_for,
 )
+from organs.registry.catalog.register.uploads import remove_upload, renew_uploads
 from organs.registry.catalog.tables import Contributor, Model, Submission, Upload
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, Conflict, OverQuota
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
 
 STATED, PROPOSED, _PUBLISH, ACKNOWLEDGED = "given", "proposed", "publish", "acknowledged"
 """Members of the column `metadata_given`: what the contributor states, the proposal made from it and from the
@@ -138,8 +138,6 @@ def _is_needed(session: Session, contributor_id: int, upload_id: int, newest_id:
 
 INSPECT, PUBLISH = "inspect", "publish"
 """Names of the job kinds."""
-OPEN_MAX = 50
-"""Limit of open submissions of one contributor."""
 WITHDRAWN = "withdrawn by its contributor"
 _WITHDRAWABLE = ("checking", "ready", "quarantined")
 
@@ -260,8 +258,8 @@ def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files:
     A piece in an upload is already counted in the quota, but only once, however often the files contain it. A piece
     that is already in the store counts with its whole size.
     """
-    if count_open_submissions(session, owner_id) >= OPEN_MAX:
-        raise OverQuota(f"{OPEN_MAX} submissions are open: publish or withdraw some first")
+    if count_open_submissions(session, owner_id) >= OPEN_SUBMISSIONS_MAX:
+        raise OverQuota(f"{OPEN_SUBMISSIONS_MAX} submissions are open: publish or withdraw some first")
     size_bytes = sum(file.size_bytes for file in files)
     sent = {piece.at: piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
     owner = session.get_one(Contributor, owner_id, with_for_update=True)

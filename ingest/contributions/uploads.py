@@ -24,7 +24,7 @@ from organs.registry.catalog.queries.submissions import (
     upload_names,
     uploads_within,
 )
-from organs.registry.catalog.register.submissions import (
+from organs.registry.catalog.register.uploads import (
     Pieces,
     add_upload,
     check_upload_allowed,
@@ -35,14 +35,10 @@ from organs.registry.catalog.register.submissions import (
 )
 from organs.registry.catalog.tables import Upload, now
 from organs.registry.digest import Digest
-from organs.registry.entities.submission import (
-    PACK_MAX_BYTES,
-    PACK_PIECE_MAX_BYTES,
-    PACK_PIECES_MAX,
-)
 from organs.registry.errors import BadInput, Conflict, Count, DiskFull, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files, make_durable_folder, translated
+from organs.registry.upload_limits import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX
 
 FREE_MARGIN_BYTES = 64 * 1024 * 1024
 """Free space that uploads leave on the disk."""
@@ -387,9 +383,9 @@ def _locked(
 def _check_pack(size_bytes: int, pieces: Pieces) -> None:
     if len(pieces) > PACK_PIECES_MAX:
         raise BadInput(f"a pack has at most {PACK_PIECES_MAX:,} pieces, not {len(pieces):,}")
-    large = [size for size, _ in pieces if not 0 < size < PACK_PIECE_MAX_BYTES]
+    large = [size for size, _ in pieces if not 0 < size <= PACK_PIECE_MAX_BYTES]
     if large:
-        raise BadInput(f"a piece of a pack has 1 to {PACK_PIECE_MAX_BYTES - 1:,} bytes, not {large[0]:,}")
+        raise BadInput(f"a piece of a pack has 1 to {PACK_PIECE_MAX_BYTES:,} bytes, not {large[0]:,}")
     if size_bytes > PACK_MAX_BYTES:
         raise BadInput(f"a pack has at most {PACK_MAX_BYTES:,} bytes, not {size_bytes:,}")
     together = sum(size for size, _ in pieces)
@@ -420,7 +416,7 @@ def _check_allowed(
         declared.size_bytes,
         len(declared.pieces),
         default_quota_bytes=settings.quota_bytes,
-        most_bytes=settings.upload_max_bytes,
+        upload_max_bytes=settings.upload_max_bytes,
         hold=hold,
     )
 

@@ -5,9 +5,9 @@
     validate     the kind `validate`: a chimera run in llama.cpp beside its base
     measure      the kind `measure`: a registered model measured anew from its stored bytes
     extract      the kind `extract`: a registered model as an organ directory
-    report       the kind of job `report`
+    publish      the kinds `inspect` and `publish`: a submission is inspected, or published as a model
+    report       the kind `report`: the report on the registry, or on one model
     runner       add jobs to the queue, and run them
-    submissions  the job kinds `inspect` and `publish`: a submission is inspected, or published as a model
 
 A job may run twice, when its runner was killed, so what it does must be safe to repeat.
 """

@@ -18,11 +18,11 @@ from organs.ingest.jobs.compose import COMPOSE, GRAFT, PURIFY
 from organs.ingest.jobs.extract import EXTRACT, remove_old_packs
 from organs.ingest.jobs.kind import ALONE, LANES, A, Cancelled, Inputs, JobKind
 from organs.ingest.jobs.measure import MEASURE
-from organs.ingest.jobs.report import REPORT
-from organs.ingest.jobs.submissions import (
+from organs.ingest.jobs.publish import (
     INSPECT,
     PUBLISH,
 )
+from organs.ingest.jobs.report import REPORT
 from organs.ingest.jobs.validate import VALIDATE
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
 from organs.registry.catalog.register.accounts import LOCAL

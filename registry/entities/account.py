@@ -62,7 +62,7 @@ class Quota(Entity, frozen=True, kw_only=True):
 class OwnQuota(Quota, frozen=True, kw_only=True):
     """The quota of an account, with the limit for a single model."""
 
-    model_max_bytes: Annotated[Bytes, Meta(description="The largest model that anybody may submit.")]
+    upload_max_bytes: Annotated[Bytes, Meta(description="The largest model that may be uploaded.")]
 
 
 class OwnToken(Entity, frozen=True, kw_only=True):

@@ -24,16 +24,17 @@ from organs.registry.entities.base import (
     Word,
 )
 from organs.registry.entities.published import ModelStatements
-
-CHUNK_LEAST_BYTES = 8 * 1024 * 1024
-"""Advice: each chunk waits once for the disk, so smaller ones take longer."""
-CHUNK_MOST_BYTES = 64 * 1024 * 1024
-PACK_MAX_BYTES = 64 * 1024 * 1024
-PACK_PIECE_MAX_BYTES = 64 * 1024
-"""A piece in a pack is smaller than this."""
-PACK_PIECES_MAX = 3000
-"""As many as fit into a body of JSON."""
-NAME_MAX_LENGTH = 255
+from organs.registry.upload_limits import (
+    FILE_NAME_MAX_BYTES,
+    FINDING_MAX_LENGTH,
+    FINDINGS_MAX,
+    PACK_MAX_BYTES,
+    PACK_PIECE_MAX_BYTES,
+    PACK_PIECES_MAX,
+    SUBMISSION_FILES_MAX,
+    SUBMISSION_PIECES_MAX,
+    UPLOAD_NAME_MAX_LENGTH,
+)
 
 UploadId = Annotated[
     str,
@@ -62,7 +63,7 @@ class Upload(Entity, frozen=True, kw_only=True):
 
     id: UploadId
     kind: Kind
-    name: Annotated[str, Meta(max_length=NAME_MAX_LENGTH, description="The name of the file.")] | None
+    name: Annotated[str, Meta(max_length=UPLOAD_NAME_MAX_LENGTH, description="The name of the file.")] | None
     digest: Digest | None
     """SHA-256 of all bytes, where it is known."""
     size_bytes: Size
@@ -92,7 +93,7 @@ class KnownDigests(Entity, frozen=True, kw_only=True):
 class PackPiece(Request, frozen=True, array_like=True):
     """A piece of a pack: its size in bytes and its digest."""
 
-    size_bytes: Annotated[int, Meta(ge=1, le=PACK_PIECE_MAX_BYTES - 1)]
+    size_bytes: Annotated[int, Meta(ge=1, le=PACK_PIECE_MAX_BYTES)]
     digest: Digest
 
 
@@ -106,9 +107,9 @@ class UploadRequest(Request, frozen=True, kw_only=True):
     size_bytes: Size
     digest: Digest | None = None
     """SHA-256 of all bytes. A piece must have it."""
-    name: Annotated[str, Meta(min_length=1, max_length=NAME_MAX_LENGTH, description="The name of a file, no path.")] | (
-        None
-    ) = None
+    name: Annotated[
+        str, Meta(min_length=1, max_length=UPLOAD_NAME_MAX_LENGTH, description="The name of a file, no path.")
+    ] | (None) = None
     pieces: (
         Annotated[
             tuple[PackPiece, ...],
@@ -122,12 +123,6 @@ class UploadRequest(Request, frozen=True, kw_only=True):
     ) = None
 
 
-FINDINGS_MAX = 200
-"""Of one submission."""
-SENTENCE_MAX = 4096
-FILES_MAX = 4096
-PIECES_MAX = 200_000
-FILE_NAME_MAX = 255
 ENDED = ("ready", "published", "quarantined", "refused", "withdrawn")
 """States in which the registry does no more by itself."""
 
@@ -148,7 +143,7 @@ class SubmissionFinding(Entity, frozen=True):
 
     severity: Annotated[Word, Meta(description="`refuse`, `warn` or `note`.")]
     code: Annotated[Word, Meta(description="The kind of the finding, for programs.")]
-    sentence: Annotated[str, Meta(max_length=SENTENCE_MAX, description="For people.")]
+    sentence: Annotated[str, Meta(max_length=FINDING_MAX_LENGTH, description="For people.")]
 
 
 Findings = Annotated[
@@ -262,7 +257,7 @@ class FilePiece(Request, frozen=True, array_like=True):
     digest: Digest
 
 
-FileName = Annotated[str, Meta(max_length=FILE_NAME_MAX, description="Without a path; it ends in `.gguf`.")]
+FileName = Annotated[str, Meta(max_length=FILE_NAME_MAX_BYTES, description="Without a path; it ends in `.gguf`.")]
 
 
 class SubmissionFile(Request, frozen=True, kw_only=True):
@@ -271,7 +266,7 @@ class SubmissionFile(Request, frozen=True, kw_only=True):
     name: FileName
     size_bytes: Annotated[int, Meta(ge=1, le=WHOLE_MAX)] | None = None
     sha256: Digest | None = None
-    pieces: Annotated[tuple[FilePiece, ...], Meta(max_length=PIECES_MAX)] | None = None
+    pieces: Annotated[tuple[FilePiece, ...], Meta(max_length=SUBMISSION_PIECES_MAX)] | None = None
     upload: Annotated[Word, Meta(description="The id of a finished upload of the whole file.")] | None = None
 
 
@@ -292,7 +287,7 @@ class SubmissionMetadata(ModelStatements, frozen=True, kw_only=True):
 class SubmissionRequest(Request, frozen=True, kw_only=True):
     """A model to submit, made of what was sent and what is here."""
 
-    files: Annotated[tuple[SubmissionFile, ...], Meta(min_length=1, max_length=FILES_MAX)]
+    files: Annotated[tuple[SubmissionFile, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]
     metadata: SubmissionMetadata | None = None
     publish: Annotated[bool, Meta(description="False to inspect it only.")] = True
     acknowledge: Acknowledged | None = None

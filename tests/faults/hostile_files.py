@@ -26,12 +26,12 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from organs.ingest.contributions.submissions import OPEN_MAX
 from organs.ingest.directory.layout import encode_head
 from organs.registry.errors import ERRORS
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
+from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
 from tests.gguf_files import raw_array, raw_field, raw_file, raw_header, raw_tensor, raw_text
 from tests.small_models import small_model
 from tests.web.accounts import new_token
@@ -567,8 +567,8 @@ def by_upload(folder: Path, chosen: Sequence[Case]) -> Summary:
     """`organ push` of each to a server, one after another: its processes are watched."""
     home = folder / "home"
     with LocalRegistry.open(home) as registry:  # what has warnings stays open, and counts for its contributor
-        owners = range(0, len(chosen), OPEN_MAX)
-        tokens = [new_token(registry, f"eve{number}") for number in owners for _ in range(OPEN_MAX)]
+        owners = range(0, len(chosen), OPEN_SUBMISSIONS_MAX)
+        tokens = [new_token(registry, f"eve{number}") for number in owners for _ in range(OPEN_SUBMISSIONS_MAX)]
     turns = iter(tokens)
     live = start_server(home, folder / "server.log", options=["--accounts"])
     summary, watch = Summary(), MemoryWatch(live)

@@ -30,7 +30,7 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 def quota(limit_bytes: int, **more: int) -> Values:
     """What an account says may be kept, and is."""
-    nothing = {"used_bytes": 0, "uploads_bytes": 0, "submitted_bytes": 0, "model_max_bytes": 1 << 40}
+    nothing = {"used_bytes": 0, "uploads_bytes": 0, "submitted_bytes": 0, "upload_max_bytes": 1 << 40}
     return {"limit_bytes": limit_bytes} | nothing | more
 
 

@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.contributions.loads import (
-    PACKED_MAX_BYTES,
-    Memory,
-    cut,
-    distinct,
-    loads,
-    spans_of,
-)
+from organs.ingest.contributions.loads import Memory, cut, distinct, loads, spans_of
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
@@ -22,6 +15,7 @@ from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
 from organs.registry.gguf.header import Span
 from organs.registry.local import LocalRegistry
+from organs.registry.upload_limits import PACK_PIECE_MAX_BYTES
 from tests.client.scripted_server import as_problem
 from tests.gguf_files import file_bytes, text, unsigned
 from tests.ingest.directory_cases import UP, gguf_bytes_of, small_directory
@@ -78,7 +72,7 @@ def test_small_pieces_travel_in_packs_and_large_ones_alone(tmp_path: Path) -> No
         large, *packs = loads(list(pieces.values()))
         assert [piece.span.size_bytes for piece in large.pieces] == [LARGE[0].size_bytes]
         assert not large.is_pack
-        assert all(piece.span.size_bytes <= PACKED_MAX_BYTES for pack in packs for piece in pack.pieces)
+        assert all(piece.span.size_bytes <= PACK_PIECE_MAX_BYTES for pack in packs for piece in pack.pieces)
         assert sum(len(pack.pieces) for pack in packs) == len(pieces) - 1
 
 
@@ -206,14 +200,14 @@ def test_what_does_not_fit_the_quota_is_told_before_a_byte_is_sent(fake: FakeReg
         (quota(size_bytes), "more than your quota of 37[0-9.]* kB: nothing was sent"),  # its packs' rows count, too
         (quota(2 * size_bytes, used_bytes=size_bytes), "together with your other 37[0-9.]* kB"),
         (quota(2 * size_bytes, submitted_bytes=size_bytes + 1), "1 bytes more than"),
-        (quota(9 * size_bytes, model_max_bytes=size_bytes - 1), "http://.* takes at most .*: nothing was sent"),
+        (quota(9 * size_bytes, upload_max_bytes=size_bytes - 1), "http://.* takes at most .*: nothing was sent"),
     ):
         fake.quota = told
         with pytest.raises(OverQuota, match=why):
             run_push(fake, path)
         with pytest.raises(OverQuota):
             run_push(fake, path, dry_run=True)
-    for odd in ({}, quota(-1), quota(9 * size_bytes, model_max_bytes=True)):
+    for odd in ({}, quota(-1), quota(9 * size_bytes, upload_max_bytes=True)):
         fake.quota = odd
         with pytest.raises(BadReply, match=r"does not answer as a registry does: .*\$\.quota"):
             run_push(fake, path)

@@ -27,13 +27,10 @@ from organs.registry.catalog.queries.accounts import (
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.queries.submissions import known_contributor_id
 from organs.registry.catalog.records import Edits
-from organs.registry.catalog.register import submissions
+from organs.registry.catalog.register import uploads
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.submissions import (
-    remove_expired_upload,
-    renew_uploads,
-)
+from organs.registry.catalog.register.uploads import remove_expired_upload, renew_uploads
 from organs.registry.catalog.tables import Contributor, Submission, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.errors import OverQuota
@@ -79,7 +76,7 @@ def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry:
 def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one_is_withdrawn(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.ingest.contributions.submissions.OPEN_MAX", 1)
+    monkeypatch.setattr("organs.ingest.contributions.submissions.OPEN_SUBMISSIONS_MAX", 1)
     first = submit_model(registry, "ann/one", [whole_file(registry, "ann", LITTLE)], publish=False)
     other = whole_file(registry, "ann", small_model("Other"))
     with pytest.raises(OverQuota, match="1 submissions are open: publish or withdraw some first"):
@@ -175,7 +172,7 @@ def test_a_pack_counts_with_what_is_noted_of_its_pieces(
     open_upload(registry, owner_id, pack[1])
     with registry.catalog.reading() as session:
         assert used_bytes(session, owner_id) == 2 + 2 * PIECE_ROW_BYTES
-    monkeypatch.setattr(submissions, "PACKED_MAX", 2)
+    monkeypatch.setattr(uploads, "PACKED_PIECES_MAX", 2)
     with pytest.raises(OverQuota, match="pieces"):
         open_upload(registry, owner_id, pack[0])
     open_upload(registry, owner_id, Declared("piece", 1, digests[0]))

@@ -18,12 +18,7 @@ from organs.ingest.contributions.inspection import (
     Stopped,
 )
 from organs.ingest.contributions.intake import settle_abandoned
-from organs.ingest.contributions.manifest import (
-    PIECES_MAX,
-    BadManifest,
-    StatedMetadata,
-    parse_manifest,
-)
+from organs.ingest.contributions.manifest import BadManifest, StatedMetadata, parse_manifest
 from organs.ingest.contributions.pieces import (
     Sources,
     composed_file,
@@ -52,6 +47,7 @@ from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobWriter
+from organs.registry.upload_limits import SUBMISSION_PIECES_MAX
 from tests.faults.failing import assert_no_orphans, blob_rows, flip_bit, let_time_pass, run_sweep
 from tests.gguf_files import array, file_bytes, raw_file, text, unsigned
 from tests.related_models import model_file, parent_entries, related_tensors
@@ -535,7 +531,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no files": ({}, "files"),
     "an empty list": ({"files": []}, "files"),
     "too many files": ({"files": [FILE] * 5000}, "files"),
-    "too many pieces": ({"files": [FILE | {"pieces": [0] * (PIECES_MAX + 1)}]}, "files"),
+    "too many pieces": ({"files": [FILE | {"pieces": [0] * (SUBMISSION_PIECES_MAX + 1)}]}, "files"),
     "a strange member": ({"files": [FILE], "owner": "eve"}, "owner"),
     "a file that is no object": ({"files": [3]}, "files[0]"),
     "a file with more": ({"files": [FILE | {"path": "/etc"}]}, "files[0]"),

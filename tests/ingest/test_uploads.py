@@ -50,18 +50,15 @@ from organs.registry.catalog.queries.submissions import (
     pieces_of,
 )
 from organs.registry.catalog.register.accounts import add_contributor, set_quota
-from organs.registry.catalog.register.submissions import (
-    LIFETIME,
-    renew_uploads,
-)
+from organs.registry.catalog.register.uploads import renew_uploads
 from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload, now
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.submission import PACK_PIECES_MAX
 from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.settings import Settings
 from organs.registry.store.files import Files
+from organs.registry.upload_limits import PACK_PIECES_MAX, UPLOAD_LIFETIME
 from tests.faults.failing import SteppedFiles, failing_once, with_files
 from tests.random_files import BESIDE_FIXTURES
 from tests.small_models import ingest_file, small_model
@@ -374,7 +371,7 @@ def test_an_upload_is_its_senders_alone(registry: LocalRegistry, ada: int) -> No
 def test_more_than_is_allowed_is_refused_before_a_file_is_made(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 4)
+    monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_UPLOADS_MAX", 4)
     with registry.catalog.writing() as session:
         set_quota(session, "ada", 3 * len(DATA))
     begun(registry, ada, name="a")
@@ -398,7 +395,7 @@ def test_more_than_is_allowed_is_refused_before_a_file_is_made(
 def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.submissions.UPLOADS_MAX", 2)
+    monkeypatch.setattr("organs.registry.catalog.register.uploads.UPLOADS_MAX", 2)
     sent(registry, ada, b"a")
     sent(registry, ada, b"b")
     with pytest.raises(OverQuota, match="2 uploads are stored"):
@@ -544,7 +541,7 @@ def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: LocalRegistry
         renew_uploads(session, ada, [digest_of(b"piece")], [whole])
     assert look_up(registry, ada, other).expires_at == soon
     for name in (piece, whole):
-        assert look_up(registry, ada, name).expires_at > now() + LIFETIME - timedelta(minutes=1)
+        assert look_up(registry, ada, name).expires_at > now() + UPLOAD_LIFETIME - timedelta(minutes=1)
 
 
 def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: LocalRegistry, ada: int, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from organs.registry.catalog.register.models import (
     hide_model,
     remove_model,
 )
-from organs.registry.catalog.register.submissions import add_submission, add_upload
+from organs.registry.catalog.register.submissions import add_submission
+from organs.registry.catalog.register.uploads import add_upload
 from organs.registry.catalog.tables import Job, Model, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry

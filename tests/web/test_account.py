@@ -81,7 +81,7 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
         "used_bytes": size + 70,
         "uploads_bytes": 70,
         "submitted_bytes": 0,
-        "model_max_bytes": registry.settings.upload_max_bytes,
+        "upload_max_bytes": registry.settings.upload_max_bytes,
     }
     assert values["token"]["id"] == token[5:14]
     assert not TOKEN.search(client.get("/account").text + client.get("/account.json").text)

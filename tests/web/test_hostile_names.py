@@ -25,7 +25,8 @@ from organs.registry.catalog.register.models import (
     hide_model,
     remove_model,
 )
-from organs.registry.catalog.register.submissions import add_submission, add_upload
+from organs.registry.catalog.register.submissions import add_submission
+from organs.registry.catalog.register.uploads import add_upload
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.entities.problem import MEDIA_TYPE
 from organs.registry.gguf import ValueType

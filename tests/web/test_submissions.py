@@ -12,10 +12,10 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from organs.ingest.contributions.findings import NONFINITE
-from organs.ingest.contributions.manifest import BODY_MAX_BYTES
 from organs.registry.catalog.queries.submissions import submission_by_id
 from organs.registry.compose.licenses import license_problem
 from organs.registry.local import LocalRegistry
+from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
 from organs.web.app import create_app
 from tests.gguf_files import file_bytes
 from tests.small_models import block_metadata, block_tensors, small_model
@@ -193,7 +193,7 @@ def test_what_is_wrong_is_told_by_field_and_large_bodies_are_not_read(client: Fl
     sent = {"headers": ann, "content_type": "application/json"}
     assert len(many) > 4_000_000
     assert client.put("/api/v1/models/ann/tiny", data=many, **sent).status_code == 400
-    assert client.put("/api/v1/models/ann/tiny", data=" " * (BODY_MAX_BYTES + 1), **sent).status_code == 413
+    assert client.put("/api/v1/models/ann/tiny", data=" " * (SUBMISSION_MAX_BYTES + 1), **sent).status_code == 413
 
 
 def test_others_see_nothing_of_a_model_that_waits(registry: LocalRegistry, ann: Asker, eve: Asker) -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from flask import request
 
-from organs.ingest.contributions.manifest import (
-    BODY_MAX_BYTES,
-    parse_acknowledged,
-    parse_manifest,
-    parse_stated_metadata,
-)
+from organs.ingest.contributions.manifest import parse_acknowledged, parse_manifest, parse_stated_metadata
 from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
+from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
 from organs.web.api.operation import (
     ACCEPTED,
     AFTER,
@@ -72,7 +68,7 @@ def submit_model(namespace: str, name: str) -> Submission:
     published, or waits for you if `publish` is false. Repeating the request while the submission is open returns the
     same submission.
     """
-    request.max_content_length = BODY_MAX_BYTES
+    request.max_content_length = SUBMISSION_MAX_BYTES
     with receiving(current_contributor_id()):
         request.get_data()  # keeps the body, for `json_body`
         take_turn()

@@ -24,14 +24,9 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import now
 from organs.registry.digest import parse_digest
-from organs.registry.entities.submission import (
-    NAME_MAX_LENGTH,
-    KnownDigests,
-    Upload,
-    UploadPage,
-    UploadRequest,
-)
+from organs.registry.entities.submission import KnownDigests, Upload, UploadPage, UploadRequest
 from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound
+from organs.registry.upload_limits import UPLOAD_NAME_MAX_LENGTH
 from organs.web.api.operation import (
     ACCEPTED,
     ROOT,
@@ -77,7 +72,9 @@ def requested_upload() -> Declared:
 def _check_name(name: str) -> None:
     """Raise BadRequest for a path, and for a name with unprintable characters."""
     if not name.isprintable() or "/" in name or "\\" in name or name in (".", ".."):
-        raise BadRequest("name", f"name must be the name of a file, 1 to {NAME_MAX_LENGTH} characters, without a path.")
+        raise BadRequest(
+            "name", f"name must be the name of a file, 1 to {UPLOAD_NAME_MAX_LENGTH} characters, without a path."
+        )
 
 
 GROUP = "Uploads"

@@ -27,7 +27,7 @@ from typing import Any, NoReturn, Protocol, cast
 import httptools
 
 from organs.registry.entities.problem import MEDIA_TYPE, encoded, plain_problem
-from organs.registry.entities.submission import CHUNK_MOST_BYTES
+from organs.registry.upload_limits import CHUNK_MAX_BYTES
 from organs.web.client_address import address_behind_proxies, network_of
 from organs.web.responses import API_PREFIX
 from organs.web.server.gateway import (
@@ -49,7 +49,7 @@ BODY_RATE = 16 * 1024
 """Bytes a second, the least that a body must come with."""
 SMALL_BODY_BYTES = 256 * 1024
 """A body up to this size is read before the request gets a thread."""
-BODY_MAX_BYTES = CHUNK_MOST_BYTES
+BODY_MAX_BYTES = CHUNK_MAX_BYTES
 """The application reads no body that is larger."""
 FIRST_BODY_BYTES = 64 * 1024
 """Of a larger one, so much is read before."""

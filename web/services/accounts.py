@@ -114,7 +114,7 @@ def _account(session: Session, identity: Identity, contributor: Contributor | No
         None if identity.account is None else identity.account.token_id,
         contributor,
         default_bytes=limits.quota_bytes,
-        model_max_bytes=limits.upload_max_bytes,
+        upload_max_bytes=limits.upload_max_bytes,
     )
 
 

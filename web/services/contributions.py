@@ -25,9 +25,10 @@ from organs.registry.catalog.queries.submissions import (
     submission_by_id,
     submissions_page,
 )
-from organs.registry.entities.submission import CHUNK_MOST_BYTES, SubmissionPage
+from organs.registry.entities.submission import SubmissionPage
 from organs.registry.errors import BadInput, BadName, BadRequest, Busy, NotAllowed, NotFound
 from organs.registry.names import ModelName, parse_model_name
+from organs.registry.upload_limits import CHUNK_MAX_BYTES
 from organs.web.auth import (
     ADMIN,
     UPLOAD,
@@ -64,8 +65,8 @@ def requested_chunk() -> Chunk:
     length = request.content_length
     if length is None or "Transfer-Encoding" in request.headers:
         abort(411, "The header Content-Length is missing.")
-    if length > CHUNK_MOST_BYTES:
-        abort(413, f"A chunk has at most {CHUNK_MOST_BYTES:,} bytes.")
+    if length > CHUNK_MAX_BYTES:
+        abort(413, f"A chunk has at most {CHUNK_MAX_BYTES:,} bytes.")
     begin, end, size = _requested_range()
     if end - begin != length:
         raise BadRequest(RANGE_HEADER, f"Content-Range has {end - begin:,} bytes, the body has {length:,}")
@@ -74,7 +75,7 @@ def requested_chunk() -> Chunk:
 
 def portions(chunk: Chunk) -> Iterator[bytes]:
     """Yield the body, at most PORTION_BYTES at once. Raises BadInput if it ends too early."""
-    request.max_content_length = CHUNK_MOST_BYTES  # other bodies have a limit of their own
+    request.max_content_length = CHUNK_MAX_BYTES  # other bodies have a limit of their own
     left = chunk.end - chunk.begin
     while left:
         data = request.stream.read(min(PORTION_BYTES, left))

@@ -317,11 +317,11 @@ def account_of(
     token_id: int | None,
     contributor: Contributor | None,
     default_bytes: int,
-    model_max_bytes: int,
+    upload_max_bytes: int,
 ) -> Account:
     """Return an account; `contributor` is None for `local` in an empty registry, `token_id` None without a token.
 
-    `default_bytes` is the quota of contributors without one of their own, `model_max_bytes` the largest model that
+    `default_bytes` is the quota of contributors without one of their own, `upload_max_bytes` the largest model that
     anybody may submit.
     """
     quota = Quota(limit_bytes=default_bytes, used_bytes=0)
@@ -333,7 +333,7 @@ def account_of(
         namespace=name,
         scopes=tuple(scope for scope in SCOPES if scope in scopes),
         token=None if row is None else OwnToken(id=row.public_id, label=row.label, expires_at=row.expires_at),
-        quota=OwnQuota(**msgspec.structs.asdict(quota), model_max_bytes=model_max_bytes),
+        quota=OwnQuota(**msgspec.structs.asdict(quota), upload_max_bytes=upload_max_bytes),
     )
 
 

@@ -32,16 +32,10 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES, Action
 from organs.registry.digest import Digest
 from organs.registry.entities import submission as entities
 from organs.registry.entities import submission as upload_entities
-from organs.registry.entities.submission import (
-    CHUNK_LEAST_BYTES,
-    CHUNK_MOST_BYTES,
-    ChunkSizes,
-    ProposedModel,
-    SubmissionFinding,
-    SubmissionPage,
-)
+from organs.registry.entities.submission import ChunkSizes, ProposedModel, SubmissionFinding, SubmissionPage
 from organs.registry.errors import Conflict, NotFound
 from organs.registry.names import ModelName
+from organs.registry.upload_limits import CHUNK_ADVISED_BYTES, CHUNK_MAX_BYTES
 
 KNOWN_MIN_LIFETIME = timedelta(hours=12)
 """A piece that expires sooner counts as absent: a client that asks what to send needs time to send the rest."""
@@ -299,7 +293,7 @@ def upload_entity(row: Upload) -> upload_entities.Upload:
         received_bytes=row.received_bytes,
         state=row.state,
         expires_at=row.expires_at,
-        chunk_bytes=ChunkSizes(least=CHUNK_LEAST_BYTES, most=CHUNK_MOST_BYTES),
+        chunk_bytes=ChunkSizes(least=CHUNK_ADVISED_BYTES, most=CHUNK_MAX_BYTES),
     )
 
 

@@ -7,5 +7,6 @@ jobs         the life of a job: queued, claimed by a runner, renewed, ended
 accounts     contributors with accounts, their tokens, and the sessions of their browsers
 events       the event log
 organs       rows of blobs, of ingests with their leases, and of organs with their measures
-submissions  rows of uploads and submissions
+submissions  rows of submissions
+uploads      rows of uploads, and whether a contributor may open another one
 """

@@ -1,0 +1,156 @@
+"""Rows of uploads. Bytes are durable on the disk before a row counts them as received."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.engine import batches
+from organs.registry.catalog.queries.accounts import (
+    PIECE_ROW_BYTES,
+    packed_pieces,
+    quota_of,
+)
+from organs.registry.catalog.queries.submissions import counted_uploads
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.tables import Contributor, Upload, UploadPiece, now
+from organs.registry.digest import Digest
+from organs.registry.errors import OverQuota, TooMany
+from organs.registry.upload_limits import OPEN_UPLOADS_MAX, PACKED_PIECES_MAX, UPLOAD_LIFETIME, UPLOADS_MAX
+
+RETRY_SECONDS = 60.0
+"""The time after which a contributor with too many open uploads should try again."""
+
+Pieces = Sequence[tuple[int, Digest]]
+"""The size and the digest of each piece, in order."""
+
+
+def check_upload_allowed(
+    session: Session,
+    contributor_id: int,
+    size_bytes: int,
+    packed: int,
+    *,
+    default_quota_bytes: int,
+    upload_max_bytes: int,
+    hold: bool,
+) -> None:
+    """Raise OverQuota or TooMany if the contributor may not open an upload of `size_bytes` with `packed` pieces.
+
+    TooMany passes by itself; OverQuota does not. With `hold`, in a session that writes, no other session can open an
+    upload for the same contributor until this one ends.
+    """
+    if size_bytes > upload_max_bytes:
+        raise OverQuota(f"the upload has {size_bytes:,} bytes; at most {upload_max_bytes:,} are accepted")
+    contributor = session.get_one(Contributor, contributor_id, with_for_update=hold)
+    unfinished, total = counted_uploads(session, contributor_id, now())
+    if unfinished >= OPEN_UPLOADS_MAX:
+        raise TooMany(f"{unfinished} uploads are open already: finish or cancel some", RETRY_SECONDS)
+    if total >= UPLOADS_MAX:
+        raise OverQuota(f"{total:,} uploads are stored already: publish models of them, or remove some")
+    if packed and packed_pieces(session, contributor_id) + packed > PACKED_PIECES_MAX:
+        raise OverQuota(
+            f"packs would have more than {PACKED_PIECES_MAX:,} pieces: publish models of them, or remove some"
+        )
+    if contributor.name == LOCAL:
+        return  # users of this machine may fill its disk
+    quota = quota_of(session, contributor, default_quota_bytes)
+    counted_bytes = size_bytes + PIECE_ROW_BYTES * packed
+    if counted_bytes > quota.left_bytes:
+        counts = f", and counts as {counted_bytes:,} with the records of its pieces" if packed else ""
+        raise OverQuota(
+            f"the upload has {size_bytes:,} bytes{counts}; "
+            f"{quota.left_bytes:,} of the quota of {quota.limit_bytes:,} bytes are left"
+        )
+
+
+def add_upload(
+    session: Session,
+    contributor_id: int,
+    public_id: str,
+    *,
+    kind: str,
+    size_bytes: int,
+    digest: Digest | None,
+    name: str | None,
+    pieces: Pieces = (),
+) -> Upload:
+    """Add an upload without any bytes yet. Its `pieces` count after it is finished."""
+    moment = now()
+    row = Upload(
+        public_id=public_id,
+        contributor_id=contributor_id,
+        kind=kind,
+        name=name,
+        digest=digest,
+        size_bytes=size_bytes,
+        received_bytes=0,
+        state="open",
+        created_at=moment,
+        expires_at=moment + UPLOAD_LIFETIME,
+    )
+    session.add(row)
+    session.flush()
+    offset_bytes = 0
+    for piece_bytes, piece_digest in pieces:
+        session.add(
+            UploadPiece(upload_id=row.id, offset_bytes=offset_bytes, digest=piece_digest, size_bytes=piece_bytes)
+        )
+        offset_bytes += piece_bytes
+    return row
+
+
+def record_received(session: Session, upload_id: int, before_bytes: int, after_bytes: int) -> bool:
+    """Count durable bytes up to `after_bytes`; False if the count was not `before_bytes`."""
+    statement = update(Upload).where(
+        Upload.id == upload_id, Upload.state == "open", Upload.received_bytes == before_bytes
+    )
+    return _changed(session, statement.values(received_bytes=after_bytes, expires_at=now() + UPLOAD_LIFETIME))
+
+
+def complete_upload(session: Session, upload_id: int, digest: Digest) -> bool:
+    """Mark an upload as complete; `digest` is of all its bytes. False if it is no longer open."""
+    statement = update(Upload).where(Upload.id == upload_id, Upload.state == "open")
+    return _changed(session, statement.values(state="complete", digest=digest, expires_at=now() + UPLOAD_LIFETIME))
+
+
+def remove_upload(session: Session, upload_id: int) -> bool:
+    """Delete an upload; its file may be removed after the commit. False if it is deleted already."""
+    session.execute(delete(UploadPiece).where(UploadPiece.upload_id == upload_id))
+    return _changed(session, delete(Upload).where(Upload.id == upload_id))
+
+
+def remove_expired_upload(session: Session, upload_id: int) -> bool:
+    """Delete an upload if it has expired; False if it was renewed meanwhile, or is deleted already."""
+    row = session.get(Upload, upload_id, with_for_update=True, populate_existing=True)
+    return row is not None and row.expires_at <= now() and remove_upload(session, upload_id)
+
+
+def renew_uploads(
+    session: Session, contributor_id: int, digests: Collection[str], public_ids: Collection[str] = ()
+) -> int:
+    """Keep finished uploads of the contributor for UPLOAD_LIFETIME from now, because a submission uses them.
+
+    These are the uploads with pieces of `digests`, and those with one of the `public_ids`. Return how many matched; an
+    upload that matches in several batches counts several times.
+    """
+    renewed = 0
+    finished = (Upload.contributor_id == contributor_id, Upload.state == "complete")
+    for batch in batches(sorted({*digests, *public_ids})):
+        having = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
+        matches = or_(Upload.id.in_(having), Upload.public_id.in_(batch))
+        statement = update(Upload).where(*finished, matches).values(expires_at=now() + UPLOAD_LIFETIME)
+        result: Any = session.execute(statement, execution_options=_WITHOUT_OBJECTS)
+        renewed += result.rowcount
+    return renewed
+
+
+_WITHOUT_OBJECTS = {"synchronize_session": False}
+
+
+def _changed(session: Session, statement: object) -> bool:
+    result = session.execute(statement, execution_options=_WITHOUT_OBJECTS)  # type: ignore[call-overload]
+    return bool(result.rowcount == 1)
