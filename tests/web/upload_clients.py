@@ -48,7 +48,7 @@ class UploadClient:
         """The answer at `path` below the uploads, to a body of JSON."""
         return self.client.open(UPLOADS + path, method=method, json=body, headers={**self._headers, **headers})
 
-    def begun(self, data: bytes, **more: Any) -> str:
+    def begin(self, data: bytes, **more: Any) -> str:
         """The id of a new upload for `data`, a piece unless told otherwise."""
         body = {"kind": "piece", "size_bytes": len(data), "digest": digest_of(data), **more}
         answer = self.ask("POST", body=body)
