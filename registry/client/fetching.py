@@ -28,19 +28,19 @@ READ_BYTES = 1024 * 1024
 
 
 class PartialFile:
-    """The bytes that have come so far, hashed; they are always the first ones of the file."""
+    """The first bytes of a file that is being downloaded, with their hash."""
 
     def __init__(self, path: Path, descriptor: int, files: Files) -> None:
         self.path = path
         self.size_bytes = 0
         self.is_kept = False
-        """Whether it stays for the next attempt when this one fails."""
+        """Whether it is kept for the next attempt if this one fails."""
         self._descriptor = descriptor
         self._files = files
         self._digest = hashlib.sha256()
 
     def take_up(self, most_bytes: int, progress: Callable[[int], None]) -> None:
-        """Hash what an earlier attempt has left; more than `most_bytes` of it can only be something else."""
+        """Hash the bytes of an earlier attempt; more than `most_bytes` belong to another file and are deleted."""
         if self._files.size(self._descriptor) > most_bytes:
             self.begin_again()
         while data := self._files.read_at(self._descriptor, self.size_bytes, READ_BYTES):
@@ -55,39 +55,39 @@ class PartialFile:
         self.size_bytes += len(data)
 
     def begin_again(self) -> None:
-        """Throw away what has come."""
+        """Delete all bytes."""
         self._files.truncate(self._descriptor, 0)
         self.size_bytes = 0
         self._digest = hashlib.sha256()
 
     @property
     def sha256(self) -> Digest:
-        """Of all that has come."""
+        """SHA-256 of all bytes so far."""
         return Digest(self._digest.hexdigest())
 
     def place(self, target: Path) -> None:
-        """Bring it to its name, durable, instead of what is there."""
+        """Rename it to `target`, durably, and replace the file there."""
         self._files.sync(self._descriptor)
         self._files.rename(self.path, target)
         self._files.sync_folder(target.parent)
 
     def remove(self) -> None:
-        """Away with it: it has served."""
+        """Delete it."""
         self._files.unlink(self.path)
 
 
 def partial_path(target: Path, key: str) -> Path:
-    """Where the beginning of the file that `key` tells from others waits to come to `target`."""
+    """Return the path of the partial file for `target`; `key` identifies its content."""
     name = hashlib.sha256(f"{key}\n{target.name}".encode()).hexdigest()[:16]
     return target.parent / f".organ-{name}.part"
 
 
 @contextmanager
 def partial_file(target: Path, key: str, size_bytes: int, files: Files | None = None) -> Iterator[PartialFile]:
-    """The partial file for `target`; `key` tells the bytes of one file from those of another.
+    """Open the partial file for `target`; `key` identifies its content.
 
-    A block that raises leaves it only where it said so by `is_kept`. Raises Busy when another process fetches the same,
-    StoreUnwritable, DiskFull when `size_bytes` do not fit.
+    If the block raises, the file is deleted unless its `is_kept` is set. Raises Busy if another process fetches the
+    same file, StoreUnwritable, DiskFull if `size_bytes` do not fit.
     """
     files = files or Files()
     path = partial_path(target, key)
@@ -101,7 +101,7 @@ def partial_file(target: Path, key: str, size_bytes: int, files: Files | None = 
             yield partial
         except BaseException:
             if not partial.is_kept or not partial.size_bytes:
-                with suppress(OSError):  # the first error tells what happened
+                with suppress(OSError):  # the first error is more important
                     files.unlink(path)
             raise
         finally:
@@ -111,7 +111,7 @@ def partial_file(target: Path, key: str, size_bytes: int, files: Files | None = 
 
 
 def _opened(path: Path) -> int:
-    """The file, new or as it was left, for this process alone."""
+    """Open and lock the partial file, new or from an earlier attempt."""
     flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     while True:
         descriptor = os.open(path, flags, 0o644)
@@ -120,7 +120,7 @@ def _opened(path: Path) -> int:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 raise StoreUnwritable(f"{path}: something else is there; move it away")
-            # Whoever had the lock may have brought the file to its place meanwhile: then this is not ours to write.
+            # Another process with the lock may have renamed the file meanwhile. Then it must not be written.
             if status.st_nlink and os.path.samestat(status, path.stat()):
                 return descriptor
         except BlockingIOError as error:
@@ -135,13 +135,13 @@ def _opened(path: Path) -> int:
 
 
 HEAD_MAX_BYTES = 64 * 1024 * 1024
-"""The largest headers, with vocabularies of a quarter of a million words, have some 16 MB."""
+"""The limit of a header. The largest, with vocabularies of a quarter of a million words, have about 16 MB."""
 HEADER_CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
 class _Beginning:
-    """A file of which as much has come as was read (`registry.gguf.ByteSource`)."""
+    """A download that is read only as far as needed (`registry.gguf.ByteSource`)."""
 
     name: str
     size_bytes: int
@@ -163,10 +163,10 @@ class _Beginning:
 def fetch_head(
     connection: Connection, file: FileToFetch, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[Header, HeaderSource]:
-    """The header of `file`, and the source that it was read of, which has nothing behind the header.
+    """Return the header of `file`, and a source that contains only the header.
 
-    What it says is the registry's word until the whole file has come. Raises BadReply for what is no header,
-    Unreachable for a line that is cut every time.
+    The header is not checked against a digest. Raises BadReply for an invalid header, Unreachable if each of several
+    attempts is interrupted.
     """
     for attempt in range(1, TRIES):
         try:
@@ -185,22 +185,22 @@ def _fetched(connection: Connection, file: FileToFetch) -> tuple[Header, HeaderS
     ):
         if reply.status != 200:
             raise BadReply(f"{connection.url} answers {reply.status} where a file was promised")
-        beginning = _Beginning("the file that comes", file.size_bytes, chunks)
+        beginning = _Beginning("the downloaded file", file.size_bytes, chunks)
         try:
             header = read_header(beginning)
             head = beginning.read_at(0, header.end)
         except BadInput as error:
-            raise BadReply(f"what came is no sound file: {error}") from error
+            raise BadReply(f"the downloaded file is damaged: {error}") from error
     return header, HeaderSource(head, file.size_bytes, beginning.name)
 
 
 Progress = Callable[[int], None]
-"""Told of bytes that have come, or are there from an earlier attempt; below zero for those that come once more."""
+"""Called with the number of new bytes, also from an earlier attempt; negative for bytes that are fetched again."""
 
 TRIES = 5
-"""In a row that bring nothing."""
+"""Attempts in a row that bring no byte."""
 CUTS_MAX = 500
-"""Of one file, however much each attempt brings."""
+"""Interruptions of one file, also if each attempt brings bytes."""
 BACKOFF_SECONDS = 0.4
 FILE_CHUNK_BYTES = 256 * 1024
 TAG_MAX_LENGTH = 200
@@ -208,18 +208,18 @@ TAG_MAX_LENGTH = 200
 
 @dataclass(frozen=True, slots=True)
 class FileToFetch:
-    """A file that the registry has promised."""
+    """A file that the registry has announced."""
 
     path: str
-    """Its address, below the registry's own."""
+    """Its address, relative to the registry's."""
     size_bytes: int
     sha256: Digest | None = None
-    """None where it is put together anew and nobody knows beforehand; then `check` looks at it."""
+    """None for a file that the registry assembles anew; then `check` checks it."""
     check: Callable[[Path], None] | None = None
-    """Told of the whole file before it gets its name; raises BadReply."""
+    """Called with the complete file before it is renamed; raises BadReply."""
 
     def key(self, url: str) -> str:
-        """What tells its bytes from those of any other file, where they come from the registry at `url`."""
+        """Return a text that identifies the bytes of this file of the registry at `url`."""
         return f"{url}{self.path} {self.sha256}"
 
 
@@ -246,11 +246,11 @@ def fetch(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Digest:
-    """Bring `file` to `target`, replacing what is there; its SHA-256.
+    """Download `file` to `target`, replacing what is there; return its SHA-256.
 
-    What is cut is gone on with, here or by the next call with the same file and place; its beginning waits in a file
-    beside `target`. Raises BadReply for other bytes than were promised, Unreachable, NotFound, Busy, DiskFull,
-    StoreUnwritable; then `target` is as it was.
+    An interrupted download continues, in this call or in the next one for the same file and target; its first bytes
+    are kept in a file beside `target`. Raises BadReply for wrong bytes, Unreachable, NotFound, Busy, DiskFull,
+    StoreUnwritable; then `target` is unchanged.
     """
     with partial_file(target, file.key(connection.url), file.size_bytes) as partial:
         _Fetching(connection, file, partial, progress or _no_progress, sleep).complete()
@@ -266,9 +266,9 @@ def fetched(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Path]:
-    """`file` for the block, whole and checked, under a name of its own beside `place`; it is gone afterwards.
+    """Download `file`, complete and checked, to a temporary name beside `place`, and delete it after the block.
 
-    As by `fetch`, what is cut is gone on with. What a block leaves by an error stays for the next call, where its
+    As with `fetch`, an interrupted download continues. If the block raises, the file is kept for the next call, if its
     digest is known. Raises what `fetch` does.
     """
     with partial_file(place, file.key(connection.url), file.size_bytes) as partial:
@@ -279,21 +279,21 @@ def fetched(
 
 
 def check_all_fits(url: str, files: Sequence[FileToFetch], place: Path, room_bytes: int) -> None:
-    """Raise DiskFull where `room_bytes` are not free beside `place`, with what earlier attempts have brought there.
+    """Raise DiskFull unless `room_bytes` are free beside `place`; bytes of earlier attempts are counted as free.
 
-    The `files` come from the registry at `url` by way of `place`.
+    The `files` are those of the registry at `url` that are downloaded beside `place`.
     """
     try:
         begun = (partial_path(place, file.key(url)) for file in files)
-        there = sum(path.lstat().st_size for path in begun if path.exists())
-        check_room(place.parent, room_bytes - there, Files())
+        kept_bytes = sum(path.lstat().st_size for path in begun if path.exists())
+        check_room(place.parent, room_bytes - kept_bytes, Files())
     except OSError as error:
         raise placing_error(error, place) from error
 
 
 @dataclass(slots=True)
 class _Fetching:
-    """One file under way."""
+    """The download of one file."""
 
     connection: Connection
     file: FileToFetch
@@ -304,7 +304,7 @@ class _Fetching:
     """The strong ETag of the file, with its quotes, once it is known."""
 
     def complete(self) -> None:
-        """Until all of it is there, and is what it should be."""
+        """Download and check the file; raises BadReply for wrong bytes."""
         resumed = False
         if self.file.sha256 is not None:
             self.tag = f'"{self.file.sha256}"'
@@ -314,24 +314,24 @@ class _Fetching:
             self.partial.begin_again()
         self._fill()
         if resumed and self.partial.sha256 != self.file.sha256:
-            self._begin_again()  # what lay there need not have been of this file
+            self._begin_again()  # the earlier bytes may belong to another file
             self._fill()
         self.partial.is_kept = False
         if self.file.sha256 not in (None, self.partial.sha256):
             raise BadReply(
                 f"{self.connection.url} sent other bytes than it promised: their SHA-256 is {self.partial.sha256}, "
-                f"{self.file.sha256} is due; nothing was written"
+                f"not {self.file.sha256}; nothing was written"
             )
         if self.file.check is not None:
             self.file.check(self.partial.path)
 
     def _fill(self) -> None:
-        """Ask until all bytes are there."""
+        """Send requests until all bytes are there."""
         failures = cuts = 0
         while self.partial.size_bytes < self.file.size_bytes or (self.file.size_bytes == 0 and not cuts):
             before = self.partial.size_bytes
             try:
-                self._ask()
+                self._request()
                 error: Exception = Unreachable(f"{self.connection.url} ends {self.file.path} too early, every time")
             except BadReply:
                 self.partial.is_kept = False
@@ -349,8 +349,8 @@ class _Fetching:
                 if failures:
                     self.sleep(backoff(failures))
 
-    def _ask(self) -> None:
-        """One request, for what is missing."""
+    def _request(self) -> None:
+        """Send one request for the missing bytes."""
         begin = self.partial.size_bytes
         headers = {"Range": f"bytes={begin}-", "If-Range": self.tag} if begin and self.tag else {}
         with self.connection.download(self.file.path, headers) as reply:
@@ -378,7 +378,7 @@ class _Fetching:
         due = f"bytes {begin}-{self.file.size_bytes - 1}/{self.file.size_bytes}"
         sent = reply.headers.get("content-range", "")
         if sent != due:
-            raise BadReply(f"{self.connection.url} sends {sent[:80]!r} of the file, {due!r} was asked for")
+            raise BadReply(f"{self.connection.url} sends {sent[:80]!r} of the file, not {due!r}")
 
     def _check_length(self, reply: Reply) -> None:
         sent = reply.headers.get("content-length")
@@ -386,7 +386,7 @@ class _Fetching:
             raise BadReply(f"{self.connection.url} sends {sent[:40]} bytes, {self.file.size_bytes} were promised")
 
     def _note_tag(self, reply: Reply) -> None:
-        """Only a strong tag holds a range to its file."""
+        """Keep the ETag if it is strong: only a strong one identifies the bytes of a file."""
         sent = reply.headers.get("etag", "")
         strong = sent.startswith('"') and sent.endswith('"') and 2 < len(sent) <= TAG_MAX_LENGTH
         if self.file.sha256 is None:
@@ -394,6 +394,7 @@ class _Fetching:
 
 
 def backoff(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row: exponential, with random spread."""
     return BACKOFF_SECONDS * float(2 ** (failures - 1)) * (0.75 + random.random() / 2)  # noqa: S311  # spread, not secret
 
 

@@ -52,7 +52,7 @@ IDENTITY_KEYS = ("general.organization", "general.version", "general.repo_url")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredParent:
-    """A parent as `general.base_model.{number}.*` describes it; what is not given is empty."""
+    """A parent as `general.base_model.{number}.*` describes it; missing values are empty."""
 
     organization: str
     name: str
@@ -61,13 +61,13 @@ class DeclaredParent:
 
     @property
     def text(self) -> str:
-        """`organization/name version`, as far as they are given, else the address; empty when neither is there."""
+        """`organization/name version`, as far as they are present; else the address; empty without either."""
         text = "/".join(part for part in (self.organization, self.name) if part)
         return f"{text} {self.version}" if text and self.version else text or self.repo_url
 
 
 def parent_in_words(text: str) -> DeclaredParent:
-    """The parent that somebody means who writes its name, as `organization/name` or without, or its address."""
+    """Return the parent that a text names: `organization/name`, `name`, or an address."""
     if text.lower().startswith(("http://", "https://")):
         return DeclaredParent("", "", "", text)
     organization, _, name = text.partition("@")[0].rpartition("/")
@@ -76,7 +76,7 @@ def parent_in_words(text: str) -> DeclaredParent:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a registered model goes by; what is not given is empty."""
+    """The names of a registered model; missing values are empty."""
 
     namespace: str
     name: str
@@ -89,7 +89,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Match:
-    """How well an identity answers a declaration; the greater the better."""
+    """How well an identity matches a declaration; greater is better."""
 
     same_address: bool
     same_organization: bool
@@ -97,7 +97,7 @@ class Match:
 
 
 def numbered_parents(texts: Mapping[str, str]) -> Iterator[tuple[int, DeclaredParent]]:
-    """The parents that the strings of a header name, by number, each once; without name and address it is none."""
+    """Yield the parents in a header's metadata with their numbers, each once, if they have a name or an address."""
     known: set[str] = set()
     for number in range(PARENTS_MAX):
         prefix = f"general.base_model.{number}"
@@ -109,11 +109,11 @@ def numbered_parents(texts: Mapping[str, str]) -> Iterator[tuple[int, DeclaredPa
 
 
 def match(declared: DeclaredParent, identity: Identity) -> Match | None:
-    """How well `identity` answers `declared`; None when another model is meant.
+    """Return how well `identity` matches `declared`; None if it is another model.
 
-    The name must be equal to its name or title, and so must an organization and a version that both give (another
-    organization passes where the namespace or the address says the same). Without a name the address must be that of
-    the model, or end in its `namespace/name`.
+    The name must be equal to its name or title. Organization and version must be equal if both have them; a different
+    organization is accepted if the namespace or the address agrees. Without a name, the address must be that of the
+    model, or end in its `namespace/name`.
     """
     same_address = _same_address(declared.repo_url, identity)
     if not (_same_name(declared, identity) if declared.name else same_address):
@@ -128,7 +128,7 @@ def match(declared: DeclaredParent, identity: Identity) -> Match | None:
 
 
 def folded(text: str) -> str:
-    """The words of `text` without what case, accents and punctuation make of them."""
+    """Return the words of `text` without differences of case, accents and punctuation."""
     return " ".join(folded_words(text))
 
 
@@ -145,15 +145,15 @@ def _same_address(address: str, identity: Identity) -> bool:
 
 
 def _agreement(first: str, second: str) -> bool | None:
-    """Whether two texts say the same; None when one of them says nothing."""
+    """Return whether two texts have the same words; None if one of them has none."""
     return folded(first) == folded(second) if folded(first) and folded(second) else None
 
 
 def stated_relation(kind: str, base: str, declared: Iterable[tuple[str, str]]) -> str:
     """Return the relation to the `base` that a contributor states for a model of `kind`, before weights are compared.
 
-    `declared` are the texts and relations of the parents in the header: the header's word counts for a parent that it
-    names itself, so that a quantisation stays one.
+    `declared` has the texts and relations of the parents in the header. The relation in the header is used for a parent
+    that the header names: a quantisation stays a quantisation.
     """
     if kind == "adapter":
         return "adapter"
@@ -164,18 +164,18 @@ def stated_relation(kind: str, base: str, declared: Iterable[tuple[str, str]]) -
 
 PROBES_MAX = 8
 HIT_MIN = 0.15
-"""Two deviations of the noise (0.07) of one organ: one stranger's organ in sixty is a hit."""
+"""Two standard deviations of the noise (0.07) of one organ: one unrelated organ in sixty is a hit."""
 PROBE_MIN = 0.1
-"""Half of what is called related. Seven strangers' hits of eight make so much, or one organ that is the same."""
+"""Half of the limit for related models. Seven chance hits of eight probes reach it, or one identical organ."""
 COMPARED_MAX = 32
-"""Candidates that are compared in full, the best by their probes; so it also bounds the edges of a newcomer."""
+"""Candidates that are compared fully, the best by their probes; also the limit of edges of a new model."""
 COMPARED_TENSORS_MAX = 262_144
-"""Tensors of all candidates together that are compared in full. Writers wait meanwhile; it takes some seconds."""
+"""Tensors of all candidates together that are compared fully. It takes some seconds, and other writers wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A model that is measurably alike."""
+    """A model with measurably similar weights."""
 
     model_id: int
     relation: str
@@ -184,32 +184,32 @@ class Relative:
 
 
 def find_relatives(session: Session, model: Model) -> list[Relative]:
-    """The visible models that are related to `model`, most alike first; of equals the older. Adapters have none."""
+    """Return the visible models related to `model`, the most similar first, then the oldest. Adapters have none."""
     if model.kind != "model":
         return []
     own = organs_by_slot(session, model.id)
     scores = _probe_scores(session, model, own)
     order = sorted(scores, key=lambda candidate: (-scores[candidate], candidate))
-    found = []
+    relatives = []
     for candidate in _within_limit(session, order[:COMPARED_MAX]):
         other = organs_by_slot(session, candidate)
         compared = similarity(own, other)
         if compared.kinship in (Kinship.CLOSE, Kinship.KIN):
             relation = "quantized" if is_another_encoding(own, other, compared) else "relative"
-            found.append(Relative(candidate, relation, compared))
-    return sorted(found, key=lambda relative: (-(relative.similarity.mean or 0.0), relative.model_id))
+            relatives.append(Relative(candidate, relation, compared))
+    return sorted(relatives, key=lambda relative: (-(relative.similarity.mean or 0.0), relative.model_id))
 
 
 def record_relatives(session: Session, model: Model) -> list[Relative]:
-    """Find the relatives of a model that became visible just now, and write an edge to each that it has none to."""
-    found = find_relatives(session, model)
-    known = likenesses(session, model.id)
-    record_measured(session, (_edge(model, one) for one in found if one.model_id not in known))
-    return found
+    """Find the relatives of a model that has just become visible, and write the missing edges to them."""
+    relatives = find_relatives(session, model)
+    linked = likenesses(session, model.id)
+    record_measured(session, (_edge(model, relative) for relative in relatives if relative.model_id not in linked))
+    return relatives
 
 
 def _within_limit(session: Session, candidates: Sequence[int]) -> list[int]:
-    """Those of the candidates, the first before the others, that have COMPARED_TENSORS_MAX tensors together at most."""
+    """Return the first candidates that together have at most COMPARED_TENSORS_MAX tensors."""
     models = models_by_id(session, candidates)
     kept, left = [], COMPARED_TENSORS_MAX
     for candidate in candidates:
@@ -220,13 +220,13 @@ def _within_limit(session: Session, candidates: Sequence[int]) -> list[int]:
 
 
 def _edge(model: Model, relative: Relative) -> MeasuredEdge:
-    alike = relative.similarity
+    similar = relative.similarity
     older, younger = sorted((model.id, relative.model_id))
-    return MeasuredEdge(younger, older, relative.relation, alike.mean or 0.0, alike.organ_count)
+    return MeasuredEdge(younger, older, relative.relation, similar.mean or 0.0, similar.organ_count)
 
 
 def _probe_scores(session: Session, model: Model, own: Mapping[Slot, ComparableOrgan]) -> dict[int, float]:
-    """The mean correlation over the probes, of the models in which it is enough; what is no hit counts as nothing."""
+    """Return the models with a mean correlation of at least PROBE_MIN; a probe that is no hit counts as 0."""
     places = probes(own, PROBES_MAX)
     sums: defaultdict[int, float] = defaultdict(float)
     for place in places:
@@ -238,48 +238,48 @@ def _probe_scores(session: Session, model: Model, own: Mapping[Slot, ComparableO
 
 
 def _hits(session: Session, place: Slot, own: ComparableOrgan) -> dict[int, float]:
-    """The organs at `place` that are like ours, and their correlation with it."""
+    """Return the organs at `place` that are similar to `own`, with their correlation."""
     rows = organs_at(session, place)
     others = [(organ_id, values) for organ_id, values in rows if values is not None and own.fingerprint is not None]
-    found = correlations(own.fingerprint or b"", [values for _, values in others])
-    alike = {one: value for (one, _), value in zip(others, found, strict=True) if value is not None}
+    values_of = correlations(own.fingerprint or b"", [values for _, values in others])
+    similar = {organ_id: value for (organ_id, _), value in zip(others, values_of, strict=True) if value is not None}
     same = {organ_id: 1.0 for organ_id, _ in rows if organ_id == own.identity}
-    return {organ_id: value for organ_id, value in (alike | same).items() if value >= HIT_MIN}
+    return {organ_id: value for organ_id, value in (similar | same).items() if value >= HIT_MIN}
 
 
 NAMESAKES_MAX = 200
-"""Registered models of one name that are looked at."""
+"""Registered models of one name that are examined."""
 TIES_MAX = 4
-"""Equally good candidates, the finest, of which the most alike is looked for."""
+"""Equally good candidates, those with most bits a value, among which the most similar is chosen."""
 FLOAT_MIN_BITS = 15.0
-"""Bits a value from which on a file holds the weights unquantised."""
+"""A file with at least so many bits a value has unquantised weights."""
 NAMES_KEPT = 16
-"""Names whose bearers are kept while edges are led, and models whose organs are."""
+"""Names whose models are cached while edges are resolved, and models whose organs are."""
 TENSORS_READ_MAX = 262_144
-"""Tensors of models that are compared while edges are led. Writers wait meanwhile; it takes some seconds. When they are
-used up, the finest of equally good candidates is taken."""
+"""Tensors of models that are compared while edges are resolved. It takes some seconds, and other writers wait. Above
+the limit, the candidate with most bits a value is chosen among equally good ones."""
 TEXTS_MAX = 200
-"""Different texts of edges that one ingest looks at."""
+"""Different texts of edges that one ingest examines."""
 EDGES_MAX = 100
-"""Edges of other models that one ingest leads."""
+"""Edges of other models that one ingest resolves."""
 
 
 def resolve_declared(session: Session, newcomer: Model) -> None:
-    """Lead the edges that `newcomer` declares, and up to 100 of others that may mean it, to the best registered model.
+    """Point the edges that `newcomer` declares, and up to EDGES_MAX of others that may mean it, to the best model.
 
-    What is over stays as it was until the next model of that name comes in: the write lock is held meanwhile.
+    Edges above the limit do not change until the next model of that name is added: the write lock is held meanwhile.
     """
     edges = parents_of(session, [newcomer.id], ("declared",))
     if newcomer.kind == "model":
         edges += _edges_that_may_mean(session, newcomer)
     described = _described(session, {edge.child_model_id for edge in edges if edge.child_model_id is not None})
-    known = _Known(session)
+    cache = _Cache(session)
     for edge in edges:
         child = described.get(edge.child_model_id or 0)
         declared = None if child is None else child.declared(edge)
         if child is None or declared is None:
             continue
-        parent = _best(known, child, declared)
+        parent = _best(cache, child, declared)
         if parent != edge.parent_model_id:
             resolve_declared_edge(session, edge, parent)
     for edge in edges:
@@ -287,7 +287,7 @@ def resolve_declared(session: Session, newcomer: Model) -> None:
 
 
 def _derive_relation(session: Session, edge: Lineage) -> None:
-    """Record a declared parent as what was measured: a quantisation that was stated to be a fine-tune is one."""
+    """Correct the relation of a declared parent by the measurement: a declared fine-tune may be a quantisation."""
     if edge.child_model_id is None or edge.parent_model_id is None:
         return
     models = models_by_id(session, {edge.child_model_id, edge.parent_model_id})
@@ -298,56 +298,57 @@ def _derive_relation(session: Session, edge: Lineage) -> None:
 
 
 def models_meant(session: Session, child: Identity, declared: DeclaredParent) -> list[Model]:
-    """What a model that is not registered yet, and goes by `child`, would be led to by `declared`, if it were.
+    """Return the registered models that `declared` would mean for a model `child` that is not registered yet.
 
-    Up to 4 where several are equally good, the finest first: of these the weights decide. Nothing is written.
+    Up to TIES_MAX equally good models, those with most bits a value first; the weights decide between them. Nothing is
+    written.
     """
-    return _finest(_ties(_Known(session), child, declared))
+    return _finest(_ties(_Cache(session), child, declared))
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A model with what its header says of itself and of its parents."""
+    """A model with the names and the parents in its header."""
 
     model: Model
     identity: Identity
     parents: tuple[DeclaredParent, ...]
 
     def declared(self, edge: Lineage) -> DeclaredParent | None:
-        """The parent that an edge of this model was made from: its header's, or what its owner wrote instead.
+        """Return the declared parent of an edge: that of the header, or the text that the contributor wrote instead.
 
-        None for one that its owner has chosen among the registered models.
+        None if the contributor chose a registered model.
         """
-        found = next((parent for parent in self.parents if shown_text(parent.text) == edge.parent_text), None)
-        if found is None and edge.parent_model_id is None and edge.parent_text:
+        declared = next((parent for parent in self.parents if shown_text(parent.text) == edge.parent_text), None)
+        if declared is None and edge.parent_model_id is None and edge.parent_text:
             return parent_in_words(edge.parent_text)
-        return found
+        return declared
 
     def is_copy(self) -> bool:
-        """Whether it names itself as its parent, as quantisations do."""
+        """Return whether it names itself as its parent, as quantisations do."""
         return any(match(parent, self.identity) is not None for parent in self.parents)
 
 
-class _Known:
-    """What was read before while edges are led: thousands of edges may mean the same few models."""
+class _Cache:
+    """The models that were read while edges are resolved: thousands of edges may mean the same few models."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._bearers: dict[str, dict[int, _Described]] = {}
+        self._described: dict[str, dict[int, _Described]] = {}
         self._organs: dict[int, dict[Slot, ComparableOrgan]] = {}
         self._tensors_left = TENSORS_READ_MAX
 
-    def bearers(self, name: str) -> dict[int, _Described]:
-        """The registered models that have all words of `name`, by id."""
-        if name not in self._bearers:
-            if len(self._bearers) >= NAMES_KEPT:
-                self._bearers.clear()
+    def models_named(self, name: str) -> dict[int, _Described]:
+        """Return the registered models that have all words of `name`, by id."""
+        if name not in self._described:
+            if len(self._described) >= NAMES_KEPT:
+                self._described.clear()
             models = visible_models_with_words(self.session, folded_words(name), NAMESAKES_MAX)
-            self._bearers[name] = _described(self.session, {model.id for model in models})
-        return self._bearers[name]
+            self._described[name] = _described(self.session, {model.id for model in models})
+        return self._described[name]
 
     def organs(self, model: Model) -> dict[Slot, ComparableOrgan]:
-        """Return the organs of a model by their places; none where TENSORS_READ_MAX would be passed."""
+        """Return the organs of a model by their places; none if they would exceed TENSORS_READ_MAX."""
         if model.id not in self._organs:
             if len(self._organs) >= NAMES_KEPT:
                 self._organs.clear()
@@ -358,14 +359,14 @@ class _Known:
 
 
 def _edges_that_may_mean(session: Session, newcomer: Model) -> list[Lineage]:
-    """Declared edges of others in whose text the name of `newcomer` can stand: open ones, then those led to namesakes.
+    """Return declared edges of other models whose text may contain the name of `newcomer`.
 
-    The nearest texts are taken, those with the fewest words beside the name.
+    Unresolved edges come first, then those to models of the same name. The texts with the fewest other words are used.
     """
     names = [set(folded_words(name)) for name in (newcomer.name, newcomer.title or "")]
     names = [words for words in names if words]
-    found = (visible_models_with_words(session, words, NAMESAKES_MAX) for words in names)
-    namesakes = {model.id for models in found for model in models} - {newcomer.id}
+    named = (visible_models_with_words(session, words, NAMESAKES_MAX) for words in names)
+    namesakes = {model.id for models in named for model in models} - {newcomer.id}
     signs = [max((word for word in words if word.isascii()), key=len, default="") for words in names]
     near = (
         (rest, text)
@@ -377,7 +378,7 @@ def _edges_that_may_mean(session: Session, newcomer: Model) -> list[Lineage]:
 
 
 def _may_contain(text: str, signs: Sequence[str]) -> bool:
-    """Whether `text` can have the words that `signs` are the longest of; this is quick, for there are many texts."""
+    """Return whether `text` may contain one of `signs`, the longest words of names: a fast test for many texts."""
     if not text.isascii():
         return True
     lower = text.lower()
@@ -385,31 +386,36 @@ def _may_contain(text: str, signs: Sequence[str]) -> bool:
 
 
 def _words_beside(text: str, names: Sequence[set[str]]) -> int | None:
-    """How many words `text` has beside those of the name that it has all words of; None when it has no name."""
+    """Return how many words `text` has beside those of a name that it contains; None if it contains none."""
     words = set(folded_words(text))
     return min((len(words - name) for name in names if name <= words), default=None)
 
 
-def _best(known: _Known, child: _Described, declared: DeclaredParent) -> int | None:
-    """The registered model that is meant, or None.
+def _best(cache: _Cache, child: _Described, declared: DeclaredParent) -> int | None:
+    """Return the registered model that is meant, or None.
 
-    It is of the child's architecture and not the child; a child that names itself does not descend from another such
-    copy. The best match wins, then complete models, then unquantised ones, then the most alike; at last the oldest.
+    It has the child's architecture and is not the child. If the child names itself, other models that name
+    themselves are excluded. The best match is chosen, then a complete model, an unquantised one, the most similar,
+    the oldest.
     """
-    ties = _ties(known, child.identity, declared, child.model.id)
-    return _most_alike(known, child.model, ties).id if ties else None
+    ties = _ties(cache, child.identity, declared, child.model.id)
+    return _most_similar(cache, child.model, ties).id if ties else None
 
 
-def _ties(known: _Known, child: Identity, declared: DeclaredParent, child_id: int | None = None) -> list[Model]:
-    """The candidates that are as good as the best."""
-    others = known.bearers(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
+def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: int | None = None) -> list[Model]:
+    """Return the candidates that match equally well, better than all others."""
+    others = cache.models_named(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
     copies = match(declared, child) is not None
     ranked: dict[int, tuple[Match, bool, bool]] = {}
     for candidate in others.values():
-        found = None if candidate.model.id == child_id else match(declared, candidate.identity)
-        if found is None or _foreign(child, candidate.identity) or (copies and candidate.is_copy()):
+        matched = None if candidate.model.id == child_id else match(declared, candidate.identity)
+        if matched is None or _foreign(child, candidate.identity) or (copies and candidate.is_copy()):
             continue
-        ranked[candidate.model.id] = (found, candidate.model.complete, _bits_a_value(candidate.model) >= FLOAT_MIN_BITS)
+        ranked[candidate.model.id] = (
+            matched,
+            candidate.model.complete,
+            _bits_a_value(candidate.model) >= FLOAT_MIN_BITS,
+        )
     best = max(ranked.values(), default=None)
     return [others[model_id].model for model_id, rank in ranked.items() if rank == best]
 
@@ -423,14 +429,14 @@ def _bits_a_value(model: Model) -> float:
     return 8 * model.size_bytes / max(model.parameters, 1)
 
 
-def _most_alike(known: _Known, child: Model, ties: list[Model]) -> Model:
-    """Of equally good candidates the one whose weights are most like the child's, then the finest, then the oldest."""
+def _most_similar(cache: _Cache, child: Model, ties: list[Model]) -> Model:
+    """Return the candidate whose weights are most similar to the child's, then the finest, then the oldest."""
     ties = _finest(ties)
     if len(ties) == 1:
         return ties[0]
-    own = known.organs(child)
-    alike = {model.id: similarity(own, known.organs(model)).mean or 0.0 for model in ties}
-    return max(ties, key=lambda model: alike[model.id])
+    own = cache.organs(child)
+    likeness = {model.id: similarity(own, cache.organs(model)).mean or 0.0 for model in ties}
+    return max(ties, key=lambda model: likeness[model.id])
 
 
 def _finest(ties: list[Model]) -> list[Model]:
@@ -438,7 +444,7 @@ def _finest(ties: list[Model]) -> list[Model]:
 
 
 def _described(session: Session, model_ids: Collection[int]) -> dict[int, _Described]:
-    """Models with what their headers say of themselves and of their parents."""
+    """Return the models with the names and the parents in their headers."""
     models = models_by_id(session, model_ids)
     texts = metadata_texts(session, models, (*IDENTITY_KEYS, *PARENT_KEYS))
     return {model.id: _described_by(model, texts[model.id]) for model in models.values()}

@@ -232,7 +232,7 @@ def test_a_base_that_states_no_architecture_is_spoken_of(registry: LocalRegistry
     write_models(registry, [replace(BASE, architecture=None), others])
     page = registry.search("fits:acme/base")
     assert page.items == ()
-    assert page.notes == ("acme/base states no architecture, so nothing is known to fit it",)
+    assert page.notes == ("acme/base states no architecture, so no organ is known to fit it",)
     assert models_fitting(registry, "acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
 
 

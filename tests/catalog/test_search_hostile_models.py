@@ -41,7 +41,7 @@ def test_a_model_of_very_many_slots_makes_a_thousand_facets_and_is_found_by_all_
 def test_words_that_are_a_slot_get_the_field_that_was_meant(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "little", small_model())
     assert registry.search("blk.0.ffn_up.weight").notes == (
-        "no model has the words blk 0 ffn up weight; a place of organs is found by slot:ffn_up",
+        "no model has the words blk 0 ffn up weight; to search for organs in this slot, write slot:ffn_up",
     )
     assert registry.search("little").notes == ()
     assert registry.search("nonsense").notes == ("no model has the words nonsense",)

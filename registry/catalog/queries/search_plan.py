@@ -44,7 +44,7 @@ from organs.registry.measures import MEASURES
 from organs.registry.names import parse_model_name
 
 FACETS_MAX = 20_000
-"""That are held, at about a kilobyte each. Where there are more, the database is asked every time."""
+"""Facets that are kept in memory, about a kilobyte each. If there are more, each search reads the database."""
 
 FACET_COLUMNS = {
     "type": Facet.type,
@@ -55,18 +55,18 @@ FACET_COLUMNS = {
     "license": Facet.license,
 }
 BINS = (UNMEASURED, *range(0, THETA_MAX_DEGREES, BIN_DEGREES))
-"""The lower edges of the bins, in the order in which they are held."""
+"""The lower edges of the bins, in the order of a roll-up."""
 
 Mask = Sequence[bool]
-"""By the position of a facet, whether it is meant."""
+"""Whether each facet is selected, by its position."""
 
 
 class Filter(Protocol):
-    """Which values of a field are wanted."""
+    """A filter on the values of one field."""
 
     @property
     def field(self) -> str:
-        """Its name."""
+        """The name of the field."""
 
     def takes(self, value: str) -> bool:
         """Whether a facet with `value` matches."""
@@ -74,41 +74,41 @@ class Filter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RollUp:
-    """The facets that visible placements have, by position, with their counts."""
+    """The facets of visible placements, by position, with their counts."""
 
     positions: Mapping[int, int]
-    """By facet id."""
+    """Position by facet id."""
     columns: Mapping[str, Sequence[str]]
-    """By field, each facet's value."""
+    """The value of each facet, by field."""
     different: Mapping[str, Sequence[str]]
-    """By field, the different values, sorted."""
+    """The different values, sorted, by field."""
     bins: Sequence[Sequence[int]]
-    """For each of `BINS`: by facet, how many placements lie in it."""
+    """For each of `BINS`, the number of placements in it, by facet."""
     before: Sequence[Sequence[int]]
-    """For each of `BINS`, and the end: by facet, how many placements lie in the bins before it."""
+    """For each of `BINS`, and for the end, the number of placements in all bins before it, by facet."""
 
     @property
     def everything(self) -> Mask:
-        """All facets."""
+        """A mask that selects all facets."""
         return [True] * len(self.positions)
 
     def mask(self, filters: Iterable[Filter]) -> Mask:
-        """The facets that all `filters` take."""
+        """Return a mask of the facets that match all `filters`."""
         mask = self.everything
-        for one in filters:
-            taken = {value for value in self.different[one.field] if one.takes(value)}
-            mask = list(map(bitwise_and, mask, map(taken.__contains__, self.columns[one.field])))
+        for condition in filters:
+            values = {value for value in self.different[condition.field] if condition.takes(value)}
+            mask = list(map(bitwise_and, mask, map(values.__contains__, self.columns[condition.field])))
         return mask
 
     def counts(self, first: int = 0, last: int = len(BINS)) -> Sequence[int]:
-        """By facet, the placements in the bins from the `first` up to but without the `last` of `BINS`."""
+        """Return the number of placements in `BINS[first:last]`, by facet."""
         return list(map(sub, self.before[last], self.before[first]))
 
     def shared(self, shares: Sequence[float]) -> Sequence[float]:
-        """By facet, the placements of all bins, each taken by its share: `shares` has one for each of `BINS`."""
+        """Return the weighted number of placements, by facet; `shares` has one weight for each of `BINS`."""
         total: Sequence[float] = [0] * len(self.positions)
         first = 0
-        for share, places in groupby(shares):  # neighbours of one share, most of which are 0 and 1, are one step
+        for share, places in groupby(shares):  # neighbours with the same share are one step; most shares are 0 or 1
             last = first + len(list(places))
             if share:
                 part = map(share.__mul__, map(float, self.counts(first, last)))
@@ -117,26 +117,26 @@ class RollUp:
         return total
 
     def histogram(self, mask: Mask) -> dict[int, int]:
-        """By the lower edge of each bin that is not empty, the placements of the facets in `mask`."""
-        found = {lower: sum(compress(counts, mask)) for lower, counts in zip(BINS, self.bins, strict=True)}
-        return {lower: count for lower, count in found.items() if count}
+        """Return the number of placements of the facets in `mask`, by the lower edge of each bin that is not empty."""
+        sizes = {lower: sum(compress(counts, mask)) for lower, counts in zip(BINS, self.bins, strict=True)}
+        return {lower: count for lower, count in sizes.items() if count}
 
 
 def sums(values: Sequence[str], counts: Sequence[float], mask: Mask) -> dict[str, float]:
-    """By value, the sum of its counts where `mask` is true."""
-    found: dict[str, float] = {}
+    """Return the sum of the counts where `mask` is true, by value."""
+    totals: dict[str, float] = {}
     for value, count in zip(compress(values, mask), compress(counts, mask), strict=True):
-        found[value] = found.get(value, 0) + count
-    return found
+        totals[value] = totals.get(value, 0) + count
+    return totals
 
 
 def held_roll_up(session: Session) -> RollUp | None:
-    """The roll-up as `session` sees it; None where there are too many facets to hold."""
+    """Return the cached roll-up, as `session` sees it; None if there are more than `FACETS_MAX` facets."""
     return cached(session, "facets", lambda: _small_enough(session))
 
 
 def roll_up(session: Session) -> RollUp:
-    """The same, however many facets there are."""
+    """Return the roll-up, for any number of facets."""
     return held_roll_up(session) or _read(session)
 
 
@@ -152,8 +152,8 @@ def _read(session: Session) -> RollUp:
         select(FacetCount.facet_id, FacetCount.theta_bin, FacetCount.placements).where(FacetCount.placements > 0)
     ):
         counts.setdefault(facet_id, [0] * len(BINS))[places[lower]] += count
-    kept = select(Facet.id, *FACET_COLUMNS.values()).order_by(Facet.id)
-    facets: list[Any] = [row for row in session.execute(kept) if row[0] in counts]
+    statement = select(Facet.id, *FACET_COLUMNS.values()).order_by(Facet.id)
+    facets: list[Any] = [row for row in session.execute(statement) if row[0] in counts]
     sums_before = [list(accumulate(counts[row[0]], initial=0)) for row in facets]
     columns = {name: [row[place] for row in facets] for place, name in enumerate(FACET_COLUMNS, 1)}
     return RollUp(
@@ -169,21 +169,21 @@ _SURROGATES_BEGIN, _SURROGATES_END = 0xD800, 0xE000
 
 
 def models_with_words(words: Sequence[str]) -> Select[int]:
-    """SELECT of the ids of the models that have, for each of `words`, a word that begins so. Words are folded."""
+    """Return a SELECT of the ids of models that have a word with each of the prefixes `words`. Words are folded."""
     assert words
-    first, *others = [_having(word) for word in words]
+    first, *others = [_models_with_prefix(word) for word in words]
     for other in others:
         first = first.where(ModelWord.model_id.in_(other))
     return first
 
 
-def _having(word: str) -> Select[int]:
-    # A range instead of LIKE: it uses the index on every database, and means the same on all.
-    return select(ModelWord.model_id).where(and_(ModelWord.word >= word, ModelWord.word < _behind(word)))
+def _models_with_prefix(word: str) -> Select[int]:
+    # A range instead of LIKE: on every database it uses the index and has the same meaning.
+    return select(ModelWord.model_id).where(and_(ModelWord.word >= word, ModelWord.word < _after_prefix(word)))
 
 
-def _behind(word: str) -> str:
-    """The least text that is greater than everything that begins with `word`."""
+def _after_prefix(word: str) -> str:
+    """Return the smallest text that sorts after all texts with the prefix `word`."""
     following = ord(word[-1]) + 1
     if _SURROGATES_BEGIN <= following < _SURROGATES_END:
         following = _SURROGATES_END
@@ -191,23 +191,23 @@ def _behind(word: str) -> str:
 
 
 NAMES_MAX = 5000
-"""Names that are looked through for a pattern, or for another spelling."""
+"""Names that are searched for a pattern or for another spelling."""
 NEAREST_MAX, NEAREST_MAX_LENGTH = 500, 64
-"""Names that a missing one is compared with, and its length up to which it is: made to be alike, long names take up to
-a millisecond each."""
+"""Names that an unknown name is compared with, and the longest name that is compared: hostile long names take up to a
+millisecond each."""
 NOTES_MAX = 5
-"""Names that nothing has and that are spoken of."""
+"""Notes on unknown names in one answer."""
 ABSENT = "none"
 
 CLOSED_FIELDS = ("type", "tower")
 """Their values are the same in every registry."""
 MODEL_FIELDS = ("model", "by", "nonfinite")
-"""What is asked of the model that an organ is in, beside words."""
+"""The fields that filter the model of an organ, beside words."""
 
 
 @dataclass(frozen=True, slots=True)
 class FacetFilter:
-    """Which values of a facet's column are wanted, or with `negated` unwanted."""
+    """A filter on a column of facets: the values that match, or with `negated` those that do not."""
 
     field: str
     values: frozenset[str]
@@ -219,40 +219,40 @@ class FacetFilter:
 
     @property
     def condition(self) -> ColumnElement[bool]:
-        """The same in SQL."""
+        """The filter in SQL."""
         column = FACET_COLUMNS[self.field]
         return column.not_in(sorted(self.values)) if self.negated else column.in_(sorted(self.values))
 
 
 @dataclass(slots=True)
 class Narrowed:
-    """A query, resolved. All of it holds at once."""
+    """A resolved query. Matches meet all of its conditions."""
 
     facets: list[FacetFilter] = field(default_factory=list)
     models: Select[int] | None = None
-    """SELECT of the ids of the models to look in; None for all."""
+    """A SELECT of the ids of the models to search; None for all."""
     models_key: Hashable = None
-    """What the query says of models: the same SELECT wherever it is the same."""
+    """A key of caches: queries with equal keys have the same `models`."""
     fitting: list[Fitting] = field(default_factory=list)
     numbers: list[Numbers] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     nonfinite: list[Choice] = field(default_factory=list)
-    """What is asked of weights that are NaN or infinite; `models` leaves out models that have no such organ."""
+    """The filters by NaN and infinite values; `models` already excludes models without matching organs."""
 
     @property
     def facet_filters(self) -> list[FacetFilter]:
-        """What is asked of facets, and what follows for them from the rest."""
-        follows = [(name, one.values(name)) for one in self.fitting for name in ("arch", "type", "slot")]
-        return [*self.facets, *(FacetFilter(name, values, False) for name, values in follows if values is not None)]
+        """The filters on facets, including those that follow from `fits:`."""
+        implied = [(name, term.values(name)) for term in self.fitting for name in ("arch", "type", "slot")]
+        return [*self.facets, *(FacetFilter(name, values, False) for name, values in implied if values is not None)]
 
     @property
     def facet_conditions(self) -> list[ColumnElement[bool]]:
-        """The same in SQL."""
-        return [one.condition for one in self.facet_filters]
+        """The filters on facets in SQL."""
+        return [condition.condition for condition in self.facet_filters]
 
 
 def narrow(session: Session, query: Query) -> Narrowed:
-    """`query` against the registry. A name that nothing has is noted, with the nearest one, and finds nothing."""
+    """Resolve `query`. A name that does not exist matches nothing; a note says so and suggests the nearest name."""
     narrowed = Narrowed(
         numbers=[term for term in query.terms if isinstance(term, Numbers)], nonfinite=query.choices("nonfinite")
     )
@@ -273,43 +273,48 @@ def narrow(session: Session, query: Query) -> Narrowed:
     return narrowed
 
 
-def known_values(session: Session, choice: Choice, there: Select[Any], notes: list[str]) -> tuple[str, ...]:
-    """Those of the values `there` that the choice means; what is not stated goes by `none`, and comes back as empty.
+def known_values(session: Session, choice: Choice, existing: Select[Any], notes: list[str]) -> tuple[str, ...]:
+    """Return the values of the SELECT `existing` that match `choice`. `none` matches missing values, returned as "".
 
-    They are looked up by name, so that however many others there are they are found; of more than `NAMES_MAX` that
-    fit a pattern only so many are taken, which is noted.
+    The SELECT is filtered by name, so the number of other values does not matter. At most `NAMES_MAX` matches of a
+    pattern are used; a note says if there are more.
     """
-    column = there.selected_columns[0]
-    meant = or_(column.is_(None), column == "", *(_spelled(value, column) for value in choice.values))
-    found = session.scalars(there.where(meant).distinct().limit(NAMES_MAX + 1)).all()
-    if len(found) > NAMES_MAX:
-        notes.append(f"{choice} fits more than {NAMES_MAX} names; only so many were looked at")
-    spoken = _spoken(found[:NAMES_MAX])
-    if not all(_matching(choice.values, list(spoken)).values()):
-        spoken = _spoken([*found[:NAMES_MAX], *session.scalars(there.distinct().limit(NAMES_MAX))])
-    matches = _matching(choice.values, list(spoken))
-    _note_missing(choice, matches, notes, list(spoken))
-    return tuple(sorted({value for names in matches.values() for name in names for value in spoken[name]}))
+    column = existing.selected_columns[0]
+    matching = or_(column.is_(None), column == "", *(_matches_text(value, column) for value in choice.values))
+    values = session.scalars(existing.where(matching).distinct().limit(NAMES_MAX + 1)).all()
+    if len(values) > NAMES_MAX:
+        notes.append(f"{choice} matches more than {NAMES_MAX} names; only {NAMES_MAX} of them were used")
+    by_name = _values_by_name(values[:NAMES_MAX])
+    if not all(_matching(choice.values, list(by_name)).values()):
+        by_name = _values_by_name([*values[:NAMES_MAX], *session.scalars(existing.distinct().limit(NAMES_MAX))])
+    return _chosen(choice, by_name, notes)
 
 
 def _facet_values(session: Session, choice: Choice, notes: list[str]) -> tuple[str, ...]:
-    """Those of the values of facets that the choice means."""
-    held = held_roll_up(session)
-    if held is None or len(held.different[choice.field]) > NAMES_MAX:
-        there = select(FACET_COLUMNS[choice.field]).where(_is_counted())
-        return known_values(session, choice, there, notes)
-    spoken = _spoken(held.different[choice.field])
-    matches = _matching(choice.values, list(spoken))
-    _note_missing(choice, matches, notes, list(spoken))
-    return tuple(sorted({value for names in matches.values() for name in names for value in spoken[name]}))
+    """Return the values of facets that match `choice`."""
+    facets = held_roll_up(session)
+    if facets is None or len(facets.different[choice.field]) > NAMES_MAX:
+        existing = select(FACET_COLUMNS[choice.field]).where(_is_counted())
+        return known_values(session, choice, existing, notes)
+    return _chosen(choice, _values_by_name(facets.different[choice.field]), notes)
+
+
+def _chosen(choice: Choice, by_name: Mapping[str, set[str]], notes: list[str]) -> tuple[str, ...]:
+    """Return the values whose names match `choice`, sorted, and note the names that do not exist."""
+    matches = _matching(choice.values, list(by_name))
+    if not choice.negated:
+        for value, names in matches.items():
+            if not names and len(notes) < NOTES_MAX:
+                notes.append(_missing(choice.field, value, by_name))
+    return tuple(sorted({value for names in matches.values() for name in names for value in by_name[name]}))
 
 
 def model_conditions(session: Session, query: Query, notes: list[str]) -> list[ColumnElement[bool]]:
-    """What `model:`, `by:` and words ask of models; names that nothing has are put into `notes`."""
+    """Return the conditions of `model:`, `by:` and words on models; add a note for each name that does not exist."""
     conditions = [_named(session, choice, notes) for choice in query.choices("model")]
     for choice in query.choices("by"):
-        shown = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
-        names = known_values(session, choice, select(Contributor.name).where(shown.exists()), notes)
+        visible = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
+        names = known_values(session, choice, select(Contributor.name).where(visible.exists()), notes)
         ids = select(Contributor.id).where(Contributor.name.in_(names))
         condition = Model.contributor_id.in_(ids)
         conditions.append(not_(condition) if choice.negated else condition)
@@ -321,166 +326,162 @@ def model_conditions(session: Session, query: Query, notes: list[str]) -> list[C
 
 
 def nonfinite_condition(choice: Choice, column: Any) -> ColumnElement[bool]:
-    """Whether `column`, a count of values or of tensors, is as `nonfinite:` asks."""
-    meant = {YES: column > 0, NO: column == 0, UNKNOWN: column.is_(None)}
-    condition = or_(*(meant[value] for value in choice.values))
+    """Return the condition of `nonfinite:` on `column`, a count of values or of tensors."""
+    conditions = {YES: column > 0, NO: column == 0, UNKNOWN: column.is_(None)}
+    condition = or_(*(conditions[value] for value in choice.values))
     return not_(func.coalesce(condition, false())) if choice.negated else func.coalesce(condition, false())
 
 
 def _may_have(choice: Choice) -> ColumnElement[bool]:
-    """Models that may have an organ as `choice` asks: those with other organs have such ones too.
+    """Return the condition that a model may have an organ that matches `choice`, a term of `nonfinite:`.
 
-    Where some organs of a model were not counted, the model's count is unknown, and others may have such values.
+    Only `nonfinite:yes` excludes models. The count of a model is unknown if some of its organs were not counted; its
+    other organs may have such values.
     """
     only_odd = set(choice.values) == {YES} and not choice.negated
     return or_(Model.nonfinite_tensors > 0, Model.nonfinite_tensors.is_(None)) if only_odd else true()
 
 
 def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> None:
-    """Say so when no model has the words, and when they are the name of a slot."""
-    found = select(Model.id).where(Model.state == "visible", Model.id.in_(models_with_words(words)))
-    if session.scalar(found.limit(1)) is not None:
+    """Add a note if no model has the words; it suggests `slot:` if they are the name of a slot."""
+    matches = select(Model.id).where(Model.state == "visible", Model.id.in_(models_with_words(words)))
+    if session.scalar(matches.limit(1)) is not None:
         return
     slots = session.scalars(select(Facet.slot).where(_is_counted()).distinct().limit(NAMES_MAX))
-    meant = max((slot for slot in slots if set(folded_words(slot)) <= set(words)), key=len, default=None)
-    also = f"; a place of organs is found by slot:{meant}" if meant else ""
-    notes.append(f"no model has the words {' '.join(words)[:NEAREST_MAX_LENGTH]}{also}")
+    slot = max((slot for slot in slots if set(folded_words(slot)) <= set(words)), key=len, default=None)
+    hint = f"; to search for organs in this slot, write slot:{slot}" if slot else ""
+    notes.append(f"no model has the words {' '.join(words)[:NEAREST_MAX_LENGTH]}{hint}")
 
 
 def _is_counted() -> ColumnElement[bool]:
-    """A facet that a visible placement has: nobody is told of the others."""
+    """Return the condition that a visible placement has the facet; other facets are never shown."""
     return select(FacetCount.facet_id).where(FacetCount.facet_id == Facet.id, FacetCount.placements > 0).exists()
 
 
 def _named(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
-    """Models of the chosen names, `namespace/name` without case."""
+    """Return the condition that a model has one of the chosen names; `namespace/name` is compared without case."""
     conditions: list[ColumnElement[bool]] = []
     for value in choice.values:
-        condition = _pattern(value) if "*" in value else _exactly(value)
-        there = condition is not None and session.scalar(
+        condition = _matches_pattern(value) if "*" in value else _matches_name(value)
+        exists = condition is not None and session.scalar(
             select(Model.id).where(Model.state == "visible", condition).limit(1)
         )
         if condition is not None:
             conditions.append(condition)
-        if not there and not choice.negated and len(notes) < NOTES_MAX:
+        if not exists and not choice.negated and len(notes) < NOTES_MAX:
             notes.append(_missing("model", value, _names(session)))
     condition = or_(*conditions) if conditions else Model.id < 0
     return not_(condition) if choice.negated else condition
 
 
 def _bases(session: Session, choice: Choice, notes: list[str]) -> list[Base]:
-    """The models that stand behind `fits:`, of each name the newest where no version is asked for."""
+    """Return the models that `fits:` names, the newest version of each name without a version."""
     bases: dict[int, Base] = {}
     for value in choice.values:
         models = _newest(session, value)
-        found = {model_id: base for model_id in models if (base := base_of(session, model_id)) is not None}
-        bases |= found
-        if found or choice.negated or len(notes) >= NOTES_MAX:
+        known = {model_id: base for model_id in models if (base := base_of(session, model_id)) is not None}
+        bases |= known
+        if known or choice.negated or len(notes) >= NOTES_MAX:
             continue
         if models:
-            notes.append(f"{value} states no architecture, so nothing is known to fit it")
+            notes.append(f"{value} states no architecture, so no organ is known to fit it")
         else:
             notes.append(f"no model here is called {value}" + _nearest(choice.field, value, _names(session)))
     return list(bases.values())
 
 
 def _newest(session: Session, value: str) -> list[int]:
-    """The ids of the models that `value` names: of that very name, or else of the same without case."""
-    name = parse_model_name(value)  # checked when the query was read
+    """Return the ids of the models with the name `value`; if there are none, of those whose name differs in case."""
+    name = parse_model_name(value)  # the parser of the query checked it
     exactly = and_(Model.namespace == name.namespace, Model.name == name.name)
-    for spelled in (exactly, _spelled(f"{name.namespace}/{name.name}", Model.namespace + "/" + Model.name)):
-        rows = select(Model.id, Model.namespace, Model.name).where(spelled, Model.state.in_(REACHABLE_STATES))
+    for condition in (exactly, _matches_text(f"{name.namespace}/{name.name}", Model.namespace + "/" + Model.name)):
+        rows = select(Model.id, Model.namespace, Model.name).where(condition, Model.state.in_(REACHABLE_STATES))
         if name.version is not None:
             rows = rows.where(Model.version == name.version)
-        # As everywhere: a version that was withdrawn only where there is no other.
+        # A yanked version is used only if there is no other.
         ordered = session.execute(rows.order_by(Model.state != "visible", Model.version.desc()).limit(NAMES_MAX))
         newest: dict[tuple[str, str], int] = {}
-        for model_id, namespace, own in ordered:
-            newest.setdefault((namespace, own), model_id)
+        for model_id, namespace, own_name in ordered:
+            newest.setdefault((namespace, own_name), model_id)
         if newest:
             return list(newest.values())[:BASES_MAX]
     return []
 
 
 def _names(session: Session) -> list[str]:
-    shown = select(Model.namespace, Model.name).where(Model.state == "visible")
-    return [f"{owner}/{name}" for owner, name in session.execute(shown.distinct().limit(NAMES_MAX))]
+    visible = select(Model.namespace, Model.name).where(Model.state == "visible")
+    return [f"{namespace}/{name}" for namespace, name in session.execute(visible.distinct().limit(NAMES_MAX))]
 
 
-def _pattern(value: str) -> ColumnElement[bool]:
-    return _spelled(value if "/" in value else f"*/{value}", Model.namespace + "/" + Model.name)
+def _matches_pattern(value: str) -> ColumnElement[bool]:
+    return _matches_text(value if "/" in value else f"*/{value}", Model.namespace + "/" + Model.name)
 
 
-def _spelled(value: str, column: Any) -> ColumnElement[bool]:
-    """Whether a text is `value`, where `*` stands for anything; without case, as far as the database knows letters."""
-    # LIKE heeds case on one database and not on another; both sides in lower case mean the same on all.
+def _matches_text(value: str, column: Any) -> ColumnElement[bool]:
+    """Return the condition that `column` matches `value`; `*` is any text.
+
+    Case is ignored for the letters that the database knows.
+    """
+    # LIKE distinguishes case only on some databases: in lower case, both sides mean the same on all.
     escaped = value.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
     return func.lower(column).like(escaped, escape="\\")
 
 
-def _spoken(values: Iterable[str | None]) -> dict[str, set[str]]:
-    """The values by the names that people write for them."""
-    spoken: dict[str, set[str]] = {}
+def _values_by_name(values: Iterable[str | None]) -> dict[str, set[str]]:
+    """Return the values by their names in a query: a missing value is `none`."""
+    by_name: dict[str, set[str]] = {}
     for value in values:
-        spoken.setdefault(value or ABSENT, set()).add(value or "")
-    return spoken
+        by_name.setdefault(value or ABSENT, set()).add(value or "")
+    return by_name
 
 
-def _exactly(value: str) -> ColumnElement[bool] | None:
+def _matches_name(value: str) -> ColumnElement[bool] | None:
     try:
         name = parse_model_name(value)
     except BadName:
         return None
-    spelled = _spelled(f"{name.namespace}/{name.name}", Model.namespace + "/" + Model.name)
-    return spelled if name.version is None else and_(spelled, Model.version == name.version)
+    condition = _matches_text(f"{name.namespace}/{name.name}", Model.namespace + "/" + Model.name)
+    return condition if name.version is None else and_(condition, Model.version == name.version)
 
 
-def _matching(values: Sequence[str], there: Sequence[str]) -> dict[str, set[str]]:
-    """For each value, which of `there` it means, without case; `*` stands for anything."""
-    found = {}
-    folded = [(one, one.casefold()) for one in there]
+def _matching(values: Sequence[str], names: Sequence[str]) -> dict[str, set[str]]:
+    """Return the names that match each value, without case; `*` is any text."""
+    matches = {}
+    folded = [(name, name.casefold()) for name in names]
     for value in values:
         wanted = value.casefold()
         if "*" in value:
             pattern = wanted.replace("[", "[[]").replace("?", "[?]")
-            found[value] = {one for one, name in folded if fnmatchcase(name, pattern)}
+            matches[value] = {name for name, text in folded if fnmatchcase(text, pattern)}
         else:
-            found[value] = {one for one, name in folded if name == wanted}
-    return found
+            matches[value] = {name for name, text in folded if text == wanted}
+    return matches
 
 
-def _note_missing(choice: Choice, matches: dict[str, set[str]], notes: list[str], there: Sequence[str]) -> None:
-    if choice.negated:
-        return
-    for value, found in matches.items():
-        if not found and len(notes) < NOTES_MAX:
-            notes.append(_missing(choice.field, value, there))
+def _missing(name: str, value: str, existing: Iterable[str]) -> str:
+    return f"nothing here has {name}:{value}" + _nearest(name, value, existing)
 
 
-def _missing(name: str, value: str, there: Iterable[str]) -> str:
-    return f"nothing here has {name}:{value}" + _nearest(name, value, there)
-
-
-def _nearest(name: str, value: str, there: Iterable[str]) -> str:
-    close = nearest(value, islice(there, NEAREST_MAX)) if len(value) <= NEAREST_MAX_LENGTH else None
+def _nearest(name: str, value: str, existing: Iterable[str]) -> str:
+    close = nearest(value, islice(existing, NEAREST_MAX)) if len(value) <= NEAREST_MAX_LENGTH else None
     return f"; the nearest is {name}:{close}" if close else ""
 
 
-COLUMNS = {one.field: one.name for one in MEASURES.values()} | {"size": "size_bytes", "block": "block"}
-"""Field to the placement's column."""
-RANKINGS = {one.field: one.ranked_as or one.name for one in MEASURES.values()} | {"size": "size_bytes"}
-"""Field to the column of the index that ranks by it: the signal is the sine of θ, and has the same order."""
+COLUMNS = {measure.field: measure.name for measure in MEASURES.values()} | {"size": "size_bytes", "block": "block"}
+"""The column of placements for each field."""
+RANKINGS = {measure.field: measure.ranked_as or measure.name for measure in MEASURES.values()} | {"size": "size_bytes"}
+"""The column of the index that sorts by each field: the signal is the sine of θ and has the same order."""
 SIGNAL_SLACK_DEGREES = 1e-6
-"""A bound on the signal is tested on the signal; the bound on θ beside it is for the index and must not cut."""
+"""A bound on the signal is tested on the signal. The additional bound on θ, for the index, is wider by this much."""
 
 
 def placement_condition(term: Numbers, entity: Any = Placement) -> ColumnElement[bool]:
-    """`term` as a condition on the placements `entity`."""
+    """Return `term` as a condition on the placements `entity`."""
     return number_condition(term, getattr(entity, COLUMNS[term.field]))
 
 
 def number_condition(term: Numbers, column: Any) -> ColumnElement[bool]:
-    """`term` as a condition on `column`. A minus means the exact opposite: what has no number is then in."""
+    """Return `term` as a condition on `column`; a negated term matches all other rows, also those without a number."""
     allowed = [_within(interval, column) for interval in term.intervals]
     allowed += [column.is_(None)] if term.absent else []
     condition = or_(*allowed)
@@ -490,44 +491,44 @@ def number_condition(term: Numbers, column: Any) -> ColumnElement[bool]:
 
 
 def index_conditions(numbers: Sequence[Numbers], entity: Any = Placement) -> list[ColumnElement[bool]]:
-    """What bounds on θ and the signal say of θ, which every ranking's index holds: rows that fail are never fetched."""
+    """Return bounds on θ from those on θ and the signal: each index has θ, so other rows are not fetched."""
     low, high = stretch(numbers, "theta")
     return [*([entity.theta >= low] if low is not None else []), *([entity.theta <= high] if high is not None else [])]
 
 
 def ranges(numbers: Iterable[Numbers], column: str) -> list[Numbers]:
-    """The terms that leave a stretch of the ranking by `column`, and nothing without a number."""
-    found = [term for term in numbers if RANKINGS.get(term.field) == column]
-    return [term for term in found if term.intervals and not term.negated and not term.absent]
+    """Return the terms that limit `column` to intervals and exclude rows without a number."""
+    terms = [term for term in numbers if RANKINGS.get(term.field) == column]
+    return [term for term in terms if term.intervals and not term.negated and not term.absent]
 
 
 def wants_missing_only(numbers: Iterable[Numbers], column: str) -> bool:
-    """Whether a term asks for no number in `column`, and nothing else."""
-    found = [term for term in numbers if RANKINGS.get(term.field) == column and not term.negated]
-    return any(term.absent and not term.intervals for term in found)
+    """Return whether a term matches only rows without a number in `column`."""
+    terms = [term for term in numbers if RANKINGS.get(term.field) == column and not term.negated]
+    return any(term.absent and not term.intervals for term in terms)
 
 
 def stretch(numbers: Iterable[Numbers], column: str) -> tuple[float | None, float | None]:
-    """The least and the greatest value of `column` that `ranges` leave; None where there is no bound."""
+    """Return the least and the greatest value of `column` that `ranges` allow; None for no bound."""
     low: float | None = None
     high: float | None = None
     for term in ranges(numbers, column):
-        lows = [one.low for one in term.intervals]
-        highs = [one.high for one in term.intervals]
-        least = None if None in lows else min(_ranked(term, one, -1) for one in lows if one is not None)
-        most = None if None in highs else max(_ranked(term, one, 1) for one in highs if one is not None)
+        lows = [interval.low for interval in term.intervals]
+        highs = [interval.high for interval in term.intervals]
+        least = None if None in lows else min(_ranked(term, bound, -1) for bound in lows if bound is not None)
+        most = None if None in highs else max(_ranked(term, bound, 1) for bound in highs if bound is not None)
         low = least if low is None else low if least is None else max(low, least)
         high = most if high is None else high if most is None else min(high, most)
     return low, high
 
 
 def degrees(field: str, value: float) -> float:
-    """The θ that `value` of the field `theta` or `signal` means."""
+    """Return the θ in degrees for a value of the field `theta` or `signal`."""
     return value if field == "theta" else math.degrees(math.asin(min(max(value, 0.0), 1.0)))
 
 
 def _ranked(term: Numbers, value: float, direction: int) -> float:
-    """`value` in the unit of the ranking's column."""
+    """Return a bound in the unit of the index; `direction` (-1, 1) is where the slack widens it."""
     return degrees("signal", value) + direction * SIGNAL_SLACK_DEGREES if term.field == "signal" else value
 
 
@@ -541,10 +542,10 @@ def _within(interval: Interval, column: Any) -> ColumnElement[bool]:
 
 
 def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
-    """Visible placements of each type whose facet matches; every bin of θ that may match counts as a whole."""
-    held = held_roll_up(session)
-    if held is None:
-        return _counted_by_the_database(session, narrowed)
+    """Return the number of visible placements whose facet matches, by type; a bin of θ that may match counts fully."""
+    facets = held_roll_up(session)
+    if facets is None:
+        return _count_in_database(session, narrowed)
     filters = narrowed.facet_filters
     first, last = 0, len(BINS)
     if ranges(narrowed.numbers, "theta"):
@@ -553,13 +554,13 @@ def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
         last = last if high is None else max(first, bisect_right(BINS, high))
 
     def count() -> dict[str, int]:
-        counted = sums(held.columns["type"], held.counts(first, last), held.mask(filters))
+        counted = sums(facets.columns["type"], facets.counts(first, last), facets.mask(filters))
         return {kind: int(number) for kind, number in sorted(counted.items()) if number}
 
     return cached(session, ("by type", frozenset(filters), first, last), count)
 
 
-def _counted_by_the_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
+def _count_in_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
     statement = select(Facet.type, func.sum(FacetCount.placements)).join(FacetCount, FacetCount.facet_id == Facet.id)
     statement = statement.where(*narrowed.facet_conditions)
     if ranges(narrowed.numbers, "theta"):
@@ -572,25 +573,25 @@ def _counted_by_the_database(session: Session, narrowed: Narrowed) -> dict[str, 
 
 
 GATHER_MAX = 20_000
-"""Placements that are fetched one by one to be sorted: some tens of milliseconds."""
+"""Placements that are fetched and then sorted: some tens of milliseconds."""
 PASSED_COST, FETCHED_COST = 0.25, 2.0
-"""An index entry that is passed over, and a row that is fetched, against each other."""
+"""Relative costs of an index entry that is skipped and of a row that is fetched."""
 CORRELATION = 8
-"""How much rarer matches may be where the page lies than on the average."""
+"""How many times rarer matches may be near the page than on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a query will be answered. `driver` is None for the way in order."""
+    """How a query is answered: through the index `driver`, then sorted; if None, in the order of its ranking."""
 
     types: tuple[str, ...]
     driver: str | None
     over: frozenset[str] = frozenset()
-    """Types of which hardly anything lies within the bounds on θ: in order, theirs is come by through those."""
+    """In order, the types with few placements within the bounds on θ: they are read through the index of θ."""
 
 
 def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int) -> Plan:
-    """The cheaper way to a page of `limit` placements; without a `sort`, to all that match."""
+    """Return the cheaper plan for a page of `limit` placements; without `sort`, for all matches."""
     own = None if sort is None else RANKINGS[sort.field]
     everything = count_by_type(session, Narrowed())
     by_type = count_by_type(session, narrowed)
@@ -608,13 +609,13 @@ def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int)
         return Plan(types, best)
     within = count_by_type(session, Narrowed(numbers=narrowed.numbers)) if own == "theta" else everything
     walked = sum(within[kind] for kind in types)
-    # As if one filter had nothing to do with another; facets and θ are counted together.
+    # Filters are assumed to be independent, except facets and θ, which are counted together.
     share = matching / max(walked, 1)
     for name, count in drivers.items():
         if count <= GATHER_MAX and name not in ("facet_id", "theta"):
             share *= count / max(sum(everything.values()), 1)
-    for one in narrowed.fitting:
-        share *= one.share(types) if one.models(types) is None else 1.0
+    for term in narrowed.fitting:
+        share *= term.share(types) if term.models(types) is None else 1.0
     in_order = PASSED_COST * min(CORRELATION * limit / max(share, 1 / max(walked, 1)), walked)
     if FETCHED_COST * drivers[best] < in_order:
         return Plan(types, best)
@@ -622,24 +623,26 @@ def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int)
 
 
 def by_index(rows: Any, name: str) -> Any:
-    """`rows` of placements, come by through their index `name`."""
-    # Its planner has no statistics of a new catalog and would guess; ours has counts.
+    """Return `rows` of placements, read through their index `name`."""
+    # SQLite has no statistics on a new catalog and would guess; the counts of facets are exact.
     return rows.with_hint(Placement, f"INDEXED BY ix_placements_{name}", "sqlite")
 
 
 def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], own: str | None) -> dict[str, int]:
-    """The indexes that a filter narrows, and how many placements would be fetched by each: more than are worth it is
-    as good as all."""
+    """Return the number of placements to fetch through each index that a filter narrows.
+
+    Counting stops above `GATHER_MAX`.
+    """
     drivers = {}
     if filters := narrowed.facet_filters:
         drivers["facet_id"] = sum(count_by_type(session, Narrowed(facets=filters)).values())
-    of_models = [sum(models.values()) for one in narrowed.fitting if (models := one.models(types)) is not None]
+    of_models = [sum(models.values()) for term in narrowed.fitting if (models := term.models(types)) is not None]
     if narrowed.models is not None:
         of_models.append(_count_of_models(session, narrowed.models, narrowed.models_key))
     if of_models:
         drivers["model"] = min(of_models)
     for column in (*RANKED_COLUMNS, "block"):
-        if column == own or not _narrowing(narrowed, column):
+        if column == own or not _index_filters(narrowed, column):
             continue
         if column == "theta" and index_conditions(narrowed.numbers):
             within = count_by_type(session, Narrowed(numbers=narrowed.numbers))
@@ -650,6 +653,7 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], own: 
 
 
 def _over(session: Session, narrowed: Narrowed, own: str | None, types: tuple[str, ...], limit: int) -> frozenset[str]:
+    """Return the types that are cheaper to read through the index of θ, as in `Plan.over`."""
     if own in (None, "theta") or not index_conditions(narrowed.numbers):
         return frozenset()
     everything = count_by_type(session, Narrowed())
@@ -664,7 +668,7 @@ def _over(session: Session, narrowed: Narrowed, own: str | None, types: tuple[st
 
 
 def _may_match(session: Session, narrowed: Narrowed, kind: str) -> bool:
-    """Whether placements of the type `kind` have numbers such as are asked for: norms have no spectral signal."""
+    """Return whether the ranges overlap the numbers of the type `kind`: norms have no spectral signal."""
     for column in RANKED_COLUMNS:
         if column == "theta" or not ranges(narrowed.numbers, column):
             continue
@@ -676,7 +680,7 @@ def _may_match(session: Session, narrowed: Narrowed, kind: str) -> bool:
 
 
 def _extremes(session: Session, kind: str, column: str) -> tuple[float | None, float | None]:
-    """The least and the greatest number in `column` that the type `kind` has: the two ends of its ranking."""
+    """Return the least and the greatest number of the type `kind` in `column`: the two ends of its index."""
 
     def find() -> tuple[float | None, float | None]:
         measure = getattr(Placement, column)
@@ -689,13 +693,13 @@ def _extremes(session: Session, kind: str, column: str) -> tuple[float | None, f
 
 
 def _count_of_models(session: Session, models: Select[int], key: Hashable) -> int:
-    """How many placements the models have that are asked for."""
+    """Return the number of placements of `models`."""
     tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(models))
     return cached(session, ("models", key), lambda: int(session.scalar(tensors) or 0))
 
 
-def _narrowing(narrowed: Narrowed, column: str) -> list[ColumnElement[bool]]:
-    """What is asked of `column` that its index can answer."""
+def _index_filters(narrowed: Narrowed, column: str) -> list[ColumnElement[bool]]:
+    """Return the conditions on `column` that its index can test."""
     if column == "theta" and (bounds := index_conditions(narrowed.numbers)):
         return bounds
     terms = [term for term in narrowed.numbers if not term.negated and term.field != "signal"]
@@ -703,10 +707,10 @@ def _narrowing(narrowed: Narrowed, column: str) -> list[ColumnElement[bool]]:
 
 
 def _count_range(session: Session, narrowed: Narrowed, types: tuple[str, ...], column: str) -> int:
-    """How many placements have the number that is asked for, counted up to what is worth gathering."""
+    """Return how many placements match the filters by `column`, at most `GATHER_MAX + 1`."""
 
     def count() -> int:
-        rows = select(Placement.id).where(*_narrowing(narrowed, column))
+        rows = select(Placement.id).where(*_index_filters(narrowed, column))
         if column != "block":
             rows = rows.where(Placement.visible, Placement.type.in_(types))
         limited = by_index(rows, column).limit(GATHER_MAX + 1).subquery()
