@@ -49,7 +49,7 @@ CONNECTIONS_MAX = 16
 TRIES = 4
 BACKOFF_SECONDS = 0.4
 WAIT_MAX_SECONDS = 60.0
-"""What is waited for at most in a row when the registry asks to come later."""
+"""The longest total wait, in seconds, if the registry answers that it is busy."""
 REDIRECTS_MAX = 4
 CHUNK_BYTES = 1024 * 1024
 _REPEATABLE = frozenset(("GET", "HEAD", "PUT", "DELETE"))
@@ -67,9 +67,9 @@ class Reply:
     _read_seconds: float = READ_SECONDS
 
     def stream(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The bytes of a download, as they come.
+        """Yield the bytes of a download.
 
-        Raises Unreachable when they end too early, stop coming, or come slower than LOWEST_BYTES_A_SECOND.
+        Raises Unreachable if they end too early, stop, or are slower than LOWEST_BYTES_A_SECOND.
         """
         assert self._response is not None, "only a download is streamed"
         pieces = self._response.stream(chunk_bytes, decode_content=False)
@@ -162,8 +162,10 @@ class Connection:
         tries: int = TRIES,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Nothing is sent yet. Raises BadSetting for what is no address, and for a token that would travel where others
-        read along (`plain_http` allows it); BadToken for one that is mistyped."""
+        """Prepare a connection; no request is sent.
+
+        Raises BadSetting for an invalid address, and for a token that would be sent unencrypted unless `plain_http` is
+        set; BadToken for an invalid token."""
         self.address = parse_address(url)
         headers = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
         if token is not None:
@@ -181,7 +183,7 @@ class Connection:
 
     @property
     def url(self) -> str:
-        """The registry's address, without a slash at its end."""
+        """The address of the registry, without a slash at its end."""
         return str(self.address)
 
     def close(self) -> None:
@@ -356,7 +358,7 @@ def _headers(response: BaseHTTPResponse) -> dict[str, str]:
 
 
 def _may_repeat(method: str, error: Exception) -> bool:
-    """Whether asking again cannot do a thing twice, and may help."""
+    """Return whether a repeated request is safe and may succeed."""
     if isinstance(error, NameResolutionError | SSLError | TooSlow):
         return False
     return method in _REPEATABLE or isinstance(error, NewConnectionError | ConnectTimeoutError)
@@ -368,7 +370,7 @@ def _backoff(attempt: int) -> float:
 
 
 def _wait_seconds(response: BaseHTTPResponse) -> float | None:
-    """What Retry-After says, as seconds from now."""
+    """Return the seconds from now in the header Retry-After."""
     text = response.headers.get("Retry-After", "")[:64]
     if text.isascii() and text.isdigit():
         return float(text)
@@ -379,6 +381,6 @@ def _wait_seconds(response: BaseHTTPResponse) -> float | None:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the object that urllib3 puts before it."""
+    """Return the text of an error, without the object that urllib3 prepends."""
     text = str(error) or type(error).__name__
     return re.sub(r"^\w*(?:Connection|Pool)\(.*?\): ", "", text)[:300]

@@ -226,7 +226,7 @@ def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, fl
 
 
 def computed_organs(session: Session, keys: Collection[str]) -> dict[str, Digest]:
-    """Of the computations `keys`, those that were made here, with the digests of their organs."""
+    """Return the digests of the organs of those computations among `keys` that this registry has."""
     statement = (
         select(Computation.key, Blob.digest)
         .join(Organ, Organ.id == Computation.organ_id)
@@ -237,18 +237,18 @@ def computed_organs(session: Session, keys: Collection[str]) -> dict[str, Digest
 
 
 def chimera_of(session: Session, model_id: int) -> Chimera | None:
-    """What is known of a model that was composed here; None of any other."""
+    """Return the chimera row of a model that was composed in this registry; None for any other model."""
     return session.get(Chimera, model_id)
 
 
 def count_chimeras(session: Session) -> int:
-    """How many visible models were composed here."""
+    """Return the number of visible models that were composed in this registry."""
     statement = select(func.count()).select_from(Chimera).join(Model, Model.id == Chimera.model_id)
     return session.scalar(statement.where(Model.state == "visible")) or 0
 
 
 def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]:
-    """The registered models that a chimera was made of, each with the act, in the order in which they were recorded."""
+    """Return the registered parents of a chimera, each with the act, in the order of their records."""
     statement = (
         select(Model, Lineage.relation)
         .join(Lineage, Lineage.parent_model_id == Model.id)
@@ -259,7 +259,7 @@ def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]
 
 
 def recorded_children(session: Session, model_id: int) -> list[tuple[Model, str]]:
-    """Return the chimeras that were made of a model, each with the act, in the order in which they were recorded."""
+    """Return the chimeras that were made of a model, each with the act, in the order of their records."""
     statement = (
         select(Model, Lineage.relation)
         .join(Lineage, Lineage.child_model_id == Model.id)
@@ -271,6 +271,6 @@ def recorded_children(session: Session, model_id: int) -> list[tuple[Model, str]
 
 
 def names_of_chimeras(session: Session) -> frozenset[str]:
-    """The full names of all models that were composed here."""
+    """Return the full names of all models that were composed in this registry."""
     statement = select(Model.namespace, Model.name, Model.version).join(Chimera, Chimera.model_id == Model.id)
     return frozenset(f"{namespace}/{name}@{version}" for namespace, name, version in session.execute(statement))

@@ -694,9 +694,9 @@ def name_of_organ(session: Session, organ_id: int, name: str | None) -> str | No
 
 
 def model_by_digest(session: Session, prefix: str) -> Model:
-    """The model whose bytes, whose file or whose lock has a digest that begins with `prefix`; the oldest visible one.
+    """Return the oldest visible model with a digest that begins with `prefix`: of its bytes, its file or its lock.
 
-    Raises BadDigest, NotFound, Ambiguous where several digests begin so.
+    Raises BadDigest, NotFound, Ambiguous if several digests begin with it.
     """
     bare = parse_prefix(prefix)
     conditions: list[ColumnElement[bool]] = [
@@ -708,19 +708,19 @@ def model_by_digest(session: Session, prefix: str) -> Model:
         statement = select(Model).where(condition, Model.state.in_(REACHABLE_STATES))
         found = session.scalars(statement.order_by(Model.state != "visible", Model.id).limit(100)).all()
         if len({model.digest for model in found}) > 1:
-            raise Ambiguous(f"{bare} begins the digests of several models: type more of it")
+            raise Ambiguous(f"the digests of several models begin with {bare}: type more digits")
         if found:
             return found[0]
     raise NotFound(f"no model or chimera has a digest that begins with {bare}")
 
 
 def is_digest(text: str) -> bool:
-    """Whether a person who types `text` for a model means its digest: names may look alike, so only with `sha256:`."""
+    """Return whether `text` is a digest: only with `sha256:`, because a name may look like a digest."""
     return text.startswith("sha256:") and looks_like_prefix(text)
 
 
 def model_by_text(session: Session, text: str) -> Model:
-    """The model that a person means: a name, or `sha256:` and a digest of its bytes, of its file or of its lock.
+    """Return the model with a name, or with `sha256:` and a digest of its bytes, its file or its lock.
 
     Raises BadName, BadDigest, NotFound, Ambiguous.
     """
@@ -728,7 +728,7 @@ def model_by_text(session: Session, text: str) -> Model:
 
 
 def find_model_by_text(session: Session, text: str) -> Model | None:
-    """Return the model that a person means, or None; no nearest name is looked for, which takes long."""
+    """Return the model as `model_by_text` does, or None; it does not search for the nearest name, which is slow."""
     try:
         return model_by_digest(session, text) if is_digest(text) else find_model(session, parse_model_name(text))
     except (NotFound, Ambiguous, BadName, BadDigest):
@@ -736,7 +736,7 @@ def find_model_by_text(session: Session, text: str) -> Model | None:
 
 
 def model_with_header(session: Session, header: Digest) -> Model | None:
-    """The oldest model whose first file begins with the header `header`, a visible one if there is one."""
+    """Return the oldest model whose first file has the header `header`, a visible model if possible."""
     statement = (
         select(Model)
         .join(ModelFile, ModelFile.model_id == Model.id)
@@ -753,7 +753,7 @@ def header_bytes_of(session: Session, model_id: int) -> int:
 
 
 def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
-    """Visible whole models that others come from, or are measured to be related to: those with most edges first."""
+    """Return visible complete models that are parents or measured relatives of others, those with most edges first."""
     edges = func.count().label("edges")
     counted = (
         select(Lineage.parent_model_id.label("model_id"), edges)

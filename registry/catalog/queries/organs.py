@@ -623,7 +623,7 @@ class TensorRow:
 
 
 def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
-    """The tensors of a model, in the order of its files."""
+    """Return the tensors of a model, in the order of its files."""
     statement = (
         select(
             *(Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot),
@@ -652,7 +652,7 @@ def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
 
 
 def organ_ids(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, int]:
-    """The ids of the organs `keys`; those that are not registered are left out."""
+    """Return the ids of the registered organs among `keys`."""
     found: dict[OrganKey, int] = {}
     for batch in batches(sorted({digest for digest, _, _ in keys})):
         statement = select(Organ.id, Blob.digest, Organ.dtype, Organ.shape).join(Blob, Blob.id == Organ.blob_id)
@@ -684,7 +684,7 @@ class CellOrgan:
 def cell_organs(
     session: Session, model_ids: Collection[int], kind: str, tower: str, block: int | None
 ) -> list[CellOrgan]:
-    """What the models `model_ids` have of the type `kind` in that block of that tower, in the order of their files."""
+    """Return the organs of the type `kind` in one block of one tower of the models, in the order of their files."""
     statement = (
         select(Placement, Model, Organ.shape, Blob.digest, Fingerprint.values)
         .join(Model, Model.id == Placement.model_id)

@@ -263,7 +263,7 @@ def _lengths(shape: str) -> tuple[int, ...]:
 
 
 def likenesses(session: Session, model_id: int) -> dict[int, float]:
-    """How alike a model is to each of its measured relatives, by their ids."""
+    """Return the likeness of a model to each of its measured relatives, by their ids."""
     ends = (Lineage.child_model_id, Lineage.parent_model_id)
     statement = select(*ends, Lineage.score).where(
         Lineage.evidence == "measured", Lineage.score.is_not(None), or_(*(end == model_id for end in ends))

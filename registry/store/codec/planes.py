@@ -69,28 +69,28 @@ class Codec:
     planes: tuple[Plane, ...]
 
     def kept_raw(self) -> Codec:
-        """The codec that keeps the same chunks as they are: for an organ that does not shrink."""
+        """Return the codec with the same chunks without compression: for an organ that does not shrink."""
         whole = (Plane("bytes", self.block_bytes),)
         return replace(self, name=RAW_NAME, kind=Kind.WHOLE, coder=Coder.NONE, planes=whole)
 
     def chunk_count(self, plain_size_bytes: int) -> int:
-        """How many chunks that many plain bytes make."""
+        """Return the number of chunks of so many plain bytes."""
         return -(-plain_size_bytes // self.chunk_bytes)
 
     def chunk_sizes_bytes(self, plain_size_bytes: int) -> list[int]:
-        """The plain size of every chunk; all but the last are `chunk_bytes`."""
+        """Return the plain size of each chunk; all but the last have `chunk_bytes`."""
         full, rest = divmod(plain_size_bytes, self.chunk_bytes)
         return [self.chunk_bytes] * full + [rest] * (rest > 0)
 
     def plane_sizes_bytes(self, chunk_size_bytes: int) -> list[int]:
-        """The plain size of every plane of a chunk of that many plain bytes, which must be whole blocks."""
+        """Return the plain size of each plane of a chunk with so many plain bytes, which must be whole blocks."""
         blocks, rest = divmod(chunk_size_bytes, self.block_bytes)
         assert rest == 0, f"{chunk_size_bytes} bytes are no whole blocks of {self.block_bytes}"
         return [blocks * plane.size_bytes for plane in self.planes]
 
 
 def codec_for(dtype_name: str) -> Codec:
-    """The codec for tensors of ggml's type `dtype_name`, such as "Q4_K"; raises UnsupportedDType for an unknown one.
+    """Return the codec for tensors of ggml's type `dtype_name`, such as "Q4_K"; raises UnsupportedDType.
 
     A type without fields worth keeping apart gets the codec `opaque`: one plane, and raw where that does not pay.
     """
