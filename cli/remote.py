@@ -14,7 +14,7 @@ import click
 from organs.cli.arguments import remote_registry
 from organs.cli.console import exit_status, plain, print_json, print_json_line, print_path, progress_bar, status_line
 from organs.cli.outputs import WrittenPath, check_free, shard_size, stem_of, write_files
-from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
+from organs.ingest.contributions.findings import MUST_ACCEPT
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.digest import looks_like_prefix
 from organs.registry.errors import BadInput, BadName, BadSource, NotFound, OrganError, OverQuota
@@ -66,7 +66,7 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option(
     "--accept",
     multiple=True,
-    type=click.Choice(sorted(MUST_ACKNOWLEDGE)),
+    type=click.Choice(sorted(MUST_ACCEPT)),
     help="Publish the model although it has this finding. Repeatable.",
 )
 @click.option(
@@ -112,7 +112,7 @@ def push(
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")
     stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
     metadata = {key: value for key, value in stated.items() if value}
-    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, acknowledged=accept)
+    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, accepted=accept)
     memory = user_memory()
     connection, failures, unpublished = remote_registry().connection, list[OrganError](), 0
     for source in sources:
@@ -209,7 +209,7 @@ def _outcome(report: PushReport) -> str:
 
 
 def _accept_options(report: PushReport) -> str:
-    return " ".join(f"--accept {item.code}" for item in report.findings if item.code in MUST_ACKNOWLEDGE)
+    return " ".join(f"--accept {item.code}" for item in report.findings if item.code in MUST_ACCEPT)
 
 
 def _pieces(count: int) -> str:

@@ -80,7 +80,7 @@ def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: P
     Memory does not depend on the size of tensors: a limited sample of each is read, by one thread for each processor.
     `progress` gets the processed bytes, in total the size of the source.
     """
-    tell = progress or _no_progress
+    report_progress = progress or _no_progress
     with ExitStack() as opened:
         files = open_files(opened, source)
         chosen = [(file, tensor) for file in files for tensor in file.header.tensors if _is_wanted(tensor, wanted)]
@@ -89,10 +89,10 @@ def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: P
         for result in _in_threads(chosen):
             measured.append(result)
             reported_bytes += result.size_bytes
-            tell(result.size_bytes)
+            report_progress(result.size_bytes)
         for file in files:
             file.source.check_unchanged()
-    tell(max(source_size_bytes(source) - reported_bytes, 0))
+    report_progress(max(source_size_bytes(source) - reported_bytes, 0))
     tensors = [tensor for file in files for tensor in file.header.tensors]
     return MeasuredModel(
         architecture=files[0].header.architecture,

@@ -50,8 +50,8 @@ from organs.registry.store import StoredBlob
 
 
 @contextmanager
-def notified_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
-    """Call `tell` at the first Ctrl-C inside the block; it must be safe in a signal handler.
+def notified_of_interrupts(notify: Callable[[], None]) -> Iterator[None]:
+    """Call `notify` at the first Ctrl-C inside the block; it must be safe in a signal handler.
 
     Without effect outside of the main thread, and if another handler is installed.
     """
@@ -62,7 +62,7 @@ def notified_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
 
     def first(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        tell()
+        notify()
 
     signal.signal(signal.SIGINT, first)
     try:

@@ -107,11 +107,11 @@ def process_and_read(
     submission_id: int,
     *,
     publish: bool = True,
-    tell: Callable[[float, str], None] = lambda _share, _note: None,
+    report_progress: Callable[[float, str], None] = lambda _share, _note: None,
     start_inspector: StartInspector = inspector_thread,
 ) -> SubmissionRow:
     """The submission after its job."""
-    process_submission(registry, submission_id, tell, publish=publish, start_inspector=start_inspector)
+    process_submission(registry, submission_id, report_progress, publish=publish, start_inspector=start_inspector)
     return submission_row(registry, submission_id)
 
 

@@ -15,8 +15,8 @@ from organs.registry.upload_limits import FINDING_MAX_LENGTH, FINDINGS_MAX
 REFUSE, WARN, NOTE = "refuse", "warn", "note"
 SEVERITIES = (REFUSE, WARN, NOTE)
 NONFINITE = "non-finite-weights"
-MUST_ACKNOWLEDGE = frozenset((NONFINITE,))
-"""Codes of findings that must be acknowledged before publication."""
+MUST_ACCEPT = frozenset((NONFINITE,))
+"""Codes of findings that must be accepted before publication."""
 
 _CODES: tuple[tuple[type[BadInput], str], ...] = (
     (BadGguf, "bad-gguf"),
@@ -41,7 +41,7 @@ def findings_json(findings: Iterable[SubmissionFinding]) -> str:
     return encode(bounded).decode()
 
 
-def unacknowledged(findings: Iterable[SubmissionFinding], acknowledged: Iterable[str]) -> list[SubmissionFinding]:
-    """Return the findings that must still be acknowledged before publication."""
-    codes = MUST_ACKNOWLEDGE.difference(acknowledged)
+def unaccepted(findings: Iterable[SubmissionFinding], accepted: Iterable[str]) -> list[SubmissionFinding]:
+    """Return the findings that must still be accepted before publication."""
+    codes = MUST_ACCEPT.difference(accepted)
     return [finding for finding in findings if finding.code in codes]

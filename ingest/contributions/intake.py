@@ -1,7 +1,7 @@
 """The jobs on submissions: inspect the files, register a model, publish it or keep it back.
 
 checking -> ready                            inspected, `publish` false
-checking -> publishing -> ready              a finding must be acknowledged before it is published
+checking -> publishing -> ready              a finding must be accepted before it is published
 checking -> publishing -> published          or quarantined, where an administrator must approve it
 checking, publishing -> refused              with findings; its uploads are removed
 
@@ -25,7 +25,7 @@ from organs.ingest.contributions.findings import (
     REFUSE,
     finding_of,
     findings_json,
-    unacknowledged,
+    unaccepted,
 )
 from organs.ingest.contributions.inspection import (
     Inspection,
@@ -60,7 +60,7 @@ from organs.ingest.contributions.proposal import (
     propose,
 )
 from organs.ingest.contributions.submissions import (
-    acknowledged_of,
+    accepted_of,
     manifest_of,
     metadata_json,
     read_manifest,
@@ -105,7 +105,7 @@ ABANDONED = "Its submission ended before it was published."
 WITHDRAWN_MEANWHILE = "It was withdrawn before it was published."
 MISFIT = "Its organs do not fit into its base."
 
-Tell = Callable[[float, str], None]
+ReportProgress = Callable[[float, str], None]
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ _log = logging.getLogger(__name__)
 def process_submission(
     registry: LocalRegistry,
     submission_id: int,
-    tell: Tell,
+    report_progress: ReportProgress,
     *,
     publish: bool,
     start_inspector: StartInspector = confined_inspector,
@@ -121,15 +121,17 @@ def process_submission(
     """Inspect a submission, and with `publish` make a model of it. Return its `submission` id and its new `state`.
 
     One that has been dealt with already is left as it is. Raises OrganError for a fault of the registry, after noting
-    it in the submission, and what `tell` raises.
+    it in the submission, and what `report_progress` raises.
     """
     with registry.catalog.reading() as session:
         state = submission_by_id(session, submission_id).row.state
     if state in UNDER_WAY:
-        tell(0.0, "reading the headers")
+        report_progress(0.0, "reading the headers")
         outcome = _Outcome()
         try:
-            _attempt(registry, submission_id, tell, outcome, publish=publish, start_inspector=start_inspector)
+            _attempt(
+                registry, submission_id, report_progress, outcome, publish=publish, start_inspector=start_inspector
+            )
             _conclude(registry, submission_id, outcome)
         except _Withdrawn:
             _log.info("submission %d was withdrawn while it was inspected", submission_id)
@@ -167,8 +169,8 @@ class _Withdrawn(Exception):
     """The submission was withdrawn during its job."""
 
 
-class _NotAcknowledged(Exception):
-    """A finding must be acknowledged before the model is registered."""
+class _NotAccepted(Exception):
+    """A finding must be accepted before the model is registered."""
 
 
 @dataclass(slots=True)
@@ -189,7 +191,7 @@ class _Submission:
     contributor: str
     contributor_id: int
     stated: StatedMetadata
-    acknowledged: tuple[str, ...]
+    accepted: tuple[str, ...]
     files: list[LocatedFile]
 
     @property
@@ -200,7 +202,7 @@ class _Submission:
 def _attempt(
     registry: LocalRegistry,
     submission_id: int,
-    tell: Tell,
+    report_progress: ReportProgress,
     outcome: _Outcome,
     *,
     publish: bool,
@@ -214,19 +216,19 @@ def _attempt(
                 start_inspector(submission.size_bytes, registry.settings.requires_sandbox)
             )
             sources = opened.enter_context(Sources(registry))
-            files = _read_files(submission, sources, inspection, tell)
+            files = _read_files(submission, sources, inspection, report_progress)
             proposal = propose(files, submission.stated)
             outcome.findings += _review(registry, files, submission, proposal)
             if not publish:
-                progress = _Progress(tell, submission.size_bytes, "checking all weights")
+                progress = _Progress(report_progress, submission.size_bytes, "checking all weights")
                 outcome.findings += nonfinite_finding(count_nonfinite_weights(files, progress))
             _note_inspection(registry, submission, proposal, outcome.findings, publish=publish)
             if not publish:
                 return  # another base may still be named: what refuses it is only said
             outcome.refused += [one for one in outcome.findings if one.severity == REFUSE]
             if not outcome.refused:
-                _register(registry, files, submission, proposal, inspection, tell, outcome)
-    except _NotAcknowledged:
+                _register(registry, files, submission, proposal, inspection, report_progress, outcome)
+    except _NotAccepted:
         pass  # it stays `ready`, with its findings
     except BadManifest as error:
         sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
@@ -247,15 +249,17 @@ def _load(registry: LocalRegistry, submission_id: int) -> _Submission:
         row: Submission = submission.row
         files = locate(session, row.contributor_id, registry.settings.uploads, manifest_of(row))
         name = ModelName(row.namespace, row.name)
-        stated, acknowledged = stated_metadata_of(row), acknowledged_of(row)
-        return _Submission(row.id, name, submission.contributor, row.contributor_id, stated, acknowledged, files)
+        stated, accepted = stated_metadata_of(row), accepted_of(row)
+        return _Submission(row.id, name, submission.contributor, row.contributor_id, stated, accepted, files)
 
 
-def _read_files(submission: _Submission, sources: Sources, inspection: Inspection, tell: Tell) -> list[DissectedFile]:
+def _read_files(
+    submission: _Submission, sources: Sources, inspection: Inspection, report_progress: ReportProgress
+) -> list[DissectedFile]:
     files = []
     for number, file in enumerate(submission.files):
         source = composed_file(sources, file)
-        advance = partial(tell, INSPECTED_SHARE * number / len(submission.files), "reading the headers")
+        advance = partial(report_progress, INSPECTED_SHARE * number / len(submission.files), "reading the headers")
         dissected = dissect(source, inspection.front(source, advance))
         if sum(span.size_bytes for span in dissected.literals()) > LITERALS_MAX_BYTES:
             most = f"{LITERALS_MAX_BYTES:,} bytes of short values"
@@ -305,7 +309,7 @@ def _note_inspection(
             stated_metadata_of(row),
             publish=publish,
             proposed=proposal.values(),
-            acknowledged=acknowledged_of(row),
+            accepted=accepted_of(row),
         )
         state = "publishing" if publish else row.state
         change_submission(session, row, state, findings=findings_json(findings), description=metadata)
@@ -317,13 +321,13 @@ def _register(
     submission: _Submission,
     proposal: Proposal,
     inspection: Inspection,
-    tell: Tell,
+    report_progress: ReportProgress,
     outcome: _Outcome,
 ) -> None:
     """Store and measure the pieces, register the model in quarantine, compare it with the others.
 
     Weights that are NaN or infinite are counted in the pass that hashes all bytes, so the finding about them comes
-    here, before anything is registered. Raises _NotAcknowledged.
+    here, before anything is registered. Raises _NotAccepted.
     """
 
     def settle(record: ModelRecord) -> ModelRecord:
@@ -333,8 +337,8 @@ def _register(
                 raise BadInput(f"{file.source.name}: its SHA-256 is {stored.sha256}, not the announced {announced}")
         counts = {placement.name: placement.nonfinite for placement in record.placements if placement.nonfinite}
         outcome.findings += nonfinite_finding(counts)
-        if open_findings := unacknowledged(outcome.findings, submission.acknowledged):
-            raise _NotAcknowledged(f"must be acknowledged first: {', '.join(one.code for one in open_findings)}")
+        if open_findings := unaccepted(outcome.findings, submission.accepted):
+            raise _NotAccepted(f"must be accepted first: {', '.join(one.code for one in open_findings)}")
         return _with_stated(record, submission)
 
     models: list[int] = []
@@ -347,10 +351,10 @@ def _register(
         measurer=inspection,
         buffers=BUFFERS,
     )
-    progress = _Progress(tell, submission.size_bytes, "storing and measuring")
+    progress = _Progress(report_progress, submission.size_bytes, "storing and measuring")
     report = ingest_files(registry, files, intake, progress)
     outcome.model_id = models[0]  # only now: the transaction has been committed
-    tell(1.0, "comparing it with other models")
+    report_progress(1.0, "comparing it with other models")
     with registry.catalog.reading() as session:
         model = session.get_one(Model, outcome.model_id)
         outcome.findings += organ_findings(session, model, proposal.base)
@@ -375,10 +379,10 @@ def _with_stated(record: ModelRecord, submission: _Submission) -> ModelRecord:
 
 
 class _Progress:
-    """Reports the share of processed bytes, with `note`. For any thread; raises the errors of `tell`."""
+    """Reports the share of processed bytes, with `note`. For any thread; raises the errors of `report_progress`."""
 
-    def __init__(self, tell: Tell, size_bytes: int, note: str) -> None:
-        self._tell = tell
+    def __init__(self, report_progress: ReportProgress, size_bytes: int, note: str) -> None:
+        self._report_progress = report_progress
         self._note = note
         self._size_bytes = max(size_bytes, 1)
         self._done_bytes = 0
@@ -389,7 +393,7 @@ class _Progress:
         with self._lock:
             self._done_bytes += size_bytes
             share = min(self._done_bytes / self._size_bytes, 1.0)
-        self._tell(INSPECTED_SHARE + (1 - INSPECTED_SHARE) * share, self._note)
+        self._report_progress(INSPECTED_SHARE + (1 - INSPECTED_SHARE) * share, self._note)
 
 
 def _conclude(registry: LocalRegistry, submission_id: int, outcome: _Outcome) -> None:

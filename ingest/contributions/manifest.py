@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
+from organs.ingest.contributions.findings import MUST_ACCEPT
 from organs.registry.catalog.records import (
     Edits,
 )
@@ -111,7 +111,7 @@ _READERS: dict[str, Callable[[object], object]] = {
 
 REASONS_MAX = 20
 """Reasons in a message; the others are counted."""
-MEMBERS = ("files", "metadata", "publish", "acknowledge")
+MEMBERS = ("files", "metadata", "publish", "accept")
 METADATA_MEMBERS = ("title", "description", "license", "base", "tags")
 _OF_PIECES = frozenset(("name", "size_bytes", "sha256", "pieces"))
 _OF_UPLOAD = frozenset(("name", "upload"))
@@ -182,7 +182,7 @@ class Manifest:
     files: tuple[WantedFile, ...]
     stated: StatedMetadata = StatedMetadata()
     publish: bool = True
-    acknowledged: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
     """Codes of the findings that the contributor accepts. Without them the submission stays `ready`."""
 
     def digests(self) -> set[Digest]:
@@ -218,15 +218,15 @@ def parse_manifest(values: Mapping[str, object]) -> Manifest:
     publish = values.get("publish", True)
     if not isinstance(publish, bool):
         reasons.add("publish", "publish must be true or false")
-    acknowledged = _acknowledged(values.get("acknowledge"), reasons)
+    accepted = _accepted(values.get("accept"), reasons)
     reasons.settle()
-    return Manifest(files, stated, bool(publish), acknowledged)
+    return Manifest(files, stated, bool(publish), accepted)
 
 
-def parse_acknowledged(values: Any) -> tuple[str, ...]:
-    """Return the codes of findings that `values` acknowledge. Raises BadManifest."""
+def parse_accepted(values: Any) -> tuple[str, ...]:
+    """Return the codes of findings that `values` accept. Raises BadManifest."""
     reasons = _Reasons()
-    codes = _acknowledged(values, reasons)
+    codes = _accepted(values, reasons)
     reasons.settle()
     return codes
 
@@ -260,14 +260,12 @@ class _Reasons:
             raise BadManifest([*self.found, *([("", f"and {self.more} more")] if self.more else [])])
 
 
-def _acknowledged(values: Any, reasons: _Reasons) -> tuple[str, ...]:
+def _accepted(values: Any, reasons: _Reasons) -> tuple[str, ...]:
     if values is None:
         return ()
-    known = sorted(MUST_ACKNOWLEDGE)
-    if not isinstance(values, list) or not all(
-        isinstance(value, str) and value in MUST_ACKNOWLEDGE for value in values
-    ):
-        reasons.add("acknowledge", f"acknowledge must be a list of codes of findings: {', '.join(known)}")
+    known = sorted(MUST_ACCEPT)
+    if not isinstance(values, list) or not all(isinstance(value, str) and value in MUST_ACCEPT for value in values):
+        reasons.add("accept", f"accept must be a list of codes of findings: {', '.join(known)}")
         return ()
     return tuple(sorted(set(values)))
 

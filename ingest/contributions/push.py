@@ -243,7 +243,7 @@ POLL_SECONDS, POLL_MAX_SECONDS = 0.2, 2.0
 
 
 def submission_request(
-    files: Sequence[CutFile], metadata: SubmissionMetadata, acknowledged: Sequence[str] = ()
+    files: Sequence[CutFile], metadata: SubmissionMetadata, accepted: Sequence[str] = ()
 ) -> SubmissionRequest:
     """Return the submission: the files with their pieces, the metadata, and the accepted findings."""
     listed = (
@@ -257,7 +257,7 @@ def submission_request(
         )
         for file in files
     )
-    return SubmissionRequest(files=tuple(listed), metadata=metadata, acknowledge=tuple(acknowledged) or None)
+    return SubmissionRequest(files=tuple(listed), metadata=metadata, accept=tuple(accepted) or None)
 
 
 def submit(connection: Connection, name: ModelName, request: SubmissionRequest, stop: threading.Event) -> Submission:
@@ -448,7 +448,7 @@ class PushOptions:
     chunk_bytes: int = CHUNK_BYTES
     wait: bool = True
     dry_run: bool = False
-    acknowledged: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
     """Codes of accepted findings."""
 
 
@@ -566,7 +566,7 @@ class _Push:
         for file in self._files:
             file.file.source.check_unchanged()
         metadata = msgspec.convert(self._options.metadata, SubmissionMetadata)
-        request = submission_request(self._files, metadata, self._options.acknowledged)
+        request = submission_request(self._files, metadata, self._options.accepted)
         submission = submit(self._connection, self._name, request, self._stop)
         self._memory.store_submission(*self._key, submission.id)
         return self._report(self._followed(submission), missing, there_already, sent_bytes)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.findings import (
-    unacknowledged,
+    unaccepted,
 )
 from organs.ingest.contributions.manifest import (
     Manifest,
@@ -57,10 +57,10 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
 
-STATED, PROPOSED, _PUBLISH, ACKNOWLEDGED = "given", "proposed", "publish", "acknowledged"
+STATED, PROPOSED, _PUBLISH, ACCEPTED = "given", "proposed", "publish", "accepted"
 """Members of the column `metadata_given`: what the contributor states, the proposal made from it and from the
 headers, whether the submission is published as soon as it has been inspected, and the codes of findings that the
-contributor acknowledges."""
+contributor accepts."""
 
 
 def manifest_of(row: Submission) -> Manifest:
@@ -85,16 +85,16 @@ def metadata_json(
     *,
     publish: bool,
     proposed: Mapping[str, object] | None = None,
-    acknowledged: Iterable[str] = (),
+    accepted: Iterable[str] = (),
 ) -> str:
     """Return the text of the column `metadata_given`."""
-    values = {STATED: asdict(stated), _PUBLISH: publish, PROPOSED: proposed, ACKNOWLEDGED: sorted(acknowledged)}
+    values = {STATED: asdict(stated), _PUBLISH: publish, PROPOSED: proposed, ACCEPTED: sorted(accepted)}
     return json.dumps(values)
 
 
-def acknowledged_of(row: Submission) -> tuple[str, ...]:
-    """Return the codes of findings that the contributor acknowledges; none in a row of an older version."""
-    return tuple(json.loads(row.metadata_given).get(ACKNOWLEDGED, ()))
+def accepted_of(row: Submission) -> tuple[str, ...]:
+    """Return the codes of findings that the contributor accepts; none in a row of an older version."""
+    return tuple(json.loads(row.metadata_given).get(ACCEPTED, ()))
 
 
 def wants_publishing(row: Submission) -> bool:
@@ -160,7 +160,7 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
         most = registry.settings.upload_max_bytes
         raise OverQuota(f"the files have {size_bytes:,} bytes; the limit is {most:,}")
     files_json = manifest.files_json()
-    metadata = metadata_json(manifest.stated, publish=manifest.publish, acknowledged=manifest.acknowledged)
+    metadata = metadata_json(manifest.stated, publish=manifest.publish, accepted=manifest.accepted)
     with registry.catalog.writing() as session:
         hold_contributor(session, owner_id)
         same = _same(session, owner_id, name, files_json, manifest)
@@ -196,21 +196,21 @@ def publish(
     submission_id: int,
     stated: StatedMetadata,
     name: str | None = None,
-    acknowledged: tuple[str, ...] = (),
+    accepted: tuple[str, ...] = (),
 ) -> None:
     """Publish a submission that was inspected, with changed metadata or under another name.
 
     Raises NotFound for a submission of another contributor, Conflict when it is not ready, BadInput when it has a
-    finding that must be acknowledged first, BadName, TooMany, QueueFull.
+    finding that must be accepted first, BadName, TooMany, QueueFull.
     """
     with registry.catalog.writing() as session:
         row = locked_submission(session, submission_id, contributor_id(session, contributor))
         if row.state != "ready":
             raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
-        agreed = {*acknowledged, *acknowledged_of(row)}
-        for finding in unacknowledged(stored_findings(row.findings), agreed):
-            raise BadInput(f"{finding.sentence} To publish it anyway, acknowledge {finding.code}")
-        document = metadata_json(stated.over(stated_metadata_of(row)), publish=True, acknowledged=agreed)
+        agreed = {*accepted, *accepted_of(row)}
+        for finding in unaccepted(stored_findings(row.findings), agreed):
+            raise BadInput(f"{finding.sentence} To publish it anyway, accept {finding.code}")
+        document = metadata_json(stated.over(stated_metadata_of(row)), publish=True, accepted=agreed)
         if name is not None:
             check_model_name(session, ModelName(row.namespace, name))
             row.name = name

@@ -10,7 +10,7 @@ from organs.ingest.jobs.kind import (
     WORK,
     Inputs,
     JobKind,
-    Tell,
+    ReportProgress,
     check_members,
     text_or_none,
 )
@@ -73,9 +73,11 @@ def planned(registry: LocalRegistry, recipe: Recipe, seconds: float, budget: Bud
         return plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
 
 
-def make_planned(registry: LocalRegistry, arguments: RecipeArguments, tell: Tell, contributor: str) -> ChimeraJobResult:
+def make_planned(
+    registry: LocalRegistry, arguments: RecipeArguments, report_progress: ReportProgress, contributor: str
+) -> ChimeraJobResult:
     """Make the recipe in `arguments`; return the chimera and the address of its page."""
-    tell(0.0, "planning")
+    report_progress(0.0, "planning")
     plan = registry.compose(_recipe(arguments)).plan()
     if arguments.plan not in (None, plan.plan.digest):
         raise BadInput("the registry has changed, and the result would differ from the plan; plan the recipe again")
@@ -87,7 +89,7 @@ def make_planned(registry: LocalRegistry, arguments: RecipeArguments, tell: Tell
     def advance(step: str, size_bytes: int) -> None:
         nonlocal done
         done += 10 * size_bytes if step == "compute" else size_bytes
-        tell(PREPARED + (1 - PREPARED) * done / max(total, 1), _NOTES[step])
+        report_progress(PREPARED + (1 - PREPARED) * done / max(total, 1), _NOTES[step])
 
     chimera = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
     return ChimeraJobResult(**asdict(chimera), address=f"/chimeras/{chimera.lock_id}")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from organs.ingest.directory.extract import extract, registered_contents
-from organs.ingest.jobs.kind import WORK, JobKind, Tell
+from organs.ingest.jobs.kind import WORK, JobKind, ReportProgress
 from organs.ingest.jobs.measure import checked_model, settled_model
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ExtractionJobResult, ModelRequest
@@ -108,9 +108,11 @@ Advance = Callable[[int], None]
 """Called with the number of bytes since the last call."""
 
 
-def _run(registry: LocalRegistry, arguments: ModelRequest, tell: Tell, _contributor: str) -> ExtractionJobResult:
+def _run(
+    registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
+) -> ExtractionJobResult:
     """Report the progress: each byte counts twice, read from the store and written to the pack."""
-    tell(0.0, "reading the headers")
+    report_progress(0.0, "reading the headers")
     name = parse_model_name(arguments.model)
     contents = registered_contents(registry, name)
     total, done = 2 * sum(content.header.file_size_bytes for content in contents), 0
@@ -118,7 +120,7 @@ def _run(registry: LocalRegistry, arguments: ModelRequest, tell: Tell, _contribu
     def advance(size_bytes: int) -> None:
         nonlocal done
         done += size_bytes
-        tell(min(done / max(total, 1), 1.0), "extracting" if 2 * done <= total else "packing")
+        report_progress(min(done / max(total, 1), 1.0), "extracting" if 2 * done <= total else "packing")
 
     remove_old_packs(registry.settings.home)
     pack = new_pack(registry.settings.home)

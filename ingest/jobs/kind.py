@@ -19,12 +19,12 @@ ALONE = (VALIDATE,)
 Inputs = Mapping[str, object]
 """Arguments from outside: JSON that is not checked yet."""
 A = TypeVar("A")
-Tell = Callable[[float, str], None]
+ReportProgress = Callable[[float, str], None]
 """Called with the progress, from 0 to 1, and the current step. Raises Cancelled when the job was cancelled."""
 
 
 class Cancelled(Exception):
-    """The job was cancelled, or another runner has it. `Tell` raises it; do not catch it."""
+    """The job was cancelled, or another runner has it. `ReportProgress` raises it; do not catch it."""
 
 
 def unchanged(_registry: LocalRegistry, arguments: A, _contributor: str) -> A:
@@ -44,7 +44,7 @@ class JobKind(Generic[A]):
     check: Callable[[Inputs], A]
     """Check arguments from outside. Raises BadInput, or another OrganError with the problem. It must be quick,
     and reads nothing."""
-    run: Callable[[LocalRegistry, A, Tell, str], Entity]
+    run: Callable[[LocalRegistry, A, ReportProgress, str], Entity]
     """Do the job for the contributor whose name comes last, and return its result. The name of a model under `model`,
     or names under `models`, and the digest of an organ under `organ`, or digests under `organs`, become links. Raises
     OrganError if it fails. It calls its third argument about every second: between two calls it cannot be cancelled."""

@@ -11,7 +11,7 @@ from organs.ingest.jobs.kind import (
     WORK,
     Inputs,
     JobKind,
-    Tell,
+    ReportProgress,
     check_members,
     text_or_none,
 )
@@ -62,13 +62,15 @@ def settled_model(registry: LocalRegistry, arguments: ModelRequest, _contributor
         return ModelRequest(model=model_by_name(session, parse_model_name(arguments.model)).full_name)
 
 
-def _run(registry: LocalRegistry, arguments: ModelRequest, tell: Tell, _contributor: str) -> MeasureJobResult:
-    tell(0.0, "looking the tensors up")
+def _run(
+    registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
+) -> MeasureJobResult:
+    report_progress(0.0, "looking the tensors up")
     tensors = _tensors(registry, arguments.model)
     found = []
     with threadpool_limits(1, "blas"):  # leaves the other processor for requests
         for number, tensor in enumerate(tensors):
-            tell(number / len(tensors), f"measuring {tensor.name}")
+            report_progress(number / len(tensors), f"measuring {tensor.name}")
             found.append((tensor, _remeasured(tensor.name, _measured(registry, tensor))))
     return MeasureJobResult(
         model=arguments.model,

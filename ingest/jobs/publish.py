@@ -12,7 +12,7 @@ from organs.ingest.jobs.kind import (
     INTAKE,
     Inputs,
     JobKind,
-    Tell,
+    ReportProgress,
     check_members,
     whole_number,
 )
@@ -28,17 +28,17 @@ def _checked(arguments: Inputs) -> SubmissionArguments:
 
 
 def _inspect(
-    registry: LocalRegistry, arguments: SubmissionArguments, tell: Tell, _contributor: str
+    registry: LocalRegistry, arguments: SubmissionArguments, report_progress: ReportProgress, _contributor: str
 ) -> SubmissionJobResult:
     settle_abandoned(registry)
-    return process_submission(registry, arguments.submission, tell, publish=False)
+    return process_submission(registry, arguments.submission, report_progress, publish=False)
 
 
 def _publish(
-    registry: LocalRegistry, arguments: SubmissionArguments, tell: Tell, _contributor: str
+    registry: LocalRegistry, arguments: SubmissionArguments, report_progress: ReportProgress, _contributor: str
 ) -> SubmissionJobResult:
     settle_abandoned(registry)
-    return process_submission(registry, arguments.submission, tell, publish=True)
+    return process_submission(registry, arguments.submission, report_progress, publish=True)
 
 
 INSPECT = JobKind(INSPECT_NAME, INTAKE, SubmissionArguments, _checked, _inspect)

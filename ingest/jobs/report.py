@@ -6,7 +6,7 @@ from organs.ingest.jobs.kind import (
     WORK,
     Inputs,
     JobKind,
-    Tell,
+    ReportProgress,
     check_members,
     text_or_none,
     whole_number,
@@ -29,8 +29,10 @@ def _checked(arguments: Inputs) -> ReportRequest:
     return ReportRequest(model=None if model is None else str(parse_model_name(model)), limit=limit)
 
 
-def _run(registry: LocalRegistry, arguments: ReportRequest, tell: Tell, _contributor: str) -> ReportJobResult:
-    tell(0.0, "reading what was measured")
+def _run(
+    registry: LocalRegistry, arguments: ReportRequest, report_progress: ReportProgress, _contributor: str
+) -> ReportJobResult:
+    report_progress(0.0, "reading what was measured")
     with registry.catalog.reading() as session:
         if arguments.model is None:
             return ReportJobResult(report=registry_report(session, arguments.limit or ROWS_DEFAULT))

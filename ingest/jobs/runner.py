@@ -38,6 +38,7 @@ from organs.registry.catalog.register.jobs import (
     renew_job,
     report_progress,
 )
+from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.local import LocalRegistry
 
@@ -286,23 +287,20 @@ class Runner:
         except Cancelled:
             return self._put_back(held)
         except OrganError as error:
-            return self._record_end(held, "failed", str(error))
+            return self._record_failure(held, str(error), encoded(problem_of(error), data_of(error)))
         except BaseException as error:  # noqa: BLE001  # the next job must run whatever this one does
             _log.error("job %d (%s) broke", claim.id, claim.kind, exc_info=error)
-            return self._record_end(
-                held, "failed", f"an internal error ({type(error).__name__}); the log has the details"
-            )
-        return self._record_end(held, "finished", text)
+            sentence = f"an internal error ({type(error).__name__}); the log has the details"
+            return self._record_failure(held, sentence, encoded(plain_problem(INTERNAL, sentence)))
+        return "finished" if self._write_end(lambda session: finish_job(session, claim, text)) else "cancelled", ""
 
     def _put_back(self, held: Held) -> tuple[str, str]:
         is_waiting_again = self._write_end(lambda session: put_back_job(session, held.claim))
         return ("put back", "the runner ends") if is_waiting_again else ("cancelled", "")
 
-    def _record_end(self, held: Held, state: str, text: str) -> tuple[str, str]:
-        note = finish_job if state == "finished" else fail_job
-        if not self._write_end(lambda session: note(session, held.claim, text)):
-            return "cancelled", ""
-        return state, text if state == "failed" else ""
+    def _record_failure(self, held: Held, sentence: str, problem: bytes) -> tuple[str, str]:
+        is_failed = self._write_end(lambda session: fail_job(session, held.claim, sentence, problem.decode()))
+        return ("failed", sentence) if is_failed else ("cancelled", "")
 
     def _write_end(self, write: Callable[[Session], bool]) -> bool:
         """Return the result of `write`, tried again after errors of the database; False if all attempts fail."""

@@ -14,7 +14,7 @@ from organs.ingest.jobs.kind import VALIDATE as LANE
 from organs.ingest.jobs.kind import (
     Inputs,
     JobKind,
-    Tell,
+    ReportProgress,
     check_members,
     text_or_none,
     whole_number,
@@ -75,7 +75,9 @@ def _settled(registry: LocalRegistry, arguments: ValidationRequest, _contributor
         return replace(arguments, chimera=model.full_name)
 
 
-def _run(registry: LocalRegistry, arguments: ValidationRequest, tell: Tell, _contributor: str) -> ValidationJobResult:
+def _run(
+    registry: LocalRegistry, arguments: ValidationRequest, report_progress: ReportProgress, _contributor: str
+) -> ValidationJobResult:
     texts = [text for text in built_in_texts() if arguments.texts is None or text.name in arguments.texts]
     runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     result = run_chimera(
@@ -85,7 +87,7 @@ def _run(registry: LocalRegistry, arguments: ValidationRequest, tell: Tell, _con
         texts,
         runtime,
         arguments.tokens or TOKENS_DEFAULT,
-        _Watched(tell),
+        _Watched(report_progress),
     )
     models = (result.model, result.base, *result.donors)
     return ValidationJobResult(**asdict(verdict_report(result)), models=models)
@@ -94,14 +96,14 @@ def _run(registry: LocalRegistry, arguments: ValidationRequest, tell: Tell, _con
 class _Watched:
     """Reports a job's progress: the share of the models that have run."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report_progress: ReportProgress) -> None:
+        self._report_progress = report_progress
         self._roles: list[str] = []
 
     def __call__(self, event: Event) -> None:
         if event.role not in self._roles:
             self._roles.append(event.role)
-        self._tell(_share(self._roles), f"{event.role}: {event.action}")
+        self._report_progress(_share(self._roles), f"{event.role}: {event.action}")
 
 
 def _share(roles: Sequence[str]) -> float:

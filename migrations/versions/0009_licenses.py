@@ -1,4 +1,4 @@
-"""Codes of findings spell "license", as all fields and options do."""
+"""Codes of findings spell "license", as all fields and options do; findings of a submission are accepted."""
 
 from __future__ import annotations
 
@@ -21,3 +21,6 @@ def upgrade() -> None:
         table = sa.table(table_name, column)
         renamed = sa.func.replace(sa.func.replace(column, '"licence-', '"license-'), '"licences-', '"licenses-')
         op.execute(table.update().where(column.like('%"licence%')).values({column_name: renamed}))
+    column = sa.column("metadata_given", sa.Text)
+    renamed = sa.func.replace(column, '"acknowledged":', '"accepted":')
+    op.execute(sa.table("submissions", column).update().values(metadata_given=renamed))

@@ -783,6 +783,8 @@ class Job(Base):
     """Its present step, or why it failed, in one sentence."""
     result: Mapped[str | None] = mapped_column(Text, deferred=True)
     """JSON object of a finished job; loaded only on access."""
+    problem: Mapped[str | None] = mapped_column(Text, deferred=True)
+    """JSON object: the problem document of a failed job; loaded only on access."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     started_at: Mapped[datetime | None] = mapped_column(Timestamp)
     finished_at: Mapped[datetime | None] = mapped_column(Timestamp)

@@ -63,6 +63,10 @@ class Job(JobSummary, frozen=True, kw_only=True):
     arguments: Annotated[Details, Meta(description="What was requested.")]
     result: Annotated[Details, Meta(description="Its members depend on the kind of the job.")] | None
     """None unless the job has finished."""
+    problem: (
+        Annotated[Details, Meta(description="Why the job failed: a problem document, as errors are answered.")] | None
+    ) = None
+    """None unless the job has failed; also None if its runner died."""
 
     def result_as(self, kind: type[E]) -> E:
         """Return the result as an entity; raises ValueError where it is none."""

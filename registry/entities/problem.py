@@ -130,6 +130,16 @@ def error_of(status: int, body: bytes, where: str, wait_seconds: float = 0) -> O
     return _of_status(status, problem, wait_seconds)
 
 
+def error_of_document(document: object, where: str) -> OrganError:
+    """Return the error that a problem document inside of an answer stands for, as `error_of` does for an answer."""
+    body = msgspec.json.encode(document)
+    try:
+        status = msgspec.json.decode(body, type=Problem).status
+    except (msgspec.DecodeError, RecursionError):
+        status = INTERNAL
+    return error_of(status, body, where)
+
+
 def _of_status(status: int, problem: Problem, wait_seconds: float) -> OrganError:
     kind = _BY_STATUS.get(status, BadInput if 400 <= status < INTERNAL else Unreachable)
     if kind is TooMany:

@@ -270,7 +270,7 @@ class SubmissionFile(Request, frozen=True, kw_only=True):
     upload: Annotated[Word, Meta(description="The id of a finished upload of the whole file.")] | None = None
 
 
-Acknowledged = Annotated[
+Accepted = Annotated[
     tuple[Word, ...],
     Meta(
         max_length=16,
@@ -290,7 +290,7 @@ class SubmissionRequest(Request, frozen=True, kw_only=True):
     files: Annotated[tuple[SubmissionFile, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]
     metadata: SubmissionMetadata | None = None
     publish: Annotated[bool, Meta(description="False to inspect it only.")] = True
-    acknowledge: Acknowledged | None = None
+    accept: Accepted | None = None
 
 
 class PublicationRequest(Request, frozen=True, kw_only=True):
@@ -298,7 +298,7 @@ class PublicationRequest(Request, frozen=True, kw_only=True):
 
     metadata: SubmissionMetadata | None = None
     name: Word | None = None
-    acknowledge: Acknowledged | None = None
+    accept: Accepted | None = None
 
 
 class RefusalRequest(Request, frozen=True, kw_only=True):

@@ -153,7 +153,7 @@ def test_without_a_registry_elsewhere_it_says_what_is_missing(tmp_path: Path) ->
     assert "--registry URL" in told.err
 
 
-def test_a_finding_that_must_be_acknowledged_ends_the_push_until_it_is(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_finding_that_must_be_accepted_ends_the_push_until_it_is(fake: FakeRegistry, tmp_path: Path) -> None:
     path, url = write(tmp_path), fake.connection.url
     finding = {"severity": "warn", "code": NONFINITE, "sentence": "Weights are NaN."}
     fake.outcome = {"state": "ready", "findings": [finding]}
@@ -161,10 +161,10 @@ def test_a_finding_that_must_be_acknowledged_ends_the_push_until_it_is(fake: Fak
     assert stopped.status == 1
     assert f"warn: Weights are NaN. ({NONFINITE})" in stopped.err
     assert f"not published; to publish it, push it again with --accept {NONFINITE}" in stopped.err
-    assert "acknowledge" not in fake.manifests[0]
+    assert "accept" not in fake.manifests[0]
     received_bytes = fake.received_bytes
     fake.outcome = {"state": "published"}
     again = run(tmp_path, url, path, "--accept", NONFINITE)
-    assert (again.status, fake.manifests[1]["acknowledge"]) == (0, [NONFINITE])
+    assert (again.status, fake.manifests[1]["accept"]) == (0, [NONFINITE])
     assert fake.received_bytes == received_bytes, "nothing is sent twice"
     assert run(tmp_path, url, path, "--accept", "no-license").status == 2

@@ -18,7 +18,7 @@ from organs.registry import LocalRegistry, Registry, RemoteRegistry, open_regist
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.digest import digest_of
-from organs.registry.errors import BadSetting, OrganError
+from organs.registry.errors import BadSetting, NotAssemblable, OrganError
 from organs.registry.store.files import OutputFiles
 from organs.registry.validation import llama
 from organs.registry.validation.runtime import Reading, Request, Say, Score
@@ -47,6 +47,14 @@ class EvenRuntime:
     def read(self, request: Request, _say: Say) -> Reading:
         """Score every text with the same perplexity."""
         return Reading(None, tuple(Score(text.name, 20.0, 0.5, request.tokens) for text in request.texts))
+
+
+class RefusingRuntime(EvenRuntime):
+    """A runtime that refuses every model."""
+
+    def read(self, request: Request, _say: Say) -> Reading:
+        """Raise an error with data."""
+        raise NotAssemblable("local/first@1", [f"{request.tokens} tokens are too many"])
 
 
 def base_name(registry: Registry) -> str:
@@ -257,3 +265,19 @@ def test_errors_have_the_same_class_and_text(
             question(registry)
         caught.append((type(error.value), str(error.value)))
     assert caught[0] == caught[1]
+
+
+def test_an_error_of_a_job_has_the_same_class_text_and_data(
+    prepared: ServedRegistry, remote: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama, "LlamaCpp", RefusingRuntime)
+    monkeypatch.setattr(validation_job, "LlamaCpp", RefusingRuntime)
+    caught = []
+    for registry in (prepared.registry, remote):
+        with pytest.raises(NotAssemblable) as error:
+            registry.validate("local/first", tokens=64)
+        caught.append((str(error.value), error.value.code, error.value.reasons))
+    assert caught[0] == caught[1]
+    assert caught[0][2] == ("64 tokens are too many",)
+    failed = next(job for job in remote.jobs(limit=5) if job.state == "failed")
+    assert (remote.job(failed.id).problem or {})["code"] == "not-assemblable"

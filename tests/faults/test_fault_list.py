@@ -468,7 +468,7 @@ FAULTS = {
     ),
     "weights that are NaN or infinite": (
         "cli/test_push.py",
-        "test_a_finding_that_must_be_acknowledged_ends_the_push_until_it_is",
+        "test_a_finding_that_must_be_accepted_ends_the_push_until_it_is",
     ),
     "other users of the machine that read the registry's files": (
         "test_private_files.py",

@@ -235,14 +235,14 @@ def test_a_job_that_is_cancelled_on_its_way_leaves_nothing(run: Callable[..., Va
     for words in range(2, 8):
         left = words
 
-        def tell(_progress: float, _note: str) -> None:
+        def report_progress(_progress: float, _note: str) -> None:
             nonlocal left
             left -= 1
             if left == 0:
                 raise Cancelled
 
         try:
-            run(kin, arguments, tell, "local")
+            run(kin, arguments, report_progress, "local")
         except Cancelled:
             cancelled += 1
             folder = packs_folder(kin.settings.home)

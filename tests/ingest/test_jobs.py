@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell
+from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, ReportProgress
 from organs.ingest.jobs.runner import (
     KINDS,
     Held,
@@ -41,12 +41,14 @@ PATIENCE_SECONDS = 60.0
 """Far longer than anything here takes, on any machine."""
 
 Values = dict[str, Any]
-Run = Callable[[LocalRegistry, Values, Tell], Values]
+Run = Callable[[LocalRegistry, Values, ReportProgress], Values]
 
 
 def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]:
-    def run_for(registry: LocalRegistry, arguments: Values, tell: Tell, _contributor: str) -> Values:
-        return run(registry, arguments, tell)
+    def run_for(
+        registry: LocalRegistry, arguments: Values, report_progress: ReportProgress, _contributor: str
+    ) -> Values:
+        return run(registry, arguments, report_progress)
 
     return {name: JobKind(name, lane, dict, lambda arguments: arguments, run_for)}
 
@@ -87,8 +89,8 @@ def running(registry: LocalRegistry, kinds: dict[str, JobKind], **more: float) -
 
 
 def test_a_job_is_done_and_its_result_is_kept(registry: LocalRegistry) -> None:
-    def run(_registry: LocalRegistry, arguments: Values, tell: Tell) -> Values:
-        tell(0.5, "half of it")
+    def run(_registry: LocalRegistry, arguments: Values, report_progress: ReportProgress) -> Values:
+        report_progress(0.5, "half of it")
         return {"twice": 2 * arguments["number"]}
 
     job = run_once(registry, run, {"number": 21})
@@ -108,6 +110,7 @@ def test_a_report_is_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
     assert job_of(registry, one).result["model"] == "local/little@1"
     failed = job_of(registry, gone)
     assert (failed.state, failed.note[:31]) == ("failed", "no model is registered as local")
+    assert (failed.problem["code"], failed.problem["detail"]) == ("not-found", failed.note)
     assert [(one.id, one.state) for one in told if one.state != "running"] == [
         (whole, "finished"),
         (one, "finished"),
@@ -143,7 +146,7 @@ def test_kinds_are_known_by_their_own_names_and_lanes() -> None:
 
 
 def test_a_job_that_is_refused_says_why(registry: LocalRegistry) -> None:
-    def run(_registry: LocalRegistry, _arguments: Values, _tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: ReportProgress) -> Values:
         raise NotFound("there is nothing of the kind")
 
     job = run_once(registry, run)
@@ -154,7 +157,7 @@ def test_a_job_that_is_refused_says_why(registry: LocalRegistry) -> None:
 def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
     error: BaseException, registry: LocalRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def run(_registry: LocalRegistry, arguments: Values, _tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
         if arguments["bad"]:
             raise error
         return {}
@@ -184,9 +187,9 @@ def test_a_result_that_cannot_be_kept_is_told_in_words(result: Values, registry:
 def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: LocalRegistry) -> None:
     begun = threading.Event()
 
-    def run(_registry: LocalRegistry, _arguments: Values, tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, report_progress: ReportProgress) -> Values:
         while True:
-            tell(0.25, "round and round")
+            report_progress(0.25, "round and round")
             begun.set()
             time.sleep(0.01)
 
@@ -209,9 +212,9 @@ def _lease(registry: LocalRegistry, job_id: int) -> object:
 def test_a_runner_that_ends_puts_its_job_back(registry: LocalRegistry) -> None:
     begun = threading.Event()
 
-    def run(_registry: LocalRegistry, _arguments: Values, tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, report_progress: ReportProgress) -> Values:
         while True:
-            tell(0.25, "round and round")
+            report_progress(0.25, "round and round")
             begun.set()
             time.sleep(0.01)
 
@@ -228,7 +231,7 @@ def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_n
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def run(_registry: LocalRegistry, _arguments: Values, _tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: ReportProgress) -> Values:
         begun.set()
         go_on.wait(PATIENCE_SECONDS)
         return {"late": True}
@@ -256,7 +259,7 @@ def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: Local
     lock, both = threading.Lock(), threading.Barrier(2)
 
     def runs(name: str) -> Run:
-        def run(_registry: LocalRegistry, arguments: Values, _tell: Tell) -> Values:
+        def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
             with lock:
                 at_work[name] += 1
                 most[name] = max(most[name], at_work[name])
@@ -315,7 +318,7 @@ def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(regi
 
 
 def test_two_runners_at_once_never_do_a_job_twice(registry: LocalRegistry, tmp_path: Path) -> None:
-    def run(_registry: LocalRegistry, arguments: Values, _tell: Tell) -> Values:
+    def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
         with (tmp_path / str(arguments["number"])).open("x"):  # fails where somebody was here before
             return {"thread": threading.get_ident()}
 

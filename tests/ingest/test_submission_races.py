@@ -115,7 +115,7 @@ def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: LocalRegist
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        process_and_read(registry, left, tell=is_left)
+        process_and_read(registry, left, report_progress=is_left)
     assert states(registry) == ["quarantined"] * 3
     with registry.catalog.writing() as session:
         cancel_job(session, submission_row(registry, left).row.job_id or 0)
@@ -143,7 +143,7 @@ def test_a_model_that_was_registered_after_its_submission_was_settled_goes(regis
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        process_and_read(registry, submission_id, tell=is_left)
+        process_and_read(registry, submission_id, report_progress=is_left)
     assert (submission_row(registry, submission_id).row.state, states(registry)) == ("withdrawn", ["removed"])
 
 

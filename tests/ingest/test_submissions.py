@@ -103,7 +103,7 @@ def test_looking_for_weights_that_are_no_numbers_reports_progress_and_can_be_can
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)], publish=False)
     shares: list[float] = []
 
-    def tell(share: float, note: str) -> None:
+    def report_progress(share: float, note: str) -> None:
         if note == "checking all weights":
             shares.append(share)
             if cancel_after is not None and len(shares) > cancel_after:
@@ -111,11 +111,13 @@ def test_looking_for_weights_that_are_no_numbers_reports_progress_and_can_be_can
 
     cancel_after: int | None = 10
     with pytest.raises(KeyboardInterrupt):
-        process_and_read(registry, submission_id, publish=False, tell=tell)
+        process_and_read(registry, submission_id, publish=False, report_progress=report_progress)
     assert len(shares) == 11, "nothing was read after that"
     shares.clear()
     cancel_after = None
-    assert process_and_read(registry, submission_id, publish=False, tell=tell).row.state == "ready"
+    assert (
+        process_and_read(registry, submission_id, publish=False, report_progress=report_progress).row.state == "ready"
+    )
     assert shares == sorted(shares)
     assert len(set(shares)) > 50
     assert shares[-1] > 0.9
@@ -298,7 +300,7 @@ def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_pub
             ingested(registry, tmp_path, "acme/base", BASE)
 
     at_once = submit_model(registry, "ann/part", [whole_file(registry, "ann", MISFIT)], base="acme/base")
-    process_and_read(registry, at_once, tell=meets_its_base)
+    process_and_read(registry, at_once, report_progress=meets_its_base)
     assert (submission_row(registry, at_once).row.state, "base-does-not-fit" in codes(registry, at_once)) == (
         "refused",
         True,
@@ -507,7 +509,7 @@ def test_one_that_is_withdrawn_while_it_is_inspected_comes_to_nothing(registry: 
         if note == "reading the headers" and submission_row(registry, submission_id).row.state != "withdrawn":
             withdraw(registry, "ann", submission_id)
 
-    assert process_and_read(registry, submission_id, tell=withdraws).row.state == "withdrawn"
+    assert process_and_read(registry, submission_id, report_progress=withdraws).row.state == "withdrawn"
     assert blob_rows(registry) == []
 
 
@@ -520,7 +522,7 @@ def test_one_that_ends_after_its_model_was_registered_leaves_no_model(registry: 
                 cancel_job(session, submission_row(registry, submission_id).row.job_id or 0)
             settle_abandoned(registry)
 
-    assert process_and_read(registry, submission_id, tell=cancels).row.state == "withdrawn"
+    assert process_and_read(registry, submission_id, report_progress=cancels).row.state == "withdrawn"
     with registry.catalog.reading() as session:
         assert session.scalars(select(Model.state)).all() == ["removed"]
 

@@ -83,7 +83,7 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one step", "after the inspection"])
-def test_weights_that_are_no_numbers_are_published_only_when_they_are_acknowledged(
+def test_weights_that_are_no_numbers_are_published_only_when_they_are_accepted(
     at_once: bool, registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
     body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": at_once}
@@ -95,10 +95,10 @@ def test_weights_that_are_no_numbers_are_published_only_when_they_are_acknowledg
     (finding,) = (one for one in inspected["findings"] if one["code"] == NONFINITE)
     assert (finding["severity"], "blk.0.ffn_up.weight (3)" in finding["sentence"]) == ("warn", True)
     refused = client.post(f"/api/v1{here}/publish", headers=ann, json={})
-    assert (refused.status_code, f"acknowledge {NONFINITE}" in refused.text) == (400, True)
-    unknown = client.post(f"/api/v1{here}/publish", headers=ann, json={"acknowledge": ["no-license"]})
-    assert (unknown.status_code, unknown.get_json()["errors"][0]["field"]) == (400, "acknowledge")
-    agreed = {"acknowledge": [NONFINITE]}
+    assert (refused.status_code, f"accept {NONFINITE}" in refused.text) == (400, True)
+    unknown = client.post(f"/api/v1{here}/publish", headers=ann, json={"accept": ["no-license"]})
+    assert (unknown.status_code, unknown.get_json()["errors"][0]["field"]) == (400, "accept")
+    agreed = {"accept": [NONFINITE]}
     if at_once:
         again = put(client, ann, body | agreed)  # as a push that is run again
         assert (again.get_json()["id"], again.get_json()["state"]) == (number, "publishing")
@@ -108,17 +108,17 @@ def test_weights_that_are_no_numbers_are_published_only_when_they_are_acknowledg
     assert get(client, ann, here).get_json()["state"] == "published"
 
 
-def test_the_form_that_publishes_asks_for_the_acknowledgement(registry: LocalRegistry, ann: Asker) -> None:
+def test_the_form_that_publishes_asks_to_accept_the_finding(registry: LocalRegistry, ann: Asker) -> None:
     client = create_app(registry).test_client()
     body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": False}
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
     process_and_read(registry, int(here.rpartition("/")[2]), publish=False)
     browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
-    assert f'name="acknowledge" value="{NONFINITE}" required' in browser.get(here).text
+    assert f'name="accept" value="{NONFINITE}" required' in browser.get(here).text
     form = {"name": "tiny", "title": "Tiny", "license": "MIT"}
     assert send_form(browser, f"{here}/publish", here, **form).status_code == 400
     assert get(client, ann, here).get_json()["state"] == "ready"
-    assert send_form(browser, f"{here}/publish", here, **form, acknowledge=NONFINITE).status_code == 303
+    assert send_form(browser, f"{here}/publish", here, **form, accept=NONFINITE).status_code == 303
     assert get(client, ann, here).get_json()["state"] == "publishing"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import request
 
-from organs.ingest.contributions.manifest import parse_acknowledged, parse_manifest, parse_stated_metadata
+from organs.ingest.contributions.manifest import parse_accepted, parse_manifest, parse_stated_metadata
 from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
 from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
 from organs.web.api.operation import (
@@ -118,14 +118,14 @@ def submission(submission: str) -> Submission:
 )
 def publish_submission(submission: str) -> Submission:
     """Publish a submission with this metadata, and under another name if one is given. 409 if it is not `ready`; 400 if
-    a finding that must be acknowledged (`non-finite-weights`) is missing from `acknowledge`.
+    a finding that must be accepted (`non-finite-weights`) is missing from `accept`.
     """
     body = json_body(PublicationRequest)
     stated = parse_stated_metadata(body.get("metadata"))
-    acknowledged = parse_acknowledged(body.get("acknowledge"))
+    accepted = parse_accepted(body.get("accept"))
     submission_id = submitting.parsed_submission(submission)
     name = submitting.checked_name(body.get("name"))
-    return submitting.publish(submission_id, stated, name, acknowledged).entity()
+    return submitting.publish(submission_id, stated, name, accepted).entity()
 
 
 @writing_operation(

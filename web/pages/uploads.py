@@ -8,12 +8,12 @@ from flask import request, url_for
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions import uploads as sessions
-from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
+from organs.ingest.contributions.findings import MUST_ACCEPT
 from organs.ingest.contributions.manifest import (
     METADATA_MEMBERS,
     BadManifest,
     StatedMetadata,
-    parse_acknowledged,
+    parse_accepted,
     parse_stated_metadata,
 )
 from organs.ingest.contributions.submissions import manifest_of
@@ -80,8 +80,8 @@ def publish_submission(submission: str) -> str | Page:
     number = contributions.parsed_submission(submission)
     try:
         name = request.form.get("name", "").strip()
-        acknowledged = parse_acknowledged(request.form.getlist("acknowledge"))
-        contributions.publish(number, _stated_metadata(number), name or None, acknowledged)
+        accepted = parse_accepted(request.form.getlist("accept"))
+        contributions.publish(number, _stated_metadata(number), name or None, accepted)
     except BadManifest as error:
         return _again(number, [sentence for _, sentence in error.reasons])
     except (BadInput, BadName, NotComposable) as error:
@@ -151,9 +151,7 @@ def _about(submission: SubmissionRow) -> Context:
     """Return the sender, if it is somebody else, and the current metadata of the submission's model."""
     sender, row = None if submission.contributor == identity().name else submission.contributor, submission.row
     about: Context = {"sender": sender, "created": None, "is_kept": False}
-    about["acknowledgements"] = [
-        finding for finding in submission.entity().findings if finding.code in MUST_ACKNOWLEDGE
-    ]
+    about["findings_to_accept"] = [finding for finding in submission.entity().findings if finding.code in MUST_ACCEPT]
     with reading(settings().search_seconds) as session:
         if submission.model is not None and submission.model.state != "removed":
             about["created"] = submission_review(session, row.id).model

@@ -137,12 +137,12 @@ def submit(namespace: str, name: str, manifest: Manifest) -> SubmissionRow:
 
 
 def publish(
-    submission_id: int, metadata: StatedMetadata, name: str | None = None, acknowledged: tuple[str, ...] = ()
+    submission_id: int, metadata: StatedMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
 ) -> SubmissionRow:
     """Publish a checked submission of the user, under another `name` in their namespace if one is given."""
     if name is not None:
         plain_name(name)
-    submissions.publish(registry(), need(UPLOAD).name or "", submission_id, metadata, name, acknowledged)
+    submissions.publish(registry(), need(UPLOAD).name or "", submission_id, metadata, name, accepted)
     return own_submission(submission_id)
 
 

@@ -45,6 +45,7 @@ def job_by_id(session: Session, job_id: int, contributor: str | None = None) -> 
         **_summary(row, name),
         arguments=json.loads(row.arguments),
         result=None if result is None else {key: value for key, value in result.items() if key != _PACK},
+        problem=None if row.problem is None else json.loads(row.problem),
     )
 
 
@@ -105,7 +106,7 @@ def _jobs(contributor: str | None) -> Select[tables.Job, str]:
 
 
 def _job_row(session: Session, job_id: int, contributor: str | None) -> Row[tables.Job, str]:
-    statement = _jobs(contributor).options(undefer(tables.Job.arguments), undefer(tables.Job.result))
+    statement = _jobs(contributor).options(*map(undefer, (tables.Job.arguments, tables.Job.result, tables.Job.problem)))
     row = session.execute(statement.where(tables.Job.id == job_id)).one_or_none()
     if row is None:
         raise NoSuchJob(f"there is no job {job_id}, or it ended long ago")

@@ -150,9 +150,12 @@ def finish_job(session: Session, claim: Claim, result: str) -> bool:
     return _end(session, claim, state="finished", progress=1.0, note="", result=result, finished_at=now())
 
 
-def fail_job(session: Session, claim: Claim, sentence: str) -> bool:
-    """End a job as failed, with the reason in `sentence`; False if the claim was no longer valid."""
-    return _end(session, claim, state="failed", note=shown_text(sentence), finished_at=now())
+def fail_job(session: Session, claim: Claim, sentence: str, problem: str | None = None) -> bool:
+    """End a job as failed, with the reason in `sentence`; False if the claim was no longer valid.
+
+    `problem` is the error as a problem document (`registry.entities.problem.encoded`).
+    """
+    return _end(session, claim, state="failed", note=shown_text(sentence), problem=problem, finished_at=now())
 
 
 def put_back_job(session: Session, claim: Claim) -> bool:
