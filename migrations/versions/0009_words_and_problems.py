@@ -1,4 +1,4 @@
-"""Codes of findings spell "license", as all fields and options do; findings of a submission are accepted."""
+"""Codes of findings spell "license"; findings of a submission are accepted; failed jobs keep a problem document."""
 
 from __future__ import annotations
 
@@ -24,3 +24,4 @@ def upgrade() -> None:
     column = sa.column("metadata_given", sa.Text)
     renamed = sa.func.replace(column, '"acknowledged":', '"accepted":')
     op.execute(sa.table("submissions", column).update().values(metadata_given=renamed))
+    op.add_column("jobs", sa.Column("problem", sa.Text(), nullable=True))
