@@ -504,7 +504,7 @@ def test_a_runner_of_jobs_tidies_up_and_a_sweep_tells_of_it(
     with registry.catalog.writing() as session:
         session.execute(update(Upload).where(Upload.public_id == one).values(expires_at=now()))
     sweep.main([], standalone_mode=False)
-    assert "1 expired uploads and 0 stray ones would be removed (1.5 kB)" in capsys.readouterr().out
+    assert "1 expired uploads and 0 stray upload files would be removed (1.5 kB)" in capsys.readouterr().out
     sweep.main(["-y", "--json"], standalone_mode=False)
     report = json.loads(capsys.readouterr().out)
     assert report["uploads"] == {"expired_uploads": 1, "stray_files": 0, "removed_bytes": 1500}
