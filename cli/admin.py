@@ -364,12 +364,12 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     is_flag=False,
     flag_value="1/1",
     metavar="[N/T]",
-    help="Also read and check the bytes of all blobs, or with N/T of one part: 2/7 is the second of seven parts.",
+    help="Also read and check the bytes of all blobs. With N/T, check only one part: 2/7 checks the second of seven.",
 )
 @click.option(
     "--repair",
     is_flag=True,
-    help="Set faulty blobs aside, and correct wrong totals. An ingest of a file that has a faulty blob replaces it.",
+    help="Set faulty blobs aside, and correct wrong totals. To replace a faulty blob, ingest a file that contains it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def verify(read_data: str | None, repair: bool, as_json: bool) -> int:

@@ -195,7 +195,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--from-lock",
     type=_FILE,
     metavar="LOCK",
-    help="Write the GGUF file that LOCK describes to OUT. Needs -o; registers nothing.",
+    help="Write to OUT the GGUF file that LOCK describes. Needs -o; registers nothing.",
 )
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan and the result as JSON.")
@@ -500,15 +500,15 @@ def validate(
     """Run a chimera, its base, its donors and a control, and print the perplexity of each and a verdict.
 
     The verdict is one of: gains, coherent, degraded, inert, undecided, broken. For a registered CHIMERA it is stored
-    and shown in the catalog. The exit status is 0 for every verdict, and 1 if there is none.
+    and shown in the catalog. The exit status is 0 for every verdict, and 1 if no verdict was reached.
 
-    The control is a copy of the chimera: its grafted feed-forward organs are replaced with zeros. A chimera that is no
-    better than its control gains nothing from these organs. For a FILE.gguf, they are the feed-forward organs that
-    differ from the base.
+    The control is a copy of the chimera in which the grafted feed-forward organs are replaced with zeros. If the
+    chimera is no better than the control, its grafted organs are useless. In a FILE.gguf, the feed-forward organs that
+    differ from the base count as grafted.
 
-    The models run in llama.cpp, which the extra `validate` installs (pip install '.[validate]' in the project's
-    folder), or in COMMAND, which prints {"perplexity": 26.7} as its last line. The process is confined; if it crashes,
-    the verdict is `broken`. COMMAND can read the model, the text, the files whose paths it contains, and the programs
+    The models run in llama.cpp; to install it, run pip install '.[validate]' in the project's folder. With --runtime,
+    COMMAND runs instead; its last line must be {"perplexity": 26.7}. The process is confined; if it crashes, the
+    verdict is `broken`. COMMAND can read the model, the text, the files whose paths it contains, and the programs
     and libraries of the system. It can write only to $HOME, which is an empty folder. It has no network. The options
     --runtime-read, --runtime-write and --runtime-processes allow more.
     """

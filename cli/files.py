@@ -71,7 +71,7 @@ def ingest(
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory
     from `organ extract`. Organs in an organ directory may be edited.
 
-    If the name of a model is taken by another file, the command asks whether to register this file as the next
+    If another file already has the name of a model, the command asks whether to register this file as the next
     version. Without a terminal it refuses the file; give --new-version to register it.
 
     If a file is refused, the command continues with the next. The exit status is then 1; for a single FILE it is the

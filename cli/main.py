@@ -40,7 +40,7 @@ GROUPS = {
         "graft": ("organs.cli.chimeras", "Copy organs between organ directories, without a registry."),
     },
     "Remote registries": {
-        "push": ("organs.cli.remote", "Send models to a remote registry. It does not send organs that are there."),
+        "push": ("organs.cli.remote", "Send models to a remote registry: only the organs that it does not have."),
         "pull": ("organs.cli.remote", "Download a model, a chimera or an organ from a remote registry."),
     },
     "Accounts": {
@@ -49,7 +49,7 @@ GROUPS = {
         "contributor": ("organs.cli.accounts", "Add, list or suspend the accounts of contributors."),
     },
     "Administration": {
-        "verify": ("organs.cli.admin", "Check that every stored blob exists, and with --read-data its bytes."),
+        "verify": ("organs.cli.admin", "Check that every stored blob exists; with --read-data, also check its bytes."),
         "backup": ("organs.cli.admin", "Copy the registry, also while it is in use."),
         "sweep": ("organs.cli.admin", "Remove stored bytes that no model needs."),
         "admin": ("organs.cli.admin", "Review, yank and remove models; list events; check the protections."),
@@ -142,7 +142,7 @@ EXIT_CODES = {
     2: "wrong usage of the command",
     3: "not found",
     4: "not allowed, or no valid token",
-    5: "conflict: name taken, quota, cannot be composed or assembled",
+    5: "conflict: the name is taken, the quota is full, or the model cannot be made",
     6: "try again later: busy, too many requests, unreachable",
     7: "stored data are damaged",
 }

@@ -58,8 +58,8 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option("--title", help="The title on the model's page. [default: the title in the file]")
 @click.option("--license", "license_name", help="The license as an SPDX identifier: apache-2.0, mit, cc-by-4.0 ...")
 @click.option("--description", help="The description on the model's page, in Markdown.")
-@click.option("--base", metavar="MODEL", help="The model that it was made from.")
-@click.option("--tag", "tags", multiple=True, help="A word that searches find. Repeatable.")
+@click.option("--base", metavar="MODEL", help="The model that this model was made from.")
+@click.option("--tag", "tags", multiple=True, help="A word by which searches find the model. Repeatable.")
 @click.option(
     "--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="The size of each upload request. [default: 8M]"
 )
@@ -96,11 +96,11 @@ def push(
     can be a whole model, a LoRA adapter, or a partial model (only some organs of a model). `organ login` stores the
     token that this command needs. To continue an interrupted push, run the same command again.
 
-    For each model, the last line is the address of its page. If the model is not published yet, it is the address of
-    its submission: the model is held for review, or you gave --no-wait.
+    For each model, the last line is the address of its page. If the model is not published yet (it is held for
+    review, or you gave --no-wait), the line is the address of its submission.
 
-    The exit status is 1 if a model is refused, or has a finding that you must accept first. For a single FILE that
-    cannot be sent it is the status of the error, such as 5 for a full quota.
+    The exit status is 1 if a model is refused, or has a finding that you must accept first. If there is only
+    one FILE and it cannot be sent, it is the status of the error, such as 5 for a full quota.
     """
     from organs.ingest.contributions.loads import user_memory
     from organs.ingest.contributions.push import PushOptions

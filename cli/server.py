@@ -77,7 +77,7 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     "--cancel",
     type=click.IntRange(1, ID_MAX),
     metavar="JOB",
-    help="Cancel the job with this id. A job that has ended does not change.",
+    help="Cancel the job with this id. This has no effect on a job that has ended.",
 )
 @click.option(
     "--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print the job with this id, and its result, as JSON."
@@ -176,7 +176,7 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to l
     default=0,
     show_default=True,
     type=click.IntRange(0, PROXIES_MAX),
-    help="The number of proxies before the server. Their X-Forwarded-For and X-Forwarded-Proto are trusted.",
+    help="The number of proxies in front of the server. Their X-Forwarded-For and X-Forwarded-Proto are trusted.",
 )
 @click.option(
     "--metrics",
@@ -185,7 +185,7 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to l
     metavar="NETWORK",
     callback=lambda _context, _option, texts: tuple(parse_network(text) for text in texts),
     help="Let this address or network read /metrics, such as 10.0.0.0/8. Repeatable. "
-    "[default: this machine; behind proxies, no address]",
+    "[default: this machine; none behind proxies]",
 )
 @click.option("--accounts", is_flag=True, help="Require an account for every change, even from this machine.")
 @click.option("--read-only", is_flag=True, help="Refuse every change, and run no jobs.")
@@ -212,7 +212,8 @@ def serve(
     By default, only this machine can reach the server, and its users need no account.
 
     With another --host, or with --allow-host, --proxies or --accounts, every change and every job needs an account. The
-    server answers only requests for this machine's loopback names, for HOST, and for each NAME of --allow-host.
+    server answers only requests for this machine's loopback names (such as localhost), for HOST, and for each NAME of
+    --allow-host.
 
     A second process runs the jobs. After SIGTERM, the server finishes the open requests, for at most 30 seconds.
     """

@@ -225,7 +225,7 @@ YES, NO, UNKNOWN = "yes", "no", "unknown"
 _NONFINITE = Field(
     "nonfinite",
     Kind.CHOICE,
-    "yes if some weights are NaN or infinite; unknown if an older version of the program registered them",
+    "yes if some weights are NaN or infinite; unknown if an older version registered the organ without a check",
     (YES, NO, UNKNOWN),
 )
 
@@ -241,12 +241,13 @@ ORGANS = Vocabulary(
         Field(
             "slot",
             Kind.NAME,
-            f"the place in the block, such as {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for all that begin so",
+            f"the place in the block, such as {EXAMPLE_SLOTS[0]}; "
+            f"{EXAMPLE_SLOTS[0][:4]}* matches each slot that begins with {EXAMPLE_SLOTS[0][:4]}",
         ),
         Field(
             "block", Kind.WHOLE, "the number of the block (layer), from 0; block:none for tensors outside the blocks"
         ),
-        Field("tower", Kind.CHOICE, "the stack of blocks that has the organ", TOWERS),
+        Field("tower", Kind.CHOICE, "the stack of blocks that the organ belongs to", TOWERS),
         *(Field(measure.field, Kind.NUMBER, measure.summary, example=measure.example) for measure in MEASURES.values()),
         Field("size", Kind.SIZE, "bytes of the organ in the file: size>=10M"),
         Field("dtype", Kind.NAME, "the tensor type: F16, Q8_0"),
