@@ -23,7 +23,7 @@ from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.entities.base import E
 from organs.registry.entities.job import Job
 from organs.registry.entities.plan import MadeChimera, PlannedRecipe
-from organs.registry.entities.problem import error_of_document
+from organs.registry.entities.problem import INTERNAL, error_of_document
 from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound, Unreachable
 from organs.registry.store.files import (
     Files,
@@ -50,7 +50,8 @@ def job_result(
     """Start a job by POST to `path` below the API, wait until it has finished, and return its result.
 
     The job continues when the wait is interrupted. Raises what the registry refuses and what the job raised;
-    Unreachable for a job that was cancelled or whose runner died, and BadReply for a result that is no such entity.
+    Unreachable for a job that was cancelled, met an error of the server, or lost its runner; and BadReply for a result
+    that is no such entity.
     """
     job = connection.post(Job, API + path, body)
     seconds = FIRST_SECONDS
@@ -60,7 +61,7 @@ def job_result(
         job = connection.read(Job, f"{API}/jobs/{job.id}")
         if progress is not None:
             progress(job.progress, job.note)
-    if job.state == "failed" and job.problem is not None:
+    if job.state == "failed" and job.problem is not None and job.problem.get("status") != INTERNAL:
         raise error_of_document(job.problem, connection.url)
     if job.state != "finished" or job.result is None:
         because = f": {job.note[:1000]}" if job.note else ""

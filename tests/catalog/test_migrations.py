@@ -355,7 +355,7 @@ def test_stored_codes_of_findings_are_renamed_to_the_spelling_license(tmp_path: 
     url = postgres.bare_database_url(tmp_path) if postgres.is_used() else f"sqlite:///{tmp_path / 'old.sqlite3'}"
     old = create_engine(url)
     command.upgrade(migrations.configuration(old), "0008")
-    arguments = '{"accept":["licences-conflict","other-scale"],"text":"a licence-free text"}'
+    arguments = '{"accept":["licences-conflict","other-scale"],"base":"licence-lab/model"}'
     at = "'2026-01-02 03:04:05'"
     columns = "id, contributor_id, kind, state, attempts, progress, note, created_at, arguments"
     with old.begin() as connection:
@@ -366,4 +366,4 @@ def test_stored_codes_of_findings_are_renamed_to_the_spelling_license(tmp_path: 
     with old.connect() as connection:
         renamed = connection.scalar(text("SELECT arguments FROM jobs"))
     old.dispose()
-    assert renamed == '{"accept":["licenses-conflict","other-scale"],"text":"a licence-free text"}'
+    assert renamed == '{"accept":["licenses-conflict","other-scale"],"base":"licence-lab/model"}'

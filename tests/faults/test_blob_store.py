@@ -248,9 +248,10 @@ def test_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Path, regis
     processes, threads = WRITERS
     script = (
         "import sys; from concurrent.futures import ThreadPoolExecutor; from pathlib import Path\n"
-        "from organs.registry.local import LocalRegistry; from tests.faults.failing import take_in\n"
+        "from organs.registry.local import LocalRegistry; from tests.faults.failing import ingest_path\n"
         "def write(_):\n"
-        "    with LocalRegistry.open(sys.argv[1]) as registry: return take_in(registry, Path(sys.argv[2])).created\n"
+        "    with LocalRegistry.open(sys.argv[1]) as registry:\n"
+        "        return ingest_path(registry, Path(sys.argv[2])).created\n"
         f"with ThreadPoolExecutor({threads}) as pool: print(*pool.map(write, range({threads})))"
     )
     command = [sys.executable, "-c", script, str(registry.settings.home), str(path)]

@@ -214,13 +214,13 @@ from organs.registry import store
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from tests.faults.failing import *
-from tests.small_models import assembled
+from tests.small_models import assemble_model
 
 store.folder.FREE_MARGIN_BYTES = 0
 folder, first, second = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 ballast = folder / "ballast"
 with LocalRegistry.open(folder / "home") as registry:
-    take_in(registry, first, name=ModelName("local", "first"))
+    ingest_path(registry, first, name=ModelName("local", "first"))
     refused = 0
     for number in range(1, 40, 6):
         def fill(call, _name, number=number):
@@ -232,24 +232,24 @@ with LocalRegistry.open(folder / "home") as registry:
                     except OSError:
                         pass
         try:
-            take_in(with_files(registry, SteppedFiles(fill)), second, name=ModelName("local", "second"))
+            ingest_path(with_files(registry, SteppedFiles(fill)), second, name=ModelName("local", "second"))
         except OrganError as error:
             refused += 1
         ballast.unlink(missing_ok=True)
-        assert read_all(registry).faults == []
-        for name in models(registry):
-            (back,) = assembled(registry, f"local/{name}", folder / "out")
+        assert verify_all(registry).faults == []
+        for name in model_names(registry):
+            (back,) = assemble_model(registry, f"local/{name}", folder / "out")
             assert back.read_bytes() == {"first": first, "second": second}[name].read_bytes()
             back.unlink()
-        if len(models(registry)) == 2:
+        if len(model_names(registry)) == 2:
             break
-    take_in(registry, second, name=ModelName("local", "second"))
+    ingest_path(registry, second, name=ModelName("local", "second"))
     let_leases_expire(registry)
     let_time_pass(registry)
     for _ in range(2):
         run_sweep(registry)
     assert_no_orphans(registry)
-    assert read_all(registry).faults == []
+    assert verify_all(registry).faults == []
     print(refused)
 """
 
@@ -291,7 +291,7 @@ def test_a_disk_that_fills_up_at_any_call_loses_nothing(tmp_path: Path) -> None:
 EIGHT = """
 import os, sys
 from pathlib import Path
-from tests.faults.failing import ModelName, LocalRegistry, take_in
+from tests.faults.failing import ModelName, LocalRegistry, ingest_path
 
 children = []
 for name in sys.argv[2:]:
@@ -300,7 +300,7 @@ for name in sys.argv[2:]:
         status = 1
         try:
             with LocalRegistry.open(sys.argv[1]) as registry:
-                status = int(not take_in(registry, Path(name), name=ModelName("local", Path(name).stem)).created)
+                status = int(not ingest_path(registry, Path(name), name=ModelName("local", Path(name).stem)).created)
         finally:
             os._exit(status)
     children.append(child)
