@@ -182,10 +182,12 @@ def _dtypes(session: Session, model: Model) -> ReportTable:
         bits, size = dtype_by_name(row.dtype).bits_per_value, (row.size_bytes, row.size_bytes / total)
         rows.append((row.dtype, bits, row.tensors, *size, row.mean_theta, row.matrix_mean_theta))
     return table(
-        title="Number formats",
+        title="Tensor types",
         columns=_DTYPE_COLUMNS,
         rows=rows,
-        before=("How the numbers are stored: the share of each format in the bytes of the tensors, and its mean θ.",),
+        before=(
+            "How the numbers are stored: the share of each tensor type in the bytes of the tensors, and its mean θ.",
+        ),
         after=(FORMATS,),
         empty=NO_TENSORS,
     )
@@ -244,7 +246,7 @@ _KIND_WORDS = {
 }
 _METHOD_WORDS = {"z1": "θ, |Z| and their parts", "mp1": "spectral signal and ranks"}
 _DTYPE_COLUMNS = (
-    ReportColumn("dtype", "format", CellKind.TEXT),
+    ReportColumn("dtype", "tensor type", CellKind.TEXT),
     ReportColumn("bits_per_number", "bits", CellKind.NUMBER),
     ReportColumn("tensors_count", "tensors", CellKind.COUNT),
     ReportColumn("size_bytes", "size", CellKind.SIZE),

@@ -120,7 +120,7 @@ _WELL_COLUMNS = (
     ReportColumn("model", "model", CellKind.NAME),
     ReportColumn("tensor", "tensor", CellKind.NAME),
     ReportColumn("type", "type", CellKind.TEXT),
-    ReportColumn("dtype", "format", CellKind.TEXT),
+    ReportColumn("dtype", "tensor type", CellKind.TEXT),
     ReportColumn("shape", "shape", CellKind.TEXT),
     ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
     ReportColumn("theta_degrees", "θ", CellKind.DEGREES),

@@ -273,8 +273,7 @@ def scale_verdict(families: Sequence[Point], models: int) -> str:
     return (
         f"In {about} the θ of matrices {trend} by {abs(line.slope):.1f}° (± {margin:.1f}°) for ten times the "
         "parameters. That holds for these models. It does not say that size is the reason: larger models also differ "
-        "in age, data "
-        "and format." + _disagreement(line, _line(families, _of_all))
+        "in age, data and tensor type." + _disagreement(line, _line(families, _of_all))
     )
 
 
@@ -315,7 +314,7 @@ def _families(families: Sequence[Point], limit: int) -> ReportTable:
             (family.name, family.models, family.parameters, family.mean_theta, family.matrix_theta) for family in listed
         ),
         before=(
-            "A family is a model with its fine-tunes, checkpoints and other file formats, named after the model that "
+            "A family is a model with its fine-tunes, checkpoints and quantisations, named after the model that "
             "was registered first. They share weights, so they count as one observation of the scale law."
             + (f" The {len(listed)} largest of {len(families)} are listed." if len(listed) < len(families) else ""),
         ),
@@ -472,7 +471,7 @@ _WHICH = "They have NaN or infinite values, have only a single value, or could n
 _ORGAN_COLUMNS = (
     ReportColumn("tensor", "tensor", CellKind.NAME),
     ReportColumn("type", "type", CellKind.TEXT),
-    ReportColumn("dtype", "format", CellKind.TEXT),
+    ReportColumn("dtype", "tensor type", CellKind.TEXT),
     ReportColumn("shape", "shape", CellKind.TEXT),
     ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
     ReportColumn("theta_degrees", "θ", CellKind.DEGREES),
@@ -481,7 +480,7 @@ _ORGAN_COLUMNS = (
 )
 _ANOMALY_COLUMNS = (
     ReportColumn("tensor", "tensor", CellKind.NAME),
-    ReportColumn("dtype", "format", CellKind.TEXT),
+    ReportColumn("dtype", "tensor type", CellKind.TEXT),
     ReportColumn("sample_count", "sampled", CellKind.LARGE),
     ReportColumn("nan_count", "NaN", CellKind.COUNT),
     ReportColumn("infinite_count", "infinite", CellKind.COUNT),

@@ -86,8 +86,8 @@ RANKED_WITH = (
 )
 NO_MERIT = (
     "A higher place does not mean that a model is better; a higher mean θ does not even mean that its matrices have a "
-    "higher θ. The file format changes both means: the θ of one model was 4° higher in a coarse format (Q2_K) than in "
-    "a fine format (Q8_0), with the same original weights."
+    "higher θ. The tensor type changes both means: the θ of one model was 4° higher in a coarse type (Q2_K) than in "
+    "a fine type (Q8_0), with the same original weights."
 )
 LINE = (
     "The line has the least squared distance from the points: θ = intercept + slope × log10(parameters). The slope is "
@@ -107,10 +107,10 @@ KINSHIP = (
     f"by four signs: a measured likeness of the weights (a mean correlation of at least {RELATED}), parents that a "
     "model declares in its file, records of this registry, and equal titles. Other relations are not visible here."
 )
-LISTED = "The format is how the numbers are stored; the shape is the length of a row, then the number of rows."
+LISTED = "The tensor type is how the numbers are stored; the shape is the length of a row, then the number of rows."
 CAUTION = (
     f'Caution: "{FEW}" is a tensor of fewer than {FEW_NUMBERS:,} numbers, whose θ is rough. "{COARSE}" means a '
-    f"format of at most {COARSE_BITS_MAX} bits a number, whose rounding alone may have changed θ, usually upwards."
+    f"tensor type of at most {COARSE_BITS_MAX} bits a number, whose rounding alone may have changed θ, usually upwards."
 )
 ALIKE = (
     "Alike is the mean correlation of the weights at the same places, over that many matrices: 1 means the same "
@@ -127,11 +127,11 @@ WELLS = (
 )
 HIGHEST = "Few large numbers among many small ones. This is a shape; it does not say that these tensors matter most."
 FORMATS = (
-    "F32, F16 and BF16 store every number separately. Other formats round numbers in groups to save space; bits is "
-    "the space of one number. Matrix θ is the mean over the tensors with rows and columns. Many coarse formats raise "
+    "F32, F16 and BF16 store every number separately. Other tensor types round numbers in groups to save space; bits "
+    "is the space of one number. Matrix θ is the mean over the tensors with rows and columns. Many coarse types raise "
     "θ: the reason is the rounding, not the model. The same matrices of one model had 36.0° in Q8_0, 38.5° in IQ4_NL "
     "and 50.2° in Q3_K; those of another 35.2° in F16, 37.8° in Q5_0, 42.2° in Q4_0 and 60.0° in MXFP4. Other "
-    "formats, such as Q2_K and Q4_K, changed little. Therefore compare models in the same format. The rows of this "
+    "types, such as Q2_K and Q4_K, changed little. Therefore compare models of the same tensor type. The rows of this "
     "table have different tensors, which is another reason for differences."
 )
 BLOCKS = (
