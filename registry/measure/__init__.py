@@ -1,13 +1,15 @@
-"""Measures of organs, pure: bytes in, numbers out, with a bounded number of reads; only `nonfinite` reads all bytes.
+"""Measures of organs: functions without side effects that read bytes and return numbers.
+
+The number of reads is bounded; only `nonfinite` reads all bytes.
 
     measurement  the measures of one organ: the entry point and the record
-    sample       the choice of values of a tensor
+    sample       the choice of the values of a tensor that are measured
     zmeasure     the Z-measure, method "z1"
     spectral     the spectral reading, method "mp1"
     nonfinite    the number of NaN and infinite values of a tensor
 
-A *sample* is the values that represent an organ; a *run* is a part of them that is consecutive; a *patch* is the
-submatrix of the spectral reading. *Signal* without a word before it is sin θ.
+A *sample* is the set of values that represent an organ. A *run* is a consecutive part of a sample. A *patch* is the
+submatrix of the spectral reading. *Signal* without another word before it is sin θ.
 """
 
 from organs.registry.measure.measurement import (

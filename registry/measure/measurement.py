@@ -24,10 +24,11 @@ LIMIT = 127
 
 
 def fingerprint(sample: Floats) -> bytes | None:
-    """256 signed bytes: values spread evenly through the sample, standardised, 32 steps a deviation, within ±127.
+    """Return 256 signed bytes for 256 values that are spread evenly over `sample`; None if it has fewer values.
 
-    `sample` is flat, in the tensor's order, including NaN and infinities, which become 0, the mean. The fingerprint of
-    equal values is all zero. None under 256 values. Sums are exact (`fsum`), so the bytes are equal on every machine.
+    Each value is standardised and rounded, with 32 steps per standard deviation, and limited to ±127. `sample` is flat,
+    in the order of the tensor. NaN and infinities become 0, the mean. If all values are equal, all bytes are 0. Sums
+    are exact (`fsum`), so the bytes are equal on every machine.
     """
     if sample.size < FINGERPRINT_BYTES:
         return None
@@ -49,7 +50,7 @@ def fingerprint(sample: Floats) -> bytes | None:
 class Measurement:
     """The measures of one organ, with their methods. A measure without a value is None; `reason` says why.
 
-    Equal on every machine to about 1e-6, not to the bit: compare with a tolerance. Only the fingerprint is exact.
+    The measures differ between machines by about 1e-6: compare them with a tolerance. Only the fingerprint is exact.
     """
 
     method: str = zmeasure.METHOD
@@ -75,9 +76,12 @@ class Measurement:
     minimum: float | None = None
     maximum: float | None = None
     spectral_method: str | None = None
-    """The spectral method; None for vectors and unreadable dtypes, like the next five."""
+    """The spectral method. This field and the next five are None for vectors and for dtypes that cannot be decoded."""
     spectral_signal: float | None = None
-    """The share of the energy above the level of chance, 0 to 1; for a stack of experts the mean, like the next two."""
+    """The share of the energy above the level of chance, 0 to 1.
+
+    For a stack of experts, this field and the next two are the mean over the experts.
+    """
     stable_rank: float | None = None
     effective_rank: float | None = None
     spectral_rows: int | None = None
@@ -85,26 +89,26 @@ class Measurement:
     fingerprint: bytes | None = None
     """256 signed bytes; None for fewer than 256 values."""
     nonfinite: int | None = None
-    """The number of all NaN and infinite values; None if only the sample was read, as by `measure`."""
+    """The number of NaN and infinite values in all the data; None from `measure`, which only reads the sample."""
 
 
 def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
-    """Measure a tensor of `shape` (GGUF order: row length first) and `dtype`, whose bytes `read` gives.
+    """Measure a tensor of `shape` (GGUF order: row length first) and `dtype`; `read` returns its bytes.
 
-    Makes at most 384 reads, and 256 more for each of up to 8 matrices. Never raises for any content; for a dtype
-    without a kernel, `reason` says so. The caller limits the threads of BLAS.
+    Makes at most 384 reads, and 256 more for each of up to 8 matrices. No content makes it raise; for a dtype without a
+    kernel, `reason` says so. The caller limits the threads of BLAS.
     """
     if not can_dequantize(dtype):
         return Measurement(reason=f"no kernel reads the values of tensor type {dtype.name}")
     patches = spectral_patches(shape)
     runs = sample_runs(math.prod(shape))
-    whole = read_values(read, runs, dtype) if len(runs) == 1 else None
-    # The spectrum first: then its scratch space is free for the sample, and fewer new pages are used.
-    spectrum = _spectrum(read, patches, dtype, whole) if patches else None
-    sample = read_values(read, runs, dtype) if whole is None else whole
+    all_values = read_values(read, runs, dtype) if len(runs) == 1 else None
+    # The spectrum comes first. Its scratch space is then free for the sample, and fewer new pages are used.
+    spectrum = _spectrum(read, patches, dtype, all_values) if patches else None
+    sample = read_values(read, runs, dtype) if all_values is None else all_values
     summary = summarise(sample)
     if not summary.ascending.size:
-        spectrum = None  # it replaces NaN and infinities by 0: a result would have no meaning
+        spectrum = None  # without finite values it has no meaning: NaN and infinities were replaced by 0
     reading = zmeasure.zmeasure(summary)
     return Measurement(
         method=zmeasure.METHOD,
@@ -134,10 +138,10 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
 
 
 def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int], ...]:
-    """Return the offset and the size in bytes of every read that `measure` makes of such a tensor, in order.
+    """Return the offset and the size in bytes of every read that `measure` makes, in order.
 
-    They depend on shape and dtype only, so a process that has the bytes can pass exactly these to another that
-    measures.
+    The reads depend on shape and dtype only. So a process that has the bytes can pass exactly these bytes to the
+    process that measures.
     """
     if not can_dequantize(dtype):
         return ()
@@ -148,14 +152,14 @@ def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int],
     return tuple(run_span(run, dtype) for run in runs)
 
 
-def _spectrum(read: Read, patches: Patches, dtype: DType, whole: Floats | None) -> SpectralReading:
-    """The mean spectral reading of the patches, cut out of the `whole` tensor where the sample has it."""
+def _spectrum(read: Read, patches: Patches, dtype: DType, all_values: Floats | None) -> SpectralReading:
+    """Return the mean spectral reading of the patches; they are cut from `all_values` unless it is None."""
     readings = []
     for expert in patches.experts:
-        if whole is None:
+        if all_values is None:
             matrix = read_values(read, patches.runs(expert), dtype).reshape(len(patches.rows), patches.columns)
         else:
-            stack = whole.reshape(-1, patches.matrix_rows, patches.matrix_columns)
+            stack = all_values.reshape(-1, patches.matrix_rows, patches.matrix_columns)
             matrix = stack[expert][list(patches.rows), : patches.columns]
         readings.append(spectral_reading(matrix, overwrite=True))
     return mean_reading(readings)

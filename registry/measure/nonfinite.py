@@ -1,7 +1,7 @@
 """The number of NaN and infinite values of a tensor, from all values, not from a sample.
 
-Plain floats are tested as integers: a value is NaN or infinite exactly when all bits of its exponent are set. A
-quantised block holds no such values itself; they come from its scales. The layouts are those of ggml's `ggml-common.h`.
+Plain floats are tested as integers: a value is NaN or infinite exactly when all bits of its exponent are set. In a
+quantised block, NaN and infinite values come only from the scales. The layouts are those of ggml's `ggml-common.h`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from organs.registry.gguf.types import DType
 Data = bytes | bytearray | memoryview
 
 STEP_BYTES = 1 << 20
-"""Bytes that are tested together, so that they stay in the cache of the processor."""
+"""Bytes that are tested in one step; so few stay in the cache of the processor."""
 
 _EXPONENTS = {"F16": (2, 0x7C00), "BF16": (2, 0x7F80), "F32": (4, 0x7F80_0000), "F64": (8, 0x7FF0_0000_0000_0000)}
-"""Bytes of a value, and the bits of its exponent."""
+"""The size of a value in bytes, and the mask of its exponent."""
 _HALF_SCALES = {
     **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "Q1_0"), (0,)),
     **dict.fromkeys(("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), (0,)),
@@ -31,22 +31,22 @@ _HALF_SCALES = {
     "TQ1_0": (52,),
     "TQ2_0": (64,),
 }
-"""The offsets of the F16 scales in a block. Each value of the block is a multiple of the scale, or a sum with one."""
+"""The offsets of the F16 scales in a block. Each value of the block is a multiple of a scale, or a sum of multiples."""
 _SINGLE_SCALES = {"Q8_K": (0,), "Q8_1": (0, 4)}
 """The offsets of the F32 scales in a block."""
 _SINGLE_SCALE_MAX = float(np.finfo(np.float32).max) / 128
-"""A larger scale overflows F32 with the largest of its 8-bit values."""
+"""The product of a larger scale and the largest 8-bit value overflows F32."""
 _MXFP4_SCALE_MAX = 252
 """The largest power of two (E8M0) with which the largest value of a block, 12, stays within F32."""
 _IQ1_M_SCALES = 48
-"""Where in a block of IQ1_M the four words are whose highest 4 bits each are its F16 scale."""
+"""The offset of four words in a block of IQ1_M. Their highest 4 bits together are the F16 scale."""
 
 
 def count_nonfinite(data: Data, dtype: DType) -> int:
-    """Return how many of the values in `data`, whole blocks of `dtype`, are NaN or infinite.
+    """Return the number of NaN and infinite values in `data`, which is whole blocks of `dtype`.
 
-    The whole block counts where a scale is NaN or infinite. NVFP4 and integers have no such values: ggml reads the
-    pattern that E4M3 has for NaN as 0.
+    If a scale is NaN or infinite, all values of its block are counted. NVFP4 and integers have no such values: ggml
+    reads the bit pattern of NaN in E4M3 as 0.
     """
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     assert view.nbytes % dtype.block_bytes == 0
@@ -55,10 +55,10 @@ def count_nonfinite(data: Data, dtype: DType) -> int:
 
 
 def count_nonfinite_in(pieces: Iterable[Data], dtype: DType) -> int:
-    """Return how many of the values in `pieces`, the bytes of a tensor one after another, are NaN or infinite.
+    """Return the number of NaN and infinite values in `pieces`, the consecutive bytes of a tensor.
 
-    Pieces may have any length: a block that lies in several is put together. Each piece is used before the next is
-    taken, so all of them may be in one buffer. Together they must be whole blocks of `dtype`.
+    Pieces may have any length: a block that is split between pieces is joined. A piece is not used after the next one
+    is requested, so all may share one buffer. Together the pieces must be whole blocks of `dtype`.
     """
     count, partial = 0, b""
     for piece in pieces:
@@ -70,9 +70,9 @@ def count_nonfinite_in(pieces: Iterable[Data], dtype: DType) -> int:
             if len(partial) < dtype.block_bytes:
                 continue
             count += count_nonfinite(partial, dtype)
-        whole = len(view) // dtype.block_bytes * dtype.block_bytes
-        count += count_nonfinite(view[:whole], dtype)
-        partial = bytes(view[whole:])
+        size = len(view) // dtype.block_bytes * dtype.block_bytes
+        count += count_nonfinite(view[:size], dtype)
+        partial = bytes(view[size:])
     assert not partial
     return count
 
@@ -83,7 +83,7 @@ def _count(data: memoryview, dtype: DType) -> int:
     bad = _bad_blocks(data, dtype)
     if bad is None:
         return 0
-    if dtype.name == "MXFP4" and bad.any():  # the scale alone does not tell: 0 times it is 0
+    if dtype.name == "MXFP4" and bad.any():  # the scale does not decide alone: 0 times a large scale is 0
         blocks = np.frombuffer(data, np.uint8).reshape(-1, dtype.block_bytes)[bad]
         assert can_dequantize(dtype)
         return int(np.count_nonzero(~np.isfinite(decode(blocks.tobytes(), dtype))))
@@ -93,8 +93,9 @@ def _count(data: memoryview, dtype: DType) -> int:
 def _count_floats(data: memoryview, size: int, exponent: int) -> int:
     """Count the values whose exponent bits are all set.
 
-    The largest value as a signed integer tells of the positive ones, as an unsigned integer of the negative ones: two
-    reductions without a temporary array. Only where one of them is found are they counted.
+    The maximum as signed integers shows whether a positive value is NaN or infinite; the maximum as unsigned integers
+    shows it for negative values. These are two reductions without a temporary array. Values are counted only if one
+    of the two finds something.
     """
     unsigned = np.frombuffer(data, f"<u{size}")
     sign = 1 << (8 * size - 1)
@@ -105,9 +106,9 @@ def _count_floats(data: memoryview, size: int, exponent: int) -> int:
 
 
 def _bad_blocks(data: memoryview, dtype: DType) -> NDArray[np.bool_] | None:
-    """Which blocks have a scale that is NaN, infinite or, in Q8_K, Q8_1 and MXFP4, so large that products overflow.
+    """Return a mask of the blocks with a bad scale; None for dtypes whose values are always finite.
 
-    None for dtypes whose values are always finite.
+    A scale is bad if it is NaN or infinite. In Q8_K, Q8_1 and MXFP4 it is also bad if its products can overflow.
     """
     if dtype.name in _HALF_SCALES:
         words = np.frombuffer(data, "<u2").reshape(-1, dtype.block_bytes // 2)

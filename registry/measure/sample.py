@@ -1,7 +1,7 @@
 """The choice of values of a tensor: a pure function of its shape, independent of chance, content and dtype.
 
-So equal tensors have equal measures on every machine, a model and its quantisation are sampled at the same places, and
-the fingerprints of two organs of one shape can be compared. The number of bytes read is bounded for any size.
+So equal tensors have equal measures on every machine, a model and its quantisation are sampled at the same positions,
+and the fingerprints of two organs with the same shape can be compared. The number of bytes read has a fixed limit.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from organs.registry.gguf.types import DType
 Read: TypeAlias = Callable[[int, int], bytes | bytearray | memoryview]
 """`read(offset_bytes, size_bytes)` returns exactly these bytes of a tensor; the offset is relative to its start."""
 Run: TypeAlias = tuple[int, int]
-"""Start and count of consecutive values, both whole blocks of every dtype (except for the end of a small tensor)."""
+"""Start and count of consecutive values, both whole blocks of every dtype (except at the end of a small tensor)."""
 
 RUN_ELEMENTS = 256
-"""One superblock: the largest block of any dtype, so that a run is whole blocks of each."""
+"""The largest block of any dtype (a superblock). So a run is whole blocks of every dtype."""
 RUNS_MAX = 384
 SAMPLE_MAX_ELEMENTS = RUNS_MAX * RUN_ELEMENTS
 
@@ -31,7 +31,7 @@ PATCH_MAX_COLUMNS = 2048
 EXPERTS_MAX = 8
 
 GOLDEN = 0x9E3779B9
-"""2^32 over the golden ratio: its multiples, modulo 2^32, fall evenly into an interval however many are taken."""
+"""2^32 divided by the golden ratio. Any number of its multiples, modulo 2^32, are spread evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def sample_runs(element_count: int) -> tuple[Run, ...]:
 def spectral_patches(shape: Sequence[int]) -> Patches | None:
     """Return the patches of a tensor of `shape` (GGUF order: row length first); None for a vector.
 
-    Up to 256 rows, spread evenly, by the first 2,048 columns; of the matrices stacked in further dimensions (experts)
-    up to 8, spread evenly.
+    A patch has up to 256 rows, spread evenly, and the first 2,048 columns. If further dimensions stack matrices
+    (experts), up to 8 of them are used, spread evenly.
     """
     if len(shape) < 2 or min(shape[:2]) < 2:
         return None
@@ -84,10 +84,10 @@ def spectral_patches(shape: Sequence[int]) -> Patches | None:
 
 @lru_cache(maxsize=256)
 def spread(total: int, limit: int) -> tuple[int, ...]:
-    """Return up to `limit` of the numbers below `total`, rising: one from each of `limit` equal intervals.
+    """Return up to `limit` of the numbers below `total`, ascending: one number of each of `limit` equal intervals.
 
-    The position in the interval moves by the golden ratio. Equal steps could be in phase with the length of a row: half
-    of the columns of a 1,024 × 192 matrix would never be sampled.
+    The position in the interval moves by the golden ratio. Equal steps could coincide with the length of a row: half
+    of the columns of a 1,024 × 192 matrix would then never be sampled.
     """
     if total <= limit:
         return tuple(range(total))
@@ -106,5 +106,5 @@ def run_span(run: Run, dtype: DType) -> tuple[int, int]:
 def read_values(read: Read, runs: Sequence[Run], dtype: DType) -> Floats:
     """Return the values of `runs` in order, decoded together. Raises UnsupportedDType."""
     parts = [read(*run_span(run, dtype)) for run in runs]
-    # A bytearray, so that the values of F32 and F64 are a writeable view of it.
+    # The decoded values of F32 and F64 are a view of the bytearray, so they are writeable.
     return decode(parts[0] if len(parts) == 1 else bytearray().join(parts), dtype)

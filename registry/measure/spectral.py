@@ -1,9 +1,9 @@
-"""The spectral reading, method "mp1": how much of a matrix's energy stands above what chance gives.
+"""The spectral reading, method "mp1": the share of a matrix's energy that exceeds the level of a random matrix.
 
-The eigenvalues of A Aᵀ / n of a random m × n matrix (m ≤ n) with entries of variance σ² end at the Marchenko-Pastur
-edge σ²(1 + √(m/n))². At finite size the largest one scatters about the edge by a step that Tracy and Widom gave; so an
-eigenvalue begins to count two steps above the edge and counts in full from four. Chance then gives 0.000 (99 of 100
-Gaussian matrices exactly 0), and the reading is continuous in the matrix.
+The eigenvalues of A Aᵀ / n of a random m × n matrix A (m ≤ n) with entries of variance σ² end at the Marchenko-Pastur
+edge σ²(1 + √(m/n))². At finite size the largest eigenvalue varies around the edge; the unit of this variation is the
+Tracy-Widom step. So the weight of an eigenvalue rises from 0 at two steps above the edge to 1 at four steps. A random
+matrix then has the reading 0.000 (99 of 100 Gaussian matrices exactly 0), and the reading is continuous in the matrix.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ METHOD = SPECTRAL_METHOD
 STEPS_BEGIN, STEPS_FULL = 2.0, 4.0
 """Tracy-Widom steps above the edge between which an eigenvalue's weight rises from 0 to 1."""
 SAFE_EXPONENTS = {np.dtype(np.float32): 30, np.dtype(np.float64): 150}
-"""Peaks within 2^± these have squares and products that stay within the dtype's range."""
+"""For a peak (largest absolute value) within 2^± this exponent, squares and products stay in the dtype's range."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpectralReading:
-    """The reading of one matrix. A matrix without variance has no energy: both figures are 0."""
+    """The reading of one matrix. A matrix without variance has no energy: all three fields are 0."""
 
     signal: float
     """The share of the energy above the edge, 0 to 1."""
     stable_rank: float
-    """Energy over the largest eigenvalue: 1 to the smaller side; 0 without energy."""
+    """The energy divided by the largest eigenvalue: from 1 to the length of the smaller side; 0 without energy."""
     effective_rank: float
-    """exp of the entropy of the singular values, normalised to sum 1: 1 to the smaller side; 0 without energy.
+    """exp of the entropy of the singular values, normalised to sum 1. Range as for `stable_rank`.
 
     O. Roy and M. Vetterli, "The effective rank: a measure of effective dimensionality" (2007).
     """
 
 
 def spectral_reading(matrix: Floats, overwrite: bool = False) -> SpectralReading:
-    """The reading of a two-dimensional matrix, about its mean. NaN and infinite cells count as the mean.
+    """Return the reading of a two-dimensional matrix, centred on its mean. NaN and infinite entries count as the mean.
 
-    The products are taken in the matrix's own precision (float32 costs half, and is within 2e-7), the rest in float64.
-    `overwrite` allows the matrix itself to be used as scratch space, which saves the pages of a second one.
+    Matrix products use the precision of `matrix` (float32 takes half the time, with an error within 2e-7), the rest
+    float64. With `overwrite`, `matrix` may be used as scratch space, which saves the memory of a second matrix.
     """
-    known, low, high = _all_finite(matrix)
+    finite, low, high = _replace_nonfinite(matrix)
     if low == high:
         return SpectralReading(0.0, 0.0, 0.0)
-    centred = _centred(known, max(abs(low), abs(high)), overwrite and known.flags.writeable)
+    centred = _centred(finite, max(abs(low), abs(high)), overwrite and finite.flags.writeable)
     wide = centred if centred.shape[0] <= centred.shape[1] else centred.T
     products = wide @ wide.T
     eigenvalues = np.maximum(np.linalg.eigvalsh(products.astype(np.float64)), 0.0)
@@ -63,7 +63,7 @@ def spectral_reading(matrix: Floats, overwrite: bool = False) -> SpectralReading
 
 
 def mean_reading(readings: Sequence[SpectralReading]) -> SpectralReading:
-    """The mean over several matrices, such as the experts of a stack."""
+    """Return the mean over several matrices, for example the experts of a stack."""
     assert readings
     return SpectralReading(
         math.fsum(reading.signal for reading in readings) / len(readings),
@@ -79,34 +79,34 @@ def _effective_rank(eigenvalues: NDArray[np.float64]) -> float:
     return math.exp(-float(shares @ np.log(shares)))
 
 
-def _all_finite(matrix: Floats) -> tuple[Floats, float, float]:
-    """The matrix with every cell that is not finite at the mean of the others, and its least and greatest cell.
+def _replace_nonfinite(matrix: Floats) -> tuple[Floats, float, float]:
+    """Return the matrix with the mean of its finite entries for each entry that is not finite, its minimum and maximum.
 
-    All zero when no cell is finite.
+    All are 0 if no entry is finite.
     """
     with np.errstate(invalid="ignore"):  # signalling NaNs
         low, high = float(matrix.min()), float(matrix.max())
     if math.isfinite(low) and math.isfinite(high):
         return matrix, low, high
-    finite = np.isfinite(matrix)
-    cells = matrix[finite].astype(np.float64)
-    if cells.size == 0:
+    is_finite = np.isfinite(matrix)
+    entries = matrix[is_finite].astype(np.float64)
+    if entries.size == 0:
         return np.zeros_like(matrix), 0.0, 0.0
-    # Halves, because the sum of cells near the end of float64's range would overflow.
-    mean = 2.0 * (cells / (2.0 * cells.size)).sum()
-    return np.where(finite, matrix, matrix.dtype.type(mean)), float(cells.min()), float(cells.max())
+    # Halves are summed, because the sum of entries near the end of float64's range would overflow.
+    mean = 2.0 * (entries / (2.0 * entries.size)).sum()
+    return np.where(is_finite, matrix, matrix.dtype.type(mean)), float(entries.min()), float(entries.max())
 
 
 def _centred(matrix: Floats, peak: float, overwrite: bool) -> Floats:
-    """The matrix minus the mean of its cells; scaled by a power of two if squares could leave the dtype's range."""
+    """Return the matrix minus its mean; scaled by a power of two if squares could leave the dtype's range."""
     exponent = int(np.frexp(peak)[1])
-    near = matrix if abs(exponent) <= SAFE_EXPONENTS[matrix.dtype] else np.ldexp(matrix, -exponent)
-    mean = near.dtype.type(near.mean(dtype=np.float64))
-    return np.subtract(near, mean, out=near if overwrite else None)
+    scaled = matrix if abs(exponent) <= SAFE_EXPONENTS[matrix.dtype] else np.ldexp(matrix, -exponent)
+    mean = scaled.dtype.type(scaled.mean(dtype=np.float64))
+    return np.subtract(scaled, mean, out=scaled if overwrite else None)
 
 
 def _edge_and_step(energy: float, rows: int, columns: int) -> tuple[float, float]:
-    """The edge of Marchenko and Pastur and the step of Tracy and Widom for the eigenvalues of A Aᵀ.
+    """Return the Marchenko-Pastur edge and the Tracy-Widom step for the eigenvalues of A Aᵀ.
 
     I. M. Johnstone, "On the distribution of the largest eigenvalue in principal components analysis" (2001): centre
     (√n + √m)², step (√n + √m)(1/√n + 1/√m)^(1/3), for entries of variance 1.

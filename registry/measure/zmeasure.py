@@ -1,4 +1,4 @@
-"""The Z-measure, method "z1": Z = dI/d(log s) · exp(iθ), from a sorted sample with its moments."""
+"""The Z-measure, method "z1": Z = dI/d(log s) · exp(iθ), computed from a sorted sample and its moments."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from organs.registry.gguf.quants import Floats
 from organs.registry.measures import THETA_METHOD
 
 SAFE_EXPONENT = 150
-"""Sums of fourth powers of numbers within 2^±150, and of their differences, stay within float64; every float32 is."""
+"""For numbers within 2^±150, sums of fourth powers of them and of their differences stay within float64.
+
+Every float32 is within this range.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a sample says before any method looks at it. Moments and extremes are None without a finite value."""
+    """A sorted sample with its counts and moments. Moments and extremes are None without a finite value."""
 
     ascending: NDArray[np.float64]
-    """The finite values in order, times a power of two."""
+    """The finite values in ascending order, multiplied by a power of two."""
     sample_size: int
-    """How many values were looked at, NaN and infinities among them."""
+    """The number of values in the sample, including NaN and infinities."""
     nan_count: int
     infinite_count: int
     constant: bool
-    """Whether there is a finite value, and all are equal to it."""
+    """Whether there are finite values and all of them are equal."""
     mean: float | None
     standard_deviation: float | None
     minimum: float | None
     maximum: float | None
     excess_kurtosis: float | None
-    """The fourth standardised moment minus 3 (Fisher); None for a constant."""
+    """The fourth standardised moment minus 3 (Fisher); None for a constant sample."""
 
 
 def summarise(values: Floats) -> Summary:
-    """The summary of `values` (flat); NaN and infinities are counted and left out."""
+    """Return the summary of `values` (flat). NaN and infinities are counted, but not used for the moments."""
     ordered, nan_count, infinite_count = _finite_in_order(values)
     if ordered.size == 0:
         empty = ordered.astype(np.float64)
@@ -65,7 +68,10 @@ def summarise(values: Floats) -> Summary:
 
 
 def scaled(values: NDArray[np.float64], peak: float) -> tuple[NDArray[np.float64], int]:
-    """`values` and 0 when `peak`, the largest absolute value, is within 2^±150; else values / 2^e within ±1, and e."""
+    """Return `values` and 0 if `peak`, their largest absolute value, is within 2^±150; otherwise values / 2^e and e.
+
+    The scaled values are within ±1.
+    """
     exponent = int(np.frexp(peak)[1])
     if abs(exponent) <= SAFE_EXPONENT:
         return values, 0
@@ -73,11 +79,11 @@ def scaled(values: NDArray[np.float64], peak: float) -> tuple[NDArray[np.float64
 
 
 def _finite_in_order(values: Floats) -> tuple[Floats, int, int]:
-    """The finite values sorted, and the numbers of NaN and of infinities."""
+    """Return the finite values in ascending order, the number of NaN, and the number of infinities."""
     ordered = values.copy()
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        ordered.sort()  # in its own dtype: float32 takes three quarters of the time of float64
-    # NaN stands last, infinities at both ends of the rest.
+        ordered.sort()  # not as float64: float32 takes three quarters of the time
+    # NaN comes last; infinities are at both ends of the other values.
     first = int(ordered.searchsorted(-np.inf, side="right"))
     last = int(ordered.searchsorted(np.inf, side="left"))
     numbers = int(ordered.searchsorted(np.inf, side="right"))
@@ -87,11 +93,11 @@ def _finite_in_order(values: Floats) -> tuple[Floats, int, int]:
 METHOD = THETA_METHOD
 
 THETA_MIN_VALUES = 64
-"""Below this many finite values θ is not measured."""
+"""θ is not measured for fewer finite values."""
 MAGNITUDE_MIN_VALUES = 256
-"""Below this many finite values |Z| is not measured."""
+"""|Z| is not measured for fewer finite values."""
 QUANTILES = (0.0005, 0.9995)
-"""The histogram's range: between minimum and maximum one stray weight would decide θ."""
+"""The range of the histogram. With minimum and maximum instead, a single outlier would decide θ."""
 
 ENTROPY_SIGNAL, ENTROPY_NOISE = 0.7, 0.95
 KURTOSIS_SIGNAL, KURTOSIS_NOISE = 3.0, 1.2
@@ -105,16 +111,16 @@ MAGNITUDE_BINS_MIN, MAGNITUDE_BINS_MAX = 16, 1024
 
 @dataclass(frozen=True, slots=True)
 class ZReading:
-    """One reading. What could not be measured is None, and `reason` says why in a sentence."""
+    """A reading. A value that could not be measured is None; `reason` says why in a sentence."""
 
     theta: float | None
     """Degrees, 0 to 90."""
     magnitude: float | None
-    """|Z|, bits gained per doubling of the resolution: 1 for a smooth distribution, less for one of few values."""
+    """|Z|, bits gained per doubling of the resolution: 1 for a smooth distribution, less for a few distinct values."""
     signal: float | None
     """sin θ."""
     entropy: float | None
-    """H, as a share of the most that the bins allow; estimated, so it may pass 1 by a little."""
+    """H, as a share of the maximum for the number of bins. It is an estimate, so it may be slightly above 1."""
     kurtosis: float | None
     """Excess kurtosis k."""
     coherence: float | None
@@ -123,7 +129,7 @@ class ZReading:
 
 
 def zmeasure(summary: Summary) -> ZReading:
-    """The Z-measure of a sample."""
+    """Return the Z-measure of a sample."""
     count = summary.ascending.size
     if count < THETA_MIN_VALUES:
         reason = f"fewer than {THETA_MIN_VALUES} finite values"
@@ -149,10 +155,10 @@ def zmeasure(summary: Summary) -> ZReading:
 
 
 def _histogram(ascending: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
-    """Counts in equal bins between the two quantiles; what lies beyond counts into the end bins.
+    """Return the counts in equal bins between the two quantiles; values outside are counted in the end bins.
 
-    A value on an edge belongs to the bin above. `bins` is a power of two, so that pairs of bins are exactly the bins of
-    the next coarser histogram.
+    A value on an edge belongs to the bin above it. `bins` is a power of two, so that pairs of bins are exactly the bins
+    of the next coarser histogram.
     """
     low, high = (_quantile(ascending, share) for share in QUANTILES)
     edges = low + (high - low) * (np.arange(1, bins) / bins)
@@ -163,13 +169,13 @@ def _histogram(ascending: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
 
 
 def _coarser(histogram: NDArray[np.int64], bins: int) -> NDArray[np.int64]:
-    """The same histogram in fewer bins."""
+    """Return the same histogram with fewer bins."""
     summed: NDArray[np.int64] = histogram.reshape(bins, -1).sum(axis=1)
     return summed
 
 
 def _entropy_bits(counts: NDArray[np.int64]) -> float:
-    """Shannon entropy in bits with the Miller-Madow correction: plus (occupied bins - 1) / 2n nats."""
+    """Return the Shannon entropy in bits, with the Miller-Madow correction: plus (occupied bins - 1) / 2n nats."""
     occupied = counts[counts > 0]
     total = int(occupied.sum())
     shares = occupied / total
@@ -178,7 +184,7 @@ def _entropy_bits(counts: NDArray[np.int64]) -> float:
 
 
 def _scale_coherence(ascending: NDArray[np.float64]) -> float:
-    """Coefficient of variation of the gaps between equally spaced order statistics (Vasicek's m-spacings)."""
+    """Return the coefficient of variation of the gaps between evenly spaced order statistics (Vasicek's m-spacings)."""
     gap_count = min(max(ascending.size // VALUES_PER_BIN, BINS_MIN), BINS_MAX)
     ranks = np.arange(gap_count + 1) * (ascending.size - 1) // gap_count
     gaps = np.diff(ascending[ranks])
@@ -186,7 +192,7 @@ def _scale_coherence(ascending: NDArray[np.float64]) -> float:
 
 
 def _theta(entropy: float, kurtosis: float, coherence: float) -> float:
-    """90° times the mean of the three scores."""
+    """Return θ: 90° times the mean of the three scores."""
     scores = (
         _score(entropy, ENTROPY_NOISE, ENTROPY_SIGNAL)
         + _score(abs(kurtosis), KURTOSIS_NOISE, KURTOSIS_SIGNAL)
@@ -196,7 +202,10 @@ def _theta(entropy: float, kurtosis: float, coherence: float) -> float:
 
 
 def _magnitude(histogram: NDArray[np.int64]) -> float:
-    """The slope of the entropy in bits over log2 of the number of bins, by least squares over all dyadic bin counts."""
+    """Return the slope of the entropy in bits over log2 of the number of bins.
+
+    Least squares over all powers of two from MAGNITUDE_BINS_MIN to the size of the histogram.
+    """
     levels = np.arange(int(math.log2(MAGNITUDE_BINS_MIN)), int(math.log2(histogram.size)) + 1)
     entropies = np.array([_entropy_bits(_coarser(histogram, 1 << int(level))) for level in levels])
     offsets = levels - levels.mean()
@@ -204,12 +213,12 @@ def _magnitude(histogram: NDArray[np.int64]) -> float:
 
 
 def _score(value: float, noise: float, signal: float) -> float:
-    """0 at `noise`, 1 at `signal`, linear between."""
+    """Return 0 at `noise`, 1 at `signal`, and linear values between them."""
     return min(max((value - noise) / (signal - noise), 0.0), 1.0)
 
 
 def _quantile(ascending: NDArray[np.float64], share: float) -> float:
-    """The quantile by linear interpolation between order statistics."""
+    """Return the quantile `share`, by linear interpolation between order statistics."""
     position = (ascending.size - 1) * share
     below = int(position)
     above = min(below + 1, ascending.size - 1)
@@ -217,5 +226,5 @@ def _quantile(ascending: NDArray[np.float64], share: float) -> float:
 
 
 def _power_of_two_below(limit: int, smallest: int, largest: int) -> int:
-    """The largest power of two not above `limit`, within the two bounds."""
+    """Return the largest power of two not above `limit`, at least `smallest` and at most `largest`."""
     return min(max(1 << max(limit.bit_length() - 1, 0), smallest), largest)
