@@ -1,11 +1,13 @@
-"""Computed organs, pure: bytes of organs in, bytes of a new organ out, in order and in bounded memory.
+"""Computed organs: functions that read the bytes of organs and yield the bytes of a new organ.
 
-    compute  compute an organ as bytes in order: adapters (LoRA) added, then purified, then encoded
-    purify   purification: weak frequencies or details without a parent are removed; mean and deviation stay
-    values   the values of an organ, window by window, and writing computed values as a tensor type
+They have no side effects, yield the bytes in order, and need bounded memory.
 
-A *window* is up to 2^20 consecutive values of an organ, the unit of all work here. Every result is equal to the last
-byte on every x86 processor with one numpy; see `docs/design/purification.md`.
+    compute  an organ as bytes in order: adapters (LoRA) are added, then it is purified, then encoded
+    purify   purification: removes weak frequencies, or details without a parent; keeps mean and standard deviation
+    values   reads the values of an organ window by window, and encodes computed values as a tensor type
+
+A *window* is up to 2^20 consecutive values of an organ; all work is done window by window. With the same version of
+numpy, all bytes of a result are equal on every x86 processor; see `docs/design/purification.md`.
 """
 
 from organs.registry.transform.compute import (
@@ -18,7 +20,7 @@ from organs.registry.transform.purify import Purification, PurifyMethod, purifie
 from organs.registry.transform.values import Plain, encoded_dtype
 
 METHOD = "t1"
-"""The name of the computations of this package. A change that gives other bytes is a new method."""
+"""The name of the computations of this package. A change that changes result bytes needs a new name."""
 
 __all__ = [
     "METHOD",

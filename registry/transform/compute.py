@@ -1,4 +1,4 @@
-"""Compute an organ as bytes in order: adapters (LoRA) added, then purified, then encoded."""
+"""Computation of an organ as bytes in order: adapters (LoRA) are added, then it is purified, then encoded."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from organs.registry.transform.values import (
 RANK_MAX = 4096
 ROW_MAX_ELEMENTS = 1 << 22
 FACTOR_MAX_ELEMENTS = 1 << 26
-"""Of the factor that is held in memory whole (for a stack, of one of its matrices): 256 MiB in float32."""
+"""The limit for the factor that is read completely (of a stack, one matrix): 256 MiB in float32."""
 
 TILE_ELEMENTS = 1 << 15
-"""Cells to which all ranks are added before the next ones: sum and product stay in a processor's near cache."""
+"""All ranks are added to so many values before the next values: sum and product stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """Two factors of one tensor, with the adapter's own alpha and the person's scale."""
+    """Two factors of one tensor, with the alpha of the adapter and the scale that the user chose."""
 
     a: Plain
     b: Plain
@@ -41,12 +41,12 @@ class Adapter:
 
     @property
     def rank(self) -> int:
-        """The number of rank-one products that it adds."""
+        """The number of rank-one products that the adapter adds."""
         return self.b.shape[0]
 
     @property
     def factor(self) -> float:
-        """What B·A is multiplied with. Raises BadOrgan where that is no finite number."""
+        """The factor of B·A. Raises BadOrgan if it is not finite."""
         factor = self.scale * (self.alpha / self.rank if self.alpha else 1.0)
         if not math.isfinite(factor):
             raise BadOrgan(f"an adapter of alpha {self.alpha} at the scale {self.scale} has no finite factor")
@@ -54,11 +54,11 @@ class Adapter:
 
 
 def misfit(base: Sequence[int], a: Sequence[int], b: Sequence[int], is_token_embedding: bool = False) -> str | None:
-    """Why the factors `a` and `b` do not fit a tensor of shape `base`, in a few words; None where they do.
+    """Return why the factors `a` and `b` do not fit a tensor of shape `base`, in a few words; None if they fit.
 
-    For a base of [n_in, n_out]: a is [n_in, r], b is [r, n_out]. For the token embedding, [n_embd, n_vocab]: a is
-    [r, n_vocab], b is [r, n_embd]. A stack of experts has a third dimension, the same in all three. Trailing
-    dimensions of 1 do not count.
+    For a base of [n_in, n_out], a is [n_in, r] and b is [r, n_out]. For the token embedding, [n_embd, n_vocab], a is
+    [r, n_vocab] and b is [r, n_embd]. A stack of experts has a third dimension, which is the same in all three.
+    Trailing dimensions of 1 are ignored.
     """
     if len(base) < 2 or max(len(base), len(a), len(b)) > 3:
         return "only a matrix or a stack of matrices takes an adapter"
@@ -78,10 +78,10 @@ def misfit(base: Sequence[int], a: Sequence[int], b: Sequence[int], is_token_emb
 
 
 def merged_rows(base: Plain, adapters: Sequence[Adapter], is_token_embedding: bool = False) -> Iterator[Window]:
-    """The values of `base` with all adapters added, in order, in bands of whole rows.
+    """Yield the values of `base` with all adapters added, in order, in bands of whole rows.
 
-    Everything is summed in float64, adapter after adapter and rank after rank, and no matrix product is taken: that
-    would differ between processors. Raises BadOrgan where an adapter does not fit or is not finite.
+    Everything is summed in float64, adapter after adapter and rank after rank. Matrix products are not used, because
+    they differ between processors. Raises BadOrgan if an adapter does not fit or is not finite.
     """
     for adapter in adapters:
         reason = misfit(base.shape, adapter.a.shape, adapter.b.shape, is_token_embedding)
@@ -100,32 +100,35 @@ def merged_rows(base: Plain, adapters: Sequence[Adapter], is_token_embedding: bo
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """One adapter's factors of one matrix: `right` whole, rank by row length; of the other, rows as they are needed."""
+    """An adapter's factors of one matrix.
+
+    `right` is completely in memory (rank × row length); `left` reads the other factor for some rows.
+    """
 
     right: Floats
     rows: Plain
     start: int
-    """Where this matrix begins in `rows`, in values."""
+    """The offset of this matrix in `rows`, in values."""
     rank: int
     factor: float
 
     @classmethod
     def of(cls, adapter: Adapter, expert: int, is_token_embedding: bool) -> _Pair:
         rank = adapter.rank
-        whole, rows = (adapter.b, adapter.a) if is_token_embedding else (adapter.a, adapter.b)
-        size = whole.shape[0] * whole.shape[1]
-        values = _narrow(whole, expert * size, size)
+        right_factor, rows = (adapter.b, adapter.a) if is_token_embedding else (adapter.a, adapter.b)
+        size = right_factor.shape[0] * right_factor.shape[1]
+        values = _read_narrow(right_factor, expert * size, size)
         right: Floats = values.reshape(-1, rank).T.copy() if is_token_embedding else values.reshape(rank, -1)
         return cls(right, rows, expert * rows.shape[0] * rows.shape[1], rank, adapter.factor)
 
     def left(self, first: int, count: int) -> NDArray[np.float64]:
-        """The other factor of `count` rows, times the adapter's factor."""
+        """Return `count` rows of the other factor, multiplied by the factor of the adapter."""
         values = self.rows.values(self.start + first * self.rank, count * self.rank).reshape(count, self.rank)
         return values * self.factor
 
 
-def _narrow(factor: Plain, start: int, count: int) -> Floats:
-    """A factor's values in float32 where that holds them exactly, for half of the memory."""
+def _read_narrow(factor: Plain, start: int, count: int) -> Floats:
+    """Return values of a factor, as float32 if that is exact: it needs half of the memory."""
     parts = [
         factor.values(start + begin, min(WINDOW_ELEMENTS, count - begin)) for begin in range(0, count, WINDOW_ELEMENTS)
     ]
@@ -135,9 +138,9 @@ def _narrow(factor: Plain, start: int, count: int) -> Floats:
 
 
 def _add(band: NDArray[np.float64], pairs: Sequence[tuple[_Pair, NDArray[np.float64]]]) -> None:
-    """Add all pairs to `band` (rows by row length) in place: first summed among themselves, then added once."""
+    """Add all pairs to `band` (rows × row length) in place. The pairs are summed first, then the sum is added."""
     tile_rows = max(1, TILE_ELEMENTS // band.shape[1])
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused when it is written
+    with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are refused when they are encoded
         for first in range(0, band.shape[0], tile_rows):
             tile = band[first : first + tile_rows]
             change, product = np.zeros_like(tile), np.empty_like(tile)
@@ -166,9 +169,9 @@ class Computation:
     dtype: DType
     """The dtype of the result: `encoded_dtype` of the source's dtype."""
     adapters: tuple[Adapter, ...] = ()
-    """Added in this order, all in float64 before one encoding."""
+    """They are added in this order, all in float64, before the result is encoded."""
     is_token_embedding: bool = False
-    """Whether the source is the token embedding, to which adapters are laid the other way round."""
+    """Whether the source is the token embedding, for which the shapes of adapters differ: see `misfit`."""
     purification: Purification | None = None
 
     @property
@@ -178,12 +181,12 @@ class Computation:
 
 
 def computed(computation: Computation) -> Iterator[bytes]:
-    """The bytes of the computed organ, in order and in whole blocks, up to 2^20 values at once.
+    """Yield the bytes of the computed organ in order, in pieces of whole blocks and up to 2^20 values.
 
-    Calling it again gives the same bytes, on every x86 processor. The source is read once, in order, and twice to be
-    purified; the peak is some 100 MiB, and for adapters the larger of `a` and `b` in float32 beside it (of a stack, one
-    matrix of it). Raises BadOrgan for values that are not finite, adapters that do not fit, and results that the
-    dtype cannot hold, and UnsupportedDType: both at any time until the last byte, so keep nothing before it has come.
+    A second call yields the same bytes, on every x86 processor. The source is read once, in order; for purification
+    twice. The peak of memory is about 100 MiB; adapters need the larger of `a` and `b` in float32 in addition (of a
+    stack, one matrix). Raises BadOrgan for values that are not finite, adapters that do not fit, and results that the
+    dtype cannot hold; raises UnsupportedDType. Both can happen until the last byte: use no byte before all are read.
     """
     if computation.purification is None:
         for window in _windows(computation):
@@ -195,7 +198,7 @@ def computed(computation: Computation) -> Iterator[bytes]:
 
 
 def _windows(computation: Computation) -> Iterator[Window]:
-    """The values of the source with its adapters added."""
+    """Return the values of the source with its adapters added."""
     if not computation.adapters:
         return computation.source.windows()
     return in_windows(merged_rows(computation.source, computation.adapters, computation.is_token_embedding))

@@ -1,4 +1,4 @@
-"""Purification: weak frequencies or details without a parent are removed; mean and standard deviation are restored."""
+"""Purification: removes weak frequencies, or details without a parent, and restores mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from organs.registry.transform.values import (
 )
 
 SUMMED_EXACTLY = 1024
-"""So few values are left to `fsum`, which takes 60 ns for each of them."""
+"""At most so many values are summed by `fsum`, which takes 60 ns for each value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count, mean and sum of squared deviations of some values; of none, all are 0."""
+    """Count, mean and sum of squared deviations of values. Without values, all are 0."""
 
     count: int = 0
     mean: float = 0.0
@@ -35,11 +35,11 @@ class Moments:
 
     @property
     def standard_deviation(self) -> float:
-        """That of these values themselves: squares over the count."""
+        """The standard deviation of these values as a population: the variance is the squares divided by the count."""
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
     def with_more(self, more: Moments) -> Moments:
-        """The moments of both together.
+        """Return the moments of the values of both.
 
         T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
         variances" (1979).
@@ -55,18 +55,18 @@ class Moments:
 
 
 def total(values: NDArray[np.float64]) -> float:
-    """The sum of a flat array, to about one rounding of float64 for each of its halvings."""
+    """Return the sum of a flat array by halving it; each halving has an error of about one rounding of float64."""
     folded = values
     while folded.size > SUMMED_EXACTLY:
         half = folded.size // 2
-        left_over = folded[2 * half :]
+        remainder = folded[2 * half :]
         folded = folded[:half] + folded[half : 2 * half]
-        folded[: left_over.size] += left_over
+        folded[: remainder.size] += remainder
     return math.fsum(folded.tolist())
 
 
 def moments(values: NDArray[np.float64]) -> Moments:
-    """The moments of a flat array of finite values within 2^±500."""
+    """Return the moments of a flat array of finite values within 2^±500."""
     if values.size == 0:
         return Moments()
     mean = total(values) / values.size
@@ -77,15 +77,15 @@ def moments(values: NDArray[np.float64]) -> Moments:
 
 KEEP_DEFAULT = 0.9
 SCALES_MAX = 8
-"""Dyadic scales of detail. The coarser ones of a window of 2^20 would hold 0.4% of its coefficients."""
+"""Dyadic scales of detail. Coarser scales would hold only 0.4% of the coefficients of a window of 2^20."""
 COHERENT = 0.5
-"""The coherence from which a detail is kept whole. Among independent normal values a third lies below it."""
+"""A detail with at least this coherence is not attenuated. A third of independent normal values is below it."""
 PURIFIED_MIN_VALUES = 64
-"""A smaller organ has no spectrum to speak of (nor a θ) and stays as it is."""
+"""A smaller organ is not changed: it has too few values for a spectrum (and for θ)."""
 
 
 class PurifyMethod(StrEnum):
-    """How an organ is purified."""
+    """The method of purifying an organ."""
 
     SPECTRAL = "spectral"
     FRACTAL = "fractal"
@@ -93,18 +93,18 @@ class PurifyMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Purification:
-    """A method, and how much it keeps."""
+    """A method and the share that it keeps."""
 
     method: PurifyMethod
     keep: float = KEEP_DEFAULT
-    """The share of the energy that `spectral` keeps, above 0 and up to 1; `fractal` decides by itself."""
+    """The share of the energy that `spectral` keeps, above 0 and up to 1. `fractal` does not use it."""
 
 
 def purified(values: ArrayLike, method: PurifyMethod | str, keep: float = KEEP_DEFAULT) -> NDArray[np.float64]:
-    """An array purified, in the shape it has, with the mean and standard deviation that it had, to float64's rounding.
+    """Return a purified copy of an array, with the same shape, and to float64's rounding the same mean and deviation.
 
-    It is taken flat, in windows of 2^20 values. An array of fewer than 64 values, or of one value only, is returned as
-    it is. Raises BadOrgan for NaN, infinities, and an unknown method or a `keep` that is not above 0 and up to 1.
+    The flat array is purified in windows of 2^20 values. If it has fewer than 64 values, or all are equal, the copy is
+    not changed. Raises BadOrgan for NaN, infinities, an unknown method, and a `keep` that is not above 0 and up to 1.
     """
     purification = Purification(_method(method), keep)
     array = np.asarray(values, np.float64)
@@ -123,7 +123,10 @@ def purified(values: ArrayLike, method: PurifyMethod | str, keep: float = KEEP_D
 
 
 def cleaned(window: Window, purification: Purification) -> Window:
-    """A window purified, about its own mean. A window of one value only stays. Raises BadOrgan as `purified` does."""
+    """Return a purified copy of a window; its mean is subtracted first and added again.
+
+    If all values are equal, the copy is not changed. Raises BadOrgan as `purified` does.
+    """
     method = _method(purification.method)
     if not 0 < purification.keep <= 1:
         raise BadOrgan(f"a share of {purification.keep} of the energy cannot be kept; it is above 0 and up to 1")
@@ -132,9 +135,9 @@ def cleaned(window: Window, purification: Purification) -> Window:
     if not centred.any():
         return window.copy()
     if method is PurifyMethod.SPECTRAL:
-        clean = _strongest(_mirrored(centred), purification.keep)
+        clean = _keep_strongest(_mirror(centred), purification.keep)
     else:
-        clean = _coherent(_mirrored(centred))
+        clean = _attenuate_incoherent(_mirror(centred))
     clean = clean[: window.size]
     clean += mean
     return clean
@@ -146,7 +149,7 @@ def is_unchanged(organ: Moments) -> bool:
 
 
 def restored(window: Window, before: Moments, after: Moments) -> Window:
-    """A purified window, moved and stretched so that the organ has the moments `before` instead of `after`."""
+    """Return a purified window, shifted and scaled so that the organ has the moments `before` instead of `after`."""
     if after.standard_deviation == 0.0:
         raise BadOrgan("purification would remove all of this organ")
     moved = window - after.mean
@@ -162,52 +165,56 @@ def _method(name: str) -> PurifyMethod:
         raise BadOrgan(f"{name[:80]!r} is not a method of purification: use spectral or fractal") from None
 
 
-def _mirrored(values: Window) -> Window:
-    """`values`, followed by their mirror image up to a power of two.
+def _mirror(values: Window) -> Window:
+    """Return `values`, followed by their mirror image up to a power of two.
 
-    A power of two for both methods: the wavelets ask for it, and only there is numpy's Fourier transform equal to the
-    last bit on processors with and without fused multiplication. Not zeros, which would thin out the energy.
+    Both methods need a power of two: the wavelets require it, and only for this size is numpy's Fourier transform equal
+    to the last bit on processors with and without fused multiplication. Zeros instead would reduce the mean energy.
     """
     missing = (1 << (values.size - 1).bit_length()) - values.size
     return np.concatenate([values, values[::-1][:missing]])
 
 
-def _strongest(values: Window, keep: float) -> Window:
-    """The fewest Fourier components that carry the share `keep` of the energy of `values` (a power of two of them).
+def _keep_strongest(values: Window, keep: float) -> Window:
+    """Return `values` with only the strongest Fourier components, which have the share `keep` of the energy.
 
-    By Parseval's theorem the energy is the sum of |X_k|² over all components, over their number. Components of equal
-    energy stay or go together.
+    The number of components is the least possible; but components of equal energy are kept or removed together. By
+    Parseval's theorem the energy is the sum of |X_k|² over all components, divided by their number. The number of
+    `values` must be a power of two.
     """
     spectrum = np.fft.rfft(values)
-    # The product of complex numbers is fused on some processors and not on others, so it is spelt out. All but the
-    # first and the last component stand for two, one of negative frequency.
+    # Some processors fuse the multiplications of a complex product and others do not, so it is written out. Every
+    # component but the first and the last counts twice: for its positive and its negative frequency.
     energy = spectrum.real * spectrum.real + spectrum.imag * spectrum.imag
     energy[1:-1] *= 2.0
     ascending = np.sort(energy)
-    carried = np.cumsum(ascending[::-1])  # one after the other, on every processor
-    enough = min(int(np.searchsorted(carried, keep * carried[-1])), carried.size - 1)
-    spectrum[energy < ascending[ascending.size - 1 - enough]] = 0.0
+    sums = np.cumsum(ascending[::-1])  # in the same order on every processor
+    last_kept = min(int(np.searchsorted(sums, keep * sums[-1])), sums.size - 1)
+    spectrum[energy < ascending[ascending.size - 1 - last_kept]] = 0.0
     clean: Window = np.fft.irfft(spectrum, values.size)
     return clean
 
 
-def _coherent(values: Window) -> Window:
-    """`values` (a power of two of them) with those Haar details attenuated that differ from their parents in energy."""
+def _attenuate_incoherent(values: Window) -> Window:
+    """Return `values` with the Haar details attenuated whose energy differs much from the energy of their parent.
+
+    The number of `values` must be a power of two.
+    """
     wavelets = _wavelets()
     scales = min(SCALES_MAX, values.size.bit_length() - 1)
     coarse, *details = wavelets.wavedec(values, "haar", mode="periodization", level=scales)
-    kept = [details[0], *(detail * _gain(detail, parent) for parent, detail in pairwise(details))]
-    clean: Window = wavelets.waverec([coarse, *kept], "haar", mode="periodization")
+    attenuated = [details[0], *(detail * _gain(detail, parent) for parent, detail in pairwise(details))]
+    clean: Window = wavelets.waverec([coarse, *attenuated], "haar", mode="periodization")
     return clean
 
 
 def _gain(detail: Window, parent: Window) -> Window:
-    """What each detail is multiplied with: 1 from a coherence of `COHERENT` on, falling to 0 with the coherence.
+    """Return the factor of each detail: 1 for a coherence of `COHERENT` or more, below it proportional to coherence.
 
-    The coherence of a detail and its parent, which spans it at the next coarser scale, is the geometric over the
-    arithmetic mean of their energies, each measured against the mean energy of its scale: 1 where both stand out (or
-    lie low) alike, 0 where one stands alone. That energy persists across scales where there is structure is what
-    J. M. Shapiro's zerotrees rest on ("Embedded image coding using zerotrees of wavelet coefficients", 1993).
+    The parent of a detail covers the same values at the next coarser scale. The energy of each is divided by the mean
+    energy of its scale. Their coherence is the geometric mean of the two energies divided by the arithmetic mean: 1 if
+    both are equal, 0 if one of them is 0. Where values have structure, energy persists across scales; J. M. Shapiro's
+    zerotrees use this too ("Embedded image coding using zerotrees of wavelet coefficients", 1993).
     """
     own, coarser = _relative(detail), np.repeat(_relative(parent), 2)
     arithmetic = own * own + coarser * coarser
@@ -217,59 +224,63 @@ def _gain(detail: Window, parent: Window) -> Window:
 
 
 def _relative(details: Window) -> Window:
-    """The amplitudes of one scale over the root of their mean energy."""
+    """Return the amplitudes of one scale divided by the root of their mean energy."""
     energy = total(details * details) / details.size
     return np.abs(details) / np.sqrt(energy) if energy > 0.0 else np.zeros_like(details)
 
 
 def _wavelets() -> Any:
-    """PyWavelets, which takes 80 ms to import and is rarely needed."""
+    """Import PyWavelets on first use: it takes 80 ms and is rarely needed."""
     import pywt
 
     return pywt
 
 
 TOLERANCE = 1e-3
-"""How far mean and standard deviation may move, as a share of the latter."""
+"""The allowed change of mean and standard deviation, as a share of the standard deviation."""
 WINDOW_TOLERANCE = TOLERANCE / 4
-"""What a window may add to it. Variances add up from squares, so the whole may miss by twice as much."""
+"""The same for one window. Variances are sums of squares, so the error of the organ may be twice as large."""
 CORRECTIONS_MAX = 8
-"""Encodings of a window, each corrected by what the one before missed. Large windows need one or two."""
+"""Encodings of a window, each corrected by the error of the previous one. Large windows need one or two."""
 STRETCHES = (0.5, 2.0)
-"""How far a correction may go. Where all values round to one level, it would go on for ever."""
+"""The limits of a correction. If all values round to one level, it would grow without end."""
 SMALL_ELEMENTS, SCATTERED_MAX = 1 << 13, 100
-"""In a window of so few values a correction moves the mean by leaps, so more are tried, ever further from the best."""
+"""In a window of at most SMALL_ELEMENTS values, corrections change the mean in large steps.
+
+So up to SCATTERED_MAX more trials are made there, at growing distance from the best correction.
+"""
 STEPS = (0.7548776662466927, 0.5698402909980532)
-"""The fractions of their multiples fill a square evenly: the first powers of the inverse of the plastic number."""
+"""The first two powers of the inverse of the plastic number: fractions of their multiples fill a square evenly."""
 HELD = frozenset({"F32", "F16", "BF16", "Q8_0"})
+"""Tensor types for which TOLERANCE is guaranteed."""
 
 
 def purified_and_encoded(
     windows: Callable[[], Iterator[Window]], elements: int, purification: Purification, dtype: DType
 ) -> Iterator[bytes]:
-    """The bytes of the purified organ in `dtype`, window by window; `windows()` gives its values, all over again.
+    """Yield the bytes of the purified organ in `dtype`, window by window.
 
-    F32, F16, BF16 and Q8_0: mean and standard deviation of what a reader will see are within 1e-3 of the standard
-    deviation of what they were, or BadOrgan is raised, with the last window at the latest (seen where few values lie
-    on few levels of the type, such as gains of 1.00 ± 0.01 in BF16). Q4_0 to Q5_1: as near as the trials come, and
-    nothing is raised. An organ of fewer than 64 values, or of one value only, is encoded as it is. Raises BadOrgan
-    also for what cannot be computed with or written.
+    Each call of `windows` must yield all values of the organ. In F32, F16, BF16 and Q8_0, the decoded result has the
+    mean and standard deviation of the organ to 1e-3 of the standard deviation; otherwise BadOrgan is raised, at the
+    latest after the last window. This happens if few values are on few levels of the type, for example gains of
+    1.00 ± 0.01 in BF16. In Q4_0 to Q5_1 the best trial is used, without an error. An organ of fewer than 64 values, or
+    of equal values, is only encoded. Also raises BadOrgan for values that are not finite or that `dtype` cannot hold.
     """
     before, after = _both_moments(windows(), purification)
     assert before.count == elements
-    seen = Moments()
-    leave = is_unchanged(before)
+    encoded_moments = Moments()
+    unchanged = is_unchanged(before)
     for window in windows():
-        if leave:
+        if unchanged:
             yield encoded(window, dtype)[0]
             continue
-        meant = restored(cleaned(window, purification), before, after)
-        # A last window that is short may miss by more: it weighs less.
+        wanted = restored(cleaned(window, purification), before, after)
+        # A short last window has a larger tolerance, because it has less weight.
         weight = min(elements, WINDOW_ELEMENTS) / window.size
-        chosen = _tuned(meant, dtype, WINDOW_TOLERANCE * weight * before.standard_deviation)
-        seen = seen.with_more(chosen.found)
-        yield chosen.data
-    if not leave and dtype.name in HELD and _miss(seen, before) > TOLERANCE * before.standard_deviation:
+        trial = _best_trial(wanted, dtype, WINDOW_TOLERANCE * weight * before.standard_deviation)
+        encoded_moments = encoded_moments.with_more(trial.moments)
+        yield trial.data
+    if not unchanged and dtype.name in HELD and _error(encoded_moments, before) > TOLERANCE * before.standard_deviation:
         raise BadOrgan(f"{dtype.name} is too coarse to hold this organ's mean and standard deviation")
 
 
@@ -283,91 +294,92 @@ def _both_moments(windows: Iterator[Window], purification: Purification) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """An encoded window, and the values that a reader gets."""
+    """An encoded window, its decoded values and their moments."""
 
     data: bytes
-    back: Window
-    found: Moments
-    miss: float
+    decoded: Window
+    moments: Moments
+    error: float
     shift: float = 0.0
     stretch: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Aim:
-    """A window as it is meant to be read: deviations from its mean, and moments."""
+class _Target:
+    """The window that decoding should give: deviations from its mean, and its moments."""
 
     centred: Window
     moments: Moments
     dtype: DType
 
     def trial(self, shift: float, stretch: float) -> _Trial:
-        """The window moved, stretched and encoded."""
-        data, back = encoded(self.centred * stretch + (self.moments.mean + shift), self.dtype)
-        found = moments(back)
-        return _Trial(data, back, found, _miss(found, self.moments), shift, stretch)
+        """Return the window shifted, stretched and encoded."""
+        data, decoded = encoded(self.centred * stretch + (self.moments.mean + shift), self.dtype)
+        trial_moments = moments(decoded)
+        return _Trial(data, decoded, trial_moments, _error(trial_moments, self.moments), shift, stretch)
 
     def spliced(self, front: _Trial, rest: _Trial) -> _Trial:
-        """The front of one trial and the rest of another, cut after the block where that comes nearest.
+        """Return the front of one trial and the rest of another, joined after the block with the least error.
 
-        Where one reads too high and the other too low, some cut between them is right to a single block's change. All
-        sums here are running ones, which every processor takes in the same order.
+        If one trial is too high and the other too low, the error at the best block is at most the change of one block.
+        All sums are cumulative sums, which every processor adds in the same order.
         """
         step, count = self.dtype.block_elements, self.centred.size
-        first, second = front.back - self.moments.mean, rest.back - self.moments.mean
+        first, second = front.decoded - self.moments.mean, rest.decoded - self.moments.mean
         change = np.cumsum(first - second)[step - 1 :: step]
-        widening = np.cumsum(first * first - second * second)[step - 1 :: step]
+        square_change = np.cumsum(first * first - second * second)[step - 1 :: step]
         means = (np.cumsum(second)[-1] + change) / count
-        variances = (np.cumsum(second * second)[-1] + widening) / count - means * means
+        variances = (np.cumsum(second * second)[-1] + square_change) / count - means * means
         deviations = np.sqrt(np.maximum(variances, 0.0))
-        misses = np.maximum(np.abs(means), np.abs(deviations - self.moments.standard_deviation))
-        cut = (int(misses.argmin()) + 1) * step
+        errors = np.maximum(np.abs(means), np.abs(deviations - self.moments.standard_deviation))
+        cut = (int(errors.argmin()) + 1) * step
         cut_bytes = self.dtype.size_bytes(cut)
-        back = np.concatenate([front.back[:cut], rest.back[cut:]])
-        found = moments(back)
-        return _Trial(front.data[:cut_bytes] + rest.data[cut_bytes:], back, found, _miss(found, self.moments))
+        decoded = np.concatenate([front.decoded[:cut], rest.decoded[cut:]])
+        trial_moments = moments(decoded)
+        error = _error(trial_moments, self.moments)
+        return _Trial(front.data[:cut_bytes] + rest.data[cut_bytes:], decoded, trial_moments, error)
 
 
-def _tuned(meant: Window, dtype: DType, allowed: float) -> _Trial:
-    """`meant` in `dtype`, so that a reader's mean and standard deviation are `meant`'s to `allowed`.
+def _best_trial(wanted: Window, dtype: DType, tolerance: float) -> _Trial:
+    """Return `wanted` in `dtype`, with a mean and standard deviation within `tolerance` after decoding.
 
-    The best of all trials and splices of two in a row, if none is as good as that.
+    If this is not possible, return the best of all trials and of all splices of two consecutive trials.
     """
-    found = moments(meant)
-    aim = _Aim(meant - found.mean, found, dtype)
-    trials = _trials(aim)
+    wanted_moments = moments(wanted)
+    target = _Target(wanted - wanted_moments.mean, wanted_moments, dtype)
+    trials = _trials(target)
     best = last = next(trials)
-    while best.miss > allowed:
+    while best.error > tolerance:
         trial = next(trials, None)
         if trial is None:
             break
-        candidates = (best, trial, aim.spliced(last, trial), aim.spliced(trial, last))
-        best, last = min(candidates, key=lambda candidate: candidate.miss), trial
+        candidates = (best, trial, target.spliced(last, trial), target.spliced(trial, last))
+        best, last = min(candidates, key=lambda candidate: candidate.error), trial
     return best
 
 
-def _trials(aim: _Aim) -> Iterator[_Trial]:
-    """Yield a trial without correction, then corrected ones, then, for few values, some scattered around the best."""
-    best = last = aim.trial(0.0, 1.0)
+def _trials(target: _Target) -> Iterator[_Trial]:
+    """Yield a trial without correction, then corrected trials, then for small windows trials around the best one."""
+    best = last = target.trial(0.0, 1.0)
     yield last
-    if aim.moments.squares == 0.0:
+    if target.moments.squares == 0.0:
         return
     for _ in range(CORRECTIONS_MAX):
-        deviation = last.found.standard_deviation
-        ratio = aim.moments.standard_deviation / deviation if deviation > 0.0 else 1.0
+        deviation = last.moments.standard_deviation
+        ratio = target.moments.standard_deviation / deviation if deviation > 0.0 else 1.0
         stretch = min(max(last.stretch * ratio, STRETCHES[0]), STRETCHES[1])
-        last = aim.trial(last.shift + aim.moments.mean - last.found.mean, stretch)
-        best = min(best, last, key=lambda trial: trial.miss)
+        last = target.trial(last.shift + target.moments.mean - last.moments.mean, stretch)
+        best = min(best, last, key=lambda trial: trial.error)
         yield last
-    if aim.centred.size > SMALL_ELEMENTS:
+    if target.centred.size > SMALL_ELEMENTS:
         return
-    coarseness = np.abs(best.back - aim.centred - aim.moments.mean).max()
+    coarseness = np.abs(best.decoded - target.centred - target.moments.mean).max()
     for index in range(SCATTERED_MAX):
         reach = coarseness * index / SCATTERED_MAX
-        across, along = (index * step % 1.0 - 0.5 for step in STEPS)
-        stretch = best.stretch * (1 + along * reach / aim.moments.standard_deviation)
-        yield aim.trial(best.shift + across * reach, stretch)
+        shift_share, stretch_share = (index * step % 1.0 - 0.5 for step in STEPS)
+        stretch = best.stretch * (1 + stretch_share * reach / target.moments.standard_deviation)
+        yield target.trial(best.shift + shift_share * reach, stretch)
 
 
-def _miss(found: Moments, aim: Moments) -> float:
-    return max(abs(found.mean - aim.mean), abs(found.standard_deviation - aim.standard_deviation))
+def _error(actual: Moments, target: Moments) -> float:
+    return max(abs(actual.mean - target.mean), abs(actual.standard_deviation - target.standard_deviation))
