@@ -1,14 +1,14 @@
-"""The GGUF container, pure: bytes in, values out, and back to the same bytes.
+"""The GGUF file format: functions without side effects that read and write its bytes. Writing gives the same bytes.
 
     types      the vocabulary of GGUF
-    header     the header of a GGUF file as values: fields (metadata), tensors, where the data begins
-    read       the strict reader: from the bytes of a file to a `Header`, or one BadGguf
-    write      the exact writer: metadata and tensors to the bytes of a GGUF file, version 3
+    header     the header of a GGUF file as values: fields (metadata), tensors, the offset of the data
+    read       the strict reader: returns a `Header` or raises BadGguf
+    write      the writer: metadata and tensors as the bytes of a GGUF file, version 3
     split      split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model
-    tokenizer  vocabularies that crash loaders
-    quants     values of a tensor type, and back
+    tokenizer  checks for vocabularies that crash loaders
+    quants     decoding and encoding the values of a tensor type
 
-Header, metadata, tensor, alignment, padding and shard mean what the GGUF specification says.
+Header, metadata, tensor, alignment, padding and shard are terms of the GGUF specification.
 """
 
 from organs.registry.gguf.header import (

@@ -1,4 +1,4 @@
-"""The header of a GGUF file as values: fields (metadata), tensors, where the data begins."""
+"""The header of a GGUF file as values: fields (metadata), tensors, the offset of the data."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class MemorySource:
 
 @dataclass(frozen=True, slots=True)
 class HeaderSource:
-    """A header in memory, for a file of `size_bytes` of which only the header may be read."""
+    """A header in memory, in place of a file of `size_bytes`. Only the header may be read: later bytes are zeros."""
 
     header: bytes
     size_bytes: int
@@ -86,8 +86,8 @@ Scalar = int | float | bool | str
 class Field:
     """One metadata entry. The value stays in the file unless it is a scalar or a short string.
 
-    `offset` and `size_bytes` frame the encoded value: for a string its bytes without the length, for an array its
-    elements without type and count.
+    `offset` and `size_bytes` are the range of the encoded value: for a string its bytes without the length, for an
+    array its elements without type and count.
     """
 
     key: str
@@ -97,7 +97,7 @@ class Field:
     offset: int
     size_bytes: int
     value: Scalar | bytes | None
-    """The scalar or string; raw bytes where a string is not UTF-8; None for arrays and long strings."""
+    """The scalar or string; raw bytes for a string that is not UTF-8; None for arrays and long strings."""
 
     @property
     def is_array(self) -> bool:
@@ -130,7 +130,7 @@ class TensorInfo(TensorSpec):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A validated GGUF header: every tensor lies inside the file, contiguous and in listing order."""
+    """A validated GGUF header: all tensors are inside the file, contiguous, and in the order of the list."""
 
     version: int
     alignment: int
@@ -143,7 +143,7 @@ class Header:
     file_size_bytes: int
 
     def field(self, key: str) -> Field | None:
-        """Return the entry `key`, or None."""
+        """Return the entry `key`, or None if it is absent."""
         for field in self.fields:
             if field.key == key:
                 return field
@@ -155,7 +155,7 @@ class Header:
         return field.value if field is not None and isinstance(field.value, str) else None
 
     def integer(self, key: str) -> int | None:
-        """Return the whole number of `key`, or None."""
+        """Return the whole number of `key`, or None if it is absent or not a whole number."""
         field = self.field(key)
         if field is None or isinstance(field.value, bool) or not isinstance(field.value, int):
             return None

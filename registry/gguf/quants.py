@@ -1,7 +1,7 @@
-"""Values of a tensor type, and back: numpy for plain numbers, the kernels of the `gguf` package for quantised blocks.
+"""Decoding and encoding of tensor types: numpy for plain numbers, the `gguf` package for quantised blocks.
 
 The package is imported on first use of a quantised type, because it is slow to import. Hostile blocks (infinite scales,
-signalling NaNs) decode to whatever the arithmetic gives, without a warning.
+signalling NaNs) decode to the result of the arithmetic, without a warning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from organs.registry.gguf.types import DType
 Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
 CHUNK_ELEMENTS = 1 << 16
-"""Values that a kernel is given at once, so that its scratch arrays stay in the cache (4 times faster than 512 Ki)."""
+"""Values per call of a kernel: so few that its scratch arrays stay in the cache (4 times faster than 512 Ki)."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 FLOAT16_MAX = float(np.finfo(np.float16).max)
@@ -30,19 +30,19 @@ _ENCODED_HERE = frozenset({"F32", "F16", "BF16", "F64"})
 
 
 def can_dequantize(dtype: DType) -> bool:
-    """Whether the values of `dtype` can be read here."""
+    """Return whether values of `dtype` can be decoded."""
     return dtype.name in _PLAIN or dtype.name == "BF16" or _has_kernel(dtype, "dequantize")
 
 
 def can_quantize(dtype: DType) -> bool:
-    """Whether values can be written as `dtype` here. Integers cannot: weights rounded to whole numbers say nothing."""
+    """Return whether values can be encoded as `dtype`; False for integers, because rounded weights are useless."""
     return dtype.name in _ENCODED_HERE or _has_kernel(dtype, "quantize")
 
 
 def decode(data: bytes | bytearray | memoryview, dtype: DType) -> Floats:
-    """The values in `data`, flat, without loss of range: float64 for F64, I32 and I64, float32 for all others.
+    """Return the values in `data` as a flat array without loss of range: float64 for F64, I32 and I64, else float32.
 
-    `data` is whole blocks of `dtype`. The array may be a read-only view of `data`. Raises UnsupportedDType.
+    `data` must be whole blocks of `dtype`. The array may be a read-only view of `data`. Raises UnsupportedDType.
     """
     size_bytes = memoryview(data).nbytes
     assert size_bytes % dtype.block_bytes == 0
@@ -50,7 +50,7 @@ def decode(data: bytes | bytearray | memoryview, dtype: DType) -> Floats:
         return np.empty(0, np.float32)
     if dtype.name == "BF16":
         bits = np.frombuffer(data, "<u2").astype(np.uint32)
-        bits <<= np.uint32(16)  # in place: a second array of fresh pages costs as much as the work
+        bits <<= np.uint32(16)  # in place: allocating a second array takes as long as the shift
         return bits.view(np.float32)
     plain = _PLAIN.get(dtype.name)
     if plain is None:
@@ -63,10 +63,10 @@ def decode(data: bytes | bytearray | memoryview, dtype: DType) -> Floats:
 
 
 def dequantize(data: bytes | bytearray | memoryview, dtype: DType) -> NDArray[np.float32]:
-    """The values in `data` as float32, flat.
+    """Return the values in `data` as a flat float32 array.
 
-    `data` is whole blocks of `dtype`. Finite values beyond float32's range (F64 only) become its largest, never
-    infinite. The array may be a read-only view of `data`. Raises UnsupportedDType.
+    `data` must be whole blocks of `dtype`. Finite values outside the range of float32 (only in F64) become its largest
+    value, not infinite. The array may be a read-only view of `data`. Raises UnsupportedDType.
     """
     values = decode(data, dtype)
     if values.dtype == np.float32:
@@ -75,9 +75,9 @@ def dequantize(data: bytes | bytearray | memoryview, dtype: DType) -> NDArray[np
 
 
 def quantize(values: Floats, dtype: DType) -> bytes:
-    """`values` (flat, whole blocks) as bytes of `dtype`; raises UnsupportedDType where `can_quantize` is false.
+    """Return `values` (flat, whole blocks) as bytes of `dtype`; raises UnsupportedDType if `can_quantize` is false.
 
-    Rounds to nearest even. Finite values beyond the range of F32, F16 and BF16 become the largest that it holds.
+    Rounds to nearest even. Finite values outside the range of F32, F16 or BF16 become its largest value.
     """
     assert values.ndim == 1
     assert values.size % dtype.block_elements == 0
@@ -94,8 +94,8 @@ def quantize(values: Floats, dtype: DType) -> bytes:
 
 
 def _saturated(values: Floats, limit: float) -> Floats:
-    """`values` with every finite one within ± `limit`; NaN and infinities stay."""
-    if values.size == 0 or (values.max() <= limit and values.min() >= -limit):  # false where there is a NaN
+    """Return `values` with all finite values limited to ± `limit`; NaN and infinities are not changed."""
+    if values.size == 0 or (values.max() <= limit and values.min() >= -limit):  # False if there is a NaN
         return values
     bound = values.dtype.type(limit)
     clipped: Floats = np.where(np.isinf(values), values, np.clip(values, -bound, bound))
@@ -103,7 +103,7 @@ def _saturated(values: Floats, limit: float) -> Floats:
 
 
 def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper halves of `values`, rounded to nearest even; NaN stays NaN (made quiet, as ggml does)."""
+    """Return the upper halves of `values`, rounded to nearest even. A NaN becomes a quiet NaN, as in ggml."""
     bits = values.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
@@ -139,7 +139,7 @@ def _quantize_blocks(values: NDArray[np.float32], dtype: DType) -> bytes:
 
 @cache
 def _has_kernel(dtype: DType, verb: str) -> bool:
-    """Whether the `gguf` package can `verb` ("quantize", "dequantize") this dtype: a block of zeros is tried."""
+    """Return whether the `gguf` package can `verb` ("quantize", "dequantize") this dtype; it tries a block of zeros."""
     kernels, types = _package()
     if dtype.name not in types.__members__:
         return False
@@ -154,7 +154,7 @@ def _has_kernel(dtype: DType, verb: str) -> bool:
 
 
 def _package() -> tuple[Any, Any]:
-    """The kernels of the `gguf` package and its enumeration of tensor types."""
+    """Import the `gguf` package; return its kernels and its enumeration of tensor types."""
     from gguf import GGMLQuantizationType, quants
 
     return quants, GGMLQuantizationType

@@ -1,4 +1,4 @@
-"""The strict reader: from the bytes of a file to a `Header`, or one BadGguf. Lengths are checked before use."""
+"""The strict reader of GGUF headers. It returns a `Header` or raises BadGguf. Lengths are checked before use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _U64 = struct.Struct("<Q")
 
 
 class Cursor:
-    """Reads a source from front to back in windows of at most 1 MiB, whatever the file claims."""
+    """Reads a source from front to back in windows of at most 1 MiB, even if the file announces more."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -61,43 +61,43 @@ class Cursor:
         return self._size - self.offset
 
     def refuse(self, field: str, reason: str, offset: int | None = None) -> NoReturn:
-        """Raise BadGguf for `field` at `offset` (here, if not given)."""
+        """Raise BadGguf for `field` at `offset`, by default at the current offset."""
         raise BadGguf(self._source.name, field[:FIELD_TEXT_MAX], self.offset if offset is None else offset, reason)
 
     def u32(self, field: str) -> int:
-        """The next unsigned 32-bit number."""
+        """Read the next unsigned 32-bit number."""
         position = self._reserve(4, field)
         self._position = position + 4
         value: int = _U32.unpack_from(self._window, position)[0]
         return value
 
     def u64(self, field: str) -> int:
-        """The next unsigned 64-bit number."""
+        """Read the next unsigned 64-bit number."""
         position = self._reserve(8, field)
         self._position = position + 8
         value: int = _U64.unpack_from(self._window, position)[0]
         return value
 
     def unpack(self, layout: struct.Struct, field: str) -> tuple[int, ...]:
-        """The next numbers in a fixed layout."""
+        """Read the next numbers in a fixed layout."""
         position = self._reserve(layout.size, field)
         self._position = position + layout.size
         return layout.unpack_from(self._window, position)
 
     def take(self, size: int, field: str) -> bytes:
-        """The next `size` bytes. Callers bound `size` first."""
+        """Read the next `size` bytes. The caller must check `size` first."""
         position = self._reserve(size, field)
         self._position = position + size
         return self._window[position : position + size]
 
     def skip(self, size: int, field: str) -> None:
-        """Step over `size` bytes without reading them."""
+        """Skip `size` bytes without reading them."""
         if size > self.remaining:
             self.refuse(field, f"{size} bytes announced, {self.remaining} left in the file")
         self._position += size
 
     def skip_strings(self, count: int, field: str) -> None:
-        """Step over `count` strings, reading only their lengths."""
+        """Skip `count` strings; read only their lengths."""
         begin = self.offset
         unpack_from = _U64.unpack_from
         while count:
@@ -109,28 +109,28 @@ class Cursor:
                 size = unpack_from(window, position)[0]
                 position += 8 + size
                 count -= 1
-            # Only the last string seen can reach beyond the window, so only that one can be too long.
+            # Only the last string can extend beyond the window, so only its size has to be checked.
             if size > VALUE_MAX or self._start + position > self._size:
                 self.refuse(field, "a string in the array runs past the end of the file or the limit", begin)
             self._position = position
 
     def _reserve(self, size: int, field: str) -> int:
-        """Make sure that `size` bytes from here lie in the window; the position of the first."""
+        """Read until the window contains the next `size` bytes; return the position of the first."""
         if self._position + size > len(self._window):
             if size > self.remaining:
                 self.refuse(field, f"the file ends here: {size} bytes are needed, {self.remaining} left")
             self._start, self._position = self.offset, 0
-            want = min(max(size, WINDOW_BYTES), self._size - self._start)
-            self._window = self._source.read_at(self._start, want)
+            window_size = min(max(size, WINDOW_BYTES), self._size - self._start)
+            self._window = self._source.read_at(self._start, window_size)
         return self._position
 
 
 TENSOR_INFO_MIN_BYTES = 24
 FIELD_MIN_BYTES = 13
 FIELDS_MAX = 65_536
-"""Real models have some forty metadata entries."""
+"""Real models have about 40 metadata entries."""
 EAGER_TOTAL_MAX_BYTES = 4 * 1024 * 1024
-"""Strings beyond this, all together, stay in the file."""
+"""The total size of keys and values that are read into memory. Further strings stay in the file."""
 
 _PRINTABLE = re.compile(rb"[\x20-\x7e]+")
 _DIMENSIONS = {count: struct.Struct(f"<{count}Q") for count in range(1, DIMENSIONS_MAX + 1)}
@@ -139,7 +139,7 @@ _COUNTS = struct.Struct("<QQ")
 
 
 def read_header(source: ByteSource) -> Header:
-    """Read and validate the header of `source`; raises BadGguf naming the field and the offset."""
+    """Read and validate the header of `source`; raises BadGguf, which names the field and the offset."""
     cursor = Cursor(source)
     version = _read_version(cursor)
     tensor_count, field_count = cursor.unpack(_COUNTS, "counts")
@@ -159,7 +159,7 @@ def read_header(source: ByteSource) -> Header:
 
 
 def read_array(source: ByteSource, field: Field) -> list[bytes] | NDArray[np.generic]:
-    """The elements of an array field: strings as raw bytes, numbers as a numpy array."""
+    """Return the elements of an array field: strings as raw bytes, numbers as a numpy array."""
     assert field.element_type is not None
     payload = source.read_at(field.offset, field.size_bytes)
     if field.element_type is not ValueType.STRING:
@@ -292,7 +292,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInf
         if info.name in names:
             cursor.refuse(info.name, "two tensors have this name", begin)
         if info.offset != expected:
-            cursor.refuse(info.name, _misplaced(info.offset, expected, alignment), begin)
+            cursor.refuse(info.name, _offset_reason(info.offset, expected, alignment), begin)
         names.add(info.name)
         tensors.append(info)
         expected += padded(info.size_bytes, alignment)
@@ -301,7 +301,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInf
     return tuple(tensors)
 
 
-def _misplaced(offset: int, expected: int, alignment: int) -> str:
+def _offset_reason(offset: int, expected: int, alignment: int) -> str:
     if offset % alignment:
         return f"its offset {offset} is not a multiple of the alignment {alignment}"
     problem = "overlaps the tensor before it" if offset < expected else "leaves a hole before it"
@@ -354,9 +354,9 @@ def _check_extent(cursor: Cursor, header: Header) -> None:
     name = header.tensors[-1].name if header.tensors else "header"
     if size < last:
         cursor.refuse(name, f"the file is {last - size} bytes short: {last} are announced", size)
-    most = padded(last, header.alignment)
-    if size > most:
-        cursor.refuse(name, f"{size - most} bytes follow the last tensor and its padding", most)
+    end = padded(last, header.alignment)
+    if size > end:
+        cursor.refuse(name, f"{size - end} bytes follow the last tensor and its padding", end)
 
 
 TAGS_KEY = "general.tags"

@@ -1,4 +1,4 @@
-"""Split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model, and cutting a model into them."""
+"""Split GGUF: models in several files `NAME-00001-of-00003.gguf` (shards). Checks and writes shards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SPLIT_COUNT_KEY = "split.count"
 SPLIT_TENSORS_KEY = "split.tensors.count"
 SPLIT_KEYS = (SPLIT_NUMBER_KEY, SPLIT_COUNT_KEY, SPLIT_TENSORS_KEY)
 REASONS_MAX = 12
-"""Reasons in a message; a hostile set may have any number of faults."""
+"""The maximum number of reasons in a message; a hostile set can have any number of faults."""
 
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardName:
-    """The parts of a shard's file name; `number` is 1-based, as written."""
+    """The parts of the file name of a shard; `number` counts from 1."""
 
     stem: str
     number: int
@@ -35,20 +35,20 @@ class ShardName:
 
 
 def parse_shard_name(name: str) -> ShardName | None:
-    """The parts of `name` if it is a shard's file name, else None."""
+    """Return the parts of `name` if it is the file name of a shard, else None."""
     match = _SHARD_NAME.fullmatch(name)
     return ShardName(match["stem"], int(match["number"]), int(match["count"])) if match else None
 
 
 def is_shard(header: Header) -> bool:
-    """Whether the header says that the file is one of several shards."""
+    """Return whether the file is one of several shards, according to its header."""
     return (header.integer(SPLIT_COUNT_KEY) or 0) > 1
 
 
 def check_split(name: str, shards: Sequence[tuple[str, Header]]) -> tuple[int, ...]:
     """Return the order in which `shards` (file name and header) form one model, as indices into `shards`.
 
-    Raises BadSplit with all faults: missing, repeated or foreign shards, and wrong counts.
+    Raises BadSplit with all faults: missing or repeated shards, shards of another model, and wrong counts.
     """
     if not shards:
         raise BadSplit(name, ["there are no shards"])
@@ -86,8 +86,10 @@ def _place(index: int, file: str, header: Header, count: int, places: dict[int, 
 
 
 def _numbers(places: dict[int, int], count: int) -> str:
-    absent = [number + 1 for number in range(min(count, len(places) + 6)) if number not in places][:5]
-    return ", ".join(f"{number:05d}" for number in absent) + (" ..." if count - len(places) > len(absent) else "")
+    missing_numbers = [number + 1 for number in range(min(count, len(places) + 6)) if number not in places][:5]
+    return ", ".join(f"{number:05d}" for number in missing_numbers) + (
+        " ..." if count - len(places) > len(missing_numbers) else ""
+    )
 
 
 def _announced(shards: Sequence[tuple[str, Header]], places: dict[int, int]) -> int | None:
@@ -97,8 +99,8 @@ def _announced(shards: Sequence[tuple[str, Header]], places: dict[int, int]) -> 
 
 def _check_tensors(headers: Sequence[Header], announced: int | None) -> list[str]:
     reasons = []
-    own = {header.integer(SPLIT_TENSORS_KEY) for header in headers}
-    if len(own) > 1:
+    tensor_counts = {header.integer(SPLIT_TENSORS_KEY) for header in headers}
+    if len(tensor_counts) > 1:
         reasons.append(f"the shards disagree on {SPLIT_TENSORS_KEY}: a shard of another model is among them")
     names = Counter(tensor.name for header in headers for tensor in header.tensors)
     repeated = [name for name, count in names.items() if count > 1]
@@ -129,10 +131,10 @@ class Shard:
 def cut(
     source: ByteSource, header: Header, tensors: Sequence[TensorSpec], stem: str, shard_bytes: int
 ) -> list[Shard] | None:
-    """Return shards `stem-00001-of-0000N.gguf` of at most `shard_bytes` of tensors each, or of one larger tensor.
+    """Return shards `stem-00001-of-0000N.gguf`, each with at most `shard_bytes` of tensors or with one larger tensor.
 
-    `header`, read from `source`, has all metadata, and `tensors` are all tensors in order. None if all fit into one
-    file, which is not a shard then. Raises NotAssemblable if there would be too many.
+    `header`, read from `source`, has all metadata; `tensors` are all tensors in order. Returns None if all tensors fit
+    into one file, which is then not a shard. Raises NotAssemblable for more than SHARDS_MAX shards.
     """
     groups = _groups(tensors, shard_bytes, header.alignment)
     if len(groups) == 1:

@@ -1,6 +1,7 @@
-"""Vocabularies that crash loaders. Ingest finds them, and such a file is never served as a model.
+"""Checks for vocabularies that crash loaders. Ingest runs them; a file that fails is never served as a model.
 
-Loaders read the token types as 32-bit numbers, and turn byte tokens such as `<0x0A>` into bytes, without checks.
+Loaders do two things without a check: they read token types as 32-bit numbers, and convert byte tokens such as `<0x0A>`
+to bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TYPES_KEY = "tokenizer.ggml.token_type"
 SCORES_KEY = "tokenizer.ggml.scores"
 BYTE_TOKEN_TYPE = 6
 VOCABULARY_MAX_BYTES = 1 << 26
-"""All tokens together; the largest vocabularies in use, a quarter of a million tokens, take 5 MB."""
+"""The total size of all tokens. The largest vocabularies in use have 250,000 tokens and take 5 MB."""
 
 _EXPECTED_TYPES = {
     TOKENS_KEY: (ValueType.STRING,),
@@ -30,7 +31,7 @@ _BYTE_TOKEN = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 
 
 def tokenizer_reasons(source: ByteSource, header: Header) -> list[str]:
-    """Return the reasons why no loader must get this vocabulary, one sentence each; empty for a sound one."""
+    """Return the reasons why this vocabulary is not safe for loaders, one sentence each; empty if it is safe."""
     reasons = []
     for key, expected in _EXPECTED_TYPES.items():
         field = header.field(key)
@@ -52,7 +53,7 @@ def tokenizer_reasons(source: ByteSource, header: Header) -> list[str]:
 def _byte_token_reasons(source: ByteSource, tokens: Field, types: Field | None) -> list[str]:
     if types is None:
         return []
-    # One type for each token is read, however many the file holds; most vocabularies have no byte tokens at all.
+    # Only one type for each token is read, even if the file has more types. Most vocabularies have no byte tokens.
     kinds = np.frombuffer(source.read_at(types.offset, 4 * tokens.count), dtype="<u4")
     byte_tokens = np.flatnonzero(kinds == BYTE_TOKEN_TYPE)
     strings = read_array(source, tokens) if len(byte_tokens) else []

@@ -1,6 +1,6 @@
-"""The vocabulary of GGUF: value types, tensor types (dtypes), and the limits that a reader holds.
+"""Constants of GGUF: value types, tensor types (dtypes), and the limits of the reader.
 
-Numbers are those of the GGUF specification and of ggml's type table; block sizes follow the `gguf` package.
+Numbers are from the GGUF specification and ggml's type table; block sizes are from the `gguf` package.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class DType:
 
     @property
     def bits_per_value(self) -> float:
-        """The bits of one value, including its share of the common data of a block."""
+        """The bits of a value, including its share of the common data of a block."""
         return 8 * self.block_bytes / self.block_elements
 
     def size_bytes(self, elements: int) -> int:
-        """Bytes of `elements` values, which must be whole blocks."""
+        """Return the size of `elements` values, which must be whole blocks."""
         assert elements % self.block_elements == 0
         return elements // self.block_elements * self.block_bytes
 
@@ -130,7 +130,7 @@ _DTYPES = (
     DType(40, "NVFP4", 64, 36),
     DType(41, "Q1_0", 128, 18),
 )
-# 4, 5, 31-33 and 36-38 were removed from ggml; their sizes cannot be trusted, so they are refused like unknown ones.
+# 4, 5, 31-33 and 36-38 were removed from ggml. Their sizes are not reliable, so they are refused like unknown types.
 DTYPES: dict[int, DType] = {dtype.id: dtype for dtype in _DTYPES}
 _DTYPES_BY_NAME = {dtype.name: dtype for dtype in _DTYPES}
 
@@ -138,7 +138,7 @@ UNQUANTISED = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"}
 
 
 def dtype_by_id(dtype_id: int) -> DType:
-    """The dtype of ggml's number `dtype_id`; raises UnsupportedDType for an unknown or removed one."""
+    """Return the dtype with ggml's number `dtype_id`; raises UnsupportedDType if it is unknown or was removed."""
     try:
         return DTYPES[dtype_id]
     except KeyError:
@@ -146,7 +146,7 @@ def dtype_by_id(dtype_id: int) -> DType:
 
 
 def dtype_by_name(name: str) -> DType:
-    """The dtype of ggml's name for it, such as "Q4_K"; raises UnsupportedDType."""
+    """Return the dtype with ggml's name, such as "Q4_K"; raises UnsupportedDType."""
     try:
         return _DTYPES_BY_NAME[name]
     except KeyError:

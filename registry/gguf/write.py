@@ -1,4 +1,4 @@
-"""The exact writer: metadata and tensors to the bytes of a GGUF file, version 3, offsets computed here."""
+"""The writer of GGUF files, version 3. It encodes metadata and tensors and computes the offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Value = int | float | bool | Text | Sequence[int] | Sequence[float] | Sequence[b
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A metadata entry to be written: `KeyValue("a.b", ValueType.ARRAY, [1, 2], element_type=ValueType.INT32)`.
+    """A metadata entry to write: `KeyValue("a.b", ValueType.ARRAY, [1, 2], element_type=ValueType.INT32)`.
 
     Strings may be given as bytes, which need not be UTF-8.
     """
@@ -46,7 +46,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class RawKeyValue:
-    """A metadata entry whose bytes are carried over from another file as they are."""
+    """A metadata entry with the exact bytes of another file."""
 
     key: str
     encoded: bytes
@@ -59,7 +59,7 @@ Metadata = KeyValue | RawKeyValue
 
 
 def carry_over(source: ByteSource, field: Field) -> RawKeyValue:
-    """`field` of the file `source` with its exact bytes: key, type, length and value."""
+    """Return `field` of the file `source` with its exact bytes: key, type, length and value."""
     if field.is_array:
         head_size = 12
     elif field.type is ValueType.STRING:
@@ -73,9 +73,9 @@ def carry_over(source: ByteSource, field: Field) -> RawKeyValue:
 def encode_header(
     metadata: Iterable[Metadata], tensors: Sequence[TensorSpec], alignment: int = ALIGNMENT_DEFAULT
 ) -> bytes:
-    """The header with its padding: the data section follows immediately.
+    """Return the header with its padding; the data section begins after it.
 
-    `alignment` other than 32 is written as `general.alignment` unless `metadata` has it already.
+    An `alignment` other than 32 is written as `general.alignment`, unless `metadata` has this key.
     """
     entries = list(metadata)
     if alignment != ALIGNMENT_DEFAULT and all(entry.key != ALIGNMENT_KEY for entry in entries):
@@ -98,7 +98,7 @@ def write_file(
     tensors: Sequence[tuple[TensorSpec, bytes | memoryview]],
     alignment: int = ALIGNMENT_DEFAULT,
 ) -> int:
-    """Write a whole GGUF to `stream`, every tensor padded; return the number of bytes."""
+    """Write a complete GGUF file to `stream`, with padding after every tensor; return the number of bytes."""
     size = stream.write(encode_header(metadata, [spec for spec, _ in tensors], alignment))
     for spec, data in tensors:
         assert len(data) == spec.size_bytes, f"{spec.name}: {len(data)} bytes instead of {spec.size_bytes}"

@@ -70,7 +70,7 @@ class Plain:
 
 
 def in_windows(bands: Iterable[Window]) -> Iterator[Window]:
-    """Yield the values of `bands` in windows of WINDOW_ELEMENTS; only the last may be shorter. Bands may have any size."""
+    """Yield the values of `bands` in windows of WINDOW_ELEMENTS; the last may be shorter. Bands may have any size."""
     parts: list[Window] = []
     missing = WINDOW_ELEMENTS
     for band in bands:
