@@ -414,7 +414,7 @@ def write_snapshot(catalog: Catalog, path: Path) -> None:
 
 
 def can_snapshot(catalog: Catalog) -> bool:
-    """Whether `write_snapshot` can copy the database."""
+    """Return whether `write_snapshot` can copy the database."""
     return bool(catalog.reader.dialect.name == "sqlite")
 
 

@@ -618,7 +618,7 @@ def toggled_texts(query: Query, field: str, values: Iterable[str], vocabulary: V
 
 
 def has_choice(query: Query, field: str, value: str) -> bool:
-    """Whether the query selects `value` in `field`."""
+    """Return whether the query selects `value` in `field`."""
     terms = (term for term in query.choices(field) if not term.negated)
     return any(value.casefold() == selected.casefold() for term in terms for selected in term.values)
 

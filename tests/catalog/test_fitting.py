@@ -410,7 +410,7 @@ def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_fo
         replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
     ]
     write_models(registry, [BASE, *others])
-    monkeypatch.setattr(fitting, "_AT_ONCE", 2)
+    monkeypatch.setattr(fitting, "_BATCH_MODELS", 2)
     with registry.catalog.reading() as session:
         base = base_of(session, model_by_name(session, parse_model_name("acme/base")).id)
         assert base is not None

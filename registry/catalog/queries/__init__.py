@@ -3,7 +3,7 @@
 models          models by name or digest, with their files and versions
 organs          organs by digest, by model, and in one cell of several models; blobs
 search          search: from a query to a page of organs or models, also ranked by likeness
-search_plan     how a search is planned: its query narrowed to facets and models, and the index that it uses
+search_plan     the plan of a search: the query narrowed to facets and models, and the index that is used
 fitting         `fits:`: the organs and models that fit a base
 relatives       organs with fingerprints, and edges of lineage
 reports         the rows of reports and dissections

@@ -82,7 +82,7 @@ def token_account(session: Session, token: SentToken, now: datetime) -> KnownTok
     row = session.execute(rows).one_or_none()
     if row is None or not compare_digest(row.secret_sha256, token.sha256):
         return None
-    return _ended(row, now) or _account(row, row.scopes, row.expires_at)
+    return _ended_token(row, now) or _account(row, row.scopes, row.expires_at)
 
 
 def account_by_session(session: Session, sha256: str, now: datetime) -> KnownToken | None:
@@ -90,9 +90,9 @@ def account_by_session(session: Session, sha256: str, now: datetime) -> KnownTok
     columns = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"), Token.scopes)
     rows = _accounts().add_columns(*columns).join(WebSession, WebSession.token_id == Token.id)
     row = session.execute(rows.where(WebSession.secret_sha256 == sha256, WebSession.expires_at > now)).one_or_none()
-    return (
-        None if row is None or _ended(row, now) else _account(row, row.scopes, row.session_expires_at, row.session_id)
-    )
+    if row is None or _ended_token(row, now):
+        return None
+    return _account(row, row.scopes, row.session_expires_at, row.session_id)
 
 
 def contributor_by_name(session: Session, name: str) -> Contributor:
@@ -151,7 +151,10 @@ def descendants_of(session: Session, token_id: int) -> Sequence[Token]:
 
 
 def _page_account(session: Session, token: SentToken, now: datetime) -> KnownToken | EndedToken | None:
-    """Return the account of a page's token: valid while its session is, for the scopes that both have."""
+    """Return the account of a page token, or why it is no longer valid; None for an unknown token.
+
+    A page token ends with its session at the latest. Its scopes are those that the token of the session has, too.
+    """
     columns = (PageToken.scopes.label("page_scopes"), PageToken.expires_at.label("page_expires_at"), Token.scopes)
     ids = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"))
     rows = (
@@ -166,15 +169,15 @@ def _page_account(session: Session, token: SentToken, now: datetime) -> KnownTok
         return None
     if min(row.page_expires_at, row.session_expires_at) <= now:
         return EndedToken(EXPIRED)
-    ended = _ended(row, now)
-    if ended is not None:
-        return ended
-    both = set(row.page_scopes.split()) & set(row.scopes.split())
-    return _account(row, " ".join(both), row.page_expires_at, row.session_id)
+    ended_token = _ended_token(row, now)
+    if ended_token is not None:
+        return ended_token
+    common_scopes = set(row.page_scopes.split()) & set(row.scopes.split())
+    return _account(row, " ".join(common_scopes), row.page_expires_at, row.session_id)
 
 
 def _accounts() -> Select[*tuple[Any, ...]]:
-    """Return a SELECT of tokens with their contributors, valid or not (see `_ended`)."""
+    """Return a SELECT of tokens with their contributors, valid or not (see `_ended_token`)."""
     contributor = (Contributor.id.label("contributor_id"), Contributor.name, Contributor.state)
     times = (Token.expires_at, Token.revoked_at, Token.last_used_at)
     statement: Select[*tuple[Any, ...]] = select(*contributor, Token.id.label("token_id"), *times)
@@ -187,7 +190,7 @@ def _token_state(row: Token, moment: datetime) -> str:
     return "expired" if row.expires_at is not None and row.expires_at <= moment else "good"
 
 
-def _ended(row: Any, now: datetime) -> EndedToken | None:
+def _ended_token(row: Any, now: datetime) -> EndedToken | None:
     """Return why the token in a row of `_accounts` is not valid; None if it is valid."""
     if row.revoked_at is not None:
         return EndedToken(REVOKED)
@@ -214,7 +217,7 @@ def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int
 
 
 MODELS_MAX = 100
-"""Models of one contributor in lists."""
+"""The most models of one contributor in a list."""
 _LIST = "contributors"
 """The query that cursors of the list belong to."""
 
@@ -237,7 +240,7 @@ def contributors_page(session: Session, limit: int, after: str | None = None) ->
 def public_contributor(session: Session, name: str) -> entities.Contributor:
     """Return the contributor of that name, in upper or lower case.
 
-    Raises NotFound, with the same sentence for a contributor who does not exist and one without a visible model.
+    Raises NotFound if the contributor does not exist or has no visible model. The sentence is the same in both cases.
     """
     contributor = _public_contributors(session, [contributor_by_name(session, name)])[0]
     if not contributor.models:
@@ -246,7 +249,7 @@ def public_contributor(session: Session, name: str) -> entities.Contributor:
 
 
 def contributor_account(session: Session, contributor: Contributor, default_bytes: int) -> ContributorAccount:
-    """Return `contributor` as administrators see it; `default_bytes` is the quota of those without one of their own."""
+    """Return `contributor` as administrators see it; `default_bytes` is the quota of contributors without their own."""
     return ContributorAccount(
         name=contributor.name,
         state=contributor.state,
@@ -283,6 +286,7 @@ def _public_contributors(session: Session, contributors: Sequence[Contributor]) 
 
 
 def _numbers(session: Session, ids: Collection[int]) -> dict[int, tuple[int, int, int, int]]:
+    """Return the visible models, the chimeras among them, and their downloads and grafts, by contributor id."""
     statement = (
         select(
             Model.contributor_id,
@@ -307,7 +311,7 @@ def contributor_name(session: Session, contributor_id: int) -> str:
 
 
 OVERVIEW_MAX = 100
-"""The newest rows of each kind in an overview."""
+"""The most rows of each kind in an overview: the newest."""
 
 
 def account_of(
@@ -319,10 +323,10 @@ def account_of(
     default_bytes: int,
     upload_max_bytes: int,
 ) -> Account:
-    """Return an account; `contributor` is None for `local` in an empty registry, `token_id` None without a token.
+    """Return an account. `contributor` is None for `local` in an empty registry; `token_id` is None without a token.
 
-    `default_bytes` is the quota of contributors without one of their own, `upload_max_bytes` the largest model that
-    anybody may submit.
+    `default_bytes` is the quota of contributors without their own quota. `upload_max_bytes` is the size of the largest
+    model that may be submitted.
     """
     quota = Quota(limit_bytes=default_bytes, used_bytes=0)
     if contributor is not None:
@@ -340,7 +344,7 @@ def account_of(
 def account_overview(
     session: Session, account: Account, contributor: Contributor | None, tokens: Sequence[AccountToken]
 ) -> AccountOverview:
-    """Return `account` with the newest objects of the contributor; None is `local` in an empty registry."""
+    """Return `account` with the newest objects of the contributor; it is None for `local` in an empty registry."""
     contributor_id = 0 if contributor is None else contributor.id  # no row has the id 0
     return AccountOverview(
         **{name: getattr(account, name) for name in account.__struct_fields__},
@@ -401,12 +405,12 @@ def _own_submissions(session: Session, contributor_id: int) -> tuple[OwnSubmissi
 
 
 PIECE_ROW_BYTES = 256
-"""Bytes that the row of a piece takes in the database. They count for each piece of a pack beside its own bytes,
-because a pack may have thousands of pieces of one byte; other uploads are few."""
+"""The size of the row of a piece in the database. It is counted for each piece of a pack beside the bytes of the piece,
+because a pack may have thousands of pieces of one byte. Other uploads are few, so their rows are not counted."""
 
 
 def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> Quota:
-    """Return the quota of `contributor`; `default_bytes` is the quota of those without one of their own."""
+    """Return the quota of `contributor`; `default_bytes` is the quota of contributors without their own."""
     limit = default_bytes if contributor.quota_bytes is None else contributor.quota_bytes
     uploads_bytes = _upload_bytes(session, contributor.id)
     used = _model_bytes(session, contributor.id) + uploads_bytes
@@ -429,7 +433,7 @@ def used_bytes(session: Session, contributor_id: int) -> int:
 
 
 def packed_pieces(session: Session, contributor_id: int) -> int:
-    """Return the number of pieces in the contributor's packs; it has a limit, so counting is fast."""
+    """Return the number of pieces in the contributor's packs. The number has a limit, so counting is fast."""
     packs = select(Upload.id).where(Upload.contributor_id == contributor_id, Upload.kind == "pack")
     counted = select(func.count()).select_from(UploadPiece).where(UploadPiece.upload_id.in_(packs))
     return session.scalar(counted) or 0
@@ -438,9 +442,9 @@ def packed_pieces(session: Session, contributor_id: int) -> int:
 def check_model_fits(
     session: Session, contributor: Contributor, default_bytes: int, size_bytes: int, sent_bytes: int = 0
 ) -> None:
-    """Raise OverQuota if one more model of `size_bytes` does not fit, of which uploads have `sent_bytes`.
+    """Raise OverQuota if one more model of `size_bytes` does not fit; `sent_bytes` of it are in uploads already.
 
-    Models of open submissions count as if they were published: the same uploads may be in several.
+    Models of open submissions count as if they were published, because several submissions may use the same uploads.
     """
     quota = quota_of(session, contributor, default_bytes)
     more_bytes = quota.more_bytes(size_bytes, sent_bytes)

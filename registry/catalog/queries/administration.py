@@ -70,7 +70,7 @@ def all_contributors(
 ) -> ContributorAccountPage:
     """Return the next `limit` contributors, newest first, including those without a visible model. Raises BadQuery.
 
-    `default_bytes` is the quota of contributors without one of their own.
+    `default_bytes` is the quota of contributors without their own quota.
     """
     check_limit(limit)
     statement = select(Contributor)
@@ -154,13 +154,13 @@ def _submissions() -> Select[*tuple[Any, ...]]:
 
 
 CHIMERAS_MAX = 1000
-"""Chimeras that the preview of a removal names."""
+"""The most chimeras that the preview of a removal names."""
 
 
 def model_in_any_state(session: Session, name: ModelName) -> Model:
-    """Return the model of that name, also if it is hidden. Without a version, prefer the newest that is not removed.
+    """Return the model of that name, also a hidden or removed one.
 
-    Raises NotFound.
+    Without a version, the newest version that is not removed is preferred. Raises NotFound.
     """
     statement = select(Model).where(Model.namespace == name.namespace, Model.name == name.name)
     if name.version is not None:

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from organs.registry.catalog.records import OrganKey  # records needs NumPy, which searches do not load
 
 CHILDREN_MAX = 1000
-"""Edges to chimeras that were made of one model."""
+"""The most edges from one model to chimeras that were made of it."""
 
 DERIVED_MAX = 100
-"""Organs computed from one organ in a list."""
+"""The most organs in a list of those computed from one organ."""
 _LIST = "chimeras"
 """The query that cursors of the list belong to."""
 _SAME_LOCKS_MAX = 100
@@ -125,7 +125,7 @@ class StoredComputation(Entity, frozen=True, kw_only=True):
         return digest, dtype, "x".join(map(str, shape))
 
     def made_organ(self, thetas: Mapping[OrganKey, float | None]) -> MadeOrgan:
-        """Return the computation as an entity; `thetas` has θ of the organs that it may come from."""
+        """Return the computation as an entity; `thetas` has the θ of source organs."""
         digest, dtype, shape = self.source
         return MadeOrgan(
             acts=(*(("adapter",) if self.add else ()), *(("purified",) if self.purify else ())),
@@ -198,7 +198,7 @@ def newest_verdicts(session: Session, model_ids: Collection[int]) -> dict[int, V
 def computations_in(session: Session, model_id: int) -> dict[str, StoredComputation]:
     """Return how the organs of a model were computed, by the names of their tensors.
 
-    If two computations gave one organ, the one with the smaller key is returned.
+    If two computations have the same organ as their result, the computation with the smaller key is returned.
     """
     statement = (
         select(Placement.name, Computation.made)
@@ -226,7 +226,7 @@ def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, fl
 
 
 def computed_organs(session: Session, keys: Collection[str]) -> dict[str, Digest]:
-    """Return the digests of the organs of those computations among `keys` that this registry has."""
+    """Return the digests of the stored results of computations, by key; `keys` without a stored result are left out."""
     statement = (
         select(Computation.key, Blob.digest)
         .join(Organ, Organ.id == Computation.organ_id)
@@ -248,7 +248,7 @@ def count_chimeras(session: Session) -> int:
 
 
 def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]:
-    """Return the registered parents of a chimera, each with the act, in the order of their records."""
+    """Return the registered parents of a chimera, each with its act, in the order of their records."""
     statement = (
         select(Model, Lineage.relation)
         .join(Lineage, Lineage.parent_model_id == Model.id)
@@ -259,7 +259,7 @@ def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]
 
 
 def recorded_children(session: Session, model_id: int) -> list[tuple[Model, str]]:
-    """Return the chimeras that were made of a model, each with the act, in the order of their records."""
+    """Return the chimeras that were made of a model, each with its act, in the order of their records."""
     statement = (
         select(Model, Lineage.relation)
         .join(Lineage, Lineage.child_model_id == Model.id)

@@ -17,7 +17,7 @@ from organs.registry.entities.administration import (
 )
 
 _PUBLIC_ACTIONS = (Action.PUBLISH, Action.RESTORE, Action.YANK, Action.QUARANTINE)
-"""Actions of which every model has one that was registered in quarantine and became visible."""
+"""A model that was registered in quarantine and became visible later has an event with one of these actions."""
 
 
 def newest_events(
@@ -25,7 +25,8 @@ def newest_events(
 ) -> EventPage:
     """Return the next `limit` events after the cursor `after`, newest first, with filters.
 
-    `contributor` and `action` are compared without regard to case; unknown ones have no events. Raises BadQuery.
+    `contributor` and `action` are compared without regard to case. An unknown value gives an empty page.
+    Raises BadQuery.
     """
     check_limit(limit)
     query = f"events\n{contributor.lower()}\n{action.lower()}"  # a cursor is valid for one filter only
@@ -58,7 +59,7 @@ def _event(row: tables.Event, contributor: str, namespace: str | None, name: str
 
 
 def _without_nul(text: str) -> str:
-    """Return `text` without NUL, which PostgreSQL refuses and no name has."""
+    """Return `text` with a symbol instead of NUL: PostgreSQL refuses NUL, and no name contains it."""
     return text.replace("\0", "\N{SYMBOL FOR NULL}")
 
 

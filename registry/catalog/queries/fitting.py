@@ -1,4 +1,4 @@
-"""The SQL of `fits:`: when an organ can be grafted into a base, and which models have such organs."""
+"""The SQL of `fits:`: the organs that can be grafted into a base, and the models that have them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ATTENTION_FACTS = (
 EXPERT_FACTS = ("expert_count", "expert_used_count")
 """Metadata keys by which a runtime reads the experts and their router."""
 FACTS = {OrganType.SKELETON.value: ATTENTION_FACTS, OrganType.ORGAN.value: EXPERT_FACTS}
-"""The metadata that must be equal, by type. A key that neither model states is equal."""
+"""The metadata that must be equal, by type. A key that both models lack counts as equal."""
 
 NEVER_GRAFTED = OrganType.ADAPTER.value
 """The halves of an adapter are merged into the tensor that they adapt. They have no place in a base."""
@@ -58,11 +58,14 @@ class Base:
     slots: frozenset[str]
     """The slots of these organs."""
     strangers: Mapping[str, tuple[int, ...]]
-    """By type, the visible models of its architecture that state other facts: their organs of this type do not fit."""
+    """By type, the visible models of the architecture whose facts differ. Their organs of this type do not fit."""
 
 
 def base_of(session: Session, model_id: int) -> Base | None:
-    """Return the model `model_id` as a base; None if it states no architecture: then no organ is known to fit."""
+    """Return the model `model_id` as a base; None if it states no architecture.
+
+    Without an architecture, no organ is known to fit.
+    """
     return cached(session, ("base", model_id), lambda: _read_base(session, model_id))
 
 
@@ -89,7 +92,10 @@ def fits_place(base: Base, entity: Any) -> ColumnElement[bool]:
 
 
 def has_a_shape_of(base: Base, entity: Any) -> ColumnElement[bool]:
-    """Return the condition that `base` has the shape of the placements anywhere, a faster test than the exact place."""
+    """Return the condition that any organ of `base` has the shape of the placement.
+
+    This test is faster than `fits_place`, which compares the shape at the same place.
+    """
     organ, own, own_organ = aliased(Organ), aliased(Placement), aliased(Organ)
     shape = select(organ.shape).where(organ.id == entity.organ_id).correlate(entity).scalar_subquery()
     shapes = select(own_organ.shape).join(own, own.organ_id == own_organ.id).where(own.model_id == base.id)
@@ -104,10 +110,10 @@ def is_equal(base: Base, entity: Any) -> ColumnElement[bool]:
 
 
 def _has_dtype_for(base: Base, entity: Any) -> ColumnElement[bool]:
-    """Return the condition that a runtime takes the dtype of placements that have a place and a shape of `base`."""
+    """Return the condition that a runtime accepts the dtype of placements with a place and a shape of `base`."""
     organ, own = aliased(Organ), aliased(Placement)
     length = cast(organ.elements, String)
-    # A shape whose other lengths are 1 is a vector, too.
+    # A shape is also a vector if all lengths but the first are 1.
     vector = select(or_(organ.shape == length, organ.shape.like(length + "x%"))).where(organ.id == entity.organ_id)
     same = select(*_place(own), own.dtype).where(own.model_id == base.id, own.dtype != NEVER_TAKEN)
     return or_(
@@ -156,9 +162,9 @@ def _read_base(session: Session, model_id: int) -> Base | None:
     facts = _stated_facts(session, architecture)
     others = [other for other in models_of_architecture(session, architecture) if other != model_id]
     strangers = {}
-    for kind, of_models in facts.items():
-        own = of_models.get(model_id, _NO_FACTS)
-        strangers[kind] = tuple(other for other in others if of_models.get(other, _NO_FACTS) != own)
+    for kind, facts_by_model in facts.items():
+        own = facts_by_model.get(model_id, _NO_FACTS)
+        strangers[kind] = tuple(other for other in others if facts_by_model.get(other, _NO_FACTS) != own)
     return Base(
         id=model_id,
         architecture=architecture,
@@ -180,21 +186,22 @@ def _stated_facts(session: Session, architecture: str) -> dict[str, dict[int, _F
         )
         facts: dict[str, dict[int, _Facts]] = {kind: {} for kind in FACTS}
         for model_id, key, value in session.execute(statement):
-            of_models = facts[types[key]]
-            of_models[model_id] = of_models.get(model_id, _NO_FACTS) | {(key, value)}
+            facts_by_model = facts[types[key]]
+            facts_by_model[model_id] = facts_by_model.get(model_id, _NO_FACTS) | {(key, value)}
         return facts
 
     return cached(session, ("facts", architecture), read)
 
 
 SAMPLED_MAX = 6000
-"""Placements of an architecture that are sampled to estimate how many fit: some tens of milliseconds."""
+"""The number of placements of an architecture that are sampled to estimate how many fit. This takes some tens of
+milliseconds."""
 EXAMINED_MAX = 1000
-"""Models that are searched for organs that fit."""
-_AT_ONCE = 100
-"""Models that one statement searches. It searches more if together they have fewer organs than the base, because each
-statement first reads all organs of the base."""
-_OF_MODELS = "INDEXED BY ix_placements_model"
+"""The most models that are searched for organs that fit."""
+_BATCH_MODELS = 100
+"""The least number of models that one statement searches. If these have fewer organs than the base, more models are
+added, because each statement first reads all organs of the base."""
+_BY_MODEL = "INDEXED BY ix_placements_model"
 _SLOTS_LISTED_MAX = 100
 """A search for a base with more slots is narrowed only by architecture and type."""
 
@@ -206,12 +213,13 @@ class Prospect:
     share: float
     """The estimated share of the organs of the architecture that have this type and fit."""
     models: Mapping[int, int] | None = None
-    """The models with fitting organs, and how many organs each has in all; None if they are many and not counted."""
+    """The models with fitting organs, with the number of all organs of each. None if there are too many models
+to count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """A resolved `fits:` term: organs that fit any of `bases`, or with `negated` none of them."""
+    """A resolved `fits:` term. It matches organs that fit any of `bases`; with `negated`, those that fit none."""
 
     text: str
     """The term in the query."""
@@ -257,7 +265,7 @@ class Fitting:
 
 
 def fitting(session: Session, term: Choice, bases: Sequence[Base]) -> Fitting:
-    """Return the resolved `term`; `bases` are the models that its names mean."""
+    """Return the resolved `term`; `bases` are the models that it names."""
     prospects: dict[str, Prospect] = {}
     for base in bases:
         for kind, prospect in _prospects(session, base).items():
@@ -269,23 +277,23 @@ def fitting(session: Session, term: Choice, bases: Sequence[Base]) -> Fitting:
 def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingModels:
     """Return up to `limit` visible models with organs that fit `model`, with counts by type.
 
-    Its relatives come first, then the newest. At most `EXAMINED_MAX` models are examined. The result is empty for a
-    base that states no architecture. Raises BadQuery for an invalid `limit`.
+    Relatives of `model` come first, then the newest models. At most `EXAMINED_MAX` models are
+    examined. The result is empty for a base that states no architecture. Raises BadQuery for an invalid `limit`.
     """
     check_limit(limit)
     base = base_of(session, model.id)
     if base is None:
         return FittingModels(base=model.full_name, items=(), more=False)
     tensors = models_of_architecture(session, base.architecture)
-    of_types = [prospect.models for prospect in _prospects(session, base).values()]
-    able = tensors if None in of_types else {model_id for models in of_types for model_id in models or ()}
-    candidates = [model_id for model_id in reversed(tensors) if model_id in able and model_id != base.id]
+    model_sets = [prospect.models for prospect in _prospects(session, base).values()]
+    possible = tensors if None in model_sets else {model_id for models in model_sets for model_id in models or ()}
+    candidates = [model_id for model_id in reversed(tensors) if model_id in possible and model_id != base.id]
     likeness = likenesses(session, base.id)
     candidates.sort(key=lambda model_id: -likeness.get(model_id, -1.0))
     items: list[FittingModel] = []
     examined = min(len(candidates), EXAMINED_MAX)
     for batch in _batches(candidates[:examined], tensors, base):
-        items += _fitting_among(session, base, batch, likeness)
+        items += _read_fitting(session, base, batch, likeness)
         if len(items) > limit:
             break
     more = len(items) > limit or examined < len(candidates)
@@ -312,47 +320,49 @@ def _estimate(session: Session, base: Base) -> dict[str, Prospect]:
     if step > 1:
         sample = others[::step]
         sampled = max(1, sum(tensors[model_id] for model_id in sample))
-        by_type = _with_fits(session, base, sample, base.types)
+        by_type = _count_fits(session, base, sample, base.types)
         prospects = {kind: Prospect(sum(fits.values()) / sampled) for kind, fits in by_type.items()}
     rare = base.types - prospects.keys()
-    able = [model_id for model_id in others if any(model_id not in base.strangers.get(kind, ()) for kind in rare)]
-    for kind, fits in _in_steps(session, base, able, rare, tensors).items():
+    possible = [model_id for model_id in others if any(model_id not in base.strangers.get(kind, ()) for kind in rare)]
+    for kind, fits in _count_fits_in_steps(session, base, possible, rare, tensors).items():
         prospects[kind] = Prospect(sum(fits.values()) / total, {model_id: tensors[model_id] for model_id in fits})
     return prospects
 
 
 def _batches(ids: Iterable[int], tensors: Mapping[int, int], base: Base) -> Iterator[list[int]]:
-    """Yield the models `ids` in parts of at least `_AT_ONCE` models that together have as many organs as `base`."""
+    """Yield `ids` in parts of at least `_BATCH_MODELS` models, with together at least as many organs as `base`."""
     batch: list[int] = []
     organs = 0
     for model_id in ids:
         batch.append(model_id)
         organs += tensors[model_id]
-        if len(batch) >= _AT_ONCE and organs >= base.tensors:
+        if len(batch) >= _BATCH_MODELS and organs >= base.tensors:
             yield batch
             batch, organs = [], 0
     if batch:
         yield batch
 
 
-def _in_steps(
+def _count_fits_in_steps(
     session: Session, base: Base, ids: Sequence[int], types: Collection[str], tensors: Mapping[int, int]
 ) -> dict[str, dict[int, int]]:
-    """Return what `_with_fits` does, in cached steps: a request that was stopped by the time limit gets further when
-    it is repeated."""
+    """Return the result of `_count_fits`, computed in cached steps.
+
+    A request that was stopped by the time limit gets further when it is repeated.
+    """
     by_type: dict[str, dict[int, int]] = {}
     for batch in _batches(ids, tensors, base):
         key = ("fits", base.id, frozenset(types), batch[0])
-        for kind, fits in cached(session, key, partial(_with_fits, session, base, batch, types)).items():
+        for kind, fits in cached(session, key, partial(_count_fits, session, base, batch, types)).items():
             by_type.setdefault(kind, {}).update(fits)
     return by_type
 
 
-def _with_fits(session: Session, base: Base, ids: Sequence[int], types: Collection[str]) -> dict[str, dict[int, int]]:
-    """Return the number of fitting organs of those models of `ids` that have some, by type."""
+def _count_fits(session: Session, base: Base, ids: Sequence[int], types: Collection[str]) -> dict[str, dict[int, int]]:
+    """Return the number of fitting organs, by type and model; models without fitting organs are left out."""
     statement = (
         select(Placement.type, Placement.model_id, func.count())
-        .with_hint(Placement, _OF_MODELS, "sqlite")
+        .with_hint(Placement, _BY_MODEL, "sqlite")
         .where(among(Placement.model_id, ids), Placement.type.in_(sorted(types)))
         .where(has_a_shape_of(base, Placement), fits_place(base, Placement))
         .group_by(Placement.type, Placement.model_id)
@@ -363,10 +373,10 @@ def _with_fits(session: Session, base: Base, ids: Sequence[int], types: Collecti
     return by_type
 
 
-def _fitting_among(
+def _read_fitting(
     session: Session, base: Base, ids: Sequence[int], likeness: Mapping[int, float]
 ) -> list[FittingModel]:
-    """Return those models of `ids` that have fitting organs, in this order."""
+    """Return the models of `ids` that have fitting organs, in the order of `ids`."""
     counts = _counts(session, base, ids)
     fits = [model_id for model_id in ids if any(count.fitting for count in counts.get(model_id, {}).values())]
     rows = session.execute(select(Model.id, Model.namespace, Model.name, Model.version).where(Model.id.in_(fits)))
@@ -387,7 +397,7 @@ def _counts(session: Session, base: Base, ids: Sequence[int]) -> dict[int, dict[
     fits, equal = (func.sum(case((test, 1), else_=0)) for test in tests)
     statement = (
         select(Placement.model_id, Placement.type, fits, equal, func.count())
-        .with_hint(Placement, _OF_MODELS, "sqlite")
+        .with_hint(Placement, _BY_MODEL, "sqlite")
         .where(among(Placement.model_id, ids))
         .group_by(Placement.model_id, Placement.type)
     )

@@ -23,7 +23,7 @@ from organs.registry.errors import NoSuchJob
 _LIST = "jobs"
 """The query that cursors of the list belong to."""
 _PACK = "pack"
-"""The member of a stored result with the key of the folder of the job's file. It is not shown."""
+"""The member of a stored result with the key of the folder that has the job's file. Callers do not get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def job_by_id(session: Session, job_id: int, contributor: str | None = None) -> 
 
 
 def file_of_job(session: Session, job_id: int, contributor: str | None = None) -> JobFile | None:
-    """Return the file of the job, which may be removed already; None if it has none. Raises NotFound."""
+    """Return the file of the job, or None without a file. The file may be removed already. Raises NotFound."""
     row, _ = _job_row(session, job_id, contributor)
     result = {} if row.result is None else json.loads(row.result)
     if _PACK not in result:
@@ -70,7 +70,7 @@ def newest_jobs(session: Session, limit: int, after: str | None = None, contribu
 
 
 def has_jobs(session: Session, contributor: str | None = None) -> bool:
-    """Whether there are any jobs, in any state."""
+    """Return whether there are any jobs, in any state."""
     return session.execute(_jobs(contributor).limit(1)).first() is not None
 
 
@@ -82,9 +82,9 @@ def active_jobs(session: Session, kind: str, contributor: str | None = None) -> 
 
 
 def is_anything_due(session: Session, kinds: Sequence[str]) -> bool:
-    """Whether a job of these kinds waits or has lost its runner.
+    """Return whether a job of these kinds waits or has lost its runner.
 
-    Runners call it often, so that they only open a writing session when there is work.
+    Runners call it often. They open a writing session only if there is work.
     """
     is_queued = tables.Job.state == "queued"
     is_lost = and_(tables.Job.state == "running", tables.Job.lease_expires_at < now())
@@ -95,7 +95,7 @@ def is_anything_due(session: Session, kinds: Sequence[str]) -> bool:
 
 
 def is_to_be_done(session: Session, job_id: int, attempt: int) -> bool:
-    """Whether the job still runs under the claim of the `attempt`."""
+    """Return whether the job still runs under the claim of its attempt number `attempt`."""
     claimed = (tables.Job.id == job_id, tables.Job.attempts == attempt, tables.Job.state == "running")
     return session.scalar(select(tables.Job.id).where(*claimed)) is not None
 

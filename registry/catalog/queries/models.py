@@ -50,7 +50,7 @@ from organs.registry.errors import Ambiguous, BadDigest, BadName, NotFound, Noth
 from organs.registry.names import ModelName, check_new_name, parse_model_name
 
 REMOVALS_MAX = 1000
-"""Removed versions of a name that are read, the newest."""
+"""The most removed versions of a name that are read: the newest."""
 
 
 def removed_versions(session: Session, name: ModelName) -> Sequence[Model]:
@@ -74,7 +74,7 @@ def removal(model: Model) -> Removed:
 def withdrawn_models(session: Session, full_names: Collection[str]) -> dict[str, Model]:
     """Return the models among `full_names` (`acme/tiny@1`) that were yanked or removed, by name.
 
-    Models removed before they were public, and texts that are not such names, are left out.
+    Models that were removed before they were public are left out, and so are texts that are not full names.
     """
     keys = sorted({key for name in full_names if (key := _version_key(name)) is not None})
     is_withdrawn = or_(Model.state == "yanked", and_(Model.state == "removed", was_public()))
@@ -94,7 +94,7 @@ def _version_key(full_name: str) -> tuple[str, str, int] | None:
 
 
 NAMES_MAX = 5000
-"""The newest names, from which a similar name is suggested."""
+"""The most names that are compared to suggest a similar name: the newest."""
 NAME_CUTOFF = 0.8
 """The least similarity of a suggested name by `difflib`, 0 to 1."""
 
@@ -130,8 +130,8 @@ def model_by_name(session: Session, name: ModelName) -> Model:
 def check_model_name(session: Session, name: ModelName) -> None:
     """Raise BadName if `name` is new in this registry and stock clients would refuse it.
 
-    Existing names may get further versions, and existing namespaces further names: earlier versions of this program
-    registered names that are refused now.
+    Existing names may get further versions, and existing namespaces further names, because earlier versions of this
+    program registered names that are refused now.
     """
     in_namespace = select(Model.id).where(Model.namespace == name.namespace).limit(1)
     if session.scalar(in_namespace.where(Model.name == name.name)) is not None:
@@ -155,7 +155,7 @@ def _similar_name(name: ModelName, full_names: Sequence[str]) -> str | None:
 def find_model(session: Session, name: ModelName) -> Model | None:
     """Return the visible or yanked model of that name, or None.
 
-    Without a version in `name`, it is the newest visible version, else the newest.
+    Without a version in `name`, it is the newest visible version, or the newest yanked version if none is visible.
     """
     statement = select(Model).where(
         Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
@@ -212,7 +212,10 @@ def visible_models(session: Session, limit: int = 1000) -> Sequence[Model]:
 
 
 def is_composed() -> ColumnElement[bool]:
-    """Return the condition that a Model was composed in this registry. Rankings leave it out: they have its parts."""
+    """Return the condition that a Model was composed in this registry.
+
+    Rankings leave these models out, because they rank the models that the organs come from.
+    """
     return select(Chimera.model_id).where(Chimera.model_id == Model.id).exists()
 
 
@@ -359,7 +362,7 @@ def count_models(session: Session) -> int:
 
 
 DTYPES_MAX = 6
-"""Dtypes in the facts of a model."""
+"""The most dtypes in the facts of a model."""
 
 
 def facts_of(
@@ -394,7 +397,7 @@ def _counted(dtypes: Iterable[str] | Mapping[str, int]) -> str:
 
 
 def _vocabulary(texts: Mapping[str, str], prefix: str) -> str | None:
-    """Return the number of tokens in the list, else the declared one. A list is stored as `[2048 × string]`."""
+    """Return the number of tokens in the list, or the declared number. A list is stored as `[2048 × string]`."""
     tokens = texts.get("tokenizer.ggml.tokens", "")
     return tokens[1:].split(" ", 1)[0] if tokens.startswith("[") else texts.get(prefix + "vocab_size")
 
@@ -410,7 +413,7 @@ def _grouped(text: str | None) -> str | None:
 
 
 def donors_of(chimera_id: int) -> Select[int | None]:
-    """Return a SELECT of the ids of models of which a chimera has organs or adapters, without its base."""
+    """Return a SELECT of the ids of the models, without the base, from which a chimera has organs or adapters."""
     return (
         select(Lineage.parent_model_id)
         .join(Chimera, Chimera.model_id == Lineage.child_model_id)
@@ -421,7 +424,7 @@ def donors_of(chimera_id: int) -> Select[int | None]:
 
 
 def is_reachable(session: Session, model_id: int) -> bool:
-    """Whether the model is visible or yanked."""
+    """Return whether the model is visible or yanked."""
     statement = select(Model.id).where(Model.id == model_id, Model.state.in_(REACHABLE_STATES))
     return session.scalar(statement) is not None
 
@@ -433,16 +436,16 @@ def has_public_place() -> ColumnElement[bool]:
 
 
 def removed_with_digest(session: Session, digest: Digest) -> Model | None:
-    """Return the newest removed model of exactly these bytes, which has only its name and the reason, or None.
+    """Return the newest removed model of exactly these bytes, or None. Its row has little more than name and reason.
 
-    Models that were never public are left out. To be checked before the same bytes are published again.
+    Models that were never public are left out. Callers check this before they publish the same bytes again.
     """
     statement = select(Model).where(Model.digest == digest, Model.state == "removed", was_public())
     return session.scalars(statement.order_by(Model.id.desc()).limit(1)).one_or_none()
 
 
 def yanked_with_digest(session: Session, digest: Digest) -> Model | None:
-    """Return the newest model of exactly these bytes that was yanked by another user than its owner, or None."""
+    """Return the newest model of exactly these bytes that another account than its owner's yanked, or None."""
     statement = select(Model).where(Model.digest == digest, Model.state == "yanked").order_by(Model.id.desc())
     for model in session.scalars(statement).all():
         yanker = yanked_by(session, model.id)
@@ -453,7 +456,7 @@ def yanked_with_digest(session: Session, digest: Digest) -> Model | None:
 
 VERSIONS_MAX = 100
 COMPARED_MAX = 100_000
-"""Tensors that are compared for the versions on a page. Older versions are listed without changes."""
+"""The most tensors that are compared for the versions on a page. Older versions are listed without changes."""
 OWN_STATES = (*REACHABLE_STATES, "quarantined")
 """States of models that their owner and administrators can see."""
 
@@ -477,7 +480,8 @@ def published_model(session: Session, model: Model) -> PublishedModel:
 def own_model(session: Session, name: ModelName, first: str = "visible") -> Model:
     """Return the model of that name, also if it is quarantined; raises NotFound as `model_by_name` does.
 
-    Without a version, it is the newest in the state `first`, else the newest visible, yanked or other version.
+    Without a version, a version in the state `first` is preferred, then a visible one, then a yanked one; among equal
+    states, the newest.
     """
     statement = select(Model).where(
         Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(OWN_STATES)
@@ -492,13 +496,13 @@ def own_model(session: Session, name: ModelName, first: str = "visible") -> Mode
 def versions(session: Session, model: Model, states: Sequence[str], limit: int) -> ModelVersions:
     """Return the newest `limit` versions of the name of `model` in one of `states`."""
     same_name = (Model.namespace == model.namespace, Model.name == model.name, Model.state.in_(states))
-    # One more row than `limit`: the last version is compared with it.
+    # One row more than `limit` is read, because the last version is compared with it.
     rows = session.scalars(select(Model).where(*same_name).order_by(Model.version.desc()).limit(limit + 1)).all()
     budget, items = COMPARED_MAX, []
-    for version, before in zip_longest(rows[:limit], rows[1:]):
+    for version, previous in zip_longest(rows[:limit], rows[1:]):
         budget -= version.tensors
-        is_compared = before is not None and budget >= before.tensors
-        items.append(_version(version, _changes(session, version, before) if is_compared else None))
+        is_compared = previous is not None and budget >= previous.tensors
+        items.append(_version(version, _changes(session, version, previous) if is_compared else None))
     count = session.scalar(select(func.count()).select_from(Model).where(*same_name)) or 0
     return ModelVersions(items=tuple(items), left_out=count - len(items))
 
@@ -560,12 +564,12 @@ def _version(model: Model, changes: VersionChanges | None) -> ModelVersion:
     )
 
 
-def _changes(session: Session, model: Model, before: Model) -> VersionChanges:
-    new, old = (_organs_by_name(session, version.id) for version in (model, before))
+def _changes(session: Session, model: Model, previous: Model) -> VersionChanges:
+    new, old = (_organs_by_name(session, version.id) for version in (model, previous))
     common = new.keys() & old.keys()
     return VersionChanges(
-        since=before.full_name,
-        size_bytes=model.size_bytes - before.size_bytes,
+        since=previous.full_name,
+        size_bytes=model.size_bytes - previous.size_bytes,
         changed=sum(1 for name in common if new[name] != old[name]),
         added=len(new) - len(common),
         gone=len(old) - len(common),
@@ -587,7 +591,10 @@ def _descendant(model: Model, child: Model, chimera: Chimera, contributor: str, 
 
 
 def _share(model: Model, child: Model, chimera: Chimera, relations: Sequence[str]) -> tuple[set[str], int]:
-    """Return the acts by which `child` has organs of `model`, and their number; for an adapter, the changed organs."""
+    """Return the acts by which `child` got organs of `model`, and the number of these organs.
+
+    For an adapter, it is the number of organs that the adapter changed.
+    """
     origins = json.loads(chimera.origins)
     numbers = {label: number for number, label in enumerate(origins["parents"])}
     model_number = numbers.get(model.full_name)
@@ -605,7 +612,7 @@ def _organs_by_name(session: Session, model_id: int) -> dict[str, int]:
 
 
 LISTED_VERSIONS_MAX = 1000
-"""The newest versions, which the hub serves as tags and by commit."""
+"""The most versions that the hub serves as tags and by commit: the newest."""
 
 
 def versions_of(session: Session, name: ModelName) -> Sequence[Model]:
@@ -638,7 +645,7 @@ class RepositoryQuery:
 def repositories_page(
     session: Session, query: RepositoryQuery, limit: int, after: str | None = None
 ) -> tuple[Sequence[Model], str | None]:
-    """Return the newest visible version of each model that `query` finds, and the cursor of the next page.
+    """Return the newest visible version of each model that matches `query`, and the cursor of the next page.
 
     Raises BadQuery for a limit outside of 1 to PAGE_MAX, and for a cursor of another query.
     """
@@ -682,9 +689,9 @@ def file_names_of(session: Session, model_ids: Collection[int]) -> dict[int, lis
 
 
 def name_of_organ(session: Session, organ_id: int, name: str | None) -> str | None:
-    """Return the tensor name of the oldest public place of the organ; with `name`, `name` if there is such a place.
+    """Return the tensor name of the oldest public place of the organ, or None without a public place.
 
-    None if there is no such place.
+    With `name`, only places with this tensor name count.
     """
     statement = select(Placement.name).join(Model, Model.id == Placement.model_id)
     statement = statement.where(Placement.organ_id == organ_id, Model.state.in_(REACHABLE_STATES))
@@ -706,11 +713,11 @@ def model_by_digest(session: Session, prefix: str) -> Model:
     ]
     for condition in conditions:
         statement = select(Model).where(condition, Model.state.in_(REACHABLE_STATES))
-        found = session.scalars(statement.order_by(Model.state != "visible", Model.id).limit(100)).all()
-        if len({model.digest for model in found}) > 1:
+        models = session.scalars(statement.order_by(Model.state != "visible", Model.id).limit(100)).all()
+        if len({model.digest for model in models}) > 1:
             raise Ambiguous(f"the digests of several models begin with {bare}: type more digits")
-        if found:
-            return found[0]
+        if models:
+            return models[0]
     raise NotFound(f"no model or chimera has a digest that begins with {bare}")
 
 
@@ -753,7 +760,7 @@ def header_bytes_of(session: Session, model_id: int) -> int:
 
 
 def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
-    """Return visible complete models that are parents or measured relatives of others, those with most edges first."""
+    """Return visible complete models that are parents or measured relatives of others; the most edges come first."""
     edges = func.count().label("edges")
     counted = (
         select(Lineage.parent_model_id.label("model_id"), edges)
@@ -767,6 +774,6 @@ def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
         .where(Model.state == "visible", Model.complete.is_(true()), Model.kind == "model")
         .order_by(counted.c.edges.desc(), Model.id.desc())
     )
-    found = session.scalars(statement.limit(limit)).all()
-    composed = composed_among(session, [model.id for model in found])
-    return tuple(model_summary(model, composed=model.id in composed) for model in found)
+    models = session.scalars(statement.limit(limit)).all()
+    composed = composed_among(session, [model.id for model in models])
+    return tuple(model_summary(model, composed=model.id in composed) for model in models)

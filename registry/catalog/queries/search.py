@@ -465,7 +465,7 @@ def _overlap(term: Numbers, interval: Interval, lower: int) -> float:
 
 
 def _on_edges(term: Numbers) -> bool:
-    """Whether all bounds are edges of bins, included at the low end and excluded at the high end."""
+    """Return whether all bounds are edges of bins, included at the low end and excluded at the high end."""
     if term.field != "theta":
         return not term.intervals
     return all(
@@ -476,7 +476,7 @@ def _on_edges(term: Numbers) -> bool:
 
 
 def _is_edge(bound: float, *, begins: bool) -> bool:
-    """Whether no bin has values on both sides of `bound`. The bound belongs to the upper side if `begins`."""
+    """Return whether no bin has values on both sides of `bound`. The bound belongs to the upper side if `begins`."""
     if bound >= THETA_MAX_DEGREES:
         return bound > THETA_MAX_DEGREES or not begins
     return begins and bound % BIN_DEGREES == 0

@@ -69,7 +69,7 @@ class Filter(Protocol):
         """The name of the field."""
 
     def takes(self, value: str) -> bool:
-        """Whether a facet with `value` matches."""
+        """Return whether a facet with `value` matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class FacetFilter:
     negated: bool
 
     def takes(self, value: str) -> bool:
-        """Whether a facet with `value` matches."""
+        """Return whether a facet with `value` matches."""
         return (value in self.values) is not self.negated
 
     @property

@@ -357,7 +357,7 @@ def unclaimed_models(session: Session, row: Submission) -> Sequence[Model]:
 
 
 def is_any_abandoned(session: Session) -> bool:
-    """Whether there are abandoned submissions."""
+    """Return whether there are abandoned submissions."""
     return bool(abandoned_submissions(session, 1))
 
 

@@ -146,7 +146,7 @@ def record_use(session: Session, account: KnownToken) -> None:
 
 
 def is_use_due(account: KnownToken, moment: datetime) -> bool:
-    """Whether its use must be recorded again."""
+    """Return whether its use must be recorded again."""
     return account.last_used_at is None or moment - account.last_used_at > USE_INTERVAL
 
 

@@ -120,7 +120,7 @@ def blob_changes(added: Iterable[Sized], removed: Iterable[Sized] = ()) -> Count
 
 
 def is_counted(state: str) -> bool:
-    """Whether a blob in `state` counts: every blob that is not doomed."""
+    """Return whether a blob in `state` counts: every blob that is not doomed."""
     return state != "doomed"
 
 

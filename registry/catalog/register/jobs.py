@@ -189,7 +189,7 @@ def _check_waiting(session: Session, owner_id: int) -> None:
 
 
 def _is_running(session: Session, kinds: Sequence[str]) -> bool:
-    """Whether a runner has a job of these kinds, including a cancelled job at which it has not stopped yet."""
+    """Return whether a runner has a job of these kinds, including a cancelled job at which it has not stopped yet."""
     claimed = (Job.kind.in_(kinds), Job.state.in_(("running", "cancelled")), Job.lease_expires_at > now())
     return session.scalar(select(Job.id).where(*claimed).limit(1)) is not None
 
