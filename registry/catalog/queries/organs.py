@@ -39,7 +39,7 @@ from organs.registry.errors import Ambiguous, NotFound
 from organs.registry.measures import MEASURE_NAMES, MEASURES, THETA_METHOD
 
 NAMES_MAX = 20
-"""Places of a blob in texts, of each kind."""
+"""The most places of a blob in a text, for each kind of place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,15 @@ def known_files(session: Session) -> set[str]:
 
 
 def unneeded_blobs(session: Session, state: str, untouched_since: datetime, now: datetime) -> Sequence[Blob]:
-    """Return blobs in `state` that nothing refers to, no running ingest leases, and no writer has used since."""
+    """Return blobs in `state` without references and leases that no writer has used since `untouched_since`."""
     return session.scalars(unneeded(now).where(Blob.state == state, Blob.touched_at < untouched_since)).all()
 
 
 def unneeded(now: datetime) -> Select[Blob]:
-    """Return a SELECT of blobs that nothing refers to: one anti-join for each kind of reference, each by an index."""
+    """Return a SELECT of blobs without references, and without a lease of a running ingest.
+
+    It has one anti-join for each kind of reference. Each reads an index.
+    """
     leased = select(BlobLease.blob_id).join(Ingest).where(Ingest.state == "running", Ingest.lease_expires_at > now)
     dependent = aliased(Blob)
     return select(Blob).where(
@@ -121,7 +124,10 @@ def oldest_living_ingest(session: Session, now: datetime) -> datetime | None:
 
 
 def reachable_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
-    """Return those of `digests` that are organs of visible or yanked models. Others are not disclosed."""
+    """Return those of `digests` that are organs of visible or yanked models.
+
+    Organs of other models are not disclosed.
+    """
     public: set[Digest] = set()
     for batch in batches(sorted(set(digests))):
         statement = select(Blob.digest).join(Organ, Organ.blob_id == Blob.id)
@@ -133,7 +139,7 @@ def reachable_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
 def names_of_blob(session: Session, blob_id: int) -> list[str]:
     """Return the uses of a blob as text: `namespace/name@version: tensor`, and files that use it outside of tensors.
 
-    Such a use is in the header, in a metadata array, or as padding that is not zero.
+    Outside of tensors, a file uses blobs for its header, metadata arrays, and padding that is not zero.
     """
     tensors = (
         select(Model.namespace, Model.name, Model.version, Placement.name)
@@ -143,11 +149,11 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
         .order_by(Model.id, Placement.position)
         .limit(NAMES_MAX)
     )
-    having = select(FilePart.file_id).where(FilePart.blob_id == blob_id)  # reads the index of parts by blob
+    file_ids = select(FilePart.file_id).where(FilePart.blob_id == blob_id)  # reads the index of parts by blob
     files = (
         select(Model.namespace, Model.name, Model.version, ModelFile.name)
         .join(ModelFile, ModelFile.model_id == Model.id)
-        .where(ModelFile.id.in_(having))
+        .where(ModelFile.id.in_(file_ids))
         .order_by(Model.id, ModelFile.position)
         .limit(NAMES_MAX)
     )
@@ -170,7 +176,7 @@ def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterato
 
 
 KNOWN_MAX = 4000
-"""Organs in one list: bytes such as zeros can have very many shapes."""
+"""The most organs in one list. The same bytes, for example zeros, can have very many shapes."""
 
 
 def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[tuple[str, str, str]]:
@@ -222,7 +228,7 @@ def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Seque
 def partly_measured_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
     """Return the next organs after `after_id` for which a method has computed some of its measures, but not all.
 
-    They were measured by an older version, which did not have the others.
+    They were measured by an older version of the program, which did not have the other measures.
     """
     conditions = []
     for method in {measure.method for measure in MEASURES.values()}:
@@ -258,7 +264,7 @@ def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) ->
         statement = (
             select(
                 *(Blob.digest, Organ.dtype, Organ.shape, Organ.elements, Blob.size_bytes),
-                func.max(Measurement.theta),  # only one row of an organ has it, that of its method
+                func.max(Measurement.theta),  # an organ has θ only in the row of its method
                 func.max(Measurement.spectral_signal),
             )
             .join(Organ, Organ.blob_id == Blob.id)
@@ -288,12 +294,12 @@ def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) ->
 def known_organs(session: Session, digests: Sequence[Digest]) -> KnownOrgans:
     """Return the organs of visible or yanked models among `digests`, and the digests without such an organ."""
     organs = reachable_organs(session, digests, KNOWN_MAX)
-    found = {organ.digest for organ in organs}
+    known_digests = {organ.digest for organ in organs}
     notes: tuple[str, ...] = ()
     if len(organs) >= KNOWN_MAX:
-        found |= reachable_digests(session, digests)
+        known_digests |= reachable_digests(session, digests)
         notes = (f"Only {KNOWN_MAX:,} organs are listed: some of these bytes have many dtypes and shapes.",)
-    absent = tuple(digest for digest in dict.fromkeys(digests) if digest not in found)
+    absent = tuple(digest for digest in dict.fromkeys(digests) if digest not in known_digests)
     return KnownOrgans(items=tuple(organs), next=None, notes=notes, absent=absent)
 
 
@@ -393,15 +399,15 @@ def organ_page_of_model(session: Session, model: Model, limit: int, after: str |
 
 
 PROBED_MAX = 64
-"""Organs of a model for which models that share them are searched."""
+"""The most organs of a model that are searched in other models."""
 OLDEST_MAX = 100
-"""Models that are read for each of these organs, the oldest first."""
+"""The most models that are read for each of these organs, the oldest first."""
 COUNTED_MAX = 8
-"""Models whose shared organs are all counted, those with most of the probed organs first."""
+"""The most models whose shared organs are all counted, those with most of the probed organs first."""
 PAIRS_MAX = 100_000
-"""Pairs of an organ and another model with it that are read to count the models that share organs with a model."""
+"""The most pairs of an organ and another model that are read to count the models that share organs with a model."""
 IN_COMMON_MAX = 200_000
-"""Places of other models with the same organ as a model that are read."""
+"""The most pairs of equal places with the same organ, in a model and in others, that are read."""
 
 _BY_ORGAN = "INDEXED BY ix_placements_organ"
 _BY_MODEL = "INDEXED BY ix_placements_model"
@@ -426,7 +432,7 @@ class SharedOrgans:
     other_models: int
     """Other visible models with at least one of the organs."""
     is_lower_bound: bool
-    """Whether there may be more such models: the count stopped after PAIRS_MAX pairs of an organ and a model."""
+    """Whether there may be more other models: the count stopped after PAIRS_MAX pairs of an organ and a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +451,7 @@ def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:
 
 
 def organs_without_place(session: Session, organ_ids: Iterable[int], but: int | None = None) -> list[int]:
-    """Return those of `organ_ids` that no model has, in any state; the model `but` does not count."""
+    """Return those of `organ_ids` that no model has, in any state. The model `but` is ignored."""
     unused: list[int] = []
     for batch in batches(sorted(set(organ_ids))):
         unplaced = (~_has_place(True, but), ~_has_place(False, but))
@@ -454,7 +460,7 @@ def organs_without_place(session: Session, organ_ids: Iterable[int], but: int | 
 
 
 def count_unseen(session: Session, organ_ids: Iterable[int]) -> int:
-    """Return how many of the distinct `organ_ids` no visible model has; call it before a new model has rows."""
+    """Return how many of the distinct `organ_ids` no visible model has. Call it before a new model has rows."""
     statement = select(func.count(Organ.id)).where(~_has_place(True))
     parts = batches(sorted(set(organ_ids)))
     return sum(session.scalar(statement.where(Organ.id.in_(part))) or 0 for part in parts)
@@ -464,11 +470,11 @@ def models_with_most_organs_of(session: Session, model: Model, lock_key: str) ->
     """Return the number of distinct organs of `model`, and the visible models of others that share most of them.
 
     Models with equal numbers of shared organs are ordered by age, the oldest first. Chimeras, composed in this registry
-    or with a lock under `lock_key` in their header, are left out, because their organs are those of other models.
+    or with a lock under `lock_key` in their header, are left out, because their organs come from other models.
 
     The search has a bounded cost for any catalog: it looks for PROBED_MAX organs spread over the model in the
-    OLDEST_MAX oldest models that have each, and counts the organs of the COUNTED_MAX best. A model that has half of the
-    organs is missed only if more than OLDEST_MAX older models have the same organs.
+    OLDEST_MAX oldest models that have each organ. Then it counts all shared organs of the COUNTED_MAX best models. A
+    model that has half of the organs is missed only if more than OLDEST_MAX older models have the same organs.
     """
     own = organs_placed_by(session, model.id)
     hits: Counter[int] = Counter()
@@ -527,7 +533,7 @@ def models_in_common(session: Session, model_id: int) -> dict[Slot, set[str]]:
     own, other = aliased(Placement), aliased(Placement)
     same = and_(other.slot == own.slot, other.tower == own.tower, other.organ_id == own.organ_id)
     names: dict[Slot, set[str]] = {}
-    # Two queries: an index only serves the equality of two columns, and NULL is not equal to NULL.
+    # Two queries are needed: an index serves only the equality of two columns, and NULL is not equal to NULL.
     for same_block in (other.block == own.block, and_(own.block.is_(None), other.block.is_(None))):
         statement = (
             select(own.tower, own.block, own.slot, Model.namespace, Model.name, Model.version)
@@ -544,7 +550,7 @@ def models_in_common(session: Session, model_id: int) -> dict[Slot, set[str]]:
 
 
 def _not_composed_by_others(session: Session, model_ids: Collection[int], model: Model, lock_key: str) -> list[Model]:
-    """Return those of the models that are not in the namespace of `model` and are not chimeras."""
+    """Return those of the models that are neither in the namespace of `model` nor chimeras."""
     composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
     locked = select(ModelMetadata.model_id).where(ModelMetadata.model_id == Model.id, ModelMetadata.key == lock_key)
     models: list[Model] = []
@@ -555,9 +561,9 @@ def _not_composed_by_others(session: Session, model_ids: Collection[int], model:
 
 
 def _models_with(
-    session: Session, organ_ids: Collection[int], but: int, limit: int, *, visible: bool = True
+    session: Session, organ_ids: Collection[int], excluded_id: int, limit: int, *, visible: bool = True
 ) -> Sequence[tuple[int, int]]:
-    """Return up to `limit` pairs of an organ and a model with it other than `but`; each pair once, the oldest first.
+    """Return up to `limit` different pairs of an organ and a model with it, the oldest first, without `excluded_id`.
 
     The query skips through the index from one model to the next, without reading all places of a model.
     """
@@ -571,7 +577,7 @@ def _models_with(
     following = next_model.where(place.organ_id == pairs.c.organ_id, place.model_id > pairs.c.model_id)
     further = select(pairs.c.organ_id, following.correlate(pairs).scalar_subquery())
     pairs = pairs.union_all(further.where(pairs.c.model_id.is_not(None)))
-    others = select(pairs.c.organ_id, pairs.c.model_id).where(pairs.c.model_id != but)
+    others = select(pairs.c.organ_id, pairs.c.model_id).where(pairs.c.model_id != excluded_id)
     return [(organ_id, other) for organ_id, other in session.execute(others.limit(limit))]
 
 
@@ -581,15 +587,15 @@ def _in_other_models(session: Session, organ_ids: Sequence[int], model_id: int) 
     return session.scalars(statement).all()
 
 
-def _has_place(visible: bool, but: int | None = None) -> ColumnElement[bool]:
-    """Return the condition that the Organ of the outer statement has a visible (or hidden) place outside of `but`."""
+def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[bool]:
+    """Return the condition that the Organ of the outer statement has a visible (or hidden) place in another model."""
     place = aliased(Placement)
     places = select(place.id).with_hint(place, _BY_ORGAN, "sqlite")
     places = places.where(place.organ_id == Organ.id, place.visible if visible else ~place.visible)
-    if but is None:
+    if excluded_id is None:
         return places.exists()
-    # Two ranges of the index instead of `<>`, which would read all places of the model itself.
-    return or_(places.where(place.model_id < but).exists(), places.where(place.model_id > but).exists())
+    # Two ranges of the index are used, because `<>` would read all places of the excluded model.
+    return or_(places.where(place.model_id < excluded_id).exists(), places.where(place.model_id > excluded_id).exists())
 
 
 def _in_public_models(session: Session, organ_ids: Sequence[int], model_id: int) -> set[int]:
@@ -605,7 +611,7 @@ def _in_public_models(session: Session, organ_ids: Sequence[int], model_id: int)
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """A tensor of a model. `shape` is row length first."""
+    """A tensor of a model. `shape` begins with the row length."""
 
     name: str
     place: Place
@@ -653,18 +659,18 @@ def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
 
 def organ_ids(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, int]:
     """Return the ids of the registered organs among `keys`."""
-    found: dict[OrganKey, int] = {}
+    ids: dict[OrganKey, int] = {}
     for batch in batches(sorted({digest for digest, _, _ in keys})):
         statement = select(Organ.id, Blob.digest, Organ.dtype, Organ.shape).join(Blob, Blob.id == Organ.blob_id)
         for organ_id, *key in session.execute(statement.where(Blob.digest.in_(batch))):
             if tuple(key) in keys:
-                found[key[0], key[1], key[2]] = organ_id
-    return found
+                ids[key[0], key[1], key[2]] = organ_id
+    return ids
 
 
 @dataclass(frozen=True, slots=True)
 class CellOrgan:
-    """An organ of a model in a cell: a type in a block."""
+    """An organ of a model in a cell, which is a type in a block."""
 
     model: str
     """`namespace/name@version`."""
@@ -673,7 +679,7 @@ class CellOrgan:
     slot: str
     dtype: str
     shape: tuple[int, ...]
-    """Row length first."""
+    """The lengths, beginning with the row length."""
     digest: str
     size_bytes: int
     theta: float | None

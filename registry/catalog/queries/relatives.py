@@ -45,7 +45,7 @@ class Edge:
 
 def comparable_organs(session: Session, model_id: int) -> list[ComparablePlacement]:
     """Return the organs of a model in order."""
-    from organs.registry.lineage import ComparableOrgan  # with numpy, which searches do not need
+    from organs.registry.lineage import ComparableOrgan  # imports numpy, which searches do not need
 
     statement = (
         select(
@@ -88,7 +88,7 @@ def organs_at(session: Session, place: Slot) -> Sequence[Row[int, bytes | None]]
 
 
 def models_with(session: Session, place: Slot, organ_ids: Collection[int]) -> list[tuple[int, int]]:
-    """Return model and organ where a visible model has one of `organ_ids` at `place`."""
+    """Return pairs of a visible model and the organ of `organ_ids` that it has at `place`."""
     pairs: list[tuple[int, int]] = []
     for batch in batches(sorted(organ_ids)):
         statement = select(Placement.model_id, Placement.organ_id).where(
@@ -101,8 +101,8 @@ def models_with(session: Session, place: Slot, organ_ids: Collection[int]) -> li
 def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage], int]:
     """Return edges between a model and public models or named parents, and the number of all such edges.
 
-    Of its parents and of its children, the edges recorded first are returned; of its measured relatives, the most
-    similar; at most `limit` of each. A model may have edges to ten thousand others.
+    At most `limit` edges of each kind are returned, because a model may have edges to ten thousand others: the oldest
+    edges to parents, the oldest edges to children, and the edges to the most similar measured relatives.
     """
     to_parent, to_child = Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id
     is_public = Model.state.in_(REACHABLE_STATES)
@@ -138,9 +138,9 @@ def measured_relation(session: Session, first_id: int, second_id: int) -> str | 
 
 
 def declared_texts_to(session: Session, model_ids: Collection[int]) -> Iterator[str]:
-    """Yield the texts of declared edges without a registered parent, then of those to one of `model_ids`.
+    """Yield the texts of declared edges without a registered parent, then those of edges to one of `model_ids`.
 
-    They are streamed: a large catalog has many edges without a registered parent.
+    They are streamed, because a large catalog has many edges without a registered parent.
     """
     for has_parent in _parent_conditions(model_ids):
         statement = select(Lineage.parent_text).where(has_parent, *_IS_DECLARED).distinct()
@@ -165,7 +165,7 @@ def declared_edges_with(
 
 
 def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, Model]:
-    """Return the public models of `model_ids`."""
+    """Return the public models among `model_ids`, by id."""
     models: dict[int, Model] = {}
     for batch in batches(sorted(model_ids)):
         rows = session.scalars(select(Model).where(Model.id.in_(batch), Model.state.in_(REACHABLE_STATES)))
@@ -174,14 +174,14 @@ def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, Mode
 
 
 def visible_models_with_words(session: Session, words: Collection[str], limit: int) -> Sequence[Model]:
-    """Return visible models whose name, title, tags and description have all of `words`, oldest first."""
-    having = (
+    """Return visible models that have all of `words` in name, title, tags and description, oldest first."""
+    model_ids = (
         select(ModelWord.model_id)
         .where(ModelWord.word.in_(sorted(set(words))))
         .group_by(ModelWord.model_id)
         .having(func.count() == len(set(words)))
     )
-    statement = select(Model).where(Model.id.in_(having), Model.state == "visible", Model.kind == "model")
+    statement = select(Model).where(Model.id.in_(model_ids), Model.state == "visible", Model.kind == "model")
     return session.scalars(statement.order_by(Model.id).limit(limit)).all()
 
 
@@ -203,9 +203,9 @@ def public_model_ids(session: Session) -> set[int]:
 
 
 def connected_models(session: Session) -> list[tuple[int, list[int]]]:
-    """Return each model with the ids of the models that its edges lead to, including hidden models and repetitions.
+    """Return each child in edges with the ids of the parents, including hidden models and repetitions.
 
-    One row for each model: there may be a hundred thousand edges.
+    The database returns one row for each child, because there may be a hundred thousand edges.
     """
     parents = func.aggregate_strings(cast(Lineage.parent_model_id, String), ",")
     statement = select(Lineage.child_model_id, parents).where(
@@ -268,5 +268,5 @@ def likenesses(session: Session, model_id: int) -> dict[int, float]:
     statement = select(*ends, Lineage.score).where(
         Lineage.evidence == "measured", Lineage.score.is_not(None), or_(*(end == model_id for end in ends))
     )
-    found = ((parent if child == model_id else child, score) for child, parent, score in session.execute(statement))
-    return {other: score for other, score in found if other is not None and score is not None}
+    pairs = ((parent if child == model_id else child, score) for child, parent, score in session.execute(statement))
+    return {other: score for other, score in pairs if other is not None and score is not None}

@@ -27,7 +27,7 @@ from organs.registry.entities.about import Figures, RegistryTotals
 
 @dataclass(frozen=True, slots=True)
 class TypeFigures:
-    """The figures of one type: all tensors, those with a θ, and the means over these."""
+    """The figures of one type: the number of all tensors, the number of those with a θ, and the means over these."""
 
     type: str
     tensors: int
@@ -51,8 +51,8 @@ class MatrixFigures:
 def type_figures(session: Session, model_id: int | None = None) -> list[TypeFigures]:
     """Return a row for each type, by name."""
     theta, spectral = Placement.theta, Placement.spectral_signal
-    condition = _of(model_id)
-    # One query for each measure: each reads only its own index.
+    condition = _in_model(model_id)
+    # Each measure has its own query, which reads only its own index.
     thetas = session.execute(
         select(Placement.type, func.count(), func.count(theta), func.avg(theta), func.avg(theta * theta))
         .where(condition)
@@ -81,7 +81,7 @@ def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int], model_id:
     """Return the measured θ of type `kind` at each of `ranks`, which count from 0 in rising order."""
     statement = (
         select(Placement.theta)
-        .where(_of(model_id), Placement.type == kind, Placement.theta.is_not(None))
+        .where(_in_model(model_id), Placement.type == kind, Placement.theta.is_not(None))
         .order_by(Placement.theta)
         .limit(1)
     )
@@ -103,7 +103,7 @@ def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, M
     """
     spectral = Placement.spectral_signal
     statement = select(Placement.model_id, func.count(), func.avg(Placement.theta), func.avg(spectral))
-    rows = session.execute(statement.where(_of(model_id), spectral.is_not(None)).group_by(Placement.model_id))
+    rows = session.execute(statement.where(_in_model(model_id), spectral.is_not(None)).group_by(Placement.model_id))
     return {model: MatrixFigures(*figures) for model, *figures in rows}
 
 
@@ -170,7 +170,7 @@ def extreme_organs(
     return session.execute(statement.limit(limit)).all()
 
 
-def _of(model_id: int | None) -> ColumnElement[bool]:
+def _in_model(model_id: int | None) -> ColumnElement[bool]:
     return Placement.visible if model_id is None else Placement.model_id == model_id  # type: ignore[return-value]
 
 
@@ -207,8 +207,8 @@ class DtypeFigures:
 def dtypes_of(session: Session, model_id: int) -> list[DtypeFigures]:
     """Return the dtypes of a model by falling bytes, then by name."""
     size, theta = func.sum(Placement.size_bytes), Placement.theta
-    of_matrices = func.avg(case((Placement.spectral_signal.is_not(None), theta)))
-    statement = select(Placement.dtype, func.count(), size, func.avg(theta), of_matrices)
+    matrix_theta = func.avg(case((Placement.spectral_signal.is_not(None), theta)))
+    statement = select(Placement.dtype, func.count(), size, func.avg(theta), matrix_theta)
     ordered = statement.where(Placement.model_id == model_id).group_by(Placement.dtype)
     rows = session.execute(ordered.order_by(size.desc(), Placement.dtype))
     return [DtypeFigures(dtype, count, int(size_bytes), *means) for dtype, count, size_bytes, *means in rows]
@@ -295,7 +295,7 @@ def methods_of(session: Session, model_id: int) -> Sequence[Row[str, int, int, i
 
 
 def _is_unusual(model_id: int) -> ColumnElement[bool]:
-    # The spectral reading has no θ; the Z-measure of the same organ reports what cannot be read.
+    # The row of the spectral reading has no θ. The row of the Z-measure reports values that cannot be read.
     is_empty = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
     unusual = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, is_empty)
     return and_(Placement.model_id == model_id, unusual)
@@ -313,7 +313,7 @@ def visible_bytes(session: Session) -> int:
 
 
 def public_figures(session: Session) -> Figures:
-    """Return the numbers of the registry that everybody may see."""
+    """Return the public numbers of the registry."""
     totals = running_totals(session)
     return Figures(
         models=totals.models,
@@ -339,8 +339,8 @@ def counted_totals(session: Session) -> RegistryTotals:
 
 
 def _count_organs(session: Session) -> int:
-    # All organs with a place, from one index, less the few with hidden places only. To search a visible place of each
-    # organ takes three times as long.
+    # Counts all organs with a place, from one index, and subtracts the few with hidden places only. A search for a
+    # visible place of each organ takes three times as long.
     placed = session.scalar(select(func.count()).select_from(select(Placement.organ_id).distinct().subquery())) or 0
     visible = aliased(Placement)
     is_visible = select(visible.id).where(visible.organ_id == Placement.organ_id, visible.visible).exists()

@@ -69,8 +69,8 @@ from organs.registry.errors import BadQuery, TooSlow
 from organs.registry.measures import MEASURE_NAMES
 
 UNIQUE_ROWS_MAX = 4000
-"""Placements that one statement reads to find organs that are not on the page yet. A query with `fits:` reads as many
-as the bases have organs, because each statement first reads all organs of the bases."""
+"""The most placements that one statement reads to find organs that are not on the page yet. A query with `fits:` reads
+as many as the bases have organs, because each statement first reads all organs of the bases."""
 UNIQUE_ROWS_OF_BASES_MAX = 65_536
 """The most placements that one statement of a query with `fits:` reads."""
 
@@ -81,9 +81,10 @@ Ranked = tuple[float | None, int]
 def ranked_placements(
     session: Session, narrowed: Narrowed, sort: Sort, unique: bool, after: Cursor | None, limit: int
 ) -> list[Ranked]:
-    """Return the next `limit` placements of a query after `after`: sort value and id; those without a value come last.
+    """Return the next `limit` placements of a query after `after`, as sort value and id.
 
-    Equal values are ordered by id, newest first if the sort is falling, so the order is total.
+    Placements without a value come last. Equal values are ordered by id, newest first if the sort is falling, so the
+    order is total.
     """
     plan = plan_of(session, narrowed, sort, limit)
     if plan.driver is not None:
@@ -96,9 +97,9 @@ def ranked_placements(
 def count_matching(
     session: Session, narrowed: Narrowed, bounds: Sequence[Numbers], limit: int
 ) -> list[tuple[int, int, int, int]] | None:
-    """Return facet id, bin of θ, number of matching placements, and number of those that are also within `bounds`.
+    """Return facet id, bin of θ, number of matching placements, and number of those within `bounds`.
 
-    None if more than `limit` placements would have to be read.
+    The result is None if more than `limit` placements would have to be read.
     """
     plan = plan_of(session, narrowed, None, limit)
     if plan.driver is None:
@@ -141,8 +142,8 @@ def _unique_in_order(
 ) -> list[Ranked]:
     """Return the rows of `_in_order`, with only the first match of each organ.
 
-    The first match is looked up once for each organ. A condition on each placement would read all places of its organ,
-    which may be 50,000.
+    The first match is searched once for each organ. A condition on each placement would read all places of its organ,
+    up to 50,000, each time.
     """
     results: list[Ranked] = []
     firsts: dict[int, int] = {}
@@ -210,16 +211,16 @@ def _merged(
     measure = RANKINGS[sort.field]
     column = getattr(Placement, measure)
     order = (column.desc(), Placement.id.desc()) if sort.descending else (column, Placement.id)
-    connection, arms = session.connection(), []
+    connection, rows_by_type = session.connection(), []
     for kind in plan.types:
         rows = select(column, Placement.id).where(Placement.visible, Placement.type == kind, *conditions)
         # The rows are read one by one: only the first few of most types are on the page.
         rows = by_index(rows, "theta" if kind in plan.over else measure)
-        arms.append(connection.execute(rows.order_by(*order).limit(limit)))
-    rows_in_order = merge(*arms, key=lambda row: (row[0] or 0, row[1]), reverse=sort.descending)
+        rows_by_type.append(connection.execute(rows.order_by(*order).limit(limit)))
+    rows_in_order = merge(*rows_by_type, key=lambda row: (row[0] or 0, row[1]), reverse=sort.descending)
     results = [(value, row_id) for value, row_id in islice(rows_in_order, limit)]
-    for arm in arms:
-        arm.close()
+    for type_rows in rows_by_type:
+        type_rows.close()
     return results
 
 
@@ -243,8 +244,8 @@ def _all_sorted(
         step = row_id < after.id if sort.descending else row_id > after.id
         position, last = tuple_(value, row_id), tuple_(after.value, after.id)
         is_after = position < last if sort.descending else position > last
-        has_none = value.is_(None)
-        rows = rows.where(and_(has_none, step) if after.value is None else or_(is_after, has_none))
+        is_missing = value.is_(None)
+        rows = rows.where(and_(is_missing, step) if after.value is None else or_(is_after, is_missing))
     order = (value.desc(), row_id.desc()) if sort.descending else (value, row_id)
     statement = rows.order_by(value.is_(None), *order).limit(limit)
     return [(number, place) for number, place in session.execute(statement)]
@@ -327,8 +328,11 @@ def _candidates(
 
 
 def _ranked(fingerprint: bytes, rows: Sequence[tuple[int, int, bytes]], unique: bool) -> list[Likeness]:
-    """Return the most similar first, equal ones by falling id; constant organs are similar to nothing."""
-    from organs.registry.lineage import correlations  # loads numpy, which no other search needs
+    """Return likeness and id of the placements, by falling likeness, then by falling id.
+
+    Constant organs have no likeness and are left out.
+    """
+    from organs.registry.lineage import correlations  # imports numpy, which no other search needs
 
     organs = {organ_id: values for _, organ_id, values in rows}
     values_by_organ = dict(zip(organs, correlations(fingerprint, list(organs.values())), strict=True))
@@ -342,12 +346,12 @@ def _ranked(fingerprint: bytes, rows: Sequence[tuple[int, int, bytes]], unique: 
 
 FACET_FIELDS = ("type", "slot", "dtype", "arch", "license")
 FACET_VALUES_MAX = 100
-"""Values of one field in the counts, those with the largest counts."""
+"""The most values of one field in the counts: those with the largest counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PlacementCounts:
-    """Counts of the placements themselves, for filters that the counts of facets do not cover."""
+    """Exact counts of placements, for filters that the counts of facets do not cover."""
 
     unbounded: Mapping[tuple[int, int], int]
     """Counts by facet id and bin of θ, without the filters by θ."""
@@ -447,7 +451,7 @@ def _field_counts(
 
 
 def _share(terms: Iterable[Numbers], lower: int) -> float:
-    """Return the share of a bin within `terms`, if θ is distributed evenly in the bin."""
+    """Return the share of a bin within `terms`, on the assumption that θ is evenly distributed in the bin."""
     share = 1.0
     for term in terms:
         if lower == UNMEASURED:
@@ -483,10 +487,10 @@ def _is_edge(bound: float, *, begins: bool) -> bool:
 
 
 def search_organs(session: Session, query: Query, limit: int, after: str | None = None) -> OrganPage:
-    """Return the next `limit` organs of `query` after the cursor `after`, the `next` of the page before.
+    """Return the next `limit` organs of `query` after the cursor `after`, which is the `next` of the previous page.
 
     The order is total, so pages do not repeat or skip organs. Raises BadQuery for an invalid cursor; NotFound and
-    Ambiguous for a `like:` that does not name one organ.
+    Ambiguous if `like:` does not name exactly one organ.
     """
     cursor = _parse_page(query, limit, after)
     return _page(session, query, narrow(session, query), limit, cursor)
@@ -504,7 +508,7 @@ def count_organs(session: Session, query: Query, seconds: float | None = None) -
 def search_and_count(
     session: Session, query: Query, limit: int, after: str | None, counts_seconds: float
 ) -> tuple[OrganPage, FacetCounts]:
-    """Return page and counts from the same state of the catalog."""
+    """Return the page and the counts, both from the same state of the catalog."""
     cursor = _parse_page(query, limit, after)
     narrowed = narrow(session, query)
     page = _page(session, query, narrowed, limit, cursor)
@@ -512,7 +516,7 @@ def search_and_count(
 
 
 def _cached_counts(session: Session, query: Query, narrowed: Narrowed, seconds: float | None) -> FacetCounts:
-    """Return the counts, which are cached for the next pages unless they were hurried."""
+    """Return the counts. They are cached for the next pages unless they were hurried."""
     key = ("counts", frozenset(query.terms), narrowed.models_key)
     return cached(session, key, lambda: facet_counts(session, narrowed, seconds), lambda counts: not counts.hurried)
 
@@ -541,7 +545,7 @@ _ORGANS, _BLOBS, _MODELS = Organ.__table__, Blob.__table__, Model.__table__
 _PLACED = ("name", "type", "tower", "block", "slot", "dtype", "size_bytes", *MEASURE_NAMES)
 """Members of PlacedOrgan that are columns of placements."""
 _ROWS: Any = (
-    # Columns instead of objects: to create objects took half of the time of a search.
+    # Columns instead of objects, because the creation of objects took half of the time of a search.
     select(
         _PLACES.c.id,
         _BLOBS.c.digest,
@@ -597,9 +601,9 @@ _COLUMNS: dict[str, Any] = {
 def search_models(
     session: Session, query: Query, limit: int, after: str | None = None, *, ranked: bool = False
 ) -> ModelPage:
-    """Return the next `limit` visible models of `query` after the cursor `after`; those without a sort value come last.
+    """Return the next `limit` visible models of `query` after the cursor `after`. Those without a sort value come last.
 
-    With `ranked`, only complete models, without adapters, vocabularies and chimeras. Raises BadQuery.
+    With `ranked`, only complete models are returned, without adapters, vocabularies and chimeras. Raises BadQuery.
     """
     check_limit(limit)
     text = f"{'ranked ' if ranked else ''}{query}"

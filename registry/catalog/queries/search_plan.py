@@ -44,7 +44,7 @@ from organs.registry.measures import MEASURES
 from organs.registry.names import parse_model_name
 
 FACETS_MAX = 20_000
-"""Facets that are kept in memory, about a kilobyte each. If there are more, each search reads the database."""
+"""The most facets that are kept in memory, about a kilobyte each. If there are more, each search reads the database."""
 
 FACET_COLUMNS = {
     "type": Facet.type,
@@ -108,8 +108,8 @@ class RollUp:
         """Return the weighted number of placements, by facet; `shares` has one weight for each of `BINS`."""
         total: Sequence[float] = [0] * len(self.positions)
         first = 0
-        for share, places in groupby(shares):  # neighbours with the same share are one step; most shares are 0 or 1
-            last = first + len(list(places))
+        for share, group in groupby(shares):  # neighbours with the same share are one step; most shares are 0 or 1
+            last = first + len(list(group))
             if share:
                 part = map(share.__mul__, map(float, self.counts(first, last)))
                 total = list(map(add, total, part))
@@ -132,7 +132,7 @@ def sums(values: Sequence[str], counts: Sequence[float], mask: Mask) -> dict[str
 
 def held_roll_up(session: Session) -> RollUp | None:
     """Return the cached roll-up, as `session` sees it; None if there are more than `FACETS_MAX` facets."""
-    return cached(session, "facets", lambda: _small_enough(session))
+    return cached(session, "facets", lambda: _read_if_small(session))
 
 
 def roll_up(session: Session) -> RollUp:
@@ -140,27 +140,27 @@ def roll_up(session: Session) -> RollUp:
     return held_roll_up(session) or _read(session)
 
 
-def _small_enough(session: Session) -> RollUp | None:
+def _read_if_small(session: Session) -> RollUp | None:
     number = session.scalar(select(func.count()).select_from(select(Facet.id).limit(FACETS_MAX + 1).subquery()))
     return _read(session) if (number or 0) <= FACETS_MAX else None
 
 
 def _read(session: Session) -> RollUp:
-    places = {lower: place for place, lower in enumerate(BINS)}
+    indexes = {lower: index for index, lower in enumerate(BINS)}
     counts: dict[int, list[int]] = {}
     for facet_id, lower, count in session.execute(
         select(FacetCount.facet_id, FacetCount.theta_bin, FacetCount.placements).where(FacetCount.placements > 0)
     ):
-        counts.setdefault(facet_id, [0] * len(BINS))[places[lower]] += count
+        counts.setdefault(facet_id, [0] * len(BINS))[indexes[lower]] += count
     statement = select(Facet.id, *FACET_COLUMNS.values()).order_by(Facet.id)
     facets: list[Any] = [row for row in session.execute(statement) if row[0] in counts]
     sums_before = [list(accumulate(counts[row[0]], initial=0)) for row in facets]
-    columns = {name: [row[place] for row in facets] for place, name in enumerate(FACET_COLUMNS, 1)}
+    columns = {name: [row[index] for row in facets] for index, name in enumerate(FACET_COLUMNS, 1)}
     return RollUp(
         positions={row[0]: position for position, row in enumerate(facets)},
         columns=columns,
         different={name: sorted(set(column)) for name, column in columns.items()},
-        bins=[[counts[row[0]][place] for row in facets] for place in range(len(BINS))],
+        bins=[[counts[row[0]][index] for row in facets] for index in range(len(BINS))],
         before=[list(column) for column in zip(*sums_before, strict=True)] or [[]] * (len(BINS) + 1),
     )
 
@@ -178,7 +178,7 @@ def models_with_words(words: Sequence[str]) -> Select[int]:
 
 
 def _models_with_prefix(word: str) -> Select[int]:
-    # A range instead of LIKE: on every database it uses the index and has the same meaning.
+    # A range instead of LIKE, because on every database it uses the index and has the same meaning.
     return select(ModelWord.model_id).where(and_(ModelWord.word >= word, ModelWord.word < _after_prefix(word)))
 
 
@@ -191,16 +191,16 @@ def _after_prefix(word: str) -> str:
 
 
 NAMES_MAX = 5000
-"""Names that are searched for a pattern or for another spelling."""
+"""The most names that are searched for a pattern or for another spelling."""
 NEAREST_MAX, NEAREST_MAX_LENGTH = 500, 64
-"""Names that an unknown name is compared with, and the longest name that is compared: hostile long names take up to a
-millisecond each."""
+"""The most names that an unknown name is compared with, and the length of the longest name that is compared. Names of
+a hostile length take up to a millisecond each."""
 NOTES_MAX = 5
-"""Notes on unknown names in one answer."""
+"""The most notes on unknown names in one answer."""
 ABSENT = "none"
 
 CLOSED_FIELDS = ("type", "tower")
-"""Their values are the same in every registry."""
+"""The fields whose values are the same in every registry."""
 MODEL_FIELDS = ("model", "by", "nonfinite")
 """The fields that filter the model of an organ, beside words."""
 
@@ -226,13 +226,13 @@ class FacetFilter:
 
 @dataclass(slots=True)
 class Narrowed:
-    """A resolved query. Matches meet all of its conditions."""
+    """A resolved query. A matching placement meets all of its conditions."""
 
     facets: list[FacetFilter] = field(default_factory=list)
     models: Select[int] | None = None
     """A SELECT of the ids of the models to search; None for all."""
     models_key: Hashable = None
-    """A key of caches: queries with equal keys have the same `models`."""
+    """A key for caches. Queries with equal keys have the same `models`."""
     fitting: list[Fitting] = field(default_factory=list)
     numbers: list[Numbers] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -252,7 +252,7 @@ class Narrowed:
 
 
 def narrow(session: Session, query: Query) -> Narrowed:
-    """Resolve `query`. A name that does not exist matches nothing; a note says so and suggests the nearest name."""
+    """Resolve `query`. An unknown name matches nothing; a note reports it and suggests the nearest name."""
     narrowed = Narrowed(
         numbers=[term for term in query.terms if isinstance(term, Numbers)], nonfinite=query.choices("nonfinite")
     )
@@ -287,7 +287,7 @@ def known_values(session: Session, choice: Choice, existing: Select[Any], notes:
     by_name = _values_by_name(values[:NAMES_MAX])
     if not all(_matching(choice.values, list(by_name)).values()):
         by_name = _values_by_name([*values[:NAMES_MAX], *session.scalars(existing.distinct().limit(NAMES_MAX))])
-    return _chosen(choice, by_name, notes)
+    return _choose_values(choice, by_name, notes)
 
 
 def _facet_values(session: Session, choice: Choice, notes: list[str]) -> tuple[str, ...]:
@@ -296,22 +296,22 @@ def _facet_values(session: Session, choice: Choice, notes: list[str]) -> tuple[s
     if facets is None or len(facets.different[choice.field]) > NAMES_MAX:
         existing = select(FACET_COLUMNS[choice.field]).where(_is_counted())
         return known_values(session, choice, existing, notes)
-    return _chosen(choice, _values_by_name(facets.different[choice.field]), notes)
+    return _choose_values(choice, _values_by_name(facets.different[choice.field]), notes)
 
 
-def _chosen(choice: Choice, by_name: Mapping[str, set[str]], notes: list[str]) -> tuple[str, ...]:
+def _choose_values(choice: Choice, by_name: Mapping[str, set[str]], notes: list[str]) -> tuple[str, ...]:
     """Return the values whose names match `choice`, sorted, and note the names that do not exist."""
     matches = _matching(choice.values, list(by_name))
     if not choice.negated:
         for value, names in matches.items():
             if not names and len(notes) < NOTES_MAX:
-                notes.append(_missing(choice.field, value, by_name))
+                notes.append(_missing_note(choice.field, value, by_name))
     return tuple(sorted({value for names in matches.values() for name in names for value in by_name[name]}))
 
 
 def model_conditions(session: Session, query: Query, notes: list[str]) -> list[ColumnElement[bool]]:
     """Return the conditions of `model:`, `by:` and words on models; add a note for each name that does not exist."""
-    conditions = [_named(session, choice, notes) for choice in query.choices("model")]
+    conditions = [_name_condition(session, choice, notes) for choice in query.choices("model")]
     for choice in query.choices("by"):
         visible = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
         names = known_values(session, choice, select(Contributor.name).where(visible.exists()), notes)
@@ -335,11 +335,11 @@ def nonfinite_condition(choice: Choice, column: Any) -> ColumnElement[bool]:
 def _may_have(choice: Choice) -> ColumnElement[bool]:
     """Return the condition that a model may have an organ that matches `choice`, a term of `nonfinite:`.
 
-    Only `nonfinite:yes` excludes models. The count of a model is unknown if some of its organs were not counted; its
-    other organs may have such values.
+    Only `nonfinite:yes` excludes models. The count of a model is unknown if some of its organs were not counted. Its
+    other organs may still have NaN or infinite values.
     """
-    only_odd = set(choice.values) == {YES} and not choice.negated
-    return or_(Model.nonfinite_tensors > 0, Model.nonfinite_tensors.is_(None)) if only_odd else true()
+    is_yes_only = set(choice.values) == {YES} and not choice.negated
+    return or_(Model.nonfinite_tensors > 0, Model.nonfinite_tensors.is_(None)) if is_yes_only else true()
 
 
 def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> None:
@@ -354,11 +354,11 @@ def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> Non
 
 
 def _is_counted() -> ColumnElement[bool]:
-    """Return the condition that a visible placement has the facet; other facets are never shown."""
+    """Return the condition that a visible placement has the facet. Other facets are never shown."""
     return select(FacetCount.facet_id).where(FacetCount.facet_id == Facet.id, FacetCount.placements > 0).exists()
 
 
-def _named(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
+def _name_condition(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
     """Return the condition that a model has one of the chosen names; `namespace/name` is compared without case."""
     conditions: list[ColumnElement[bool]] = []
     for value in choice.values:
@@ -369,16 +369,16 @@ def _named(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[
         if condition is not None:
             conditions.append(condition)
         if not exists and not choice.negated and len(notes) < NOTES_MAX:
-            notes.append(_missing("model", value, _names(session)))
+            notes.append(_missing_note("model", value, _model_names(session)))
     condition = or_(*conditions) if conditions else Model.id < 0
     return not_(condition) if choice.negated else condition
 
 
 def _bases(session: Session, choice: Choice, notes: list[str]) -> list[Base]:
-    """Return the models that `fits:` names, the newest version of each name without a version."""
+    """Return the models that `fits:` names. A name without a version is its newest version."""
     bases: dict[int, Base] = {}
     for value in choice.values:
-        models = _newest(session, value)
+        models = _newest_models(session, value)
         known = {model_id: base for model_id in models if (base := base_of(session, model_id)) is not None}
         bases |= known
         if known or choice.negated or len(notes) >= NOTES_MAX:
@@ -386,12 +386,12 @@ def _bases(session: Session, choice: Choice, notes: list[str]) -> list[Base]:
         if models:
             notes.append(f"{value} states no architecture, so no organ is known to fit it")
         else:
-            notes.append(f"no model here is called {value}" + _nearest(choice.field, value, _names(session)))
+            notes.append(f"no model here is called {value}" + _nearest_hint(choice.field, value, _model_names(session)))
     return list(bases.values())
 
 
-def _newest(session: Session, value: str) -> list[int]:
-    """Return the ids of the models with the name `value`; if there are none, of those whose name differs in case."""
+def _newest_models(session: Session, value: str) -> list[int]:
+    """Return the ids of the models with the name `value`, or of models whose name differs only in case."""
     name = parse_model_name(value)  # the parser of the query checked it
     exactly = and_(Model.namespace == name.namespace, Model.name == name.name)
     for condition in (exactly, _matches_text(f"{name.namespace}/{name.name}", Model.namespace + "/" + Model.name)):
@@ -408,7 +408,7 @@ def _newest(session: Session, value: str) -> list[int]:
     return []
 
 
-def _names(session: Session) -> list[str]:
+def _model_names(session: Session) -> list[str]:
     visible = select(Model.namespace, Model.name).where(Model.state == "visible")
     return [f"{namespace}/{name}" for namespace, name in session.execute(visible.distinct().limit(NAMES_MAX))]
 
@@ -422,13 +422,13 @@ def _matches_text(value: str, column: Any) -> ColumnElement[bool]:
 
     Case is ignored for the letters that the database knows.
     """
-    # LIKE distinguishes case only on some databases: in lower case, both sides mean the same on all.
+    # LIKE distinguishes case on some databases only. With both sides in lower case, the result is the same on all.
     escaped = value.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
     return func.lower(column).like(escaped, escape="\\")
 
 
 def _values_by_name(values: Iterable[str | None]) -> dict[str, set[str]]:
-    """Return the values by their names in a query: a missing value is `none`."""
+    """Return the values by their names in a query. The name of a missing value is `none`."""
     by_name: dict[str, set[str]] = {}
     for value in values:
         by_name.setdefault(value or ABSENT, set()).add(value or "")
@@ -445,24 +445,24 @@ def _matches_name(value: str) -> ColumnElement[bool] | None:
 
 
 def _matching(values: Sequence[str], names: Sequence[str]) -> dict[str, set[str]]:
-    """Return the names that match each value, without case; `*` is any text."""
+    """Return the names that match each value, without regard to case; `*` is any text."""
     matches = {}
     folded = [(name, name.casefold()) for name in names]
     for value in values:
-        wanted = value.casefold()
+        folded_value = value.casefold()
         if "*" in value:
-            pattern = wanted.replace("[", "[[]").replace("?", "[?]")
+            pattern = folded_value.replace("[", "[[]").replace("?", "[?]")
             matches[value] = {name for name, text in folded if fnmatchcase(text, pattern)}
         else:
-            matches[value] = {name for name, text in folded if text == wanted}
+            matches[value] = {name for name, text in folded if text == folded_value}
     return matches
 
 
-def _missing(name: str, value: str, existing: Iterable[str]) -> str:
-    return f"nothing here has {name}:{value}" + _nearest(name, value, existing)
+def _missing_note(name: str, value: str, existing: Iterable[str]) -> str:
+    return f"nothing here has {name}:{value}" + _nearest_hint(name, value, existing)
 
 
-def _nearest(name: str, value: str, existing: Iterable[str]) -> str:
+def _nearest_hint(name: str, value: str, existing: Iterable[str]) -> str:
     close = nearest(value, islice(existing, NEAREST_MAX)) if len(value) <= NEAREST_MAX_LENGTH else None
     return f"; the nearest is {name}:{close}" if close else ""
 
@@ -470,9 +470,10 @@ def _nearest(name: str, value: str, existing: Iterable[str]) -> str:
 COLUMNS = {measure.field: measure.name for measure in MEASURES.values()} | {"size": "size_bytes", "block": "block"}
 """The column of placements for each field."""
 RANKINGS = {measure.field: measure.ranked_as or measure.name for measure in MEASURES.values()} | {"size": "size_bytes"}
-"""The column of the index that sorts by each field: the signal is the sine of θ and has the same order."""
+"""The column of the index that sorts by each field. The signal is the sine of θ, so it has the same order."""
 SIGNAL_SLACK_DEGREES = 1e-6
-"""A bound on the signal is tested on the signal. The additional bound on θ, for the index, is wider by this much."""
+"""The number of degrees by which a bound on the signal is widened when the index tests it on θ. The exact bound is then
+tested on the signal."""
 
 
 def placement_condition(term: Numbers, entity: Any = Placement) -> ColumnElement[bool]:
@@ -481,7 +482,7 @@ def placement_condition(term: Numbers, entity: Any = Placement) -> ColumnElement
 
 
 def number_condition(term: Numbers, column: Any) -> ColumnElement[bool]:
-    """Return `term` as a condition on `column`; a negated term matches all other rows, also those without a number."""
+    """Return `term` as a condition on `column`; a negated term also matches rows without a number."""
     allowed = [_within(interval, column) for interval in term.intervals]
     allowed += [column.is_(None)] if term.absent else []
     condition = or_(*allowed)
@@ -491,7 +492,7 @@ def number_condition(term: Numbers, column: Any) -> ColumnElement[bool]:
 
 
 def index_conditions(numbers: Sequence[Numbers], entity: Any = Placement) -> list[ColumnElement[bool]]:
-    """Return bounds on θ from those on θ and the signal: each index has θ, so other rows are not fetched."""
+    """Return bounds on θ from those on θ and the signal. Each index has θ, so rows outside of them are not fetched."""
     low, high = stretch(numbers, "theta")
     return [*([entity.theta >= low] if low is not None else []), *([entity.theta <= high] if high is not None else [])]
 
@@ -528,7 +529,7 @@ def degrees(field: str, value: float) -> float:
 
 
 def _ranked(term: Numbers, value: float, direction: int) -> float:
-    """Return a bound in the unit of the index; `direction` (-1, 1) is where the slack widens it."""
+    """Return a bound in the unit of the index; the slack widens it in `direction` (-1 or 1)."""
     return degrees("signal", value) + direction * SIGNAL_SLACK_DEGREES if term.field == "signal" else value
 
 
@@ -542,7 +543,7 @@ def _within(interval: Interval, column: Any) -> ColumnElement[bool]:
 
 
 def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
-    """Return the number of visible placements whose facet matches, by type; a bin of θ that may match counts fully."""
+    """Return the number of visible placements whose facet matches, by type. A bin of θ that may match counts fully."""
     facets = held_roll_up(session)
     if facets is None:
         return _count_in_database(session, narrowed)
@@ -573,62 +574,62 @@ def _count_in_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
 
 
 GATHER_MAX = 20_000
-"""Placements that are fetched and then sorted: some tens of milliseconds."""
+"""The most placements that are fetched and then sorted. This takes some tens of milliseconds."""
 PASSED_COST, FETCHED_COST = 0.25, 2.0
 """Relative costs of an index entry that is skipped and of a row that is fetched."""
 CORRELATION = 8
-"""How many times rarer matches may be near the page than on average."""
+"""The factor by which matches may be rarer near the page than on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a query is answered: through the index `driver`, then sorted; if None, in the order of its ranking."""
+    """How to answer a query: read the index `driver`, then sort. Without a driver, read the index of the ranking."""
 
     types: tuple[str, ...]
     driver: str | None
     over: frozenset[str] = frozenset()
-    """In order, the types with few placements within the bounds on θ: they are read through the index of θ."""
+    """Without a driver: types that are read through the index of θ, because few placements are within its bounds."""
 
 
 def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int) -> Plan:
-    """Return the cheaper plan for a page of `limit` placements; without `sort`, for all matches."""
-    own = None if sort is None else RANKINGS[sort.field]
-    everything = count_by_type(session, Narrowed())
+    """Return the cheapest plan for a page of `limit` placements; without `sort`, for all matches."""
+    ranking = None if sort is None else RANKINGS[sort.field]
+    all_by_type = count_by_type(session, Narrowed())
     by_type = count_by_type(session, narrowed)
     types = tuple(kind for kind in ORGAN_TYPES if by_type.get(kind) and _may_match(session, narrowed, kind))
     matching = sum(by_type[kind] for kind in types)
-    drivers = _drivers(session, narrowed, types, own)
+    drivers = _drivers(session, narrowed, types, ranking)
     if min([matching, *drivers.values()]) == 0:
         return Plan((), None)
     if sort is None:
-        drivers.setdefault("facet_id", sum(everything[kind] for kind in types))
+        drivers.setdefault("facet_id", sum(all_by_type[kind] for kind in types))
     best = min(drivers, key=lambda name: drivers[name], default=None)
     if best is None or drivers[best] > GATHER_MAX:
-        return Plan(types, None, _over(session, narrowed, own, types, limit))
+        return Plan(types, None, _types_by_theta(session, narrowed, ranking, types, limit))
     if sort is None:
         return Plan(types, best)
-    within = count_by_type(session, Narrowed(numbers=narrowed.numbers)) if own == "theta" else everything
-    walked = sum(within[kind] for kind in types)
+    within = count_by_type(session, Narrowed(numbers=narrowed.numbers)) if ranking == "theta" else all_by_type
+    entries = sum(within[kind] for kind in types)
     # Filters are assumed to be independent, except facets and θ, which are counted together.
-    share = matching / max(walked, 1)
+    share = matching / max(entries, 1)
     for name, count in drivers.items():
         if count <= GATHER_MAX and name not in ("facet_id", "theta"):
-            share *= count / max(sum(everything.values()), 1)
+            share *= count / max(sum(all_by_type.values()), 1)
     for term in narrowed.fitting:
         share *= term.share(types) if term.models(types) is None else 1.0
-    in_order = PASSED_COST * min(CORRELATION * limit / max(share, 1 / max(walked, 1)), walked)
+    in_order = PASSED_COST * min(CORRELATION * limit / max(share, 1 / max(entries, 1)), entries)
     if FETCHED_COST * drivers[best] < in_order:
         return Plan(types, best)
-    return Plan(types, None, _over(session, narrowed, own, types, limit))
+    return Plan(types, None, _types_by_theta(session, narrowed, ranking, types, limit))
 
 
 def by_index(rows: Any, name: str) -> Any:
     """Return `rows` of placements, read through their index `name`."""
-    # SQLite has no statistics on a new catalog and would guess; the counts of facets are exact.
+    # SQLite has no statistics on a new catalog and would guess. The counts of facets are exact.
     return rows.with_hint(Placement, f"INDEXED BY ix_placements_{name}", "sqlite")
 
 
-def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], own: str | None) -> dict[str, int]:
+def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], ranking: str | None) -> dict[str, int]:
     """Return the number of placements to fetch through each index that a filter narrows.
 
     Counting stops above `GATHER_MAX`.
@@ -636,13 +637,13 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], own: 
     drivers = {}
     if filters := narrowed.facet_filters:
         drivers["facet_id"] = sum(count_by_type(session, Narrowed(facets=filters)).values())
-    of_models = [sum(models.values()) for term in narrowed.fitting if (models := term.models(types)) is not None]
+    model_counts = [sum(models.values()) for term in narrowed.fitting if (models := term.models(types)) is not None]
     if narrowed.models is not None:
-        of_models.append(_count_of_models(session, narrowed.models, narrowed.models_key))
-    if of_models:
-        drivers["model"] = min(of_models)
+        model_counts.append(_count_of_models(session, narrowed.models, narrowed.models_key))
+    if model_counts:
+        drivers["model"] = min(model_counts)
     for column in (*RANKED_COLUMNS, "block"):
-        if column == own or not _index_filters(narrowed, column):
+        if column == ranking or not _index_filters(narrowed, column):
             continue
         if column == "theta" and index_conditions(narrowed.numbers):
             within = count_by_type(session, Narrowed(numbers=narrowed.numbers))
@@ -652,23 +653,25 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], own: 
     return drivers
 
 
-def _over(session: Session, narrowed: Narrowed, own: str | None, types: tuple[str, ...], limit: int) -> frozenset[str]:
+def _types_by_theta(
+    session: Session, narrowed: Narrowed, ranking: str | None, types: tuple[str, ...], limit: int
+) -> frozenset[str]:
     """Return the types that are cheaper to read through the index of θ, as in `Plan.over`."""
-    if own in (None, "theta") or not index_conditions(narrowed.numbers):
+    if ranking in (None, "theta") or not index_conditions(narrowed.numbers):
         return frozenset()
-    everything = count_by_type(session, Narrowed())
+    all_by_type = count_by_type(session, Narrowed())
     within = count_by_type(session, Narrowed(numbers=narrowed.numbers))
     by_type = count_by_type(session, narrowed)
 
-    def is_over(kind: str) -> bool:
-        walked = min(CORRELATION * limit * everything[kind] / by_type[kind], everything[kind])
-        return FETCHED_COST * within[kind] < PASSED_COST * walked
+    def is_cheaper_by_theta(kind: str) -> bool:
+        entries = min(CORRELATION * limit * all_by_type[kind] / by_type[kind], all_by_type[kind])
+        return FETCHED_COST * within[kind] < PASSED_COST * entries
 
-    return frozenset(filter(is_over, types))
+    return frozenset(filter(is_cheaper_by_theta, types))
 
 
 def _may_match(session: Session, narrowed: Narrowed, kind: str) -> bool:
-    """Return whether the ranges overlap the numbers of the type `kind`: norms have no spectral signal."""
+    """Return whether the ranges overlap the numbers of the type `kind`. For example, norms have no spectral signal."""
     for column in RANKED_COLUMNS:
         if column == "theta" or not ranges(narrowed.numbers, column):
             continue
@@ -680,7 +683,7 @@ def _may_match(session: Session, narrowed: Narrowed, kind: str) -> bool:
 
 
 def _extremes(session: Session, kind: str, column: str) -> tuple[float | None, float | None]:
-    """Return the least and the greatest number of the type `kind` in `column`: the two ends of its index."""
+    """Return the least and the greatest number of the type `kind` in `column`, which are the ends of its index."""
 
     def find() -> tuple[float | None, float | None]:
         measure = getattr(Placement, column)

@@ -38,7 +38,7 @@ from organs.registry.names import ModelName
 from organs.registry.upload_limits import CHUNK_ADVISED_BYTES, CHUNK_MAX_BYTES
 
 KNOWN_MIN_LIFETIME = timedelta(hours=12)
-"""A piece that expires sooner counts as absent: a client that asks what to send needs time to send the rest."""
+"""A piece that expires sooner counts as absent, because the client needs time to send the absent pieces."""
 UPLOADS_LISTED_MAX = 100
 
 
@@ -112,7 +112,7 @@ def pieces_of(session: Session, contributor_id: int, digests: Iterable[str]) -> 
 
 
 def known_digests(session: Session, contributor_id: int, digests: Iterable[str], moment: datetime) -> set[Digest]:
-    """Return those of `digests` that the contributor need not send.
+    """Return those of `digests` that the contributor does not need to send.
 
     These are blobs that visible or yanked models need for organs, headers or arrays; blobs of the contributor's own
     models; and pieces of their finished uploads. Other blobs of the registry count as absent.
@@ -132,11 +132,11 @@ def known_digests(session: Session, contributor_id: int, digests: Iterable[str],
 def uploads_within(
     session: Session, contributor_id: int, digests: Collection[str], public_ids: Collection[str]
 ) -> list[tuple[int, str]]:
-    """Return id and name of finished uploads that have only pieces of `digests`, or are among `public_ids`."""
+    """Return id and name of finished uploads whose pieces are all in `digests`, and of those in `public_ids`."""
     removable, candidates = set(digests), dict[int, str]()
     for batch in batches(sorted(removable)):
-        having = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
-        rows = select(Upload.id, Upload.public_id).where(*_finished(contributor_id), Upload.id.in_(having))
+        upload_ids = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
+        rows = select(Upload.id, Upload.public_id).where(*_finished(contributor_id), Upload.id.in_(upload_ids))
         candidates.update((row.id, row.public_id) for row in session.execute(rows))
     inside = [
         (upload_id, name)
@@ -165,7 +165,7 @@ def _pieces_among(
 ) -> Iterator[tuple[Digest, str, int, int]]:
     """Yield digest, upload, offset and size of the pieces of `batch` in uploads that meet the conditions.
 
-    Two statements: for a join, a database would read all pieces of the contributor for each batch.
+    Two statements are used: for a join, a database would read all pieces of the contributor for each batch.
     """
     columns = (UploadPiece.digest, UploadPiece.upload_id, UploadPiece.offset_bytes, UploadPiece.size_bytes)
     rows = session.execute(select(*columns).where(UploadPiece.digest.in_(batch))).all()
@@ -183,7 +183,7 @@ def _finished(contributor_id: int) -> tuple[ColumnElement[bool], ColumnElement[b
 
 
 def _needed_by(is_included: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition that an included model needs the blob. Each half stops at the first one."""
+    """Return the condition that an included model needs the blob. Each subquery stops at its first match."""
     organs = (
         select(Organ.id)
         .join(Placement, Placement.organ_id == Organ.id)
@@ -216,7 +216,7 @@ class SubmissionRow:
     contributor: str
     model: Model | None
     job_state: str | None
-    """None if the job was removed, or never existed."""
+    """None if the job was removed or never existed."""
     progress: float
     note: str
 
@@ -341,7 +341,7 @@ def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[
 
 
 def unclaimed_models(session: Session, row: Submission) -> Sequence[Model]:
-    """Return quarantined models with contributor and name of `row` that no open submission needs, now or later.
+    """Return quarantined models with contributor and name of `row` that no open submission needs or may need.
 
     Models that an administrator has hidden, and chimeras, are not returned.
     """
