@@ -7,9 +7,9 @@ BROWSE ?= tests/browser
 ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	$(addprefix tests/ingest/test_,service.py submissions.py submission_races.py jobs.py uploads.py) \
 	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py) \
-	tests/catalog/test_migrations.py::test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it
+	tests/catalog/test_migrations.py::test_opening_a_database_of_any_revision_migrates_it
 QUERY_PLANS_OF_SQLITE := tests/relatives/test_query_plans.py \
-	tests/reports/test_overview.py::test_no_question_about_all_placements_reads_their_rows
+	tests/reports/test_overview.py::test_no_statement_about_all_placements_reads_their_rows
 
 SHORT := not long and not slow and not npm
 LONG  := long and not slow and not npm

@@ -96,19 +96,19 @@ def numbered(pattern: str, number: int = 7) -> str:
     return ".".join(str(number) if part == "N" else part for part in pattern.split("."))
 
 
-def test_every_pattern_of_the_gguf_package_is_decided_in_the_table() -> None:
+def test_every_pattern_of_the_gguf_package_has_a_type_in_the_table() -> None:
     """Fails when a new version of the package brings a name that nobody has decided yet."""
     assert [pattern for pattern in PATTERNS if pattern not in DECIDED] == []
     assert len(DECIDED) == sum(len(patterns.split()) for patterns in TYPES.values()), "a pattern stands twice"
 
 
 @pytest.mark.parametrize("pattern", sorted(DECIDED))
-def test_a_name_has_the_type_that_was_decided(pattern: str) -> None:
+def test_a_name_has_the_type_of_the_table(pattern: str) -> None:
     for suffix in (".weight", ".bias", ""):
         assert place_of(numbered(pattern) + suffix).type is DECIDED[pattern]
 
 
-def test_few_names_are_left_over() -> None:
+def test_few_names_have_the_type_other() -> None:
     left_over = [pattern for pattern, kind in DECIDED.items() if kind is OrganType.OTHER]
     assert len(left_over) <= len(DECIDED) // 25
 
@@ -157,7 +157,7 @@ def test_no_two_names_share_a_place(suffix: str) -> None:
         ("posnet.8.attn_q.weight", Place(OrganType.SKELETON, Tower.AUDIO, 8, "posnet.attn_q")),
     ],
 )
-def test_a_name_says_where_its_tensor_sits(name: str, place: Place) -> None:
+def test_a_name_determines_the_place_of_its_tensor(name: str, place: Place) -> None:
     assert place_of(name) == place
 
 
@@ -178,7 +178,7 @@ def test_the_old_names_of_single_experts_are_feed_forward(part: str, expert: int
         ("v.blk.1.ffn_up.weight", Tower.VISION, 1, "ffn_up"),
     ],
 )
-def test_a_half_of_an_adapter_sits_where_its_base_tensor_sits(
+def test_a_factor_of_an_adapter_has_the_place_of_its_base_tensor(
     suffix: str, base: str, tower: Tower, block: int | None, slot: str
 ) -> None:
     assert place_of(base + suffix) == Place(OrganType.ADAPTER, tower, block, slot + suffix)
@@ -186,7 +186,7 @@ def test_a_half_of_an_adapter_sits_where_its_base_tensor_sits(
     assert adapted_tensor(base) is None
 
 
-def test_only_the_end_of_a_name_makes_it_an_adapter() -> None:
+def test_only_the_suffix_of_a_name_marks_an_adapter() -> None:
     assert place_of("blk.0.ffn_up.lora_a.weight").type is OrganType.ORGAN
     assert adapted_tensor("x.lora_b.lora_a") == "x.lora_b"
 
@@ -207,11 +207,11 @@ def test_only_the_end_of_a_name_makes_it_an_adapter() -> None:
         "blk.0\n.attn_q",
     ],
 )
-def test_a_name_that_only_resembles_one_in_a_block_has_no_block(name: str) -> None:
+def test_a_name_similar_to_a_block_name_has_no_block(name: str) -> None:
     assert place_of(name).block is None
 
 
-def test_a_block_number_too_long_to_be_one_is_none() -> None:
+def test_a_block_number_that_is_too_long_is_ignored() -> None:
     assert place_of("blk.999999999.attn_q").block == 999_999_999
     assert place_of("blk.1000000000.attn_q").block is None
     assert place_of(f"blk.{'9' * 5000}.attn_q").block is None
@@ -220,7 +220,7 @@ def test_a_block_number_too_long_to_be_one_is_none() -> None:
 @pytest.mark.parametrize(
     "name", ["blk.0.flux_capacitor.weight", "lm_head.weight", "x", "", "../../etc/passwd", "\x1b[2J"]
 )
-def test_an_unknown_name_is_other_and_never_an_error(name: str) -> None:
+def test_an_unknown_name_has_the_type_other(name: str) -> None:
     assert place_of(name).type is OrganType.OTHER
 
 
@@ -242,6 +242,6 @@ def test_any_text_has_a_place(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a" * 1_000_000, "blk." * 20_000, "blk" * 20_000, "_blk." * 10_000 + "0.x", "." * 100_000]
 )
-def test_a_hostile_name_is_placed_in_the_end(name: str) -> None:
+def test_a_hostile_name_is_placed_in_a_short_time(name: str) -> None:
     """It would take hours if the search went back and forth over the name."""
     assert place_of(name).block in (None, 0)

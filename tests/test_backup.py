@@ -99,20 +99,18 @@ def backups_beside_a_writer(registry: LocalRegistry, folder: Path, models: int) 
     return made + 1
 
 
-def test_a_backup_beside_an_ingest_and_a_sweep_is_a_whole_registry(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_backup_during_an_ingest_and_a_sweep_is_complete(filled: LocalRegistry, tmp_path: Path) -> None:
     assert backups_beside_a_writer(filled, tmp_path, models=3) >= 2
     with LocalRegistry.open(tmp_path / "copy") as copy:
         assert row_counts(copy)["models"] == 4
 
 
 @pytest.mark.slow
-def test_many_backups_beside_many_ingests_and_sweeps_are_whole_registries(
-    filled: LocalRegistry, tmp_path: Path
-) -> None:
+def test_many_backups_during_ingests_and_sweeps_are_complete(filled: LocalRegistry, tmp_path: Path) -> None:
     assert backups_beside_a_writer(filled, tmp_path, models=60) >= 5
 
 
-def test_a_restored_registry_gives_the_file_that_came_in(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_restored_registry_assembles_the_original_file(filled: LocalRegistry, tmp_path: Path) -> None:
     report = copied(filled, tmp_path / "copy", read_back=True)
     assert (report.faults, report.blobs) == ([], len(blob_rows(filled)))
     assert report.read_bytes == sum(row.size_bytes for row in blob_rows(filled))
@@ -123,7 +121,7 @@ def test_a_restored_registry_gives_the_file_that_came_in(filled: LocalRegistry, 
     assert back.read_bytes() == model_bytes()
 
 
-def test_a_second_backup_copies_what_is_new_and_drops_what_went(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_second_backup_copies_new_files_and_drops_removed_files(filled: LocalRegistry, tmp_path: Path) -> None:
     first = copied(filled, tmp_path / "copy")
     assert first.copied == len(blob_files(tmp_path / "copy")) > 0
     again = copied(filled, tmp_path / "copy")
@@ -139,7 +137,7 @@ def test_a_second_backup_copies_what_is_new_and_drops_what_went(filled: LocalReg
     assert {path.name: path.stat().st_ino for path in blob_files(tmp_path / "copy")} == before
 
 
-def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_backup_that_fails_at_any_call_leaves_the_older_one_complete(filled: LocalRegistry, tmp_path: Path) -> None:
     class Died(BaseException):
         pass
 
@@ -168,7 +166,7 @@ def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: Local
     assert not (tmp_path / "copy" / FRESH).exists()
 
 
-def test_a_rotten_copy_is_found_by_reading_back_and_made_anew(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_damaged_copy_is_found_by_reading_back_and_copied_again(filled: LocalRegistry, tmp_path: Path) -> None:
     copied(filled, tmp_path / "copy")
     rotten = blob_files(tmp_path / "copy")[0]
     sound = rotten.read_bytes()
@@ -179,7 +177,7 @@ def test_a_rotten_copy_is_found_by_reading_back_and_made_anew(filled: LocalRegis
     assert rotten.read_bytes() == sound
 
 
-def test_what_the_registry_lacks_is_told_with_who_needs_it(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_missing_blob_is_reported_with_the_models_that_need_it(filled: LocalRegistry, tmp_path: Path) -> None:
     gone = next(row for row in blob_rows(filled) if row.file is not None)
     (filled.settings.blobs / (gone.file or "")).unlink()
     ended = OrganCommand(filled.settings.home)("backup", tmp_path / "copy")
@@ -198,7 +196,7 @@ def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: LocalRegis
     assert_whole(tmp_path / "copy")
 
 
-def test_no_backup_while_a_sweep_runs_nor_a_sweep_while_a_backup_does(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_backup_and_a_sweep_exclude_each_other(filled: LocalRegistry, tmp_path: Path) -> None:
     with filled.blobs.folder.sweeping(), pytest.raises(Busy):
         copied(filled, tmp_path / "copy")
 
@@ -227,12 +225,12 @@ def test_a_backup_that_is_open_elsewhere_is_not_replaced(filled: LocalRegistry, 
 
 
 @pytest.mark.parametrize("inside", ["", "blobs", "copies", "blobs/copies", ".."])
-def test_a_backup_never_goes_into_the_registry_itself(inside: str, filled: LocalRegistry) -> None:
+def test_a_backup_into_the_registry_itself_is_refused(inside: str, filled: LocalRegistry) -> None:
     with pytest.raises(NotAllowed):
         copied(filled, filled.settings.home / inside)
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_and_not_changed(filled: LocalRegistry, tmp_path: Path) -> None:
     other = tmp_path / "other"
     for said in (None, "{}", "[]", "no json", '{"form": "something else"}'):
         other.mkdir(exist_ok=True)
@@ -246,7 +244,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(filled: LocalRegistry, t
         copied(filled, second.settings.home)
 
 
-def test_a_disk_that_has_no_room_is_told_before_anything_is_copied(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_anything_is_copied(filled: LocalRegistry, tmp_path: Path) -> None:
     class Full(Files):
         def free_bytes(self, path: Path) -> int:
             return 16 * 1024 * 1024 if path.name == "blobs" else super().free_bytes(path)
@@ -257,7 +255,7 @@ def test_a_disk_that_has_no_room_is_told_before_anything_is_copied(filled: Local
     assert isinstance(DiskFull("x"), StoreError)
 
 
-def test_uploads_and_log_ins_stay_behind_and_no_secret_is_copied(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_path: Path) -> None:
     moment = now()
     with filled.catalog.writing() as session:
         ann = add_contributor(session, "ann")
@@ -293,7 +291,7 @@ def test_uploads_and_log_ins_stay_behind_and_no_secret_is_copied(filled: LocalRe
     assert row_counts(filled)["uploads"] == 1, "the registry itself is as it was"
 
 
-def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_blobs_only_copies_no_database(filled: LocalRegistry, tmp_path: Path) -> None:
     organ = OrganCommand(filled.settings.home)
     report = organ.done("backup", tmp_path / "copy", "--blobs-only", "--verify", "--json").values
     assert report["copied"] == len(blob_files(tmp_path / "copy")) > 0
@@ -302,7 +300,7 @@ def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: Loca
     assert "pg_dump" in NOT_SQLITE
 
 
-def test_the_command_says_what_the_copy_has(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_the_command_reports_the_contents_of_the_copy(filled: LocalRegistry, tmp_path: Path) -> None:
     organ = OrganCommand(filled.settings.home)
     first, second = organ.done("backup", tmp_path / "copy", "--verify").lines
     assert first.startswith(f"{len(blob_files(tmp_path / 'copy'))} files copied (")

@@ -176,12 +176,12 @@ def test_the_list_of_files_is_not_empty() -> None:
     assert Path("registry/gguf/read.py") in modules("registry")
 
 
-def test_the_project_is_also_found_without_git() -> None:
+def test_the_files_of_the_project_are_found_without_git() -> None:
     walked = {path.relative_to(ROOT) for path in _walk(ROOT)}
     assert {path for path in files() if path.suffix == ".py"} <= walked
 
 
-def test_the_top_holds_what_the_plan_of_the_house_says_and_nothing_else() -> None:
+def test_the_top_folder_has_only_the_listed_entries() -> None:
     found = {path.parts[0] for path in files()} | {"src"}  # of which the files are links to folders
     assert found - TOP == set()
     if (ROOT / ".git").exists():
@@ -196,7 +196,7 @@ def test_the_import_package_has_a_link_to_each_of_its_folders() -> None:
         assert link.resolve() == (ROOT / name).resolve()
 
 
-def test_the_product_is_imported_below_its_one_name() -> None:
+def test_the_product_is_imported_below_the_name_organs() -> None:
     bare = re.compile(rf"(?:^|[;\"'])\s*(?:from|import) (?:{'|'.join(PORTIONS)})\b", re.MULTILINE)
     assert bare.search('script = """\nfrom registry import store\n"""')
     found = [str(path) for path in modules(*CODE, "tests") if path.name != Path(__file__).name]
@@ -329,12 +329,12 @@ def test_the_length_of_a_body_is_measured_without_its_docstring() -> None:
     assert body_lines(function) == 4
 
 
-def test_every_package_and_module_says_what_it_is() -> None:
+def test_every_package_and_module_has_a_docstring() -> None:
     silent = [str(path) for path in modules(*CODE) if not (ast.get_docstring(tree(path)) or "").strip()]
     assert silent == []
 
 
-def test_every_folder_of_the_product_that_holds_modules_is_a_package() -> None:
+def test_every_folder_with_modules_of_the_product_is_a_package() -> None:
     folders = {folder for path in modules(*PRODUCT) for folder in path.parents if folder != Path()}
     assert sorted(str(folder) for folder in folders if folder / "__init__.py" not in files()) == []
 
@@ -344,7 +344,7 @@ def test_a_flag_is_compared_with_a_constant_because_postgresql_has_no_is_with_a_
     assert [str(path) for path in modules(*PRODUCT) if any(literal in source(path) for literal in literals)] == []
 
 
-def test_nothing_is_caught_without_a_name() -> None:
+def test_no_handler_catches_every_exception() -> None:
     found = [
         at(path, node)
         for path in modules(*CODE, "tests")
@@ -387,7 +387,7 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
     assert found == []
 
 
-def test_only_the_faces_print_exit_and_read_the_environment() -> None:
+def test_only_user_interfaces_print_exit_and_read_the_environment() -> None:
     verbs = {"print", "input", "exit", "quit", "sys.exit", "os._exit", "os.getenv", "breakpoint"}
     places = {"os.environ", "os.environb", "sys.argv", "sys.stdout", "sys.stderr", "sys.stdin"}
     found = []
@@ -413,7 +413,7 @@ def test_only_the_anatomy_knows_the_names_of_tensors() -> None:
     assert found == []
 
 
-def test_sql_is_spoken_in_the_catalog_alone() -> None:
+def test_only_the_catalog_uses_sql() -> None:
     words = {"select", "insert", "update", "delete"}
     found = []
     for path in modules(*PRODUCT):
@@ -487,7 +487,7 @@ def test_decisions_by_the_text_of_an_exception_are_found() -> None:
         assert decisions(code) == 0, code
 
 
-def test_no_template_is_made_out_of_text() -> None:
+def test_no_template_is_created_from_text() -> None:
     verbs = {"from_string", "render_template_string", "Template"}
     found = [
         at(path, node)
@@ -506,7 +506,7 @@ def test_no_file_is_too_large_for_the_repository() -> None:
 @pytest.mark.parametrize(
     "module", ["organs.registry.gguf", "organs.registry.anatomy", "organs.registry.measure", "organs.registry.digest"]
 )
-def test_a_pure_module_loads_neither_the_database_nor_a_face(module: str) -> None:
+def test_a_pure_module_loads_neither_the_database_nor_a_user_interface(module: str) -> None:
     script = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}

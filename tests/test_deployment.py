@@ -31,7 +31,7 @@ def commands() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", commands())
-def test_a_command_of_a_deployment_is_one_that_organ_takes(name: str) -> None:
+def test_every_command_of_a_deployment_is_valid(name: str) -> None:
     command, *arguments = commands()[name]
     context = click.Context(organ)
     known = organ.get_command(context, command)
@@ -39,7 +39,7 @@ def test_a_command_of_a_deployment_is_one_that_organ_takes(name: str) -> None:
     known.make_context(command, list(arguments), parent=context)
 
 
-def test_the_settings_of_a_deployment_mean_something() -> None:
+def test_the_settings_of_a_deployment_are_valid_and_documented() -> None:
     text = (FOLDER / "organ-registry.service").read_text()
     given = dict(re.findall(r"^Environment=(ORGAN_\w+)=(.+)$", text, re.MULTILINE))
     settings = Settings.from_environment(given)
@@ -48,7 +48,7 @@ def test_the_settings_of_a_deployment_mean_something() -> None:
     assert all(f"`{name}`" in guide for name in given)
 
 
-def test_the_proxy_takes_a_chunk_and_replaces_what_clients_say_of_themselves() -> None:
+def test_the_proxy_accepts_a_chunk_and_replaces_forwarding_headers() -> None:
     text = (FOLDER / "nginx.conf").read_text()
     assert "client_max_body_size 65m;" in text
     assert "proxy_request_buffering off;" in text
@@ -57,7 +57,7 @@ def test_the_proxy_takes_a_chunk_and_replaces_what_clients_say_of_themselves() -
     assert text.count("{") == text.count("}")
 
 
-def test_an_image_is_built_from_the_program_alone() -> None:
+def test_an_image_contains_only_the_program() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*", "everything is left out that is not named"
@@ -65,7 +65,7 @@ def test_an_image_is_built_from_the_program_alone() -> None:
     assert kept == {"LICENSE", "README.md", "pyproject.toml", "src", *PORTIONS}
 
 
-def test_port_80_lets_certificates_be_fetched_before_it_redirects() -> None:
+def test_port_80_serves_certificate_challenges_before_it_redirects() -> None:
     text = (FOLDER / "nginx.conf").read_text()
     plain = text[text.index("listen 80;") : text.index("listen 443")]
     assert re.search(r"location \^~ /\.well-known/acme-challenge/ \{\s+root ", plain)
@@ -73,7 +73,7 @@ def test_port_80_lets_certificates_be_fetched_before_it_redirects() -> None:
     assert not re.search(r"^    return 301", plain, re.MULTILINE), "it would come before every location"
 
 
-def test_a_wheel_has_a_marker_of_types_in_every_package(tmp_path: Path) -> None:
+def test_a_wheel_has_a_py_typed_marker_in_every_package(tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

@@ -51,12 +51,12 @@ def test_a_digest_is_parsed_with_and_without_its_algorithm(data: bytes) -> None:
         "sha256:../../etc/passwd",
     ],
 )
-def test_anything_else_is_no_digest(text: str) -> None:
+def test_any_other_text_is_not_a_digest(text: str) -> None:
     with pytest.raises(BadDigest):
         parse_digest(text)
 
 
-def test_the_error_of_a_long_text_is_short() -> None:
+def test_the_error_for_a_long_text_is_short() -> None:
     with pytest.raises(BadDigest) as caught:
         parse_digest("x" * 1_000_000)
     assert len(str(caught.value)) < 200
@@ -72,7 +72,7 @@ def test_eight_or_more_characters_are_a_prefix_in_any_case(length: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", EMPTY[:7], EMPTY + "0", "sha256:" + EMPTY[:7], "e3b0c44%", "e3b0c44_", EMPTY[:8] + "\n"]
 )
-def test_anything_else_is_no_prefix(text: str) -> None:
+def test_any_other_text_is_not_a_prefix(text: str) -> None:
     assert not looks_like_prefix(text)
     with pytest.raises(BadDigest):
         parse_prefix(text)

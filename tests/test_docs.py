@@ -173,11 +173,11 @@ def _only_makes(text: str) -> bool:
     return all(line.startswith("make ") for line in text.splitlines())
 
 
-def test_there_is_something_to_run() -> None:
+def test_there_are_blocks_of_code_to_run() -> None:
     assert sum(block.not_run is None for path in DOCUMENTS for block in runnable(path)) >= 3
 
 
-def test_a_block_that_is_not_run_says_why() -> None:
+def test_a_block_that_is_not_run_states_a_reason() -> None:
     for path in DOCUMENTS:
         for block in runnable(path):
             assert block.not_run is None or len(block.not_run.split()) >= 3, f"{path.name}:{block.line}"
@@ -193,7 +193,7 @@ def test_every_fence_names_its_language() -> None:
     assert nameless == [], "text is `text`"
 
 
-def test_the_runner_sees_what_it_should() -> None:
+def test_the_runner_parses_blocks_and_checks_their_output() -> None:
     text = "a\n```console\n$ one \\\n> two\nout 1\n$ three\n```\n<!-- not run: no network -->\n```sh\nx\n```\n"
     first, second = blocks(text)
     assert list(commands(first.text)) == [("one \\\ntwo", ["out 1"]), ("three", [])]
@@ -203,26 +203,26 @@ def test_the_runner_sees_what_it_should() -> None:
         check_printed(["b", "a"], "a\nb\n", "here")
 
 
-def test_every_setting_stands_in_the_guide() -> None:
+def test_every_setting_is_in_the_guide() -> None:
     variables = {value for name, value in vars(settings).items() if name.endswith("_VARIABLE")}
     assert len(variables) >= 4
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     assert {name for name in variables if f"| `{name}`" not in guide} == set()
 
 
-def test_no_document_speaks_of_a_setting_that_there_is_not() -> None:
+def test_no_document_names_an_unknown_setting() -> None:
     variables = {value for name, value in vars(settings).items() if name.endswith("_VARIABLE")}
     said = {name for path in DOCUMENTS for name in re.findall(r"\bORGAN_[A-Z_]+\b", path.read_text(encoding="utf-8"))}
     assert said - variables == set()
 
 
-def test_every_command_stands_in_the_guides_table() -> None:
+def test_every_command_is_in_the_table_of_the_guide() -> None:
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `organ ([a-z-]+)", guide, re.MULTILINE))
     assert listed == set(organ.list_commands(click.Context(organ)))
 
 
-def test_make_demo_and_make_test_are_there_and_in_the_readme() -> None:
+def test_make_demo_and_make_test_exist_and_are_in_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for target in ("demo", "test"):
@@ -231,7 +231,7 @@ def test_make_demo_and_make_test_are_there_and_in_the_readme() -> None:
 
 
 @pytest.mark.long
-def test_the_picture_in_the_readme_is_what_the_demo_prints(tmp_path: Path) -> None:
+def test_the_picture_in_the_readme_equals_the_output_of_the_demo(tmp_path: Path) -> None:
     place = {**os.environ, "ORGAN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     picture = next(
         block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == "text"
@@ -254,7 +254,7 @@ def test_every_target_that_a_document_names_is_in_the_makefile() -> None:
     assert {name for name in named if not re.search(rf"^{name}:", makefile, re.MULTILINE)} == set()
 
 
-def test_every_link_between_documents_leads_somewhere() -> None:
+def test_every_link_between_documents_has_a_target() -> None:
     broken = []
     for path in PROSE:
         for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
@@ -293,7 +293,7 @@ def exists(name: str) -> bool:
     return (ROOT / name).exists() or (ROOT / f"{name}.py").exists() or ("." not in name and module.exists())
 
 
-def test_a_file_that_does_not_exist_is_noticed() -> None:
+def test_a_missing_file_is_detected() -> None:
     assert exists("registry/errors.py")
     assert exists("registry/errors/NotFound")
     assert not exists("registry/mistakes.py")

@@ -34,7 +34,7 @@ class ThingPage(Page[Thing], frozen=True, kw_only=True):
 THING = b'{"digest":"%s","kind":"a","count":1,"at":"2026-01-02T03:04:05Z"}' % DIGEST.encode()
 
 
-def test_an_entity_comes_back_as_it_was() -> None:
+def test_an_entity_reads_back_unchanged() -> None:
     page = ThingPage(items=(decode(THING, Thing),), next="x", notes=("y",))
     again = decode(encode(page), ThingPage)
     assert again == page
@@ -42,7 +42,7 @@ def test_an_entity_comes_back_as_it_was() -> None:
     assert len(again) == 1
 
 
-def test_a_newer_registry_may_send_more_and_an_older_one_less() -> None:
+def test_unknown_and_missing_members_are_accepted() -> None:
     more = THING[:-1] + b',"new":{"x":[1]}}'
     assert decode(more, Thing) == decode(THING, Thing)
     assert decode(THING, Thing).share is None
@@ -67,7 +67,7 @@ def test_a_newer_registry_may_send_more_and_an_older_one_less() -> None:
         (b'"kind":"a"', b'"kind":NaN', "malformed"),
     ],
 )
-def test_hostile_json_is_refused_with_the_place_of_its_fault(found: bytes, sent: bytes, place: str) -> None:
+def test_hostile_json_is_refused_with_the_path_of_its_fault(found: bytes, sent: bytes, place: str) -> None:
     assert found in THING
     with pytest.raises(ValueError, match=r".") as refused:
         decode(THING.replace(found, sent, 1), Thing)
@@ -82,7 +82,7 @@ def test_a_schema_names_all_members_and_allows_no_others() -> None:
     assert all(schema["additionalProperties"] is False for schema in described.values())
 
 
-def test_every_whole_number_of_an_entity_has_both_bounds() -> None:
+def test_every_integer_of_an_entity_has_both_bounds() -> None:
     unbounded = {
         f"{kind.__name__}.{field.name}"
         for kind in _entities(Entity)
@@ -100,7 +100,7 @@ OF_RECIPES = {"blocks", "metadata"}
 """Members of recipes, which the reader of recipes checks."""
 
 
-def test_an_unknown_member_of_a_recipe_is_refused_because_the_recipe_would_make_another_chimera() -> None:
+def test_an_unknown_member_of_a_recipe_is_refused() -> None:
     with pytest.raises(ValueError, match="strength"):
         decode(b'{"base":"a/b","grafts":[{"from":"c/d","strength":0.5}]}', RecipeFile)
 

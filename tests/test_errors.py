@@ -135,7 +135,7 @@ def served(app: Flask) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("code", [code for code, kind in TABLE.items() if kind.status != INTERNAL])
-def test_an_error_raised_in_a_view_comes_back_as_the_same_class_with_the_same_data(
+def test_an_error_raised_in_a_view_reaches_the_client_as_the_same_class_with_its_data(
     code: str, raising: Connection
 ) -> None:
     due = sample(code)
@@ -151,14 +151,14 @@ def test_an_error_raised_in_a_view_comes_back_as_the_same_class_with_the_same_da
 
 
 @pytest.mark.parametrize("code", [code for code, kind in TABLE.items() if kind.status == INTERNAL])
-def test_an_error_of_the_server_itself_tells_nothing_of_its_inside(code: str, raising: Connection) -> None:
+def test_an_internal_error_of_the_server_discloses_no_details(code: str, raising: Connection) -> None:
     with pytest.raises(Unreachable, match="The server failed to answer this request") as caught:
         raising.read(AcceptedAnswer, f"/api/v1/raise/{code}")
     assert sample(code).detail not in str(caught.value)
     assert (type(caught.value), caught.value.errors) == (Unreachable, ())
 
 
-def test_every_class_with_data_or_a_constructor_of_its_own_has_a_sample() -> None:
+def test_every_class_with_its_own_constructor_has_a_sample() -> None:
     own = {code for code, kind in TABLE.items() if "__init__" in vars(kind) and kind is not OrganError}
     assert own <= {type(one).code for one in SAMPLES}
 
@@ -170,7 +170,7 @@ def test_two_classes_cannot_have_one_code() -> None:
         type("Without", (OrganError,), {})
 
 
-def test_a_class_has_the_status_and_the_exit_code_of_its_parent_unless_it_says_otherwise() -> None:
+def test_a_class_inherits_the_status_and_the_exit_code_of_its_parent() -> None:
     assert (Removed.status, Removed.exit_code) == (410, NotFound.exit_code)
     assert (BadToken.status, BadToken.exit_code) == (401, 4)
 
@@ -199,7 +199,7 @@ def test_an_unknown_code_falls_back_to_the_status_and_keeps_the_sentence_and_the
     assert (type(error), str(error), error.errors[0].code) == (Conflict, "no", "from-the-future")
 
 
-def test_a_code_that_does_not_belong_to_the_status_is_not_believed() -> None:
+def test_a_code_that_does_not_match_the_status_is_ignored() -> None:
     assert type(answered(PLAIN | {"code": "bad-token", "status": 409}, 409)) is Conflict
     for code in ("corrupt-blob", "disk-full", "bad-setting"):
         assert type(answered(PLAIN | {"code": code, "status": 500}, 500)) is Unreachable
@@ -223,7 +223,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_problem_is_an_error_by_its_status_and_nothing_of_it_is_kept(name: str) -> None:
+def test_a_hostile_problem_becomes_an_error_by_its_status_without_its_text(name: str) -> None:
     error = answered(HOSTILE[name], 409)
     assert type(error) is Conflict
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+ answered 409", str(error))
@@ -231,13 +231,13 @@ def test_a_hostile_problem_is_an_error_by_its_status_and_nothing_of_it_is_kept(n
 
 
 @pytest.mark.parametrize("seconds", [-1, 1e300, "7", None, [7]])
-def test_data_out_of_bounds_are_not_taken(seconds: object) -> None:
+def test_data_out_of_bounds_are_ignored(seconds: object) -> None:
     error = error_of(429, json.dumps(PLAIN | {"code": "too-many-requests", "seconds": seconds}).encode(), "x", 3.0)
     assert isinstance(error, TooMany)
     assert error.seconds == 3.0
 
 
-def test_what_is_too_long_or_cannot_be_encoded_is_cut_before_it_is_sent() -> None:
+def test_text_that_is_too_long_or_cannot_be_encoded_is_cut_before_it_is_sent() -> None:
     error = BadRecipe("\ud800", [("f" * 1000, "x" * 5000)] * 100)
     body = encoded(problem_of(error), data_of(error))
     assert len(body) < PROBLEM_MAX_BYTES
@@ -246,7 +246,7 @@ def test_what_is_too_long_or_cannot_be_encoded_is_cut_before_it_is_sent() -> Non
     assert (len(back.errors), len(back.detail), back.where) == (ERRORS_MAX, DETAIL_MAX_LENGTH, "?")
 
 
-def test_what_http_itself_refuses_has_the_standard_phrase_as_title_and_code() -> None:
+def test_a_problem_of_http_has_the_standard_phrase_as_title_and_code() -> None:
     problems = [plain_problem(status, "") for status in (405, 414, 421, 429)]
     assert [(problem.title, problem.code) for problem in problems] == [
         ("Method not allowed", "method-not-allowed"),

@@ -41,7 +41,7 @@ def home(ranked: tuple[Path, str]) -> Path:
     return ranked[0]
 
 
-def test_find_and_rank_takes_the_zoo_in_where_there_is_nothing(ranked: tuple[Path, str]) -> None:
+def test_find_and_rank_ingests_the_zoo_into_an_empty_registry(ranked: tuple[Path, str]) -> None:
     printed = ranked[1].splitlines()
     angles = [float(line.split("°")[0]) for line in printed[1:6]]
     assert angles == sorted(angles, reverse=True)
@@ -54,7 +54,7 @@ def test_find_and_rank_takes_the_zoo_in_where_there_is_nothing(ranked: tuple[Pat
     assert any(re.search(r" have a likeness of 0\.\d{3}:$", line) for line in printed)
 
 
-def test_a_chimera_is_composed_warned_of_accepted_and_made_twice_alike(home: Path, tmp_path: Path) -> None:
+def test_compose_a_chimera_accepts_a_warning_and_makes_the_same_file_twice(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.gguf"
     printed = run("compose_a_chimera.py", home, file, folder=tmp_path / "temporary")
     assert "With the fine-tune: can be made\nWith an unrelated model: cannot be made yet\n" in printed
@@ -68,7 +68,7 @@ def test_a_chimera_is_composed_warned_of_accepted_and_made_twice_alike(home: Pat
     assert file.read_bytes() == (tmp_path / "again.gguf").read_bytes()
 
 
-def test_a_chimera_by_query_says_what_its_organs_measure_before_and_after(home: Path, tmp_path: Path) -> None:
+def test_a_chimera_by_query_prints_the_measures_before_and_after(home: Path, tmp_path: Path) -> None:
     printed = run("chimera_by_query.py", home, folder=tmp_path / "temporary")
     assert printed.startswith("base: Zoo-A-2M-v1.0-F16\nname: by-query\ngrafts:\n")
     assert re.search(r"^Donors: local/Zoo-A-2M-(Code-v1.0-F16|Prose-v1.0-Q8_0)@1$", printed, re.MULTILINE)

@@ -56,14 +56,14 @@ def model(seed: int, parent: int | None = None, share: float = 0.0, blocks: int 
     return organs
 
 
-def test_a_fingerprint_is_fully_correlated_with_itself_and_with_its_opposite() -> None:
+def test_the_correlation_of_a_fingerprint_with_itself_and_its_opposite_is_one() -> None:
     own = print_of(1)
     opposite = (-np.frombuffer(own, np.int8)).astype(np.int8).tobytes()
     assert correlation(own, own) == pytest.approx(1.0)
     assert correlation(own, opposite) == pytest.approx(-1.0)
 
 
-def test_the_correlation_is_that_of_the_signed_bytes() -> None:
+def test_the_correlation_uses_signed_bytes() -> None:
     first, second = print_of(1), print_of(2, parent=1, share=0.5)
     expected = np.corrcoef(np.frombuffer(first, np.int8), np.frombuffer(second, np.int8))[0, 1]
     assert correlation(first, second) == pytest.approx(float(expected), abs=1e-12)
@@ -81,7 +81,7 @@ def test_one_changed_weight_among_the_256_does_not_outweigh_the_others(deviation
     assert correlation(own, other) == pytest.approx(1.0, abs=0.005)
 
 
-def test_only_a_few_values_may_be_left_out() -> None:
+def test_only_a_few_outliers_are_left_out() -> None:
     values = np.random.default_rng(1).standard_normal(256).clip(-3, 3) * 32
     own = np.rint(values).astype(np.int8)
     few, many = own.copy(), own.copy()
@@ -92,7 +92,7 @@ def test_only_a_few_values_may_be_left_out() -> None:
     assert correlation(few.tobytes(), few.tobytes()) == pytest.approx(1.0)
 
 
-def test_where_nothing_but_outliers_varies_they_are_compared() -> None:
+def test_outliers_are_compared_if_only_they_vary() -> None:
     spike, other = (bytes(place) + b"\x7f" + bytes(255 - place) for place in (3, 40))
     assert correlation(spike, other) == pytest.approx(-1 / 255)
     assert correlation(spike, spike) == pytest.approx(1.0)
@@ -100,7 +100,7 @@ def test_where_nothing_but_outliers_varies_they_are_compared() -> None:
 
 @PATIENT
 @given(first=st.binary(min_size=256, max_size=256), second=st.binary(min_size=256, max_size=256))
-def test_a_correlation_is_symmetric_and_within_one(first: bytes, second: bytes) -> None:
+def test_a_correlation_is_symmetric_and_at_most_one(first: bytes, second: bytes) -> None:
     value = correlation(first, second)
     assert value == correlation(second, first)
     if value is None:
@@ -114,7 +114,7 @@ def test_a_constant_has_no_correlation() -> None:
     assert correlation(print_of(1), bytes([200]) * 256) is None
 
 
-def test_strangers_are_near_zero_and_norms_do_not_lift_them() -> None:
+def test_unrelated_models_are_near_zero_even_with_similar_norms() -> None:
     found = similarity(model(1), model(2))
     assert found.organ_count == 12
     assert found.mean == pytest.approx(0.0, abs=0.08)
@@ -122,11 +122,11 @@ def test_strangers_are_near_zero_and_norms_do_not_lift_them() -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.84, 0.99])
-def test_relatives_are_as_alike_as_their_organs(share: float) -> None:
+def test_the_similarity_of_relatives_is_that_of_their_organs(share: float) -> None:
     assert similarity(model(1), model(2, parent=1, share=share)).mean == pytest.approx(share, abs=0.06)
 
 
-def test_similarity_is_told_by_type_and_by_block_in_order() -> None:
+def test_similarity_is_reported_by_type_and_by_block_in_order() -> None:
     first, second = model(1), model(2, parent=1, share=0.99)
     second["text", 3, "ffn_up"] = organ("organ", SHAPE, print_of(77))
     found = similarity(first, second)
@@ -137,7 +137,7 @@ def test_similarity_is_told_by_type_and_by_block_in_order() -> None:
     assert found.by_type["organ"] == pytest.approx(0.99 * 5 / 6, abs=0.03)
 
 
-def test_block_ten_comes_after_block_nine_and_what_is_outside_the_blocks_first() -> None:
+def test_organs_outside_blocks_come_first_and_block_ten_after_block_nine() -> None:
     organs: dict[Slot, ComparableOrgan] = {}
     organs |= {("text", block, "ffn_up"): organ("organ", SHAPE, print_of(block)) for block in (10, 9, 0)}
     organs |= {("text", None, "output"): organ("embed", SHAPE, print_of(50))}
@@ -147,7 +147,7 @@ def test_block_ten_comes_after_block_nine_and_what_is_outside_the_blocks_first()
     assert found.mean == pytest.approx(1.0)
 
 
-def test_only_organs_of_one_shape_at_one_place_are_compared() -> None:
+def test_only_organs_of_the_same_place_and_shape_are_compared() -> None:
     first = model(1)
     second = dict(first)
     second["text", 0, "attn_q"] = organ("skeleton", (32, 64), first["text", 0, "attn_q"].fingerprint)
@@ -156,14 +156,14 @@ def test_only_organs_of_one_shape_at_one_place_are_compared() -> None:
     assert (found.organ_count, found.first_count, found.second_count) == (10, 12, 12)
 
 
-def test_a_matrix_of_one_row_is_a_vector_and_a_stack_of_experts_is_none() -> None:
+def test_a_matrix_of_one_row_is_a_vector_and_a_stack_of_experts_is_not() -> None:
     own = print_of(1)
     for shape, count in (((2048, 1), 0), ((1, 2048, 1), 0), ((64, 32), 1), ((16, 16, 8), 1)):
         organs: dict[Slot, ComparableOrgan] = {("text", 0, "x"): organ("organ", shape, own)}
         assert similarity(organs, organs).organ_count == count
 
 
-def test_constant_organs_say_nothing() -> None:
+def test_constant_organs_are_left_out() -> None:
     first, second = model(1), model(1)
     second["text", 0, "attn_q"] = organ("skeleton", SHAPE, bytes(256))
     found = similarity(first, second)
@@ -171,13 +171,13 @@ def test_constant_organs_say_nothing() -> None:
     assert found.mean == pytest.approx(1.0)
 
 
-def test_models_that_share_no_place_have_no_similarity() -> None:
+def test_models_without_a_common_place_have_no_similarity() -> None:
     found = similarity(model(1), {})
     assert (found.mean, found.organ_count, dict(found.by_type), dict(found.by_block)) == (None, 0, {}, {})
     assert found.kinship is Kinship.INCOMPARABLE
 
 
-def test_the_very_same_organ_is_fully_alike_also_where_it_cannot_be_read() -> None:
+def test_an_unreadable_organ_is_fully_similar_to_itself() -> None:
     unreadable = organ("organ", SHAPE, None, "Q1_0")
     organs: dict[Slot, ComparableOrgan] = {("text", 0, "x"): unreadable}
     found = similarity(organs, dict(organs))
@@ -186,7 +186,7 @@ def test_the_very_same_organ_is_fully_alike_also_where_it_cannot_be_read() -> No
     assert similarity({("text", 0, "x"): unreadable}, other).mean is None
 
 
-def test_strangers_that_share_matrices_of_zeros_are_no_kin() -> None:
+def test_unrelated_models_with_common_zero_matrices_are_not_relatives() -> None:
     first, second = model(1), model(2)
     for block in range(6):
         zeros = organ("skeleton", SHAPE, bytes(256))
@@ -199,24 +199,24 @@ def test_strangers_that_share_matrices_of_zeros_are_no_kin() -> None:
     assert (found.mean, found.identical_count, found.kinship) == (None, 1, Kinship.INCOMPARABLE)
 
 
-def test_vectors_count_as_identical_and_not_as_alike() -> None:
+def test_vectors_count_as_identical_but_not_as_similar() -> None:
     found = similarity(model(1), model(2))
     assert (found.identical_count, found.organ_count) == (6, 12)
 
 
-def test_a_similarity_has_no_direction() -> None:
+def test_similarity_is_symmetric() -> None:
     first, second = model(1), model(2, parent=1, share=0.5)
     there, back = similarity(first, second), similarity(second, first)
     assert (there.mean, there.by_organ, there.by_block) == (back.mean, back.by_organ, back.by_block)
 
 
-def test_many_correlations_are_those_of_the_pairs() -> None:
+def test_correlations_of_many_equal_those_of_the_pairs() -> None:
     own, others = print_of(1), [print_of(2), print_of(1), bytes(256), print_of(3, parent=1, share=0.7)]
     assert correlations(own, others) == [correlation(own, other) for other in others]
     assert correlations(own, []) == []
 
 
-def test_the_noise_of_strangers_is_what_the_thresholds_count_with() -> None:
+def test_the_noise_of_unrelated_models_agrees_with_the_thresholds() -> None:
     prints = [print_of(seed) for seed in range(60)]
     values = [value for own in prints for value in correlations(own, prints) if value is not None and value < 0.99]
     assert len(values) == 60 * 59
@@ -238,13 +238,13 @@ def test_the_noise_of_strangers_is_what_the_thresholds_count_with() -> None:
         (None, 0, Kinship.INCOMPARABLE),
     ],
 )
-def test_kin_is_called_what_is_beyond_chance_for_so_many_organs(
+def test_models_are_relatives_if_their_similarity_exceeds_chance(
     mean: float | None, organ_count: int, expected: Kinship
 ) -> None:
     assert Similarity(mean, organ_count, 29, 29, 0, {}, {}, {}).kinship is expected
 
 
-def test_probes_are_spread_over_types_and_blocks_and_never_norms() -> None:
+def test_probes_are_spread_over_types_and_blocks_without_norms() -> None:
     organs = model(1, blocks=24)
     organs["text", None, "token_embd"] = organ("embed", SHAPE, print_of(9))
     organs["text", 3, "attn_q"] = organ("skeleton", SHAPE, bytes(256))
@@ -260,13 +260,13 @@ def test_probes_are_spread_over_types_and_blocks_and_never_norms() -> None:
     assert ("text", 3, "attn_q") not in chosen, "a constant tells nothing"
 
 
-def test_models_of_one_build_are_probed_at_the_same_places() -> None:
+def test_models_of_the_same_structure_are_probed_at_the_same_places() -> None:
     first, second = model(1), model(2)
     assert probes(first, 6) == probes(dict(reversed(second.items())), 6)
     assert len(probes(first, 100)) == 12
 
 
-def test_what_has_no_fingerprints_is_probed_by_its_matrices() -> None:
+def test_a_model_without_fingerprints_is_probed_by_its_matrices() -> None:
     organs: dict[Slot, ComparableOrgan] = {("text", block, "x"): organ("organ", SHAPE, None) for block in range(3)}
     assert len(probes(organs, 2)) == 2
     assert probes({("text", 0, "n"): organ("norm", (2048,), print_of(1))}, 2) == []
@@ -286,14 +286,14 @@ def encoded(organs: dict[Slot, ComparableOrgan], dtype: str, noise: float) -> di
 
 
 @pytest.mark.parametrize(("dtype", "noise"), [("Q8_0", 0.005), ("Q4_K", 0.07), ("Q2_K", 0.25)])
-def test_one_set_of_weights_in_two_encodings_is_told_by_dtypes_vectors_and_rounding(dtype: str, noise: float) -> None:
+def test_another_encoding_of_the_same_weights_is_recognised(dtype: str, noise: float) -> None:
     own = model(1)
     other = encoded(own, dtype, noise)
     assert is_another_encoding(own, other, similarity(own, other))
     assert is_another_encoding(other, own, similarity(other, own))
 
 
-def test_a_fine_tune_is_no_other_encoding() -> None:
+def test_a_fine_tune_is_not_another_encoding() -> None:
     own = model(1)
     too_far = encoded(own, "Q8_0", 0.25)
     assert not is_another_encoding(own, too_far, similarity(own, too_far)), "more than rounding to 8 bits explains"
@@ -320,7 +320,7 @@ def test_a_fine_tune_is_no_other_encoding() -> None:
         ("grafted", "quantized", 8.5, "grafted"),
     ],
 )
-def test_the_relation_to_a_parent_is_what_was_measured_where_the_weights_tell(
+def test_the_relation_to_a_parent_is_the_measured_one_if_the_weights_show_it(
     stated: str, measured: str | None, bits: float, relation: str
 ) -> None:
     assert relation_to_parent(stated, measured, bits, 16.0) == relation

@@ -10,7 +10,7 @@ from organs.registry.lineage import Groups
 NUMBERS = st.integers(0, 12)
 
 
-def test_what_was_never_joined_stands_alone() -> None:
+def test_an_element_without_joins_is_its_own_group() -> None:
     groups = Groups()
     groups.join(1, "a")
     assert groups.leader(1) == groups.leader("a")
@@ -18,7 +18,7 @@ def test_what_was_never_joined_stands_alone() -> None:
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
-def test_two_are_in_one_group_when_a_way_leads_from_one_to_the_other(pairs: list[tuple[int, int]]) -> None:
+def test_connected_elements_are_in_one_group(pairs: list[tuple[int, int]]) -> None:
     groups = Groups()
     for pair in pairs:
         groups.join(*pair)

@@ -23,7 +23,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs" / "numbers.md"
 
 
 @pytest.mark.parametrize("one", MEASURES.values(), ids=lambda one: one.name)
-def test_a_measure_is_computed_kept_searched_described_and_documented(one: Measure) -> None:
+def test_a_measure_is_computed_stored_searchable_described_and_documented(one: Measure) -> None:
     assert one.name in {field.name for field in fields(Measured)}
     for table in (Placement.__table__, Measurement.__table__):
         assert table.columns[one.name].nullable
@@ -38,7 +38,7 @@ def test_a_measure_is_computed_kept_searched_described_and_documented(one: Measu
     assert one.label in DOCS.read_text("utf-8").replace("*", "")
 
 
-def test_organs_of_an_earlier_version_get_the_measure_that_they_lack(filled: LocalRegistry) -> None:
+def test_organs_of_an_earlier_version_get_the_missing_measure(filled: LocalRegistry) -> None:
     registry = filled
     organ = OrganCommand(registry.settings.home)
     before = {one.digest: one for one in registry.search("type:organ sort:-erank")}

@@ -52,7 +52,7 @@ def ingested(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     return registry
 
 
-def test_a_model_says_what_its_header_and_its_tensors_say(ingested: LocalRegistry) -> None:
+def test_a_model_shows_the_facts_of_its_header_and_tensors(ingested: LocalRegistry) -> None:
     model = shown_model(ingested, "a")
     assert model.name == "local/a@1"
     assert model.title == "Little"
@@ -90,7 +90,7 @@ def test_the_organs_of_a_model_are_in_the_order_of_its_file(ingested: LocalRegis
     assert (query.model, query.architecture, query.license) == ("local/a@1", "llama", "apache-2.0")
 
 
-def test_everything_that_is_shown_is_json(ingested: LocalRegistry) -> None:
+def test_every_shown_entity_is_valid_json(ingested: LocalRegistry) -> None:
     model = shown_model(ingested, "a")
     assert decode(encode(model), Model) == model
     with ingested.catalog.reading() as session:
@@ -100,7 +100,7 @@ def test_everything_that_is_shown_is_json(ingested: LocalRegistry) -> None:
     assert json.loads(encode(summary)).items() <= json.loads(encode(model)).items()
 
 
-def test_an_organ_names_every_place_that_it_has(ingested: LocalRegistry, tmp_path: Path) -> None:
+def test_an_organ_lists_all_its_places(ingested: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "b.gguf").write_bytes(small_model("B"))
     ingest_file(ingested, tmp_path / "b.gguf")
     digest = shown_organs(ingested, "a")[2].digest
@@ -113,9 +113,7 @@ def test_an_organ_names_every_place_that_it_has(ingested: LocalRegistry, tmp_pat
     assert organ.also == ()
 
 
-def test_the_shapes_and_types_that_share_an_organs_bytes_are_listed_beside_it(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_an_organ_lists_the_other_shapes_and_types_of_its_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
     data = bytes(1024)
     tensors = [
         (TensorSpec("a", (256,), F32), data),
@@ -137,7 +135,7 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
     return values
 
 
-def test_a_reading_of_zero_is_a_reading(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_measured_zero_is_shown(registry: LocalRegistry, tmp_path: Path) -> None:
     spread = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
     measurements = shown_organ(registry, tmp_path, spread).measurements
     z_measure = as_json(next(one for one in measurements if one.method == "z1"))
@@ -146,7 +144,7 @@ def test_a_reading_of_zero_is_a_reading(registry: LocalRegistry, tmp_path: Path)
     assert "constant" not in z_measure
 
 
-def test_what_was_not_measured_is_left_out_and_the_reason_stands_there(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_missing_measures_are_left_out_and_the_reason_is_shown(registry: LocalRegistry, tmp_path: Path) -> None:
     (measurement,) = shown_organ(registry, tmp_path, np.ones(8, np.float32)).measurements
     reading = as_json(measurement)
     assert reading["reason"]
@@ -163,7 +161,7 @@ def test_oddities_are_counted(registry: LocalRegistry, tmp_path: Path) -> None:
     assert 0 <= reading["theta"] <= 90
 
 
-def test_the_figures_are_of_the_whole_registry(ingested: LocalRegistry) -> None:
+def test_the_figures_describe_the_whole_registry(ingested: LocalRegistry) -> None:
     with ingested.catalog.reading() as session:
         totals = running_totals(session)
     assert totals.models == 1

@@ -34,7 +34,7 @@ from tests.random_files import PATIENT
         ("0/0@999999999", ModelName("0", "0", 999_999_999)),
     ],
 )
-def test_a_name_is_taken_apart_and_written_again(text: str, expected: ModelName) -> None:
+def test_a_name_is_parsed_and_written(text: str, expected: ModelName) -> None:
     assert parse_model_name(text) == expected
     assert parse_model_name(str(expected)) == expected
 
@@ -70,7 +70,7 @@ def test_a_name_is_taken_apart_and_written_again(text: str, expected: ModelName)
         "x" * 10_000_000,
     ],
 )
-def test_what_could_be_a_path_or_a_trick_is_no_name(text: str) -> None:
+def test_a_name_that_could_be_a_path_or_is_hostile_is_refused(text: str) -> None:
     with pytest.raises(BadName) as caught:
         parse_model_name(text)
     assert len(str(caught.value)) < 300
@@ -84,7 +84,7 @@ def test_a_version_is_a_whole_number_from_one(text: str) -> None:
 
 
 @pytest.mark.parametrize("namespace", sorted(RESERVED_NAMESPACES))
-def test_a_namespace_that_is_an_address_of_the_catalog_is_refused(namespace: str) -> None:
+def test_a_namespace_that_is_reserved_for_a_page_is_refused(namespace: str) -> None:
     for text in (f"{namespace}/a", f"{namespace.upper()}/a"):
         with pytest.raises(BadName, match="address of the catalog"):
             parse_model_name(text)
@@ -92,7 +92,7 @@ def test_a_namespace_that_is_an_address_of_the_catalog_is_refused(namespace: str
 
 
 @pytest.mark.parametrize("ending", RESERVED_ENDINGS)
-def test_a_name_that_ends_like_a_file_is_refused(ending: str) -> None:
+def test_a_name_with_a_file_suffix_is_refused(ending: str) -> None:
     for text in (f"a{ending}", f"ns/a{ending.upper()}"):
         with pytest.raises(BadName, match="does not end in"):
             parse_model_name(text)
@@ -133,7 +133,7 @@ def test_the_nearest_name_to_a_text(text: str, expected: str) -> None:
     ("text", "kept"),
     [("日本", "model"), ("モデル", "model"), ("Qwen 模型 7B", "Qwen-7B"), ("🦙", "model"), ("", "model")],
 )
-def test_a_digest_stands_in_a_name_for_what_has_no_latin_letters(text: str, kept: str) -> None:
+def test_a_name_has_a_digest_in_place_of_other_letters_than_latin(text: str, kept: str) -> None:
     name = name_from_text(text)
     assert re.fullmatch(rf"{kept}-[0-9a-f]{{8}}", name)
     assert name_from_text(text) == name != name_from_text(f"{text}本")
@@ -141,7 +141,7 @@ def test_a_digest_stands_in_a_name_for_what_has_no_latin_letters(text: str, kept
 
 
 @pytest.mark.parametrize("name", ["a", "0", "A.b-c_d", "a__b", "a_-_b", "Zoo-A-2M-v1.0-F16", "x" * NAME_MAX_LENGTH])
-def test_a_new_name_is_one_that_stock_clients_ask_for(name: str) -> None:
+def test_a_new_name_is_valid_for_stock_clients(name: str) -> None:
     check_new_name(name)
     validate_repo_id(f"local/{name}")
 
@@ -170,12 +170,12 @@ def test_the_nearest_name_to_any_text_is_a_name_and_its_own_nearest(text: str) -
 
 @PATIENT
 @given(st.text(max_size=120) | st.sampled_from(sorted(RESERVED_NAMESPACES)) | st.just("API"))
-def test_the_nearest_namespace_to_any_text_is_no_address(text: str) -> None:
+def test_the_nearest_namespace_to_any_text_is_not_reserved(text: str) -> None:
     namespace = namespace_from_text(text)
     assert parse_model_name(f"{namespace}/a") == ModelName(namespace, "a")
     check_new_name(namespace, "namespace")
 
 
-def test_a_namespace_that_is_an_address_gets_a_prefix() -> None:
+def test_a_reserved_namespace_gets_a_prefix() -> None:
     assert namespace_from_text("api") == "by-api"
     assert namespace_from_text("unsloth") == "unsloth"

@@ -69,7 +69,7 @@ def both(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegistry
         yield registry
 
 
-def test_an_ingest_counts_them_and_the_command_warns(tmp_path: Path) -> None:
+def test_an_ingest_counts_nonfinite_weights_and_the_command_warns(tmp_path: Path) -> None:
     organ, path = Command(tmp_path / "home"), tmp_path / "odd.gguf"
     path.write_bytes(odd_model())
     ended = organ("ingest", path)
@@ -89,7 +89,7 @@ def test_an_ingest_counts_them_and_the_command_warns(tmp_path: Path) -> None:
     assert "(NaN/inf)" not in listed["local/sound@1"]
 
 
-def test_searches_find_and_leave_out_organs_and_models_by_them(both: LocalRegistry) -> None:
+def test_searches_select_and_exclude_organs_and_models_with_nonfinite_weights(both: LocalRegistry) -> None:
     def organs(query: str) -> list[tuple[str, str]]:
         return [(organ.model, organ.name) for organ in both.search(query, limit=1000)]
 
@@ -109,7 +109,7 @@ def test_searches_find_and_leave_out_organs_and_models_by_them(both: LocalRegist
     assert {organ.name: organ.nonfinite for organ in both.model("odd").organs if organ.nonfinite} == ODD
 
 
-def test_pages_sheets_and_the_api_mark_them(both: LocalRegistry) -> None:
+def test_pages_csv_files_and_the_api_mark_nonfinite_weights(both: LocalRegistry) -> None:
     with create_app(both).test_client() as client:
         assert "3 weights NaN or infinite" in client.get("/organs?q=nonfinite:yes").text
         assert "2 tensors with weights that are NaN or infinite" in client.get("/models").text
@@ -129,7 +129,7 @@ def findings(composition: Composition) -> dict[str, tuple[str, ...]]:
     return {one.code: one.organs for one in composition.plan().findings if one.code == CODE}
 
 
-def test_composing_refuses_them_unless_the_recipe_accepts_them(both: LocalRegistry) -> None:
+def test_composing_refuses_nonfinite_weights_unless_the_recipe_accepts_them(both: LocalRegistry) -> None:
     grafted = both.compose("sound").graft("odd", slot="ffn_up", blocks=0)
     assert findings(grafted) == {CODE: (UP,)}
     with pytest.raises(NotComposable, match=CODE):
@@ -138,13 +138,13 @@ def test_composing_refuses_them_unless_the_recipe_accepts_them(both: LocalRegist
     assert both.models("nonfinite:yes kind:chimera").items[0].nonfinite_tensors == 1
 
 
-def test_a_base_with_them_is_refused_too_but_not_where_they_are_replaced(both: LocalRegistry) -> None:
+def test_a_base_with_nonfinite_weights_is_refused_unless_they_are_replaced(both: LocalRegistry) -> None:
     assert findings(both.compose("odd").graft("sound", slot="attn_q", blocks=0)) == {CODE: (UP, DOWN)}
     assert findings(both.compose("odd").graft("sound", slot="ffn_up", blocks=0)) == {CODE: (DOWN,)}
     assert findings(both.compose("odd").graft("sound", type="organ")) == {}
 
 
-def test_an_adapter_with_them_is_refused(both: LocalRegistry, tmp_path: Path) -> None:
+def test_an_adapter_with_nonfinite_weights_is_refused(both: LocalRegistry, tmp_path: Path) -> None:
     entries = [text("general.architecture", "llama"), text("general.type", "adapter"), text("adapter.type", "lora")]
     entries.append(KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 8.0))
     (a, first), (b, second) = (
@@ -160,7 +160,7 @@ def test_an_adapter_with_them_is_refused(both: LocalRegistry, tmp_path: Path) ->
         merged.accept(CODE).plan().register()  # nothing can be computed with them
 
 
-def test_files_are_not_transplanted_with_them_unless_accepted(tmp_path: Path) -> None:
+def test_transplanting_nonfinite_weights_is_refused_unless_accepted(tmp_path: Path) -> None:
     organ = Command(tmp_path / "nothing")
     for name, data in (("odd", odd_model()), ("sound", sound_model())):
         (tmp_path / f"{name}.gguf").write_bytes(data)
@@ -172,9 +172,7 @@ def test_files_are_not_transplanted_with_them_unless_accepted(tmp_path: Path) ->
     assert organ(*words, "--accept", CODE).status == 0
 
 
-def test_organs_from_before_are_unknown_until_verify_or_an_ingest_counts_them(
-    both: LocalRegistry, tmp_path: Path
-) -> None:
+def test_organs_of_an_earlier_version_are_counted_by_verify_or_an_ingest(both: LocalRegistry, tmp_path: Path) -> None:
     def forget() -> None:
         with both.catalog.writing() as session:
             session.execute(update(Organ).values(nonfinite=None))
@@ -195,7 +193,7 @@ def test_organs_from_before_are_unknown_until_verify_or_an_ingest_counts_them(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
-def test_measures_and_json_of_such_tensors_hold_only_numbers(
+def test_measures_and_json_of_nonfinite_tensors_have_only_finite_numbers(
     value: float, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     shape, tensors = (64, 64), []

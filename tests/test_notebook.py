@@ -100,11 +100,11 @@ def test_any_text_is_shown_as_text(one: str, two: str, cell: notebook.Cell) -> N
     }
 
 
-def test_what_has_an_effect_of_its_own_is_written_out() -> None:
+def test_control_characters_are_escaped() -> None:
     assert notebook.visible("a\x1b[31m\u202e\ud800é\n") == "a\\x1b[31m\\u202e\\ud800é\n"
 
 
-def test_a_table_aligns_numbers_right_and_cuts_what_is_too_much() -> None:
+def test_a_table_aligns_numbers_right_and_is_limited() -> None:
     html = notebook.table(["name", "n"], [("a" * 5000, number) for number in range(1000, 3000)], ["n"])
     reader = read(html)
     assert reader.counts["tr"] == notebook.ROWS_MAX + 1
@@ -115,7 +115,7 @@ def test_a_table_aligns_numbers_right_and_cuts_what_is_too_much() -> None:
     assert read(notebook.facts([("x", None)])).cells[-1] == "–"
 
 
-def test_pages_of_organs_and_of_models_are_tables(hostile: LocalRegistry) -> None:
+def test_pages_of_organs_and_of_models_are_shown_as_tables(hostile: LocalRegistry) -> None:
     page = hostile.search(limit=2)
     organs = read(page)
     assert (organs.counts["table"], organs.counts["tr"]) == (1, 3)
@@ -132,27 +132,27 @@ def test_pages_of_organs_and_of_models_are_tables(hostile: LocalRegistry) -> Non
     assert max(len(repr(one)) for one in [*whole, *hostile.models()]) < 160
 
 
-def test_likeness_has_a_column_where_it_was_asked_for(hostile: LocalRegistry) -> None:
+def test_likeness_has_a_column_in_a_search_for_similar_organs(hostile: LocalRegistry) -> None:
     organ = hostile.model("base").organ("blk.0.attn_q.weight")
     assert "likeness" in read(hostile.search(f"like:{organ.digest}")).cells
     assert "likeness" not in read(hostile.search("slot:attn_q")).cells
 
 
-def test_a_page_says_what_the_asker_should_know(hostile: LocalRegistry) -> None:
+def test_a_page_shows_its_notes(hostile: LocalRegistry) -> None:
     page = hostile.search("model:nobody")
     assert page.notes
     assert set(page.notes) <= set(read(page).cells)
     assert repr(page).startswith("<0 organs; ")
 
 
-def test_a_model_is_its_facts_its_relatives_and_its_organs(hostile: LocalRegistry) -> None:
+def test_a_model_is_shown_with_its_facts_relatives_and_organs(hostile: LocalRegistry) -> None:
     reader = read(hostile.model("base"))
     assert reader.cells[2] == "local/base@1"
     assert {"apache-2.0", "model", "local/base@1", ODD_TENSOR} - set(reader.cells) == {"apache-2.0"}
     assert repr(hostile.model("base")).startswith("<local/base@1: model, 7 organs, ")
 
 
-def test_what_composing_gives_is_shown_too(hostile: LocalRegistry) -> None:
+def test_a_composition_and_its_plan_are_shown(hostile: LocalRegistry) -> None:
     composition = hostile.compose("base").graft("donor", type="organ").metadata("acme.x", "<b>&\u2028")
     assert "metadata:" in read(composition).cells[1]
     plan = composition.plan()
@@ -167,7 +167,7 @@ def test_what_composing_gives_is_shown_too(hostile: LocalRegistry) -> None:
     assert {"chimera", "parent", "purified", "recorded"} <= set(chimera.cells)
 
 
-def test_a_recipe_that_nobody_read_before_it_is_shown_is_text_as_well(hostile: LocalRegistry) -> None:
+def test_an_unchecked_recipe_is_shown_as_text(hostile: LocalRegistry) -> None:
     recipe = Recipe(HOSTILE, metadata=(MetadataChange(HOSTILE, HOSTILE),), name="<i>")
     composition = hostile.compose(recipe)
     assert read(composition).counts == {"div": 1, "pre": 1}

@@ -37,7 +37,7 @@ def open_to_others(folder: Path) -> list[str]:
     return [f"{path.relative_to(folder)} {mode:04o}" for path, mode in modes.items() if mode & 0o077]
 
 
-def test_a_new_registry_is_its_owners_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_access_a_new_registry(tmp_path: Path) -> None:
     model, home = write_model(tmp_path / "little.gguf"), tmp_path / "home"
     with LocalRegistry.open(home) as registry:
         ingest_path(registry, model)
@@ -54,9 +54,7 @@ def test_a_new_registry_is_its_owners_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(written.stat().st_mode) == 0o644, "what a person asks for is as any file of theirs"
 
 
-def test_the_files_are_private_from_the_call_on_that_makes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_private_from_their_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     real_open, real_mkdir = os.open, os.mkdir
 
@@ -78,7 +76,7 @@ def test_the_files_are_private_from_the_call_on_that_makes_them(
     assert [path for path in made if str(tmp_path / "home") in path] == []
 
 
-def test_a_registry_from_before_keeps_its_modes(tmp_path: Path) -> None:
+def test_an_existing_registry_keeps_its_file_modes(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home"):
         pass
     (tmp_path / "home").chmod(0o755)

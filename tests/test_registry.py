@@ -29,7 +29,7 @@ def filled(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     return registry
 
 
-def test_a_search_page_is_walked_from_python(filled: LocalRegistry) -> None:
+def test_a_search_is_read_page_by_page(filled: LocalRegistry) -> None:
     query = "type:organ sort:-size"
     seen, after = [], None
     while True:
@@ -47,7 +47,7 @@ def test_a_search_page_is_walked_from_python(filled: LocalRegistry) -> None:
     assert {shape for _, _, shape in seen} == {(64, 128), (128, 64)}
 
 
-def test_counts_and_models_take_the_same_language(filled: LocalRegistry) -> None:
+def test_counts_and_models_use_the_same_query_language(filled: LocalRegistry) -> None:
     assert filled.count("type:organ").total == 4
     assert filled.count("type:organ").fields["slot"] == {"ffn_down": 2, "ffn_up": 2}
     assert [model.name for model in filled.models("little license:apache-2.0")] == ["local/little@1"]
@@ -55,7 +55,7 @@ def test_counts_and_models_take_the_same_language(filled: LocalRegistry) -> None
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
-def test_a_page_of_no_size_is_refused(limit: int, registry: LocalRegistry) -> None:
+def test_an_invalid_page_size_is_refused(limit: int, registry: LocalRegistry) -> None:
     with pytest.raises(BadQuery, match="1 to 1000"):
         registry.search(limit=limit)
     with pytest.raises(BadQuery, match="1 to 1000"):
@@ -63,14 +63,14 @@ def test_a_page_of_no_size_is_refused(limit: int, registry: LocalRegistry) -> No
 
 
 @pytest.mark.parametrize("query", ["typ:organ", "theta>=", 'a "b'])
-def test_a_query_that_means_nothing_is_refused(query: str, registry: LocalRegistry) -> None:
+def test_an_invalid_query_is_refused(query: str, registry: LocalRegistry) -> None:
     with pytest.raises(BadQuery):
         registry.search(query)
     with pytest.raises(BadQuery):
         registry.count(query)
 
 
-def test_a_model_is_given_whole_by_its_name_or_by_what_a_digest_begins_with(filled: LocalRegistry) -> None:
+def test_a_model_is_found_by_its_name_or_a_prefix_of_its_digest(filled: LocalRegistry) -> None:
     model = filled.model("little")
     assert (model.name, model.architecture, model.license) == ("local/little@1", "llama", "apache-2.0")
     assert (model.kind, model.title, model.complete) == ("model", "Little", True)
@@ -82,7 +82,7 @@ def test_a_model_is_given_whole_by_its_name_or_by_what_a_digest_begins_with(fill
     assert (model.is_chimera, model.recipe, model.lock_id, model.relatives) == (False, None, None, ())
 
 
-def test_the_organs_of_a_model_are_those_that_a_search_finds(filled: LocalRegistry) -> None:
+def test_the_organs_of_a_model_equal_those_of_a_search(filled: LocalRegistry) -> None:
     model = filled.model("little")
     assert sorted(model.organs, key=repr) == sorted(filled.search("model:local/little"), key=repr)
     organ = model.organ("blk.1.ffn_up.weight")
@@ -93,7 +93,7 @@ def test_the_organs_of_a_model_are_those_that_a_search_finds(filled: LocalRegist
         model.organ("blk.1.ffn_upp.weight")
 
 
-def test_a_model_knows_its_relatives_in_both_directions(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_has_its_relatives_in_both_directions(filled: LocalRegistry, tmp_path: Path) -> None:
     close = [
         text("general.base_model.0.name", "Little"),
         unsigned("general.base_model.count", 1),
@@ -120,7 +120,7 @@ def test_a_model_knows_its_relatives_in_both_directions(filled: LocalRegistry, t
         ("sha256:12", BadName),
     ],
 )
-def test_a_model_that_is_not_there_is_told(
+def test_an_unknown_model_is_an_error(
     filled: LocalRegistry, tmp_path: Path, name: str, error: type[OrganError]
 ) -> None:
     with pytest.raises(error):
@@ -130,13 +130,13 @@ def test_a_model_that_is_not_there_is_told(
     assert not (tmp_path / "x.gguf").exists()
 
 
-def test_a_model_is_written_as_it_came_in(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_is_assembled_to_its_original_bytes(filled: LocalRegistry, tmp_path: Path) -> None:
     for path in (tmp_path / "back.gguf", str(tmp_path / "back.gguf")):
         assert filled.assemble("little", path) == digest_of(small_model())
         assert Path(path).read_bytes() == small_model()
 
 
-def test_a_model_in_shards_is_written_as_one_file(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_in_shards_is_assembled_to_one_file(filled: LocalRegistry, tmp_path: Path) -> None:
     with filled.catalog.reading() as session:
         plans = plan_shards(session, filled.blobs, model_by_text(session, "little"), "cut", 60_000)
     for plan in plans:
@@ -149,14 +149,14 @@ def test_a_model_in_shards_is_written_as_one_file(filled: LocalRegistry, tmp_pat
     assert read_header(MemorySource(data)).tensors == read_header(MemorySource(small_model())).tensors
 
 
-def test_what_cannot_be_written_leaves_what_was_there(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_failed_assembly_leaves_the_existing_path(filled: LocalRegistry, tmp_path: Path) -> None:
     for path in (tmp_path / "no" / "x.gguf", tmp_path):
         with pytest.raises(StoreError):
             filled.assemble("little", path)
     assert tmp_path.is_dir()
 
 
-def test_a_registry_says_where_it_is(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_repr_of_a_registry_has_its_folder(registry: LocalRegistry, tmp_path: Path) -> None:
     assert repr(registry) == f"<LocalRegistry in '{tmp_path / 'home'}'>"
 
 

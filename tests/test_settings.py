@@ -13,7 +13,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, SANDBOX_VARIABLE, Settings
 
 
-def test_by_default_it_is_the_users_data_folder() -> None:
+def test_the_default_home_is_the_data_folder_of_the_user() -> None:
     settings = Settings.from_environment({})
     assert settings.home == Path(platformdirs.user_data_dir("organ-registry"))
     assert settings == Settings.in_folder(settings.home)
@@ -24,7 +24,7 @@ def test_the_data_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert Settings.from_environment({}).home == tmp_path / "organ-registry"
 
 
-def test_a_home_holds_the_database_and_the_blobs(tmp_path: Path) -> None:
+def test_a_home_contains_the_database_and_the_blobs(tmp_path: Path) -> None:
     settings = Settings.from_environment({HOME_VARIABLE: str(tmp_path)})
     assert settings.home == tmp_path
     assert settings.database_url == f"sqlite:///{tmp_path}/registry.sqlite3"
@@ -43,14 +43,12 @@ def test_database_and_blobs_can_be_elsewhere(tmp_path: Path) -> None:
     assert settings.blobs == tmp_path / "large disk"
 
 
-def test_a_variable_that_is_empty_is_not_set(tmp_path: Path) -> None:
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
     empty = {HOME_VARIABLE: "", DATABASE_VARIABLE: "", BLOBS_VARIABLE: ""}
     assert Settings.from_environment(empty) == Settings.from_environment({})
 
 
-def test_a_relative_home_stays_where_it_is_when_the_process_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_home_becomes_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings.from_environment({HOME_VARIABLE: "here", BLOBS_VARIABLE: "there"})
     assert settings.home == tmp_path / "here"
@@ -58,25 +56,25 @@ def test_a_relative_home_stays_where_it_is_when_the_process_moves(
     assert settings.database_url == f"sqlite:///{tmp_path}/here/registry.sqlite3"
 
 
-def test_a_tilde_is_the_users_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_tilde_means_the_home_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Settings.in_folder(Path("~/organs")).home == tmp_path / "organs"
 
 
-def test_settings_do_not_change(tmp_path: Path) -> None:
+def test_settings_are_immutable(tmp_path: Path) -> None:
     with pytest.raises(FrozenInstanceError):
         Settings.in_folder(tmp_path).home = tmp_path  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", ["with space", "ümlaut-日本", "it's", 'a"b', "a#b", "a&b=c", "a+b", "a:b@c"])
-def test_a_folder_of_any_name_holds_a_registry(name: str, tmp_path: Path) -> None:
+def test_a_registry_can_be_in_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
     home = tmp_path / name
     LocalRegistry.open(home).close()
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert (home / "registry.sqlite3").is_file()
 
 
-def test_the_sandbox_is_as_strong_as_the_system_allows_or_required(tmp_path: Path) -> None:
+def test_the_sandbox_setting_is_auto_or_require(tmp_path: Path) -> None:
     assert not Settings.from_environment({}).requires_sandbox
     assert not Settings.from_environment({SANDBOX_VARIABLE: "auto"}).requires_sandbox
     assert Settings.from_environment({SANDBOX_VARIABLE: "require"}).requires_sandbox

@@ -48,7 +48,7 @@ def leaky() -> Flask:
     return app
 
 
-def test_a_token_is_found_wherever_a_server_shows_it(leaky: Flask, watch: Watch) -> None:
+def test_a_token_in_any_part_of_an_answer_is_detected(leaky: Flask, watch: Watch) -> None:
     client = leaky.test_client()
     for token in TOKENS:
         for path in ("/shown", "/pieces", "/elsewhere", "/raised"):
@@ -60,7 +60,7 @@ def test_a_token_is_found_wherever_a_server_shows_it(leaky: Flask, watch: Watch)
         watch.check()
 
 
-def test_a_token_is_found_in_an_address_of_our_own(leaky: Flask, watch: Watch) -> None:
+def test_a_token_in_the_address_of_a_request_is_detected(leaky: Flask, watch: Watch) -> None:
     client = leaky.test_client()
     for token in TOKENS:
         for path in (f"/x?token={token}", f"/{token}", f"/x?next=%2F{token.replace('_', '%5F')}"):
@@ -72,7 +72,7 @@ def test_a_token_is_found_in_an_address_of_our_own(leaky: Flask, watch: Watch) -
         watch.found.clear()
 
 
-def test_a_new_token_is_shown_once_and_in_no_other_answer(leaky: Flask, watch: Watch) -> None:
+def test_a_new_token_may_be_in_the_answer_that_creates_it_only(leaky: Flask, watch: Watch) -> None:
     client, sent = leaky.test_client(), {"X-Token": TOKENS[1]}
     client.post("/account/page-token", headers=sent).get_data()
     assert watch.found == []
@@ -82,7 +82,7 @@ def test_a_new_token_is_shown_once_and_in_no_other_answer(leaky: Flask, watch: W
     watch.found.clear()
 
 
-def test_a_token_is_found_in_any_record_and_in_its_traceback(watch: Watch) -> None:
+def test_a_token_in_a_log_record_or_its_traceback_is_detected(watch: Watch) -> None:
     for number, token in enumerate(TOKENS, 1):
         for name in ("organs.web.x", "urllib3.connectionpool", "organs.registry.client.connection"):
             logging.getLogger(name).debug("asked for %s", f"/?t={token}")
@@ -96,7 +96,7 @@ def test_a_token_is_found_in_any_record_and_in_its_traceback(watch: Watch) -> No
     watch.check()
 
 
-def test_a_token_is_found_in_what_commands_print(watch: Watch) -> None:
+def test_a_token_in_the_output_of_a_command_is_detected(watch: Watch) -> None:
     check_command_output(["token", "create", "ada"], TOKENS[0], "shown once")
     check_command_output(["--home", "x", "token", "create", "ada"], TOKENS[0], "")
     watch.check()
@@ -106,7 +106,7 @@ def test_a_token_is_found_in_what_commands_print(watch: Watch) -> None:
     watch.found.clear()
 
 
-def test_a_token_is_found_in_the_log_of_a_server(watch: Watch, tmp_path: Path) -> None:
+def test_a_token_in_the_log_of_a_server_is_detected(watch: Watch, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"GET / {TOKENS[0]}\n")
     check_log(tmp_path / "log")
     assert len(watch.found) == 1

@@ -15,14 +15,14 @@ from organs.registry.tokens import new_page_token, new_token, parse_token
 MADE = new_token()
 
 
-def test_a_token_is_found_by_scanners_and_kept_as_a_digest() -> None:
+def test_a_token_has_a_recognisable_form_and_is_stored_as_a_digest() -> None:
     assert re.fullmatch(r"orgp_[0-9A-Za-z]{58}", MADE.text)
     assert MADE.text[5:14] == MADE.public_id
     assert MADE.sha256 == hashlib.sha256(MADE.text.encode()).hexdigest()
     assert MADE.text not in repr(MADE)
 
 
-def test_what_is_made_is_understood_and_no_two_are_alike() -> None:
+def test_a_new_token_can_be_parsed_and_is_unique() -> None:
     sent = parse_token(MADE.text)
     assert (sent.public_id, sent.sha256, sent.is_of_page) == (MADE.public_id, MADE.sha256, False)
     page = new_page_token()
@@ -30,7 +30,7 @@ def test_what_is_made_is_understood_and_no_two_are_alike() -> None:
     assert len({new_token().text for _ in range(50)}) == 50
 
 
-def test_a_token_with_one_character_changed_is_refused_by_itself() -> None:
+def test_a_token_with_one_wrong_character_is_refused_by_its_checksum() -> None:
     for place in range(5, len(MADE.text)):
         other = "0" if MADE.text[place] != "0" else "1"
         with pytest.raises(BadToken, match="mistyped"):
@@ -38,13 +38,13 @@ def test_a_token_with_one_character_changed_is_refused_by_itself() -> None:
 
 
 @given(st.text(max_size=80))
-def test_what_is_no_token_is_refused_without_being_repeated(text: str) -> None:
+def test_text_that_is_not_a_token_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(BadToken) as refused:
         parse_token(text)
     assert str(refused.value) == "this is not a token: tokens begin with orgp_"
 
 
-def test_nearly_a_token_is_none() -> None:
+def test_text_similar_to_a_token_is_refused() -> None:
     for odd in (MADE.text + "\n", " " + MADE.text, MADE.text[:-1], MADE.text + "a", MADE.text.lower()):
         with pytest.raises(BadToken):
             parse_token(odd)

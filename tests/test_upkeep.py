@@ -67,7 +67,7 @@ def test_shares_read_every_blob_exactly_once(registry: LocalRegistry) -> None:
         assert [Share(number, 7).takes(blob.digest) for number in range(1, 8)].count(True) == 1
 
 
-def test_rot_is_found_by_the_share_that_it_lies_in(registry: LocalRegistry) -> None:
+def test_damage_is_found_by_the_share_that_contains_it(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(LARGE))
     add_unneeded_blobs(registry, blob)
     path = registry.settings.blobs / (blob.file or "")
@@ -76,7 +76,7 @@ def test_rot_is_found_by_the_share_that_it_lies_in(registry: LocalRegistry) -> N
     assert sorted(found) == [0, 0, 1]
 
 
-def test_verify_changes_nothing_unless_it_is_to_repair(registry: LocalRegistry) -> None:
+def test_verify_changes_nothing_without_repair(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(LARGE))
     add_unneeded_blobs(registry, blob)
     (registry.settings.blobs / (blob.file or "")).unlink()
@@ -87,7 +87,7 @@ def test_verify_changes_nothing_unless_it_is_to_repair(registry: LocalRegistry) 
     assert blob_states(registry) == {blob.digest: "corrupt"}
 
 
-def test_what_a_sweep_removes_while_verify_runs_is_no_fault(registry: LocalRegistry) -> None:
+def test_a_blob_swept_while_verify_runs_is_not_a_fault(registry: LocalRegistry) -> None:
     needless = [registry.blobs.put(random_bytes(LARGE, seed)) for seed in range(3)]
     add_unneeded_blobs(registry, *needless)
     let_time_pass(registry)
@@ -103,7 +103,7 @@ def test_what_a_sweep_removes_while_verify_runs_is_no_fault(registry: LocalRegis
     assert (report.blobs, report.faults, report.quarantined) == (3, [], 0)
 
 
-def test_what_an_ingest_heals_while_verify_runs_is_not_set_aside(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_blob_restored_while_verify_runs_is_not_set_aside(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     ingest_path(registry, path)
     lost = [row for row in blob_rows(registry) if row.file is not None]
@@ -120,7 +120,7 @@ def test_what_an_ingest_heals_while_verify_runs_is_not_set_aside(registry: Local
     assert verify_all(registry).faults == []
 
 
-def test_a_sweep_dooms_first_and_removes_the_next_time(registry: LocalRegistry) -> None:
+def test_a_sweep_dooms_blobs_and_the_next_sweep_removes_them(registry: LocalRegistry) -> None:
     large, small = registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL))
     add_unneeded_blobs(registry, large, small)
     assert run_sweep(registry).doomed == 0, "touched within the grace"
@@ -138,7 +138,7 @@ def test_a_sweep_dooms_first_and_removes_the_next_time(registry: LocalRegistry) 
     assert run_sweep(registry) == SweepReport(dry_run=False)
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(registry: LocalRegistry) -> None:
+def test_a_dry_run_reports_the_same_and_changes_nothing(registry: LocalRegistry) -> None:
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL)))
     registry.blobs.put(random_bytes(LARGE, 1))  # an orphan
     let_time_pass(registry)
@@ -174,7 +174,7 @@ def needed_by_a_living_ingest(session: Session, blob_id: int) -> None:
 
 @pytest.mark.parametrize("needed", [needed_by_an_organ, needed_by_a_blob, needed_by_a_living_ingest])
 @pytest.mark.parametrize("doomed", [False, True])
-def test_what_is_needed_is_spared_at_every_stage(
+def test_a_needed_blob_is_kept_at_every_stage(
     doomed: bool, needed: Callable[[Session, int], None], registry: LocalRegistry
 ) -> None:
     blob = registry.blobs.put(random_bytes(LARGE))
@@ -191,7 +191,7 @@ def test_what_is_needed_is_spared_at_every_stage(
     assert blob.file in files_below(registry)
 
 
-def test_headers_and_vocabularies_are_spared_with_their_model(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_headers_and_vocabularies_are_kept_with_their_model(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     ingest_path(registry, path)
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
@@ -205,7 +205,7 @@ def test_headers_and_vocabularies_are_spared_with_their_model(registry: LocalReg
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_files_without_a_row_and_temporaries_go_after_the_grace(registry: LocalRegistry) -> None:
+def test_files_without_a_row_and_temporary_files_are_removed_after_the_grace_period(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(random_bytes(LARGE))
     pending = registry.blobs.folder.begin(digest_of(b"x"), 5)
     pending.append([b"half"])
@@ -220,7 +220,7 @@ def test_files_without_a_row_and_temporaries_go_after_the_grace(registry: LocalR
     pending.discard()
 
 
-def test_what_is_not_the_stores_is_never_removed(registry: LocalRegistry) -> None:
+def test_foreign_files_are_never_removed(registry: LocalRegistry) -> None:
     orphan = registry.blobs.put(random_bytes(LARGE))
     root = registry.settings.blobs
     (root / "README").write_text("mine")

@@ -45,7 +45,7 @@ def test_any_part_is_the_same_slice_of_the_file(
     assert read(registry, part) == data[begin:end]
 
 
-def test_parts_that_touch_make_the_whole(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
+def test_adjacent_parts_make_the_whole(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     edges = [0, 1, 31, 32, 4 << 20, (4 << 20) + 1, len(data) - 1, len(data)]
     parts = [read(registry, clipped(plan, begin, end)) for begin, end in pairwise(edges)]
     assert b"".join(parts) == data
@@ -60,7 +60,7 @@ def test_a_literal_and_the_zeros_are_clipped_too(registry: LocalRegistry, plan: 
             assert read(registry, clipped(made, begin, end)) == whole[begin:end]
 
 
-def test_what_a_part_does_not_touch_may_be_faulty(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
+def test_blobs_outside_a_part_may_be_faulty(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     flip_middle(largest_file(registry))
     last = plan.slices[-1]
     assert read(registry, clipped(plan, last.offset_bytes, plan.size_bytes)) == data[last.offset_bytes :]
@@ -82,7 +82,7 @@ def test_only_the_blobs_of_the_part_are_looked_up(registry: LocalRegistry, plan:
         read(registry, whole)
 
 
-def test_the_digest_of_a_plan_changes_with_its_bytes_and_with_nothing_else(plan: FilePlan) -> None:
+def test_the_digest_of_a_plan_depends_only_on_its_bytes(plan: FilePlan) -> None:
     again = FilePlan("another name", plan.size_bytes, None, plan.literal, plan.slices)
     assert plan_digest(again) == plan_digest(plan)
     others = [
@@ -94,7 +94,7 @@ def test_the_digest_of_a_plan_changes_with_its_bytes_and_with_nothing_else(plan:
     assert len({plan_digest(other) for other in [plan, *others]}) == 5
 
 
-def test_whoever_stops_reading_gives_a_shared_pool_back(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
+def test_a_reader_that_stops_early_releases_a_shared_pool(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     with ThreadPoolExecutor(1) as pool:
         for _ in range(3):
             with FileStream(registry.blobs, plan, pool=pool) as stream:
@@ -104,9 +104,7 @@ def test_whoever_stops_reading_gives_a_shared_pool_back(registry: LocalRegistry,
             assert b"".join(map(bytes, stream)) == data
 
 
-def test_the_faulty_blob_is_named_to_who_wants_to_mark_it(
-    registry: LocalRegistry, plan: FilePlan, tmp_path: Path
-) -> None:
+def test_a_stream_names_its_faulty_blobs(registry: LocalRegistry, plan: FilePlan, tmp_path: Path) -> None:
     flip_middle(largest_file(registry))
     own = max(plan.slices, key=lambda piece: piece.size_bytes)
     with FileStream(registry.blobs, plan) as stream:

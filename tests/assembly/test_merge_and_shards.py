@@ -108,7 +108,7 @@ def test_the_first_shard_has_all_metadata_and_the_others_three_keys(registry: Lo
         assert kinds == [ValueType.UINT16, ValueType.UINT16, ValueType.INT32]
 
 
-def test_what_came_as_one_file_and_fits_into_one_shard_is_that_file(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_single_file_that_fits_into_one_shard_stays_that_file(registry: LocalRegistry, tmp_path: Path) -> None:
     data = file_bytes(METADATA, TENSORS)
     registered(registry, tmp_path, data)
     for plans in (shards_of(registry, 672), merged_of(registry)):
@@ -163,7 +163,9 @@ def test_a_file_of_our_own_writer_is_merged_into_itself(registry: LocalRegistry,
     assert (tmp_path / "merged.gguf").read_bytes() == data
 
 
-def test_odd_padding_and_an_old_version_are_written_new(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_odd_padding_and_an_old_version_are_written_in_the_current_form(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     clean = file_bytes(METADATA, [*TENSORS, tensor("odd", (3,))])
     data = bytearray(clean[: len(clean) - 20])
     data[4] = 2
@@ -174,7 +176,7 @@ def test_odd_padding_and_an_old_version_are_written_new(registry: LocalRegistry,
     assert all(header.file_size_bytes % 32 == 0 for header, _ in shards)
 
 
-def test_an_alignment_that_only_the_first_shard_says_holds_for_the_merged_file(
+def test_an_alignment_stated_only_by_the_first_shard_applies_to_the_merged_file(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for number, alignment in ((0, 64), (1, 32)):
@@ -191,7 +193,7 @@ def test_an_alignment_that_only_the_first_shard_says_holds_for_the_merged_file(
     assert len(tensors) == 2
 
 
-def test_an_array_blob_carries_over_into_the_new_header(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_an_array_blob_is_carried_over_into_the_new_header(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(5_000))
     registered(registry, tmp_path, file_bytes([*METADATA, tokens], TENSORS))
     (tmp_path / "out").mkdir()
@@ -202,7 +204,7 @@ def test_an_array_blob_carries_over_into_the_new_header(registry: LocalRegistry,
     assert report.new_blobs == 3, "three small headers; the vocabulary and all tensors are known"
 
 
-def test_two_tensors_of_the_same_bytes_are_both_there(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_two_tensors_of_the_same_bytes_are_both_written(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = tensor("blk.0.attn_q.weight", (24,))
     twins = [(TensorSpec(f"blk.{index}.attn_q.weight", spec.shape, spec.dtype), data) for index in range(4)]
     registered(registry, tmp_path, file_bytes(METADATA, twins))
@@ -210,7 +212,7 @@ def test_two_tensors_of_the_same_bytes_are_both_there(registry: LocalRegistry, t
     assert [list(tensors.values()) for _, tensors in contents] == [[data, data]] * 2
 
 
-def test_what_loaders_must_not_be_given_is_given_in_no_other_form(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_that_must_not_be_assembled_has_no_other_form(registry: LocalRegistry, tmp_path: Path) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
     with registry.catalog.writing() as session:
         session.execute(update(Model).values(unassemblable='["it would crash"]'))

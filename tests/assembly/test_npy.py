@@ -47,7 +47,7 @@ def some_bytes(spec: TensorSpec) -> bytes:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_numpy_reads_the_head_that_it_would_write_itself(shape: tuple[int, ...]) -> None:
+def test_the_head_equals_the_one_that_numpy_writes(shape: tuple[int, ...]) -> None:
     values = np.zeros(tuple(reversed(shape)), "<f4")
     written = io.BytesIO()
     np.lib.format.write_array(written, values, version=(1, 0))
@@ -71,7 +71,7 @@ def test_numpy_reads_the_head_that_it_would_write_itself(shape: tuple[int, ...])
         ("IQ4_NL", (32, 3)),
     ],
 )
-def test_the_values_are_those_of_the_kernels(
+def test_the_values_equal_those_of_the_kernels(
     dtype: str, shape: tuple[int, ...], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     spec = TensorSpec("t", shape, dtype_by_name(dtype))
@@ -97,7 +97,7 @@ def test_any_part_is_the_same_slice_of_the_whole(dtype: str, registry: LocalRegi
         assert read(registry, plan, begin, end) == whole[begin:end], (begin, end)
 
 
-def test_bytes_that_were_stored_as_another_type_are_cut_into_its_blocks(
+def test_bytes_stored_as_another_type_are_cut_into_the_blocks_of_that_type(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     """Chunks of I8 end anywhere; the same bytes also stand as Q4_0, whose blocks have 18."""

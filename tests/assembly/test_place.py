@@ -81,7 +81,7 @@ class Recording(Files):
         super().sync_folder(path)
 
 
-def test_the_file_is_there_with_its_digest(registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes) -> None:
+def test_the_placed_file_has_its_digest(registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes) -> None:
     seen: list[int] = []
     assert place_file(registry.blobs, plan, out / "b.gguf", seen.append) == digest_of(data)
     assert (out / "b.gguf").read_bytes() == data
@@ -89,7 +89,7 @@ def test_the_file_is_there_with_its_digest(registry: LocalRegistry, plan: FilePl
     assert [path.name for path in out.iterdir()] == ["b.gguf"]
 
 
-def test_what_is_there_is_replaced(registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes) -> None:
+def test_an_existing_file_is_replaced(registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes) -> None:
     (out / "b.gguf").write_bytes(b"old" * 1_000_000)
     place_file(registry.blobs, plan, out / "b.gguf")
     assert (out / "b.gguf").read_bytes() == data
@@ -103,7 +103,7 @@ def test_a_link_is_replaced_and_not_written_through(registry: LocalRegistry, pla
     assert not (out / "b.gguf").is_symlink()
 
 
-def test_a_file_name_may_be_as_long_as_any(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
+def test_a_file_name_may_have_the_maximum_length(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
     path = out / ("x" * 250 + ".gguf")
     place_file(registry.blobs, plan, path)
     assert path.is_file()
@@ -130,7 +130,7 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(registry: LocalRegistry, p
         ("rename", errno.EACCES, StoreUnwritable),
     ],
 )
-def test_a_system_that_fails_leaves_the_old_file_and_nothing_beside_it(
+def test_a_failing_system_call_leaves_only_the_old_file(
     fail_at: str, error_number: int, expected: type[OrganError], registry: LocalRegistry, plan: FilePlan, out: Path
 ) -> None:
     (out / "b.gguf").write_bytes(b"old")
@@ -140,9 +140,7 @@ def test_a_system_that_fails_leaves_the_old_file_and_nothing_beside_it(
     assert (out / "b.gguf").read_bytes() == b"old"
 
 
-def test_a_disk_without_room_is_seen_before_anything_is_written(
-    registry: LocalRegistry, plan: FilePlan, out: Path
-) -> None:
+def test_a_full_disk_is_detected_before_anything_is_written(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
     class Crowded(Recording):
         def free_bytes(self, path: Path) -> int:
             return plan.size_bytes - 1
@@ -161,7 +159,7 @@ def corrupt(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("damage", "expected"), [(corrupt, CorruptBlob), (Path.unlink, MissingBlob)])
-def test_a_blob_that_fails_leaves_the_old_file_and_nothing_beside_it(
+def test_a_faulty_blob_leaves_only_the_old_file(
     damage: Callable[[Path], None], expected: type[OrganError], registry: LocalRegistry, plan: FilePlan, out: Path
 ) -> None:
     (out / "b.gguf").write_bytes(b"old")
@@ -172,7 +170,7 @@ def test_a_blob_that_fails_leaves_the_old_file_and_nothing_beside_it(
     assert (out / "b.gguf").read_bytes() == b"old"
 
 
-def test_a_file_that_would_not_be_the_one_that_came_in_is_not_placed(
+def test_a_file_with_another_digest_is_not_placed(
     registry: LocalRegistry, plan: FilePlan, out: Path, data: bytes
 ) -> None:
     wrong = replace(plan, sha256=Digest("ab" * 32))
@@ -181,7 +179,7 @@ def test_a_file_that_would_not_be_the_one_that_came_in_is_not_placed(
     assert list(out.iterdir()) == []
 
 
-def test_ctrl_c_leaves_the_old_file_and_nothing_beside_it(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
+def test_ctrl_c_leaves_only_the_old_file(registry: LocalRegistry, plan: FilePlan, out: Path) -> None:
     def interrupt(_size: int) -> None:
         raise KeyboardInterrupt
 
@@ -192,8 +190,6 @@ def test_ctrl_c_leaves_the_old_file_and_nothing_beside_it(registry: LocalRegistr
     assert (out / "b.gguf").read_bytes() == b"old"
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_ours(
-    registry: LocalRegistry, plan: FilePlan, tmp_path: Path
-) -> None:
+def test_a_missing_folder_is_a_store_error(registry: LocalRegistry, plan: FilePlan, tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         place_file(registry.blobs, plan, tmp_path / "nowhere" / "b.gguf")

@@ -46,7 +46,7 @@ def test_a_plan_covers_the_file_in_order_and_without_overlap(registry: LocalRegi
     assert len(plan.slices) == 10 + 3, "ten tensors; the header before and behind the vocabulary, and the vocabulary"
 
 
-def test_a_plan_of_nothing_but_a_header_has_one_slice(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_plan_of_only_a_header_has_one_slice(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(file_bytes())
     ingest_file(registry, tmp_path / "a.gguf")
     (plan,) = planned(registry, "a")
@@ -54,7 +54,7 @@ def test_a_plan_of_nothing_but_a_header_has_one_slice(registry: LocalRegistry, t
     assert plan.size_bytes == 32
 
 
-def test_what_loaders_must_not_be_given_has_no_plan(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_that_must_not_be_assembled_has_no_plan(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.writing() as session:
@@ -64,7 +64,7 @@ def test_what_loaders_must_not_be_given_has_no_plan(registry: LocalRegistry, tmp
     assert caught.value.reasons == ("first reason", "second reason")
 
 
-def test_a_blob_whose_row_is_gone_is_missing(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_blob_without_a_row_is_missing(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ingest_file(registry, tmp_path / "a.gguf")
     # Past the constraint that makes it impossible: as a damaged database would look.

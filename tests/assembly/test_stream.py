@@ -71,7 +71,7 @@ def _is_open(number: str) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_the_bytes_come_in_order_whatever_the_number_of_threads(
+def test_the_bytes_come_in_order_with_any_number_of_threads(
     workers: int, registry: LocalRegistry, plan: FilePlan, data: bytes
 ) -> None:
     with FileStream(registry.blobs, plan, workers=workers) as stream:
@@ -84,9 +84,7 @@ def test_views_are_no_larger_than_a_chunk(registry: LocalRegistry, plan: FilePla
         assert max(len(view) for view in stream) <= CHUNK
 
 
-def test_the_sink_is_given_every_stretch_that_is_not_zeros(
-    registry: LocalRegistry, plan: FilePlan, data: bytes
-) -> None:
+def test_the_sink_receives_every_range_that_is_not_zeros(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     back, lock = bytearray(len(data)), threading.Lock()
 
     def sink(offset: int, view: memoryview) -> None:
@@ -131,7 +129,7 @@ def test_a_plan_of_zeros_needs_no_blob(registry: LocalRegistry) -> None:
         assert b"".join(map(bytes, stream)) == bytes(200_000)
 
 
-def test_whoever_stops_reading_leaves_nothing_open(registry: LocalRegistry, plan: FilePlan) -> None:
+def test_a_reader_that_stops_early_leaves_nothing_open(registry: LocalRegistry, plan: FilePlan) -> None:
     before = set(threading.enumerate())
     with FileStream(registry.blobs, plan) as stream:
         for view in stream:
@@ -180,7 +178,7 @@ def test_a_flipped_bit_stops_the_stream_before_its_bytes_go_out(
     assert open_blobs(registry) == []
 
 
-def test_a_file_that_is_gone_is_missing(registry: LocalRegistry, plan: FilePlan) -> None:
+def test_a_removed_file_is_missing(registry: LocalRegistry, plan: FilePlan) -> None:
     largest_file(registry).unlink()
     with pytest.raises(MissingBlob), FileStream(registry.blobs, plan) as stream:
         list(stream)

@@ -73,7 +73,7 @@ def let_in(registry: LocalRegistry, made: NewToken, secret: str, page: NewToken)
     return [bool(by_token(registry, made)), bool(by_session(registry, secret)), bool(by_token(registry, page))]
 
 
-def test_a_token_is_good_for_its_scopes_and_a_page_token_for_no_more(registry: LocalRegistry, token: NewToken) -> None:
+def test_a_token_has_its_scopes_and_a_page_token_has_no_more(registry: LocalRegistry, token: NewToken) -> None:
     account = by_token(registry, token)
     assert account is not None
     assert (account.name, account.scopes, account.session_id) == ("Ada", {"upload"}, None)
@@ -83,7 +83,7 @@ def test_a_token_is_good_for_its_scopes_and_a_page_token_for_no_more(registry: L
     assert (narrow.name, narrow.scopes) == ("Ada", {"upload"}), "not admin, which the token has not"
 
 
-def test_what_is_revoked_lets_nobody_in(registry: LocalRegistry, token: NewToken) -> None:
+def test_a_revoked_token_is_refused(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     assert let_in(registry, token, secret, page) == [True, True, True]
     with registry.catalog.writing() as session:
@@ -91,7 +91,7 @@ def test_what_is_revoked_lets_nobody_in(registry: LocalRegistry, token: NewToken
     assert let_in(registry, token, secret, page) == [False, False, False]
 
 
-def test_a_suspended_contributor_is_let_in_by_nothing_until_resumed(registry: LocalRegistry, token: NewToken) -> None:
+def test_a_suspended_contributor_cannot_sign_in_until_resumed(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     for state, may in (("suspended", False), ("active", True)):
         with registry.catalog.writing() as session:
@@ -99,7 +99,7 @@ def test_a_suspended_contributor_is_let_in_by_nothing_until_resumed(registry: Lo
         assert let_in(registry, token, secret, page) == [may] * 3
 
 
-def test_tokens_sessions_and_page_tokens_end_by_themselves(registry: LocalRegistry, token: NewToken) -> None:
+def test_tokens_sessions_and_page_tokens_expire(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     assert by_token(registry, token, timedelta(days=29))
     assert by_token(registry, token, timedelta(days=31)) is None
@@ -107,7 +107,7 @@ def test_tokens_sessions_and_page_tokens_end_by_themselves(registry: LocalRegist
     assert by_token(registry, page, timedelta(hours=2)) is None
 
 
-def test_a_session_that_was_ended_is_gone_with_its_page_tokens(registry: LocalRegistry, token: NewToken) -> None:
+def test_ending_a_session_deletes_it_and_its_page_tokens(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     account = by_session(registry, secret)
     assert account is not None
@@ -118,7 +118,7 @@ def test_a_session_that_was_ended_is_gone_with_its_page_tokens(registry: LocalRe
     assert let_in(registry, token, secret, page) == [True, False, False]
 
 
-def test_a_copy_of_the_database_has_nothing_that_lets_anybody_in(registry: LocalRegistry, token: NewToken) -> None:
+def test_a_copy_of_the_database_has_no_usable_secret(registry: LocalRegistry, token: NewToken) -> None:
     secret, page = opened(registry, token)
     with sqlite3.connect(Path(registry.settings.home) / "registry.sqlite3") as database:
         dump = "\n".join(database.iterdump())
@@ -132,9 +132,7 @@ def test_a_copy_of_the_database_has_nothing_that_lets_anybody_in(registry: Local
             assert account_by_session(session, secret_sha256(digest), now()) is None
 
 
-def test_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unknown_id(
-    registry: LocalRegistry, token: NewToken
-) -> None:
+def test_a_wrong_secret_and_an_unknown_id_are_both_refused(registry: LocalRegistry, token: NewToken) -> None:
     other = NewToken(token.text, token.public_id, "0" * 64)
     with registry.catalog.reading() as session:
         sent = parse_token(token.text)
@@ -142,7 +140,7 @@ def test_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unknown_id(
         assert valid_account(session, type(sent)("000000000", sent.sha256), now()) is None
 
 
-def test_tokens_and_sessions_have_a_largest_number(registry: LocalRegistry, token: NewToken) -> None:
+def test_the_number_of_tokens_and_sessions_is_limited(registry: LocalRegistry, token: NewToken) -> None:
     account = by_token(registry, token)
     assert account is not None
     with registry.catalog.writing() as session:
@@ -158,7 +156,9 @@ def test_tokens_and_sessions_have_a_largest_number(registry: LocalRegistry, toke
 
 
 @pytest.mark.parametrize("days", [0, -1, 3651])
-def test_a_token_lasts_at_most_ten_years_or_for_ever(registry: LocalRegistry, token: NewToken, days: int) -> None:
+def test_a_token_is_valid_for_at_most_ten_years_or_without_limit(
+    registry: LocalRegistry, token: NewToken, days: int
+) -> None:
     with registry.catalog.writing() as session:
         owner = contributor_by_name(session, "ADA").id
         with pytest.raises(BadInput, match="3650 days"):
@@ -172,14 +172,14 @@ def test_a_token_lasts_at_most_ten_years_or_for_ever(registry: LocalRegistry, to
 
 
 @pytest.mark.parametrize("name", ["ada", "ADA", "a/b", "a@1", "", "admin", "Account", "..", "a" * 97, "é"])
-def test_a_contributor_has_a_name_of_their_own_that_can_be_a_namespace(
+def test_the_name_of_a_contributor_is_unique_and_a_valid_namespace(
     registry: LocalRegistry, token: NewToken, name: str
 ) -> None:
     with registry.catalog.writing() as session, pytest.raises((BadName, BadInput)):
         add_contributor(session, name)
 
 
-def test_whoever_works_at_this_machine_is_not_suspended_and_what_was_done_is_in_the_log(
+def test_the_local_contributor_cannot_be_suspended_and_actions_are_logged(
     registry: LocalRegistry, token: NewToken
 ) -> None:
     with registry.catalog.writing() as session:
@@ -192,7 +192,7 @@ def test_whoever_works_at_this_machine_is_not_suspended_and_what_was_done_is_in_
     assert actions == ["add contributor", "create token", "set quota", "revoke token"]
 
 
-def test_the_quota_counts_models_until_they_are_removed_and_uploads_with_what_they_declare(
+def test_the_quota_counts_models_until_removal_and_the_declared_size_of_uploads(
     registry: LocalRegistry, token: NewToken, tmp_path: Path
 ) -> None:
     path = tmp_path / "little.gguf"

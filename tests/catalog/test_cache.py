@@ -55,7 +55,7 @@ def names(registry: LocalRegistry) -> list[str]:
 # Versions.
 
 
-def test_the_version_stays_while_nobody_commits(registry: LocalRegistry) -> None:
+def test_the_version_stays_the_same_without_a_commit(registry: LocalRegistry) -> None:
     before = version(registry)
     with registry.catalog.reading() as session:
         session.scalars(select(Contributor)).all()
@@ -87,7 +87,7 @@ def test_the_version_grows_with_a_commit_of_another_process(registry: LocalRegis
     assert names(registry) == ["ada"]
 
 
-def test_the_version_does_not_stay_when_the_catalog_was_closed_in_between(registry: LocalRegistry) -> None:
+def test_the_version_changes_when_the_catalog_was_closed_in_between(registry: LocalRegistry) -> None:
     before = version(registry)
     registry.catalog.close()
     with closing(sqlite3.connect(registry.settings.home / "registry.sqlite3")) as other:
@@ -96,7 +96,7 @@ def test_the_version_does_not_stay_when_the_catalog_was_closed_in_between(regist
     assert version(registry) > before
 
 
-def test_a_process_that_was_forked_asks_on_a_connection_of_its_own(registry: LocalRegistry) -> None:
+def test_a_forked_process_has_its_own_connection(registry: LocalRegistry) -> None:
     before = version(registry)
     assert names(registry) == []
     registry.catalog.reader.dispose()
@@ -119,13 +119,13 @@ def test_a_process_that_was_forked_asks_on_a_connection_of_its_own(registry: Loc
     assert names(registry) == ["ada"]
 
 
-def test_threads_may_ask_for_the_version_at_once(registry: LocalRegistry) -> None:
+def test_threads_can_read_the_version_concurrently(registry: LocalRegistry) -> None:
     add_name(registry, "ada")
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(lambda _: version(registry), range(400)))) == 1
 
 
-def test_a_catalog_that_cannot_tell_has_no_version_and_remembers_nothing(registry: LocalRegistry) -> None:
+def test_a_catalog_without_a_version_caches_nothing(registry: LocalRegistry) -> None:
     catalog = Catalog(registry.catalog.reader, registry.catalog.writer)
     assert catalog.version() is None
     made: list[int] = []
@@ -138,7 +138,7 @@ def test_a_catalog_that_cannot_tell_has_no_version_and_remembers_nothing(registr
 # Remembering.
 
 
-def test_nothing_that_is_remembered_outlives_a_commit(registry: LocalRegistry) -> None:
+def test_a_commit_invalidates_every_cached_value(registry: LocalRegistry) -> None:
     expected: list[str] = []
     for number in range(20):
         assert names(registry) == expected
@@ -148,7 +148,7 @@ def test_nothing_that_is_remembered_outlives_a_commit(registry: LocalRegistry) -
     assert names(registry) == expected
 
 
-def test_who_reads_an_older_state_neither_sees_nor_spoils_what_is_remembered_of_a_newer_one(
+def test_a_session_with_an_older_state_neither_reads_nor_changes_newer_cached_values(
     registry: LocalRegistry,
 ) -> None:
     def read() -> list[str]:
@@ -162,7 +162,7 @@ def test_who_reads_an_older_state_neither_sees_nor_spoils_what_is_remembered_of_
     assert names(registry) == ["ada"]
 
 
-def test_what_was_read_before_a_commit_is_not_remembered_for_after_it(registry: LocalRegistry) -> None:
+def test_a_value_read_before_a_commit_is_not_cached_after_it(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
 
         def read_late() -> list[str]:
@@ -174,7 +174,7 @@ def test_what_was_read_before_a_commit_is_not_remembered_for_after_it(registry: 
     assert names(registry) == ["ada"]
 
 
-def test_many_who_ask_at_once_have_it_made_once() -> None:
+def test_concurrent_requests_compute_a_value_once() -> None:
     cache, made, start = Cache(), [], threading.Barrier(8)
 
     def make() -> int:
@@ -190,7 +190,7 @@ def test_many_who_ask_at_once_have_it_made_once() -> None:
     assert len(made) == 1
 
 
-def test_what_raises_is_asked_for_again() -> None:
+def test_a_value_whose_computation_raised_is_computed_again() -> None:
     cache = Cache()
 
     def fail() -> int:
@@ -201,14 +201,14 @@ def test_what_raises_is_asked_for_again() -> None:
     assert cache.get(1, "key", lambda: 5) == 5
 
 
-def test_what_is_not_to_be_kept_is_made_again() -> None:
+def test_a_value_that_is_not_to_be_kept_is_computed_again() -> None:
     cache = Cache()
     assert cache.get(1, "key", lambda: 1, keep=lambda made: made > 1) == 1
     assert cache.get(1, "key", lambda: 2, keep=lambda made: made > 1) == 2
     assert cache.get(1, "key", lambda: 3, keep=lambda made: made > 1) == 2
 
 
-def test_the_longest_unused_is_dropped() -> None:
+def test_the_least_recently_used_value_is_dropped() -> None:
     cache = Cache(entries_max=2)
     for key in ("a", "b", "a", "c"):
         cache.get(1, key, lambda key=key: f"first {key}")
@@ -225,7 +225,7 @@ def few(registry: LocalRegistry) -> LocalRegistry:
     return registry
 
 
-def test_a_search_and_its_counts_know_of_a_model_that_was_added_just_now(registry: LocalRegistry) -> None:
+def test_a_search_and_its_counts_include_a_model_immediately_after_its_registration(registry: LocalRegistry) -> None:
     placed = write_models(registry, [])
     for number, model in enumerate(random_models(25, seed=3)):
         write_models(registry, [model], placed, seed=number)
@@ -237,14 +237,14 @@ def test_a_search_and_its_counts_know_of_a_model_that_was_added_just_now(registr
             assert counts.total == len(expected)
 
 
-def test_a_page_with_counts_is_what_both_are_alone(few: LocalRegistry) -> None:
+def test_a_page_with_counts_equals_a_search_and_a_count(few: LocalRegistry) -> None:
     page, counts = few.search_page("theta>=50", limit=10)
     assert (page, counts) == (few.search("theta>=50", limit=10), few.count("theta>=50"))
     assert few.search_page(parse_query("theta>=50"), limit=10, counts=False) == (page, None)
 
 
 @pytest.mark.parametrize("asked", ["", "type:organ", "slot:ffn_up theta>=40", "arch:nothing", "-slot:ffn_up", "zzz"])
-def test_more_facets_than_are_held_are_asked_of_the_database_with_the_same_result(
+def test_facets_beyond_the_cache_are_read_from_the_database_with_the_same_result(
     asked: str, few: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = few.search_page(asked)
@@ -253,7 +253,7 @@ def test_more_facets_than_are_held_are_asked_of_the_database_with_the_same_resul
     assert few.search_page(asked) == held
 
 
-def test_a_page_that_follows_asks_nothing_again_to_be_counted(few: LocalRegistry) -> None:
+def test_the_next_page_reuses_the_counts(few: LocalRegistry) -> None:
     first, counts = few.search_page("spectral>=0.1", limit=1)
     with few.catalog.reading() as session:
         session.execute(text("SELECT 1"))

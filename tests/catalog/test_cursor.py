@@ -36,7 +36,7 @@ def mark(query: str) -> str:
 @PATIENT
 @given(st.text(max_size=50), VALUES, IDS)
 @example("", -1.7976931348623157e308, 2**63 - 1)
-def test_a_place_comes_back_to_the_last_bit(query: str, value: float | None, row_id: int) -> None:
+def test_a_cursor_reads_back_to_the_last_bit(query: str, value: float | None, row_id: int) -> None:
     text = cursor_text(query, Cursor(value, row_id))
     back = parse_cursor(query, text)
     assert (back, type(back.value)) == (Cursor(value, row_id), type(value))
@@ -44,14 +44,14 @@ def test_a_place_comes_back_to_the_last_bit(query: str, value: float | None, row
     assert set(text) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
 
-def test_the_place_in_another_query_is_refused() -> None:
+def test_the_cursor_of_another_query_is_refused() -> None:
     text = cursor_text(QUERY, Cursor(1.0, 1))
     with pytest.raises(BadQuery, match="this cursor belongs to another query") as caught:
         parse_cursor("type:norm sort:-theta", text)
     assert caught.value.term == "after"
 
 
-def test_a_place_without_a_value_is_refused_where_every_row_has_one() -> None:
+def test_a_cursor_without_a_value_is_refused_where_every_row_has_one() -> None:
     text = cursor_text(QUERY, Cursor(None, 1))
     assert parse_cursor(QUERY, text) == Cursor(None, 1)
     with pytest.raises(BadQuery, match="not a cursor"):
@@ -81,7 +81,7 @@ def test_a_place_without_a_value_is_refused_where_every_row_has_one() -> None:
         (-float("inf"), 1),
     ],
 )
-def test_what_is_no_number_of_a_row_is_refused(values: tuple[Any, Any]) -> None:
+def test_a_row_id_that_is_not_a_number_is_refused(values: tuple[Any, Any]) -> None:
     with pytest.raises(BadQuery, match="not a cursor"):
         parse_cursor(QUERY, packed(mark(QUERY), *values))
 
@@ -117,7 +117,7 @@ def test_what_is_no_number_of_a_row_is_refused(values: tuple[Any, Any]) -> None:
         "A" * 1_000_000,
     ],
 )
-def test_what_is_no_place_is_refused(text: str) -> None:
+def test_text_that_is_not_a_cursor_is_refused(text: str) -> None:
     with pytest.raises(BadQuery) as caught:
         parse_cursor(QUERY, text)
     assert "use the one of the previous page" in str(caught.value)
@@ -127,6 +127,6 @@ def test_what_is_no_place_is_refused(text: str) -> None:
 @given(
     st.one_of(st.text(max_size=250), st.binary(max_size=150).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
 )
-def test_whatever_is_given_as_a_place_is_refused(text: str) -> None:
+def test_any_text_as_a_cursor_is_refused(text: str) -> None:
     with pytest.raises(BadQuery):
         parse_cursor(QUERY, text)

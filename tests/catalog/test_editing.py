@@ -61,7 +61,7 @@ def found(session: Session, query: str) -> list[str]:
     return sorted(parse_model_name(model.name).name for model in search_models(session, parse_query(query, MODELS), 10))
 
 
-def test_a_model_is_found_by_what_is_said_of_it_now(session: Session) -> None:
+def test_an_edited_model_is_found_by_its_new_words(session: Session) -> None:
     edit(session, title="Weaver", description="Spins *yarns*.", tags=["wool", "wool", "Größe"])
     assert found(session, "weaver yarns wool größe") == ["child"]
     edit(session, title="", description=None, tags=[])
@@ -70,7 +70,7 @@ def test_a_model_is_found_by_what_is_said_of_it_now(session: Session) -> None:
     assert (model.title, model.description, model.tags) == (None, None, "[]")
 
 
-def test_another_license_moves_the_organs_and_the_counts_with_them(session: Session) -> None:
+def test_a_new_license_changes_the_organs_and_the_counts(session: Session) -> None:
     edit(session, license="mit")
     assert found(session, "license:mit") == ["child"]
     organs = search_organs(session, parse_query("license:mit"), 50)
@@ -81,14 +81,14 @@ def test_another_license_moves_the_organs_and_the_counts_with_them(session: Sess
     assert_counts_are_right(session)
 
 
-def test_a_hidden_model_is_edited_and_counted_nowhere(session: Session) -> None:
+def test_editing_a_hidden_model_changes_no_count(session: Session) -> None:
     hide_model(session, model_named(session, "child"), "yanked", "it was wrong", "local")
     edit(session, license="mit", title="Weaver")
     assert (found(session, "license:mit"), found(session, "weaver")) == ([], [])
     assert_counts_are_right(session)
 
 
-def test_a_base_that_is_here_is_led_to_and_replaces_what_the_file_declares(session: Session) -> None:
+def test_a_registered_base_is_linked_and_replaces_the_parent_in_the_file(session: Session) -> None:
     edit(session, base="local/base")
     (edge,) = _declared(session)
     assert (edge.parent_text, edge.parent_model_id) == ("local/base", model_named(session, "base").id)
@@ -98,7 +98,7 @@ def test_a_base_that_is_here_is_led_to_and_replaces_what_the_file_declares(sessi
     assert _declared(session) == []
 
 
-def test_a_base_that_comes_later_is_led_to_when_it_comes(session: Session) -> None:
+def test_a_base_that_is_registered_later_is_linked_then(session: Session) -> None:
     edit(session, base="someone/Base")
     assert _declared(session)[0].parent_model_id is None
     edit(session, base="local/Base")
@@ -108,7 +108,7 @@ def test_a_base_that_comes_later_is_led_to_when_it_comes(session: Session) -> No
     assert _declared(session)[0].parent_model_id == base.id
 
 
-def test_no_model_is_its_own_base(session: Session) -> None:
+def test_a_model_cannot_be_its_own_base(session: Session) -> None:
     with pytest.raises(Conflict, match="own base"):
         edit(session, base="local/child")
 
@@ -119,7 +119,7 @@ def _declared(session: Session) -> list[Lineage]:
     return list(session.scalars(statement))
 
 
-def test_the_log_has_what_changed_and_nothing_where_nothing_did(session: Session) -> None:
+def test_the_log_has_every_change_and_no_entry_without_a_change(session: Session) -> None:
     changed = edit(session, title="Weaver", license="apache-2.0", description="x" * 4096)
     model = model_named(session, "child")
     said = session.scalars(select(Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()[-1]
@@ -129,14 +129,14 @@ def test_the_log_has_what_changed_and_nothing_where_nothing_did(session: Session
     assert edit(session, title="Weaver") == []
 
 
-def test_a_removed_model_is_edited_no_more(session: Session) -> None:
+def test_a_removed_model_cannot_be_edited(session: Session) -> None:
     model = model_named(session, "child")
     remove_model(session, model, "gone", "local")
     with pytest.raises(Conflict, match="was removed"):
         edit_model(session, model, Edits(title="x"), "local")
 
 
-def test_what_the_database_would_cut_is_refused(session: Session) -> None:
+def test_text_that_is_too_long_for_its_column_is_refused(session: Session) -> None:
     for edits in (Edits(title="x" * 201), Edits(description="x" * 4097), Edits(tags=("x",) * 21), Edits(base="a\0b")):
         with pytest.raises(BadValue):
             edit_model(session, model_named(session, "child"), edits, "local")
@@ -163,7 +163,7 @@ def test_what_the_database_would_cut_is_refused(session: Session) -> None:
         ("base", "a" * 201, "200 are allowed"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_field(field: str, value: object, sentence: str) -> None:
+def test_an_invalid_edit_is_reported_with_its_field(field: str, value: object, sentence: str) -> None:
     edits, wrong = read_edits({field: value, "tags" if field == "title" else "title": None})
     assert edits == Edits()
     ((told, said),) = wrong
@@ -176,7 +176,7 @@ def test_what_is_wrong_is_told_by_its_field(field: str, value: object, sentence:
      "gpl-2.0-only WITH Classpath-exception-2.0", "DocumentRef-x:LicenseRef-y", "other",
      "mit AND NOASSERTION", "(((mit)))"],
 )  # fmt: skip
-def test_licenses_are_spdx_expressions_of_what_is_known_or_references(text: str) -> None:
+def test_a_license_is_an_spdx_expression_of_known_ids_or_references(text: str) -> None:
     assert license_problem(text) is None
 
 
@@ -185,18 +185,18 @@ def test_licenses_are_spdx_expressions_of_what_is_known_or_references(text: str)
     ["", "  ", "nobody-knows", "mit mit", "mit AND", "AND mit", "(mit", "mit)", "()", "mit WITH", "WITH", "LicenseRef-",
      "LicenseRef-a b", "mit OR (gpl-3.0 AND", "(" * 96, "<script>", "mit; rm", "a" * 97],
 )  # fmt: skip
-def test_what_is_no_license_gets_a_sentence(text: str) -> None:
+def test_an_invalid_license_gets_a_sentence(text: str) -> None:
     said = license_problem(text)
     assert said is not None
     assert said.endswith(".")
 
 
-def test_tags_come_back_as_a_list(session: Session) -> None:
+def test_tags_are_stored_as_a_list(session: Session) -> None:
     edit(session, tags=["  a b ", "", "a b", "c"])
     assert json.loads(model_named(session, "child").tags) == ["a b", "c"]
 
 
-def test_an_edited_license_is_what_a_chimera_is_held_to(family: LocalRegistry) -> None:
+def test_an_edited_license_applies_to_chimeras(family: LocalRegistry) -> None:
     """Though the file's header says another, or none: else an edit would be for show."""
     with rolled_back(family) as session:
         edit_model(session, model_named(session, "child"), Edits(license="cc-by-nc-4.0"), "ada")

@@ -23,7 +23,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
 
 
-def test_opening_makes_the_folders_and_the_database(tmp_path: Path) -> None:
+def test_opening_creates_the_folders_and_the_database(tmp_path: Path) -> None:
     home = tmp_path / "not" / "there yet"
     LocalRegistry.open(home).close()
     assert (home / "registry.sqlite3").is_file()
@@ -38,7 +38,7 @@ def test_a_database_named_as_a_file_uri_is_where_the_uri_says(tmp_path: Path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["not there"]
 
 
-def test_opening_again_finds_what_was_written(tmp_path: Path) -> None:
+def test_opening_again_reads_the_written_rows(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         contributor_id(session, "ada")
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.reading() as session:
@@ -46,7 +46,7 @@ def test_opening_again_finds_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["reader", "writer"])
-def test_the_pragmas_are_on_in_every_connection_of_both_engines(kind: str, registry: LocalRegistry) -> None:
+def test_every_connection_of_both_engines_has_the_pragmas(kind: str, registry: LocalRegistry) -> None:
     engine = getattr(registry.catalog, kind)
     with ExitStack() as stack:
         # Raw connections, so that several of the writer's are open at once without waiting for its lock.
@@ -82,12 +82,12 @@ def test_a_reader_cannot_write(statement: str, registry: LocalRegistry) -> None:
         session.execute(text(statement))
 
 
-def test_a_reference_to_nothing_is_refused(registry: LocalRegistry) -> None:
+def test_a_reference_to_a_missing_row_is_refused(registry: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="FOREIGN KEY"), registry.catalog.writing() as session:
         session.add(Organ(blob_id=404, dtype="F32", shape="4", elements=4))
 
 
-def test_a_block_that_fails_commits_nothing(registry: LocalRegistry) -> None:
+def test_a_failed_block_commits_nothing(registry: LocalRegistry) -> None:
     def fail_halfway() -> None:
         with registry.catalog.writing() as session:
             contributor_id(session, "ada")
@@ -100,14 +100,14 @@ def test_a_block_that_fails_commits_nothing(registry: LocalRegistry) -> None:
         assert session.scalars(select(Contributor)).all() == []
 
 
-def test_what_a_reading_session_adds_is_not_kept(registry: LocalRegistry) -> None:
+def test_rows_added_in_a_reading_session_are_not_stored(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
         session.add(FacetCount(facet_id=1, theta_bin=5, placements=1))
     with registry.catalog.reading() as session:
         assert session.scalars(select(FacetCount)).all() == []
 
 
-def test_a_reader_sees_one_state_however_much_is_written_meanwhile(registry: LocalRegistry) -> None:
+def test_a_reader_sees_one_state_during_concurrent_writes(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
         assert session.scalars(select(Contributor.name)).all() == []
         with registry.catalog.writing() as other:
@@ -117,7 +117,7 @@ def test_a_reader_sees_one_state_however_much_is_written_meanwhile(registry: Loc
         assert session.scalars(select(Contributor.name)).all() == ["ada"]
 
 
-def test_a_reader_does_not_stop_a_writer_nor_a_writer_a_reader(registry: LocalRegistry) -> None:
+def test_readers_and_writers_do_not_block_each_other(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as writer:
         contributor_id(writer, "ada")
         writer.flush()
@@ -125,7 +125,7 @@ def test_a_reader_does_not_stop_a_writer_nor_a_writer_a_reader(registry: LocalRe
             assert reader.scalars(select(Contributor.name)).all() == []
 
 
-def test_eight_writers_wait_for_each_other_and_no_count_is_lost(tmp_path: Path) -> None:
+def test_eight_concurrent_writers_lose_no_count(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         (facet_id,) = facet_ids(session, [FacetKey("norm", "text", "a", "F32", "", "")]).values()
     start = threading.Barrier(8)
@@ -149,7 +149,9 @@ def test_eight_writers_wait_for_each_other_and_no_count_is_lost(tmp_path: Path) 
         assert len(session.scalars(select(Contributor)).all()) == 8
 
 
-def test_a_writer_that_waits_too_long_is_told_who_is_in_the_way(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_writer_that_waits_too_long_learns_which_process_holds_the_lock(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     registry.catalog.writer.dispose()
 
     def impatient(connection: sqlite3.Connection, _record: object) -> None:
@@ -166,7 +168,7 @@ def test_a_writer_that_waits_too_long_is_told_who_is_in_the_way(registry: LocalR
         assert contributor_id(session, "ada") == 1
 
 
-def test_a_full_disk_is_said_as_such_and_nothing_is_committed(registry: LocalRegistry) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_committed(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         contributor_id(session, "ada")
 
@@ -199,7 +201,7 @@ def test_a_full_disk_is_said_as_such_and_nothing_is_committed(registry: LocalReg
         (None, CatalogError),
     ],
 )
-def test_what_sqlite_says_by_its_code_becomes_one_of_our_errors(code: int | None, expected: type[OrganError]) -> None:
+def test_each_sqlite_error_code_becomes_a_catalog_error(code: int | None, expected: type[OrganError]) -> None:
     said = sqlite3.OperationalError("readonly, locked and full")
     if code is not None:
         said.sqlite_errorcode = code
@@ -208,12 +210,12 @@ def test_what_sqlite_says_by_its_code_becomes_one_of_our_errors(code: int | None
     assert type(caught.value) is expected
 
 
-def test_an_error_is_not_taken_for_another_by_the_names_in_its_text(registry: LocalRegistry) -> None:
+def test_names_in_the_text_of_an_error_do_not_change_its_class(registry: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="no such table: full_and_locked"), registry.catalog.reading() as session:
         session.execute(text("SELECT * FROM full_and_locked"))
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "registry.sqlite3"
     file.write_bytes(b"not a database at all " * 400)
     with pytest.raises(CatalogError, match="not a database"):
@@ -227,13 +229,13 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
         assert session.scalars(select(Contributor)).all() == []
 
 
-def test_a_file_where_the_folder_should_be_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_a_catalog_error(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("in the way")
     with pytest.raises(StoreUnwritable, match="cannot be created"):
         LocalRegistry.open(tmp_path / "home")
 
 
-def test_a_folder_where_the_database_should_be_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_database_is_a_catalog_error(tmp_path: Path) -> None:
     (tmp_path / "registry.sqlite3").mkdir()
     with pytest.raises(StoreUnwritable, match="unable to open"):
         LocalRegistry.open(tmp_path)
@@ -250,7 +252,7 @@ def test_a_folder_where_the_database_should_be_is_an_error_of_ours(tmp_path: Pat
         "sqlite:///:memory:",
     ],
 )
-def test_a_url_by_which_nothing_can_be_opened_is_an_error_of_ours(url: str, tmp_path: Path) -> None:
+def test_a_url_that_cannot_be_opened_is_a_catalog_error(url: str, tmp_path: Path) -> None:
     with pytest.raises(CatalogError):
         LocalRegistry.from_settings(Settings(tmp_path, url, tmp_path / "blobs"))
 
@@ -261,7 +263,7 @@ def test_the_password_of_a_bad_url_is_not_repeated(tmp_path: Path) -> None:
     assert "sesame" not in str(caught.value)
 
 
-def test_closing_gives_every_file_back(tmp_path: Path) -> None:
+def test_closing_closes_every_file(tmp_path: Path) -> None:
     def open_files() -> list[str]:
         return sorted(
             str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and _in_test(link)

@@ -14,7 +14,7 @@ ENDLESS = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) 
 LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) SELECT count(*) FROM n")
 
 
-def test_a_question_without_an_end_is_stopped_and_says_how_long_it_had(registry: LocalRegistry) -> None:
+def test_an_endless_statement_is_stopped_and_its_limit_is_reported(registry: LocalRegistry) -> None:
     with (
         pytest.raises(TooSlow, match=r"longer than 0\.05 s and was stopped; narrow it") as caught,
         registry.catalog.reading(0.05) as session,
@@ -23,19 +23,19 @@ def test_a_question_without_an_end_is_stopped_and_says_how_long_it_had(registry:
     assert caught.value.seconds == 0.05
 
 
-def test_what_comes_after_on_the_same_connection_has_no_limit(registry: LocalRegistry) -> None:
+def test_the_next_session_on_the_same_connection_has_no_limit(registry: LocalRegistry) -> None:
     with pytest.raises(TooSlow), registry.catalog.reading(0.0) as session:
         session.execute(ENDLESS)
     with registry.catalog.reading() as session:
         assert session.scalar(LONG) == 300_000
 
 
-def test_a_question_that_is_quick_enough_is_answered(registry: LocalRegistry) -> None:
+def test_a_statement_within_the_limit_is_answered(registry: LocalRegistry) -> None:
     with registry.catalog.reading(60) as session:
         assert session.scalar(LONG) == 300_000
 
 
-def test_a_part_of_a_session_has_a_limit_of_its_own_and_the_session_goes_on(registry: LocalRegistry) -> None:
+def test_a_part_of_a_session_has_its_own_limit_and_the_session_continues(registry: LocalRegistry) -> None:
     with registry.catalog.reading(60) as session:
         with pytest.raises(TooSlow) as caught, limited(session, 0.01):
             session.execute(ENDLESS)
@@ -43,7 +43,7 @@ def test_a_part_of_a_session_has_a_limit_of_its_own_and_the_session_goes_on(regi
         assert session.scalar(LONG) == 300_000
 
 
-def test_the_earlier_of_two_limits_holds_and_is_named(registry: LocalRegistry) -> None:
+def test_the_earlier_of_two_limits_applies_and_is_named(registry: LocalRegistry) -> None:
     with (
         pytest.raises(TooSlow) as caught,
         registry.catalog.reading(0.02) as session,
@@ -53,7 +53,7 @@ def test_the_earlier_of_two_limits_holds_and_is_named(registry: LocalRegistry) -
     assert caught.value.seconds == 0.02
 
 
-def test_the_limit_of_the_whole_holds_again_behind_its_part(registry: LocalRegistry) -> None:
+def test_the_limit_of_the_session_applies_again_after_the_limited_part(registry: LocalRegistry) -> None:
     def ask_for_ever() -> None:
         with registry.catalog.reading(0.05) as session:
             with limited(session, 0.01):
@@ -77,7 +77,7 @@ def test_a_search_that_takes_too_long_is_stopped(many: LocalRegistry, monkeypatc
         many.search_page("type:organ", search_seconds=0.0)
 
 
-def test_counts_that_take_too_long_leave_a_page_with_what_is_known_anyway_and_are_not_remembered(
+def test_counts_over_the_time_limit_are_left_out_and_not_cached(
     many: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = "spectral>=0.1 type:organ"

@@ -82,7 +82,7 @@ def test_a_second_name_of_the_same_bytes_counts_again(registry: LocalRegistry, t
     assert rolled_up(registry) == {key: 2 * count for key, count in before.items()} == recounted(registry)
 
 
-def test_what_is_taken_away_is_no_longer_counted(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_removed_placements_are_no_longer_counted(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.writing() as session:
@@ -136,7 +136,7 @@ def lower_the_cap(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(text=query_texts())
-def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[LocalRegistry, WrittenCatalog]) -> None:
+def test_counts_marked_exact_equal_a_recount(text: str, many: tuple[LocalRegistry, WrittenCatalog]) -> None:
     compare_counts(*many, text)
 
 
@@ -167,7 +167,7 @@ def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Loc
         ("signal>0.5", False),
     ],
 )
-def test_counts_are_exact_but_for_a_bound_inside_a_bin_of_very_many(
+def test_counts_are_exact_except_for_a_bound_inside_a_very_full_bin(
     text: str, exact: bool, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compare_counts(*many, text).exact
@@ -186,7 +186,7 @@ def test_counts_are_exact_but_for_a_bound_inside_a_bin_of_very_many(
         ("-theta:41-44", "-theta:40-44.9999", "-theta:44-44"),
     ],
 )
-def test_an_estimate_lies_between_the_bins_that_the_bound_cuts(
+def test_an_estimate_is_between_the_counts_of_the_surrounding_bins(
     text: str, inner: str, outer: str, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
@@ -197,7 +197,7 @@ def test_an_estimate_lies_between_the_bins_that_the_bound_cuts(
     assert least <= total <= most
 
 
-def test_filters_that_would_have_to_be_counted_one_by_one_past_the_cap_are_named(
+def test_filters_beyond_the_counting_cap_are_reported_as_uncounted(
     many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
@@ -211,7 +211,7 @@ def test_filters_that_would_have_to_be_counted_one_by_one_past_the_cap_are_named
     assert compare_counts(registry, placed, "type:organ theta>=40").exact
 
 
-def test_a_value_with_a_hundred_others_before_it_is_not_shown(registry: LocalRegistry) -> None:
+def test_at_most_a_hundred_values_of_a_field_are_shown(registry: LocalRegistry) -> None:
     rows = tuple(PlacementRow(slot=f"slot{number:03}", organ=number) for number in range(1, 104))
     write_models(registry, [ModelRow((*rows, replace(rows[-1], block=1)))])
     counts = registry.count("")

@@ -92,7 +92,7 @@ def test_an_organ_fits_where_the_base_has_another_of_its_shape(
 
 
 @pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"])
-def test_a_dtype_that_a_runtime_takes_for_no_matrix_does_not_fit(dtype: str, registry: LocalRegistry) -> None:
+def test_a_dtype_that_a_runtime_does_not_support_for_a_matrix_does_not_fit(dtype: str, registry: LocalRegistry) -> None:
     write_models(registry, [BASE, donor(PlacementRow(slot="ffn_up", organ=9, dtype=dtype))])
     assert found(registry, "fits:acme/base") == []
 
@@ -101,16 +101,14 @@ def test_a_dtype_that_a_runtime_takes_for_no_matrix_does_not_fit(dtype: str, reg
     ("shape", "dtype", "does"),
     [("64", "F32", True), ("64", "F16", False), ("64", "I32", False), ("64x1", "F32", True), ("64x1", "F16", False)],
 )
-def test_a_vector_is_taken_as_f32_alone(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
+def test_a_vector_fits_only_as_f32(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
     norm = PlacementRow(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
     write_models(registry, [replace(BASE, rows=(norm,)), donor(replace(norm, dtype=dtype, organ=9))])
     assert found(registry, "fits:acme/base") == (["acme/donor attn_norm"] if does else [])
 
 
 @pytest.mark.parametrize(("dtype", "does"), [("F16", True), ("I32", True), ("F64", False)])
-def test_a_dtype_that_the_base_has_there_itself_fits_but_for_f64(
-    dtype: str, does: bool, registry: LocalRegistry
-) -> None:
+def test_the_dtype_of_the_base_fits_except_f64(dtype: str, does: bool, registry: LocalRegistry) -> None:
     rows = (
         PlacementRow(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4),
         PlacementRow(slot="ffn_up", dtype=dtype),
@@ -131,7 +129,7 @@ HEADS = [
     ("ours", "theirs", "does"),
     [("8", "8", True), ("8", "4", False), ("8", None, False), (None, "8", False), (None, None, True)],
 )
-def test_attention_fits_where_it_is_cut_into_the_same_heads_and_the_rest_anyway(
+def test_attention_fits_only_with_equal_head_counts_and_other_organs_always(
     ours: str | None, theirs: str | None, does: bool, key: str, registry: LocalRegistry
 ) -> None:
     def stated(value: str | None) -> tuple[tuple[str, str], ...]:
@@ -144,7 +142,7 @@ def test_attention_fits_where_it_is_cut_into_the_same_heads_and_the_rest_anyway(
 
 
 @pytest.mark.parametrize("key", ["expert_count", "expert_used_count"])
-def test_a_feed_forward_organ_fits_where_there_are_as_many_experts(key: str, registry: LocalRegistry) -> None:
+def test_a_feed_forward_organ_fits_where_the_number_of_experts_is_equal(key: str, registry: LocalRegistry) -> None:
     rows = PlacementRow(type="skeleton", slot="attn_q", organ=8), PlacementRow(slot="ffn_up", organ=9)
     other = donor(*rows, metadata=((f"llama.{key}", "8"),))
     write_models(registry, [BASE, other, replace(BASE, name="expert", metadata=other.metadata)])
@@ -152,7 +150,7 @@ def test_a_feed_forward_organ_fits_where_there_are_as_many_experts(key: str, reg
     assert found(registry, "fits:acme/expert model:acme/donor") == ["acme/donor attn_q", "acme/donor ffn_up"]
 
 
-def test_facts_of_another_architecture_say_nothing(registry: LocalRegistry) -> None:
+def test_metadata_of_another_architecture_is_ignored(registry: LocalRegistry) -> None:
     rows = (PlacementRow(type="skeleton", slot="attn_q", organ=8),)
     write_models(
         registry, [BASE, donor(*rows, metadata=(("qwen2.attention.head_count", "8"), ("llama.block_count", "3")))]
@@ -183,7 +181,7 @@ def versions(*states: str) -> list[ModelRow]:
         (("visible", "visible"), "ACME/Base", "slot2"),
     ],
 )
-def test_a_name_means_its_newest_version_or_the_one_that_it_says(
+def test_a_name_means_its_newest_version_or_the_stated_version(
     states: tuple[str, ...], asked: str, slot: str, registry: LocalRegistry
 ) -> None:
     rows = [PlacementRow(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
@@ -191,7 +189,7 @@ def test_a_name_means_its_newest_version_or_the_one_that_it_says(
     assert found(registry, f"fits:{asked} model:acme/donor") == [f"acme/donor {slot}"]
 
 
-def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(registry: LocalRegistry) -> None:
+def test_a_name_means_its_exact_case_or_else_every_case(registry: LocalRegistry) -> None:
     rows = [PlacementRow(slot="ffn_up", organ=9), PlacementRow(slot="ffn_down", organ=10)]
     others = [
         replace(BASE, namespace=name, rows=(PlacementRow(slot=slot),))
@@ -202,7 +200,7 @@ def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(re
     assert found(registry, "fits:ACME/BASE model:acme/donor") == ["acme/donor ffn_down", "acme/donor ffn_up"]
 
 
-def test_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_is_named(
+def test_an_unknown_or_hidden_name_finds_nothing_and_the_nearest_is_named(
     registry: LocalRegistry,
 ) -> None:
     write_models(
@@ -227,7 +225,7 @@ def test_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_i
     assert found(registry, "fits:acme/bas,acme/base") == ["acme/donor ffn_up"]
 
 
-def test_a_base_that_states_no_architecture_is_spoken_of(registry: LocalRegistry) -> None:
+def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> None:
     others = donor(PlacementRow(slot="ffn_up", organ=9), architecture=None)
     write_models(registry, [replace(BASE, architecture=None), others])
     page = registry.search("fits:acme/base")
@@ -239,7 +237,7 @@ def test_a_base_that_states_no_architecture_is_spoken_of(registry: LocalRegistry
 # Beside other filters, and as a count.
 
 
-def test_several_names_are_either_or_several_terms_are_both_and_a_minus_is_the_opposite(
+def test_names_in_a_term_mean_or_several_terms_mean_and_and_minus_means_not(
     registry: LocalRegistry,
 ) -> None:
     rows = [PlacementRow(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
@@ -256,7 +254,7 @@ def test_several_names_are_either_or_several_terms_are_both_and_a_minus_is_the_o
     assert found(registry, f"-fits:acme/base {of_donor}") == ["acme/donor three"]
 
 
-def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
+def test_counts_include_the_fit_filter_unless_too_many_organs_fit(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
@@ -276,7 +274,7 @@ def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
     assert counts.fields["slot"] == {"ffn_up": 4, "no": 1}
 
 
-def test_the_likes_of_an_organ_may_be_narrowed_to_what_fits(registry: LocalRegistry) -> None:
+def test_similar_organs_can_be_narrowed_to_those_that_fit(registry: LocalRegistry) -> None:
     rows = (
         PlacementRow(slot="ffn_up", organ=8),
         PlacementRow(slot="ffn_up", block=1, organ=9),
@@ -288,7 +286,7 @@ def test_the_likes_of_an_organ_may_be_narrowed_to_what_fits(registry: LocalRegis
     assert {one.digest for one in registry.search(f"{like} fits:acme/base")} == {digest(8), digest(9)}
 
 
-def test_models_are_not_searched_by_what_they_fit(registry: LocalRegistry) -> None:
+def test_models_cannot_be_searched_by_fit(registry: LocalRegistry) -> None:
     write_models(registry, [BASE])
     with pytest.raises(BadQuery, match="fits is a field of organs; models have kind, model"):
         registry.models("fits:acme/base")
@@ -338,7 +336,7 @@ def catalogs(draw: st.DrawFn) -> list[ModelRow]:
 @pytest.mark.long
 @settings(deadline=None, max_examples=30)
 @given(models=catalogs(), sampled=st.sampled_from((1, 4, 6000)), gathered=st.sampled_from((0, 3, 20_000)))
-def test_what_fits_is_what_the_definition_says_of_every_row(
+def test_the_search_finds_every_row_that_fits_by_definition(
     models: list[ModelRow], sampled: int, gathered: int, migrated_database: Path
 ) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -403,7 +401,7 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry
         models_fitting(registry, "acme/base", 0)
 
 
-def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_for(
+def test_models_are_examined_in_batches_as_large_as_the_base(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [
@@ -420,9 +418,7 @@ def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_fo
             assert [len(batch) for batch in found] == batches
 
 
-def test_no_more_models_are_looked_at_than_a_limit_says(
-    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_examined_models_is_limited(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [
         replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
     ]
@@ -432,7 +428,7 @@ def test_no_more_models_are_looked_at_than_a_limit_says(
     assert (len(told.items), told.more) == (3, True)
 
 
-def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: LocalRegistry) -> None:
+def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegistry) -> None:
     same = tuple(replace(row, organ=row.organ + (10 if row.type == "organ" and row.block else 0)) for row in BASE.rows)
     write_models(registry, [BASE, donor(*same, PlacementRow(type="skeleton", slot="attn_k", organ=30))])
     (model,) = models_fitting(registry, "acme/base").items
@@ -454,7 +450,7 @@ def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) 
         yield registry
 
 
-def test_in_the_zoo_all_of_the_size_of_a_fits_it_and_neither_the_narrower_one_nor_the_adapter(
+def test_in_the_zoo_exactly_the_models_of_equal_width_fit(
     zoo: LocalRegistry,
 ) -> None:
     with zoo.catalog.reading() as session:
@@ -471,7 +467,7 @@ def test_in_the_zoo_all_of_the_size_of_a_fits_it_and_neither_the_narrower_one_no
         } == fitting_names
 
 
-def test_in_the_zoo_every_fit_is_one_by_the_headers(zoo: LocalRegistry) -> None:
+def test_in_the_zoo_every_fit_agrees_with_the_headers(zoo: LocalRegistry) -> None:
     a = {one.name: one for one in zoo.search("model:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)}
     found = zoo.search("fits:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)
     assert found.next is None

@@ -71,7 +71,7 @@ def let_lease_end(registry: LocalRegistry) -> None:
         session.execute(update(Job).where(Job.state == "running").values(lease_expires_at=now() - timedelta(seconds=1)))
 
 
-def test_jobs_are_taken_up_in_the_order_in_which_they_were_asked_for(registry: LocalRegistry) -> None:
+def test_jobs_are_claimed_in_the_order_of_their_requests(registry: LocalRegistry) -> None:
     ids = [enqueue(registry, number=number) for number in range(3)]
     taken = [claimed(registry) for _ in ids]
     assert [one.id for one in taken] == ids
@@ -79,13 +79,13 @@ def test_jobs_are_taken_up_in_the_order_in_which_they_were_asked_for(registry: L
     assert claim(registry) is None
 
 
-def test_a_runner_gets_jobs_of_its_own_kinds_alone(registry: LocalRegistry) -> None:
+def test_a_runner_gets_only_jobs_of_its_own_kinds(registry: LocalRegistry) -> None:
     enqueue(registry, "validate")
     assert claim(registry, "report", "compose") is None
     assert claimed(registry, "compose", "validate").kind == "validate"
 
 
-def test_a_job_of_a_lane_of_its_own_waits_for_the_one_that_runs(registry: LocalRegistry) -> None:
+def test_a_job_in_an_exclusive_lane_waits_for_the_running_job(registry: LocalRegistry) -> None:
     enqueue(registry, "validate")
     enqueue(registry, "validate")
     first = claimed(registry, "validate", alone=True)
@@ -95,7 +95,7 @@ def test_a_job_of_a_lane_of_its_own_waits_for_the_one_that_runs(registry: LocalR
     assert claimed(registry, "validate", alone=True).id != first.id
 
 
-def test_a_cancelled_job_holds_its_lane_until_its_runner_has_let_go(registry: LocalRegistry) -> None:
+def test_a_cancelled_job_holds_its_lane_until_its_runner_releases_it(registry: LocalRegistry) -> None:
     enqueue(registry, "validate")
     enqueue(registry, "validate")
     first = claimed(registry, "validate", alone=True)
@@ -109,7 +109,7 @@ def test_a_cancelled_job_holds_its_lane_until_its_runner_has_let_go(registry: Lo
     assert state_of(registry, first.id) == "cancelled"
 
 
-def test_more_jobs_than_may_wait_are_refused_until_one_is_taken_up(registry: LocalRegistry) -> None:
+def test_a_job_is_refused_while_the_queue_is_full(registry: LocalRegistry) -> None:
     for _ in range(QUEUED_MAX):
         enqueue(registry)
     with pytest.raises(QueueFull, match=f"{QUEUED_MAX} jobs wait already") as caught:
@@ -119,7 +119,7 @@ def test_more_jobs_than_may_wait_are_refused_until_one_is_taken_up(registry: Loc
     enqueue(registry)
 
 
-def test_arguments_have_an_end(registry: LocalRegistry) -> None:
+def test_the_size_of_arguments_is_limited(registry: LocalRegistry) -> None:
     most = "x" * (JSON_MAX_BYTES - len('{"text":""}'))
     assert len(claimed_text(registry, most)) == len(most)
     with pytest.raises(BadInput, match="1,048,577 bytes; 1,048,576 are allowed"):
@@ -134,17 +134,17 @@ def claimed_text(registry: LocalRegistry, text: str) -> str:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", {1, 2}])
-def test_what_is_no_json_is_refused(value: object) -> None:
+def test_arguments_that_are_not_json_are_refused(value: object) -> None:
     with pytest.raises(BadInput, match="must be JSON"):
         job_json({"value": value}, "arguments")
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "ü" * 100, "'; DROP TABLE jobs; --"])
-def test_any_text_in_arguments_comes_back_as_it_was(text: str, registry: LocalRegistry) -> None:
+def test_any_text_in_arguments_reads_back_unchanged(text: str, registry: LocalRegistry) -> None:
     assert claimed_text(registry, text) == text
 
 
-def test_the_job_of_a_runner_that_died_is_tried_once_more_and_then_has_failed(registry: LocalRegistry) -> None:
+def test_the_job_of_a_dead_runner_is_tried_once_more_and_then_fails(registry: LocalRegistry) -> None:
     job_id = enqueue(registry)
     first = claimed(registry)
     assert claim(registry) is None
@@ -159,7 +159,7 @@ def test_the_job_of_a_runner_that_died_is_tried_once_more_and_then_has_failed(re
     assert job.finished_at is not None
 
 
-def test_a_runner_that_was_taken_for_dead_changes_nothing_any_more(registry: LocalRegistry) -> None:
+def test_a_runner_whose_lease_ended_can_no_longer_change_its_job(registry: LocalRegistry) -> None:
     enqueue(registry)
     slow = claimed(registry)
     let_lease_end(registry)
@@ -187,7 +187,7 @@ def test_a_lease_that_is_renewed_does_not_end(registry: LocalRegistry) -> None:
     assert claim(registry) is None
 
 
-def test_a_job_that_is_put_back_waits_as_if_nobody_had_had_it(registry: LocalRegistry) -> None:
+def test_a_job_that_is_put_back_waits_like_a_new_job(registry: LocalRegistry) -> None:
     enqueue(registry)
     for _ in range(5):
         held = claimed(registry)
@@ -199,7 +199,7 @@ def test_a_job_that_is_put_back_waits_as_if_nobody_had_had_it(registry: LocalReg
     assert (job.state, job.progress, job.note, job.lease_expires_at) == ("queued", 0.0, "", None)
 
 
-def test_a_job_that_waits_is_cancelled_at_once_and_one_that_runs_is_told(registry: LocalRegistry) -> None:
+def test_a_waiting_job_is_cancelled_immediately_and_a_running_job_is_notified(registry: LocalRegistry) -> None:
     running, waiting = enqueue(registry), enqueue(registry)
     held = claimed(registry)
     with registry.catalog.writing() as session:
@@ -214,7 +214,7 @@ def test_a_job_that_waits_is_cancelled_at_once_and_one_that_runs_is_told(registr
     assert [state_of(registry, one) for one in (running, waiting)] == ["cancelled", "cancelled"]
 
 
-def test_a_job_that_has_ended_cannot_be_cancelled_and_one_that_is_not_there_neither(registry: LocalRegistry) -> None:
+def test_a_finished_or_unknown_job_cannot_be_cancelled(registry: LocalRegistry) -> None:
     job_id = enqueue(registry)
     held = claimed(registry)
     with registry.catalog.writing() as session:
@@ -235,7 +235,7 @@ def test_notes_are_cut_and_made_harmless(registry: LocalRegistry) -> None:
     assert "\0" not in note
 
 
-def test_what_ended_long_ago_is_removed_and_nothing_else(registry: LocalRegistry) -> None:
+def test_only_jobs_that_ended_long_ago_are_removed(registry: LocalRegistry) -> None:
     old, fresh, waiting = (enqueue(registry) for _ in range(3))
     for _ in (old, fresh):
         held = claimed(registry)
@@ -249,7 +249,7 @@ def test_what_ended_long_ago_is_removed_and_nothing_else(registry: LocalRegistry
         assert list(session.scalars(select(Job.id).order_by(Job.id))) == [fresh, waiting]
 
 
-def test_pages_of_jobs_are_newest_first_and_meet_without_gap(registry: LocalRegistry) -> None:
+def test_pages_of_jobs_are_newest_first_and_without_gaps(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
         assert not has_jobs(session)
     ids = [enqueue(registry) for _ in range(7)]
@@ -268,7 +268,7 @@ def test_pages_of_jobs_are_newest_first_and_meet_without_gap(registry: LocalRegi
         newest_jobs(session, 3, "'; DROP TABLE jobs; --")
 
 
-def test_a_list_of_jobs_does_not_read_what_was_asked_and_what_came_of_it(registry: LocalRegistry) -> None:
+def test_a_list_of_jobs_does_not_read_arguments_and_results(registry: LocalRegistry) -> None:
     enqueue(registry)
     heard: list[str] = []
     event.listen(registry.catalog.reader, "before_cursor_execute", lambda *told: heard.append(told[2]))
@@ -280,7 +280,7 @@ def test_a_list_of_jobs_does_not_read_what_was_asked_and_what_came_of_it(registr
     assert "jobs.result" not in statement
 
 
-def test_nothing_is_due_but_what_waits_and_what_its_runner_left(registry: LocalRegistry) -> None:
+def test_only_waiting_and_abandoned_jobs_are_due(registry: LocalRegistry) -> None:
     def due() -> bool:
         with registry.catalog.reading() as session:
             return is_anything_due(session, ["report"])
@@ -299,7 +299,7 @@ def test_nothing_is_due_but_what_waits_and_what_its_runner_left(registry: LocalR
     assert not due()
 
 
-def test_of_threads_that_take_jobs_up_at_once_no_two_get_the_same(registry: LocalRegistry) -> None:
+def test_concurrent_threads_never_claim_the_same_job(registry: LocalRegistry) -> None:
     ids = [enqueue(registry) for _ in range(QUEUED_MAX)]
 
     def take_all(_number: int) -> list[int]:
@@ -329,9 +329,7 @@ with LocalRegistry.open(sys.argv[1]) as registry:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "taken"), [("report", 60), ("validate", 1)])
-def test_of_processes_that_take_jobs_up_at_once_no_two_get_the_same(
-    kind: str, taken: int, registry: LocalRegistry
-) -> None:
+def test_concurrent_processes_never_claim_the_same_job(kind: str, taken: int, registry: LocalRegistry) -> None:
     ids = [enqueue(registry, kind) for _ in range(60)]
     command = [sys.executable, "-c", TAKE_ALL, str(registry.settings.home), kind]
     running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]

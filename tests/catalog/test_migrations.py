@@ -82,7 +82,7 @@ def test_the_tables_of_a_fresh_database_are_those_of_the_models(migrated: Engine
     assert differences(migrated) == []
 
 
-def test_every_table_is_strict_also_when_it_is_migrated(migrated: Engine) -> None:
+def test_every_created_or_migrated_table_is_strict(migrated: Engine) -> None:
     with migrated.connect() as connection:
         listed = connection.exec_driver_sql("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'").all()
     strict = {name: bool(flag) for name, flag in listed if not name.startswith(("sqlite_", "alembic_"))}
@@ -98,14 +98,14 @@ def test_constraints_and_indexes_are_the_same_by_migrating_as_by_creating(migrat
     assert schema(migrated) == expected
 
 
-def test_the_head_is_the_newest_revision_and_the_only_one() -> None:
+def test_the_newest_revision_is_the_only_head() -> None:
     script = ScriptDirectory.from_config(migrations.configuration())
     assert script.get_heads() == [migrations.HEAD]
     assert migrations.HEAD in REVISIONS
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it(revision: str, tmp_path: Path) -> None:
+def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path: Path) -> None:
     url = postgres.bare_database_url(tmp_path) if postgres.is_used() else f"sqlite:///{tmp_path / 'old.sqlite3'}"
     old = create_engine(url)
     command.upgrade(migrations.configuration(old), revision)
@@ -138,7 +138,7 @@ def go_back(session: Session, revision: int) -> None:
     session.execute(text(f"UPDATE alembic_version SET version_num = '{revision - 1:04d}'"))
 
 
-def test_a_registry_of_before_contributors_keeps_its_own_and_counts_what_was_grafted(tmp_path: Path) -> None:
+def test_migration_counts_grafts_and_activates_contributors(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
         for name, tensors in (("base", related_tensors()), ("donor", related_tensors(correlation=0.99))):
             ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
@@ -156,7 +156,7 @@ def test_a_registry_of_before_contributors_keeps_its_own_and_counts_what_was_gra
     assert (grafts["base"], grafts["donor"], len(grafts)) == (0, 1, 3)
 
 
-def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Path) -> None:
+def test_migrating_a_registry_without_running_totals_counts_them(tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(small_model())
     with LocalRegistry.open(tmp_path / "home") as registry:
         ingest_file(registry, tmp_path / "little.gguf")
@@ -171,7 +171,7 @@ def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Pat
     assert (kept.models, kept.placements) == (1, 10)
 
 
-def test_tokens_of_before_keep_their_scopes_and_do_not_get_the_right_to_create_tokens(tmp_path: Path) -> None:
+def test_migrated_tokens_keep_their_scopes_and_may_not_create_tokens(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     old = create_engine(f"sqlite:///{home / 'registry.sqlite3'}")
@@ -202,7 +202,7 @@ def test_migrating_twice_changes_nothing(migrated: Engine) -> None:
     assert schema(migrated) == before
 
 
-def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaTooNew, match="newer version"):
@@ -221,7 +221,7 @@ def empty(tmp_path: Path) -> Iterator[Engine]:
     catalog.close()
 
 
-def test_a_migration_that_is_cut_short_leaves_nothing_behind(empty: Engine) -> None:
+def test_an_interrupted_migration_leaves_no_tables(empty: Engine) -> None:
     def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if "CREATE TABLE placements" in statement:
             raise KeyboardInterrupt
@@ -235,7 +235,7 @@ def test_a_migration_that_is_cut_short_leaves_nothing_behind(empty: Engine) -> N
     assert differences(empty) == []
 
 
-def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'registry.sqlite3'}")
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE models (id INTEGER)"))
@@ -246,7 +246,7 @@ def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_p
 
 
 @pytest.mark.long
-def test_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it(tmp_path: Path) -> None:
+def test_four_processes_open_the_same_new_registry_concurrently_and_write_to_it(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from organs.registry.catalog.tables import FacetCount\n"
@@ -268,7 +268,7 @@ def test_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it(t
         assert session.execute(text("SELECT theta_bin, placements FROM facet_counts")).all() == [(5, 100)]
 
 
-def test_migrations_that_are_cut_short_leave_nothing(tmp_path: Path) -> None:
+def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     """All steps are one transaction: who migrates at the same time sees the old schema or the new one."""
     url = f"sqlite:///{tmp_path / 'cut.sqlite3'}"
 
@@ -329,7 +329,9 @@ def dump(file: Path) -> list[str]:
         ("DELETE FROM alembic_version", "the database has no revision, but it has the table"),
     ],
 )
-def test_a_schema_that_is_not_what_its_stamp_says_is_not_migrated(change: str, said: str, tmp_path: Path) -> None:
+def test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated(
+    change: str, said: str, tmp_path: Path
+) -> None:
     file = tmp_path / "registry.sqlite3"
     stamped(f"sqlite:///{file}", "0004", change)
     before = dump(file)
@@ -346,7 +348,7 @@ def test_a_column_of_another_type_is_a_difference(tmp_path: Path) -> None:
         LocalRegistry.open(tmp_path)
 
 
-def test_tables_that_are_not_ours_do_not_keep_a_database_from_being_migrated(tmp_path: Path) -> None:
+def test_a_database_with_additional_tables_is_migrated(tmp_path: Path) -> None:
     stamped(f"sqlite:///{tmp_path / 'registry.sqlite3'}", "0004", "CREATE TABLE notes (text TEXT)")
     LocalRegistry.open(tmp_path).close()
 

@@ -64,7 +64,7 @@ def set_state(registry: LocalRegistry, name: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("last", ["0", "9", "a", "f"])
-def test_an_organ_is_found_by_the_beginning_of_its_digest(last: str, registry: LocalRegistry) -> None:
+def test_an_organ_is_found_by_a_prefix_of_its_digest(last: str, registry: LocalRegistry) -> None:
     digest = f"1234567{last}" + "ab" * 28
     others = ["1234567" + other + "ab" * 28 for other in "08af9" if other != last]
     add_organs(registry, digest, *others)
@@ -73,7 +73,7 @@ def test_an_organ_is_found_by_the_beginning_of_its_digest(last: str, registry: L
     assert found_by(registry, digest) == [digest]
 
 
-def test_a_beginning_of_two_digests_is_ambiguous_and_names_both(registry: LocalRegistry) -> None:
+def test_a_prefix_of_two_digests_is_ambiguous_and_names_both(registry: LocalRegistry) -> None:
     first, second = "12345678" + "a" * 56, "12345678" + "b" * 56
     add_organs(registry, first, second)
     with pytest.raises(Ambiguous, match=f"2 digests begin with 12345678: {first[:16]}…, {second[:16]}…"):
@@ -81,7 +81,7 @@ def test_a_beginning_of_two_digests_is_ambiguous_and_names_both(registry: LocalR
     assert found_by(registry, "12345678b") == [second]
 
 
-def test_a_digest_that_nobody_has_is_not_found(registry: LocalRegistry) -> None:
+def test_an_unknown_digest_is_not_found(registry: LocalRegistry) -> None:
     with pytest.raises(NotFound, match="12345678"):
         found_by(registry, "12345678")
 
@@ -89,12 +89,12 @@ def test_a_digest_that_nobody_has_is_not_found(registry: LocalRegistry) -> None:
 @pytest.mark.parametrize(
     "prefix", ["", "1234567", "g2345678", "12345678" * 9, "1234567%", "１２３４５６７８", "x' OR 1"]
 )
-def test_what_is_no_beginning_of_a_digest_is_refused_before_it_is_asked(prefix: str, registry: LocalRegistry) -> None:
+def test_an_invalid_prefix_of_a_digest_is_refused(prefix: str, registry: LocalRegistry) -> None:
     with pytest.raises(BadDigest):
         found_by(registry, prefix)
 
 
-def test_bytes_under_two_shapes_are_two_organs_of_one_digest(registry: LocalRegistry) -> None:
+def test_the_same_bytes_in_two_shapes_are_two_organs_of_one_digest(registry: LocalRegistry) -> None:
     digest = "12345678" * 8
     add_organs(registry, digest)
     with registry.catalog.writing() as session:
@@ -102,7 +102,7 @@ def test_bytes_under_two_shapes_are_two_organs_of_one_digest(registry: LocalRegi
     assert found_by(registry, digest[:8]) == [digest, digest]
 
 
-def test_a_name_without_a_version_is_the_newest(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_name_without_a_version_means_the_newest(registry: LocalRegistry, tmp_path: Path) -> None:
     for seed in range(3):
         ingest_bytes(registry, tmp_path, "a", small_model(seed=seed))
     with registry.catalog.reading() as session:
@@ -116,15 +116,13 @@ def test_a_name_without_a_version_is_the_newest(registry: LocalRegistry, tmp_pat
     ("namespace", "name"),
     [("local", "b"), ("other", "a"), ("local", "A"), ("local", "a%"), ("local", "_"), ("local", "a' OR '1'='1")],
 )
-def test_a_name_that_nobody_has_is_not_found(
-    namespace: str, name: str, registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_an_unknown_name_is_not_found(namespace: str, name: str, registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "a", small_model())
     with registry.catalog.reading() as session, pytest.raises(NotFound):
         model_by_name(session, ModelName(namespace, name))
 
 
-def test_a_yanked_model_is_found_by_its_name_and_in_no_list(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_yanked_model_is_found_by_its_name_but_not_listed(registry: LocalRegistry, tmp_path: Path) -> None:
     set_state(registry, ingest_bytes(registry, tmp_path, "a", small_model()), "yanked")
     with registry.catalog.reading() as session:
         assert model_by_name(session, parse_model_name("a")).state == "yanked"
@@ -143,9 +141,7 @@ def test_a_model_that_is_not_shown_counts_as_absent(state: str, registry: LocalR
         assert list(ranked_models(session)) == []
 
 
-def test_the_same_bytes_are_known_by_their_digest_and_by_their_own_name(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_the_same_bytes_are_found_by_their_digest_and_by_each_name(registry: LocalRegistry, tmp_path: Path) -> None:
     data = small_model()
     ingest_bytes(registry, tmp_path, "a", data)
     with registry.catalog.reading() as session:
@@ -156,9 +152,7 @@ def test_the_same_bytes_are_known_by_their_digest_and_by_their_own_name(
         assert visible_model_with_digest(session, digest_of(b"other"), None) is None
 
 
-def test_models_are_listed_newest_first_and_those_of_one_moment_by_their_ids(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_models_are_listed_newest_first_and_by_id_at_equal_times(registry: LocalRegistry, tmp_path: Path) -> None:
     names = [ingest_bytes(registry, tmp_path, name, small_model(name)) for name in ("a", "b", "c")]
     with registry.catalog.reading() as session:
         assert [f"local/{model.name}@1" for model in visible_models(session)] == names[::-1]
@@ -169,7 +163,9 @@ def test_models_are_listed_newest_first_and_those_of_one_moment_by_their_ids(
         assert [model.id for model in visible_models(session)] == [3, 2, 1]
 
 
-def test_the_ranking_falls_by_theta_and_ends_with_what_has_none(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_ranking_descends_by_theta_and_ends_with_models_without_theta(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     for name in ("a", "b", "c", "d"):
         ingest_bytes(registry, tmp_path, name, small_model(name))
     with registry.catalog.writing() as session:
@@ -191,7 +187,7 @@ def test_only_complete_models_are_ranked(registry: LocalRegistry, tmp_path: Path
         assert len(visible_models(session)) == 3
 
 
-def test_only_organs_of_visible_and_yanked_models_are_admitted_to(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_only_organs_of_visible_and_yanked_models_are_reachable(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = weight_tensor("output_norm.weight", (64,))
     own = digest_of(data)
     name = ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
@@ -209,7 +205,7 @@ def test_only_organs_of_visible_and_yanked_models_are_admitted_to(registry: Loca
         assert own in blobs_by_digest(session, [own]), "the bytes are there; they are only not spoken of"
 
 
-def test_a_blob_knows_by_name_where_it_is_needed(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_blob_lists_the_models_and_tensors_that_need_it(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = weight_tensor("output_norm.weight", (64,))
     ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
     ingest_bytes(registry, tmp_path, "b", file_bytes([text("general.name", "B")], [(spec, data)]))
@@ -232,7 +228,7 @@ def test_the_totals_count_every_blob_once(registry: LocalRegistry, tmp_path: Pat
     assert 0 < totals.stored_bytes < totals.size_bytes
 
 
-def test_many_digests_are_asked_for_in_several_statements(registry: LocalRegistry) -> None:
+def test_many_digests_are_queried_in_several_statements(registry: LocalRegistry) -> None:
     digests = [digest_of(b"%d" % number) for number in range(1_300)]
     with registry.catalog.writing() as session:
         session.execute(insert(Blob), [ROWS["blobs"] | {"id": None, "digest": digest} for digest in digests[::2]])
@@ -240,7 +236,7 @@ def test_many_digests_are_asked_for_in_several_statements(registry: LocalRegistr
         assert set(blobs_by_digest(session, digests)) == set(digests[::2])
 
 
-def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_ingest_of_a_model_is_the_ingest_that_registered_it(registry: LocalRegistry, tmp_path: Path) -> None:
     data = small_model()
     ingest_bytes(registry, tmp_path, "a", data)
     ingest_bytes(registry, tmp_path, "again", data)
@@ -260,9 +256,7 @@ def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: LocalRegistry, 
         ("acme/zoo-a", "; did you mean local/Zoo-A?"),
     ],
 )
-def test_a_name_that_is_nearly_one_gets_the_one_that_was_meant(
-    typed: str, meant: str, registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_misspelt_name_gets_a_suggestion(typed: str, meant: str, registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "Zoo-A", small_model())
     ingest_bytes(registry, tmp_path, "Zoo-hidden", small_model(seed=1))
     set_state(registry, "local/Zoo-hidden@1", "quarantined")

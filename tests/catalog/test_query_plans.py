@@ -178,7 +178,7 @@ def test_no_statement_of_a_search_reads_a_whole_table(
     assert read == {}
 
 
-def test_a_walk_through_a_whole_table_would_be_seen(registry: LocalRegistry) -> None:
+def test_a_scan_of_a_whole_table_is_detected(registry: LocalRegistry) -> None:
     write_models(registry, random_models(6, seed=5))
     with planner(registry) as connection:
         for statement, table in {
@@ -213,7 +213,7 @@ def counted(registry: LocalRegistry) -> Iterator[list[int]]:
     "text",
     ["sort:size", "sort:-size", "type:organ sort:-size", "sort:-theta", "theta>=30 sort:theta", "dtype:Q* sort:z"],
 )
-def test_a_page_far_behind_costs_no_more_than_the_second(text: str, large: Path) -> None:
+def test_a_late_page_costs_no_more_than_the_second(text: str, large: Path) -> None:
     costs = []
     with LocalRegistry.open(large) as registry:
         after = registry.search(text, limit=3).next

@@ -68,20 +68,20 @@ def register(registry: LocalRegistry, wanted: ModelRecord, *, keep_name: bool = 
         return registered
 
 
-def test_a_model_whose_blobs_were_swept_meanwhile_is_refused(registry: LocalRegistry) -> None:
+def test_a_model_with_swept_blobs_is_refused(registry: LocalRegistry) -> None:
     with pytest.raises(MissingBlob, match="run it again"), registry.catalog.writing() as session:
         register_model(session, record(), keep_name=False)
     assert set(row_counts(registry).values()) == {0}
 
 
 @pytest.mark.parametrize("name", ["x" * 97, "a\0b"])
-def test_a_name_that_cannot_be_kept_is_refused_and_nothing_is_written(name: str, registry: LocalRegistry) -> None:
+def test_a_name_that_cannot_be_stored_is_refused_and_nothing_is_written(name: str, registry: LocalRegistry) -> None:
     with pytest.raises(BadValue, match="the name"):
         register(registry, record(name=name))
     assert set(row_counts(registry).values()) == {0}
 
 
-def test_shown_text_is_cut_and_made_visible_on_its_way_in(registry: LocalRegistry) -> None:
+def test_shown_text_is_cut_and_escaped_before_it_is_stored(registry: LocalRegistry) -> None:
     register(
         registry,
         record(
@@ -112,7 +112,7 @@ def test_a_kind_that_is_not_in_the_vocabulary_rolls_everything_back(registry: Lo
     assert set(row_counts(registry).values()) == {0}
 
 
-def test_a_model_is_recorded_with_its_event_and_where_its_organs_came_from(registry: LocalRegistry) -> None:
+def test_a_model_is_recorded_with_its_event_and_the_origin_of_its_organs(registry: LocalRegistry) -> None:
     registered = register(registry, record(parents=(ParentRecord("somebody/base 1", "finetune"),)))
     assert registered.created
     with registry.catalog.reading() as session:
@@ -125,7 +125,7 @@ def test_a_model_is_recorded_with_its_event_and_where_its_organs_came_from(regis
     assert dissected.child_organ_id == 1
 
 
-def test_a_parent_of_known_bytes_is_linked_and_one_that_is_not_registered_is_left_out(registry: LocalRegistry) -> None:
+def test_a_registered_parent_is_linked_by_its_digest_and_an_unknown_parent_is_left_out(registry: LocalRegistry) -> None:
     first = register(registry, record())
     parents = (
         ParentRecord("a.gguf", "grafted", Digest(first.model.digest)),
@@ -138,7 +138,7 @@ def test_a_parent_of_known_bytes_is_linked_and_one_that_is_not_registered_is_lef
     assert (edge.relation, edge.evidence) == ("grafted", "recorded")
 
 
-def test_an_organ_is_said_to_come_out_of_the_first_model_that_brought_it(registry: LocalRegistry) -> None:
+def test_an_organ_originates_from_the_first_model_that_has_it(registry: LocalRegistry) -> None:
     register(registry, record())
     register(registry, record("b", digest=digest_of(b"another file")))
     with registry.catalog.reading() as session:
@@ -146,7 +146,7 @@ def test_an_organ_is_said_to_come_out_of_the_first_model_that_brought_it(registr
         assert session.scalars(select(Lineage.parent_model_id)).all() == [1]
 
 
-def test_the_same_bytes_are_registered_once_unless_another_name_is_asked_for(registry: LocalRegistry) -> None:
+def test_the_same_bytes_are_registered_once_unless_another_name_is_requested(registry: LocalRegistry) -> None:
     register(registry, record("a"))
     again = register(registry, record("b"))
     assert (again.created, again.model.name) == (False, "a")
@@ -155,7 +155,7 @@ def test_the_same_bytes_are_registered_once_unless_another_name_is_asked_for(reg
     assert not register(registry, record("b"), keep_name=True).created
 
 
-def test_other_bytes_under_a_name_are_its_next_version(registry: LocalRegistry) -> None:
+def test_other_bytes_under_a_name_become_its_next_version(registry: LocalRegistry) -> None:
     versions = [register(registry, record("a", digest=digest_of(b"%d" % number))).model.version for number in range(3)]
     assert versions == [1, 2, 3]
 
@@ -176,7 +176,7 @@ def test_an_ingest_holds_its_blobs_until_it_ends(registry: LocalRegistry) -> Non
         assert len(unneeded_blobs(session, "present", forever, later.replace(year=2000))) == 1
 
 
-def test_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_is_given_back(
+def test_a_blob_recorded_by_another_ingest_keeps_its_row_and_the_new_file_is_returned(
     registry: LocalRegistry,
 ) -> None:
     large = b"L" * 100_000
@@ -190,7 +190,7 @@ def test_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_is_given_
     assert row.file == first
 
 
-def test_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes(registry: LocalRegistry) -> None:
+def test_a_corrupt_blob_is_replaced_when_its_bytes_are_stored_again(registry: LocalRegistry) -> None:
     large = b"L" * 100_000
     first, second = (f"{digest_of(large)[:2]}/{digest_of(large)}.{nonce * 16}" for nonce in "12")
     with registry.catalog.writing() as session:

@@ -16,7 +16,7 @@ from tests.small_models import small_model
 
 
 @pytest.mark.long
-def test_a_slot_is_found_however_many_others_came_before_it(tmp_path: Path) -> None:
+def test_a_slot_is_found_after_thousands_of_other_slots(tmp_path: Path) -> None:
     odd = [tensor(f"odd{number:05d}", (1,)) for number in range(5500)]
     metadata = [text("general.architecture", "llama")]
     with LocalRegistry.open(tmp_path / "home") as registry:
@@ -27,7 +27,7 @@ def test_a_slot_is_found_however_many_others_came_before_it(tmp_path: Path) -> N
             assert {organ.slot for organ in registry.search(query)} == {"ffn_up"}
 
 
-def test_a_model_of_very_many_slots_makes_a_thousand_facets_and_is_found_by_all_else(tmp_path: Path) -> None:
+def test_a_model_of_very_many_slots_gets_a_thousand_facets_and_stays_searchable(tmp_path: Path) -> None:
     odd = [tensor(f"odd{number:05d}", (1,)) for number in range(FACETS_A_MODEL_MAX + 50)]
     with LocalRegistry.open(tmp_path / "home") as registry:
         ingest_bytes(registry, tmp_path, "odd", file_bytes([text("general.architecture", "llama")], odd))
@@ -38,7 +38,7 @@ def test_a_model_of_very_many_slots_makes_a_thousand_facets_and_is_found_by_all_
         assert [organ.name for organ in registry.search(f"slot:odd{FACETS_A_MODEL_MAX - 1:05d}")] == ["odd00999"]
 
 
-def test_words_that_are_a_slot_get_the_field_that_was_meant(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_words_that_form_a_slot_name_get_a_suggestion(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "little", small_model())
     assert registry.search("blk.0.ffn_up.weight").notes == (
         "no model has the words blk 0 ffn up weight; to search for organs in this slot, write slot:ffn_up",

@@ -42,7 +42,7 @@ def found(registry: LocalRegistry, text: str, *, ranked: bool = False) -> list[s
 @pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(text=query_texts(MODELS), ranked=st.booleans(), random_=st.randoms(use_true_random=False))
-def test_models_are_those_that_a_look_at_every_model_finds_in_the_same_order_page_by_page(
+def test_a_search_for_models_equals_a_scan_of_every_model_page_by_page(
     text: str, ranked: bool, random_: random.Random, many: Many
 ) -> None:
     registry, placed = many
@@ -61,7 +61,7 @@ def test_models_are_those_that_a_look_at_every_model_finds_in_the_same_order_pag
     assert names == [placed.models[one.id].full_name for one in expected]
 
 
-def test_models_without_a_mean_come_last_from_both_ends(many: Many) -> None:
+def test_models_without_a_mean_come_last_in_both_directions(many: Many) -> None:
     registry, _ = many
     for direction in ("", "-"):
         values = [one.mean_theta for one in page_of(registry, f"sort:{direction}theta").items]
@@ -136,7 +136,7 @@ def test_a_pattern_means_the_same_on_every_database(text: str, names: list[str],
 
 
 @pytest.mark.parametrize("stated", ["STRASSE", "Straße", "İx", "ΣΑΣ", "mit"])
-def test_the_case_of_names_makes_no_difference_beyond_ascii(stated: str, registry: LocalRegistry) -> None:
+def test_names_beyond_ascii_are_found_in_any_case(stated: str, registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
     for field in ("license", "arch", "by"):
         for asked in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
@@ -144,7 +144,7 @@ def test_the_case_of_names_makes_no_difference_beyond_ascii(stated: str, registr
             assert found(registry, f"-{field}:{asked}") == []
 
 
-def test_a_license_that_is_called_none_and_one_that_is_not_stated_are_both_none(registry: LocalRegistry) -> None:
+def test_license_none_finds_a_license_called_none_and_a_missing_license(registry: LocalRegistry) -> None:
     rows = [
         ModelRow((PlacementRow(organ=1),), name="a", license="none"),
         ModelRow((PlacementRow(organ=2),), name="b", license=None),
@@ -156,7 +156,7 @@ def test_a_license_that_is_called_none_and_one_that_is_not_stated_are_both_none(
     assert registry.count("").fields["license"] == {"none": 2, "mit": 1}
 
 
-def test_only_complete_models_are_ranked_and_the_place_is_in_that_list_alone(registry: LocalRegistry) -> None:
+def test_only_complete_models_are_ranked_and_their_cursors_belong_to_the_ranking(registry: LocalRegistry) -> None:
     write_models(
         registry,
         [
@@ -173,7 +173,7 @@ def test_only_complete_models_are_ranked_and_the_place_is_in_that_list_alone(reg
         page_of(registry, "", after=after)
 
 
-def test_models_that_come_in_between_pages_make_none_stand_twice(registry: LocalRegistry) -> None:
+def test_models_added_between_pages_cause_no_duplicates(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
     for text in ("", "sort:new", "sort:-theta", "sort:theta"):
         before = found(registry, text)

@@ -80,7 +80,7 @@ def test_the_catalog_that_searches_are_compared_on_has_every_edge(many: Many) ->
 @pytest.mark.long
 @SEARCHES
 @given(text=query_texts(), plan=st.sampled_from(PLANS), random_=st.randoms(use_true_random=False))
-def test_a_search_finds_what_a_look_at_every_row_finds_in_the_same_order_page_by_page(
+def test_a_search_equals_a_scan_of_every_row_page_by_page(
     text: str, plan: str, random_: random.Random, many: Many
 ) -> None:
     registry, placed = many
@@ -95,7 +95,7 @@ def test_a_search_finds_what_a_look_at_every_row_finds_in_the_same_order_page_by
 @pytest.mark.long
 @SEARCHES
 @given(text=query_texts(), size=st.integers(1, 60))
-def test_either_way_gives_the_same_pages_and_the_same_places_to_go_on_from(text: str, size: int, many: Many) -> None:
+def test_every_plan_gives_the_same_pages_and_cursors(text: str, size: int, many: Many) -> None:
     registry, _ = many
     pages = []
     for plan in PLANS:
@@ -107,7 +107,9 @@ def test_either_way_gives_the_same_pages_and_the_same_places_to_go_on_from(text:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_what_has_no_value_comes_last_from_both_ends(plan: str, many: Many, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_a_value_come_last_in_both_directions(
+    plan: str, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry, _ = many
     force(monkeypatch, plan)
     for measure, name in (("spectral", "spectral_signal"), ("theta", "theta"), ("z", "magnitude")):
@@ -119,7 +121,7 @@ def test_what_has_no_value_comes_last_from_both_ends(plan: str, many: Many, monk
             assert 0 < len(known) < len(values)
 
 
-def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: LocalRegistry) -> None:
+def test_a_search_result_has_the_values_of_its_rows(registry: LocalRegistry) -> None:
     row = PlacementRow(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
     write_models(registry, [ModelRow((row,), license=None, version=3)])
     (found,) = registry.search("")
@@ -152,7 +154,7 @@ def test_an_empty_registry_finds_nothing(registry: LocalRegistry) -> None:
         assert (page.items, page.next) == ((), None)
 
 
-def test_an_organ_once_is_its_first_place_that_matches(registry: LocalRegistry) -> None:
+def test_unique_organ_gives_the_first_matching_placement_of_each_organ(registry: LocalRegistry) -> None:
     first, second, third = (ModelRow((PlacementRow(),), name=name, license=name) for name in ("a1", "b1", "c1"))
     write_models(registry, [first, second, third])
     assert [one.model for one in registry.search("unique:organ")] == ["acme/a1@1"]
@@ -163,7 +165,7 @@ def test_an_organ_once_is_its_first_place_that_matches(registry: LocalRegistry) 
 
 @pytest.mark.parametrize("text", ["", "sort:theta", "sort:-spectral", "unique:organ sort:z", "type:organ sort:size"])
 @pytest.mark.parametrize("plan", PLANS)
-def test_what_comes_in_between_pages_makes_nothing_stand_twice_or_go_missing(
+def test_models_added_between_pages_neither_repeat_nor_hide_a_result(
     plan: str, text: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(monkeypatch, plan)
@@ -189,7 +191,7 @@ def _as_new(row: PlacementRow) -> PlacementRow:
     return replace(row, organ=row.organ + 10**6 + random.Random(repr(row)).randrange(10**6))
 
 
-def test_a_name_that_nothing_has_finds_nothing_and_the_nearest_is_named(registry: LocalRegistry) -> None:
+def test_an_unknown_value_finds_nothing_and_the_nearest_is_named(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),), namespace="acme", name="tiny", contributor="alice")])
     for text, note in (
         ("slot:ffn_upp", "nothing here has slot:ffn_upp; the nearest is slot:ffn_up"),
@@ -206,14 +208,14 @@ def test_a_name_that_nothing_has_finds_nothing_and_the_nearest_is_named(registry
         assert registry.search(f"-{text}").notes == ()
 
 
-def test_of_many_names_that_nothing_has_a_few_are_spoken_of(registry: LocalRegistry) -> None:
+def test_at_most_five_unknown_values_are_reported(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),))])
     for field in ("slot", "model", "by"):
         values = ",".join(f"x{number}" for number in range(100))
         assert len(registry.search(f"{field}:{values}").notes) == 5
 
 
-def test_a_question_mark_and_brackets_are_no_wildcards(registry: LocalRegistry) -> None:
+def test_question_marks_and_brackets_are_not_wildcards(registry: LocalRegistry) -> None:
     rows = [PlacementRow(slot=slot, organ=number) for number, slot in enumerate(("what?is[this]", "whatXist"), 1)]
     write_models(registry, [ModelRow(tuple(rows))])
     for pattern, slots in {
@@ -239,7 +241,7 @@ HIDDEN = ModelRow(
 
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
-def test_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state: str, registry: LocalRegistry) -> None:
+def test_a_hidden_model_is_in_no_result_count_or_note(state: str, registry: LocalRegistry) -> None:
     seen = ModelRow((PlacementRow(), PlacementRow(slot="ffn_down", organ=4)))
     write_models(registry, [seen, replace(HIDDEN, state=state)])
     for text in (
@@ -263,7 +265,7 @@ def test_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state: str, re
             assert word not in told, (text, word)
 
 
-def test_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: LocalRegistry) -> None:
+def test_the_digest_of_a_hidden_organ_counts_as_absent(registry: LocalRegistry) -> None:
     write_models(
         registry,
         [ModelRow((PlacementRow(organ=-1),)), replace(HIDDEN, rows=(PlacementRow(organ=-2),), state="quarantined")],
@@ -273,7 +275,7 @@ def test_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: LocalRegist
     assert [one.digest for one in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
 
 
-def test_what_was_visible_once_is_not_named_as_the_nearest(registry: LocalRegistry) -> None:
+def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),)), replace(HIDDEN, state="visible")])
     assert registry.search("arch:secretarc").notes == (
         "nothing here has arch:secretarc; the nearest is arch:secretarch",
@@ -316,7 +318,7 @@ def alike_by_hand(placed: WrittenCatalog, text: str, organ: int) -> list[tuple[f
 @pytest.mark.parametrize(
     "more", ["", "unique:organ", "arch:llama", "-fits:acme/tiny", "block:0 -dtype:F16", "theta>=40 unique:organ"]
 )
-def test_the_likes_of_an_organ_are_ranked_by_correlation_among_its_slot_and_shape(more: str, many: Many) -> None:
+def test_similar_organs_are_ranked_by_correlation_within_slot_and_shape(more: str, many: Many) -> None:
     registry, placed = many
     tried = 0
     for organ in sorted({row.organ for row, _ in placed.visible.values()}):
@@ -332,7 +334,7 @@ def test_the_likes_of_an_organ_are_ranked_by_correlation_among_its_slot_and_shap
     assert tried > 3
 
 
-def test_an_organ_is_most_like_itself(many: Many) -> None:
+def test_an_organ_is_most_similar_to_itself(many: Many) -> None:
     registry, placed = many
     organ = next(row.organ for row, _ in placed.visible.values() if len(set(placed.prints.get(row.organ, b""))) > 1)
     found = registry.search(f"like:{digest(organ)}")
@@ -340,7 +342,7 @@ def test_an_organ_is_most_like_itself(many: Many) -> None:
     assert all(one.likeness is None for one in registry.search(""))
 
 
-def test_a_comparison_that_was_cut_off_says_so_and_began_with_the_same_block(
+def test_a_limited_comparison_starts_with_the_same_block_and_is_reported(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [PlacementRow(organ=number, block=number % 4) for number in range(1, 41)]
@@ -366,7 +368,7 @@ def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
         registry.search("like:12345678")
 
 
-def test_the_beginning_of_two_digests_is_ambiguous(registry: LocalRegistry) -> None:
+def test_a_prefix_of_two_digests_is_ambiguous(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(organ=-1), PlacementRow(organ=-2)))])
     with pytest.raises(Ambiguous, match="2 digests begin with 12345678"):
         registry.search("like:12345678")
@@ -377,13 +379,13 @@ def test_the_beginning_of_two_digests_is_ambiguous(registry: LocalRegistry) -> N
 
 
 @pytest.mark.parametrize("limit", [0, -1, PAGE_MAX + 1, 2**63])
-def test_a_page_has_from_one_to_a_thousand_organs(limit: int, many: Many) -> None:
+def test_a_page_has_1_to_1000_organs(limit: int, many: Many) -> None:
     registry, _ = many
     with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
         registry.search("", limit=limit)
 
 
-def test_the_place_in_another_query_is_refused(many: Many) -> None:
+def test_the_cursor_of_another_query_is_refused(many: Many) -> None:
     registry, _ = many
     after = registry.search("sort:theta", limit=1).next
     assert after is not None

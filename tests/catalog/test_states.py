@@ -129,7 +129,7 @@ STEPS = st.lists(
 
 @settings(BESIDE_FIXTURES, max_examples=15)
 @given(steps=STEPS)
-def test_whatever_becomes_of_models_the_counts_equal_a_count(
+def test_the_counts_equal_a_recount_after_any_changes_of_state(
     family: LocalRegistry, steps: list[tuple[str, int]]
 ) -> None:
     with rolled_back(family) as session:
@@ -147,7 +147,7 @@ def listed(session: Session) -> list[str]:
     return [model.name for model in search_models(session, parse_query("", MODELS), 10)]
 
 
-def test_a_yanked_model_is_known_by_name_and_digest_and_found_by_nothing(session: Session) -> None:
+def test_a_yanked_model_is_found_by_name_and_digest_but_not_by_search(session: Session) -> None:
     model = model_named(session, "tuned")
     hide_model(session, model, "yanked", "trained on the test set", "local")
     assert (model_named(session, "tuned@1"), model_by_text(session, f"sha256:{model.digest}")) == (model, model)
@@ -160,7 +160,7 @@ def test_a_yanked_model_is_known_by_name_and_digest_and_found_by_nothing(session
 
 
 @pytest.mark.parametrize("state", ["quarantined", "removed"])
-def test_nobody_is_told_of_a_model_that_was_taken_back(session: Session, state: str) -> None:
+def test_a_quarantined_or_removed_model_is_not_disclosed(session: Session, state: str) -> None:
     model = model_named(session, "tuned")
     base = model_named(session, "base")
     assert "tuned" in str(lineage_of(session, base))
@@ -172,7 +172,7 @@ def test_nobody_is_told_of_a_model_that_was_taken_back(session: Session, state: 
     assert "tuned" not in str(lineage_of(session, base))
 
 
-def test_every_act_is_an_event_with_its_reason(session: Session) -> None:
+def test_every_change_of_state_is_an_event_with_its_reason(session: Session) -> None:
     model = model_named(session, "tuned")
     for what in ("yank", "show", "quarantine", "show", "remove"):
         act(session, model, what)
@@ -193,7 +193,7 @@ def test_every_act_is_an_event_with_its_reason(session: Session) -> None:
         (lambda s, m: (act(s, m, "remove"), remove_model(s, m, "why", "local")), "was removed"),
     ],
 )
-def test_there_is_no_way_back_and_none_without_a_reason(
+def test_an_impossible_change_of_state_or_a_missing_reason_is_refused(
     session: Session, deed: Callable[[Session, Model], object], sentence: str
 ) -> None:
     model = model_named(session, "stranger")
@@ -202,7 +202,7 @@ def test_there_is_no_way_back_and_none_without_a_reason(
     assert_counts_are_right(session)
 
 
-def test_of_a_removed_model_only_its_name_and_the_reason_are_left(session: Session) -> None:
+def test_a_removed_model_keeps_only_its_name_and_the_reason(session: Session) -> None:
     model = model_named(session, "stranger")
     size_bytes = model.size_bytes
     remove_model(session, model, "not ours to give", "local")
@@ -216,7 +216,7 @@ def test_of_a_removed_model_only_its_name_and_the_reason_are_left(session: Sessi
 
 
 @pytest.mark.parametrize("name", ["base", "stranger", "tuned"])
-def test_bytes_that_no_other_model_has_are_free_and_those_of_the_chimera_are_not(session: Session, name: str) -> None:
+def test_removal_frees_the_bytes_that_no_other_model_has(session: Session, name: str) -> None:
     model = model_named(session, name)
     held = {digest for _, _, digest, _ in placements_of(session, model.id)}
     others = select(Model).where(Model.id != model.id)
@@ -262,7 +262,7 @@ def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp
     assert (report.faults, report.miscounted) == ([], {})
 
 
-def test_a_model_that_was_kept_back_finds_its_kin_when_it_is_published(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_quarantined_model_gets_its_relatives_when_it_is_published(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     ingest_bytes(
         registry, tmp_path, "child", model_file("Child", related_tensors(correlation=0.9), parent_entries("Base"))

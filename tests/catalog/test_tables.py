@@ -278,7 +278,7 @@ def test_a_word_that_is_not_in_the_vocabulary_is_refused(
         change(refusing, table, **{column: word})
 
 
-def test_there_is_a_row_of_each_table_to_try_things_on(filled: LocalRegistry) -> None:
+def test_the_sample_rows_cover_every_table(filled: LocalRegistry) -> None:
     assert ROWS.keys() == Base.metadata.tables.keys()
 
 
@@ -299,7 +299,7 @@ def test_text_that_is_too_long_is_refused_though_sqlite_would_take_it(
         put(filled, table, column.name, "ü" * limit)
 
 
-def test_whole_numbers_have_64_bits_but_for_those_that_stay_small() -> None:
+def test_integers_have_64_bits_except_those_that_stay_small() -> None:
     small = {str(column) for column in COLUMNS if type(column.type) is Integer}
     assert small == {"blobs.codec_version", "model_files.position", "model_metadata.position", "models.version"}
 
@@ -322,7 +322,7 @@ def test_a_value_of_another_type_is_refused(column: Column[Any], refusing: Local
             put(refusing, column.table.name, column.name, value)
 
 
-def test_what_is_no_number_is_no_value_in_a_table(filled: LocalRegistry) -> None:
+def test_nan_is_never_stored_in_a_table(filled: LocalRegistry) -> None:
     for column in COLUMNS:
         if column.type.compile(filled.catalog.writer.dialect) == "REAL":
             if not column.nullable:
@@ -341,7 +341,7 @@ def test_a_digest_has_64_characters(digest: str, filled: LocalRegistry) -> None:
 
 
 @pytest.mark.parametrize("column", ["size_bytes", "stored_bytes"])
-def test_a_blob_is_not_smaller_than_nothing(column: str, filled: LocalRegistry) -> None:
+def test_a_blob_has_no_negative_size(column: str, filled: LocalRegistry) -> None:
     change(filled, Blob, **{column: 0})
     with pytest.raises(CatalogError, match="sizes_positive"):
         change(filled, Blob, **{column: -1})
@@ -354,7 +354,9 @@ def test_versions_count_from_one(version: int, filled: LocalRegistry) -> None:
 
 
 @pytest.mark.parametrize(("model", "organ"), [(None, None), (1, 1)])
-def test_an_edge_has_one_child_a_model_or_an_organ(model: int | None, organ: int | None, filled: LocalRegistry) -> None:
+def test_the_child_of_an_edge_is_a_model_or_an_organ(
+    model: int | None, organ: int | None, filled: LocalRegistry
+) -> None:
     change(filled, Lineage, child_model_id=None, child_organ_id=1)
     with pytest.raises(CatalogError, match="one_child"):
         change(filled, Lineage, child_model_id=model, child_organ_id=organ)
@@ -376,9 +378,7 @@ def test_an_edge_has_one_child_a_model_or_an_organ(model: int | None, organ: int
         (InlineBlob, {"stored": b"other"}),
     ],
 )
-def test_the_same_thing_stands_in_a_table_once(
-    table: type[Base], different: dict[str, Any], filled: LocalRegistry
-) -> None:
+def test_a_duplicate_row_is_refused(table: type[Base], different: dict[str, Any], filled: LocalRegistry) -> None:
     row = ROWS[table.__tablename__] | different
     with pytest.raises(CatalogError, match="UNIQUE"), filled.catalog.writing() as session:
         session.execute(insert(table), [row])
@@ -410,26 +410,24 @@ def test_two_blobs_never_share_a_physical_file(filled: LocalRegistry) -> None:
         (Ingest, "model_id"),
     ],
 )
-def test_a_reference_to_a_row_that_is_not_there_is_refused(
-    table: type[Base], column: str, refusing: LocalRegistry
-) -> None:
+def test_a_reference_to_a_missing_row_is_refused(table: type[Base], column: str, refusing: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="FOREIGN KEY"):
         change(refusing, table, **{column: 404})
 
 
 @pytest.mark.parametrize("table", [Blob, Organ, Model, ModelFile, Contributor])
-def test_what_is_referred_to_cannot_be_deleted(table: type[Base], filled: LocalRegistry) -> None:
+def test_a_referenced_row_cannot_be_deleted(table: type[Base], filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="FOREIGN KEY"), filled.catalog.writing() as session:
         session.execute(delete(table))
 
 
 @pytest.mark.parametrize(("table", "column"), [(Model, "digest"), (Blob, "codec"), (Placement, "slot")])
-def test_what_must_be_known_is_never_null(table: type[Base], column: str, filled: LocalRegistry) -> None:
+def test_a_required_column_is_never_null(table: type[Base], column: str, filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="NOT NULL"):
         change(filled, table, **{column: None})
 
 
-def test_sizes_beyond_32_bits_are_kept(filled: LocalRegistry) -> None:
+def test_sizes_beyond_32_bits_are_stored(filled: LocalRegistry) -> None:
     change(filled, Blob, size_bytes=SIZE_MAX)
     change(filled, Placement, offset_bytes=SIZE_MAX, block=999_999_999)
     with filled.catalog.reading() as session:
@@ -437,7 +435,7 @@ def test_sizes_beyond_32_bits_are_kept(filled: LocalRegistry) -> None:
         assert session.scalars(select(Placement.offset_bytes)).one() == SIZE_MAX
 
 
-def test_times_come_back_aware_and_in_utc(filled: LocalRegistry) -> None:
+def test_times_are_read_as_aware_utc(filled: LocalRegistry) -> None:
     with filled.catalog.reading() as session:
         made = session.scalars(select(Model.created_at)).one()
         ends = session.scalars(select(Ingest.finished_at)).one()
@@ -445,7 +443,7 @@ def test_times_come_back_aware_and_in_utc(filled: LocalRegistry) -> None:
     assert ends is None
 
 
-def test_a_time_of_another_zone_is_the_same_moment_when_it_comes_back(filled: LocalRegistry) -> None:
+def test_a_time_of_another_zone_is_read_as_the_same_moment(filled: LocalRegistry) -> None:
     zone = timezone(timedelta(hours=-7))
     with filled.catalog.writing() as session:
         session.get_one(Model, 1).created_at = datetime(2026, 1, 2, 5, 30, 15, 250_000, tzinfo=zone)
@@ -455,12 +453,12 @@ def test_a_time_of_another_zone_is_the_same_moment_when_it_comes_back(filled: Lo
     assert made.isoformat() == "2026-01-02T12:30:15.250000+00:00"
 
 
-def test_a_time_without_a_zone_is_our_mistake(filled: LocalRegistry) -> None:
+def test_a_time_without_a_zone_is_refused(filled: LocalRegistry) -> None:
     with pytest.raises((StatementError, AssertionError), match="times are aware"), filled.catalog.writing() as session:
         session.get_one(Model, 1).created_at = datetime(2026, 1, 2, 12)  # noqa: DTZ001
 
 
-def test_the_time_that_rows_get_is_now(registry: LocalRegistry) -> None:
+def test_a_new_row_gets_the_current_time(registry: LocalRegistry) -> None:
     before = datetime.now(UTC)
     with registry.catalog.writing() as session:
         contributor_id(session, "ada")
@@ -468,7 +466,7 @@ def test_the_time_that_rows_get_is_now(registry: LocalRegistry) -> None:
         assert before <= session.scalars(select(Contributor.created_at)).one() <= datetime.now(UTC)
 
 
-def test_the_bytes_of_an_inline_blob_go_with_its_row(filled: LocalRegistry) -> None:
+def test_the_bytes_of_an_inline_blob_are_deleted_with_its_row(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         session.execute(insert(Blob), [ROWS["blobs"] | {"id": 2, "digest": "cd" * 32}])
         session.execute(insert(InlineBlob), [{"blob_id": 2, "stored": b"more"}])

@@ -53,11 +53,11 @@ def spoilt(registry: LocalRegistry) -> None:
         add_to_totals(session, {"models": 3, "size_bytes": -1})
 
 
-def test_an_empty_registry_has_nothing(registry: LocalRegistry) -> None:
+def test_an_empty_registry_has_totals_of_zero(registry: LocalRegistry) -> None:
     assert exact(registry) == RegistryTotals(0, 0, 0, 0, 0, 0)
 
 
-def test_models_that_share_organs_are_counted_with_all_their_places_and_each_organ_once(
+def test_models_that_share_organs_count_all_placements_and_each_organ_once(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for name, data in (
@@ -74,7 +74,7 @@ def test_models_that_share_organs_are_counted_with_all_their_places_and_each_org
     assert 0 < totals.stored_bytes < totals.size_bytes
 
 
-def test_what_is_there_already_adds_nothing_but_another_name_adds_its_places(
+def test_a_known_file_adds_nothing_and_a_second_name_adds_its_placements(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "a.gguf").write_bytes(small_model())
@@ -88,7 +88,7 @@ def test_what_is_there_already_adds_nothing_but_another_name_adds_its_places(
     assert after.size_bytes == before.size_bytes
 
 
-def test_one_organ_twice_in_a_model_is_one(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_an_organ_used_twice_in_a_model_counts_once(registry: LocalRegistry, tmp_path: Path) -> None:
     spec, data = weight_tensor("blk.0.ffn_up.weight", (64, 64))
     twin, _ = weight_tensor("blk.1.ffn_up.weight", (64, 64))
     (tmp_path / "twins.gguf").write_bytes(file_bytes([], [(spec, data), (twin, data)]))
@@ -97,7 +97,7 @@ def test_one_organ_twice_in_a_model_is_one(registry: LocalRegistry, tmp_path: Pa
     assert (totals.placements, totals.organs) == (2, 1)
 
 
-def test_what_an_ingest_leaves_that_failed_counts_until_it_is_doomed(registry: LocalRegistry) -> None:
+def test_blobs_of_a_failed_ingest_count_until_they_are_doomed(registry: LocalRegistry) -> None:
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL)))
     assert exact(registry).blobs == 2
     assert exact(registry).size_bytes == LARGE + SMALL
@@ -125,7 +125,7 @@ def test_a_doomed_blob_that_is_spared_counts_again(by: str, registry: LocalRegis
     assert exact(registry).blobs == 1
 
 
-def test_a_blob_that_is_set_aside_counts_and_healing_it_counts_its_new_bytes(
+def test_a_blob_that_is_set_aside_counts_and_repairing_it_counts_its_new_bytes(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
@@ -140,7 +140,7 @@ def test_a_blob_that_is_set_aside_counts_and_healing_it_counts_its_new_bytes(
     assert exact(registry) == before
 
 
-def test_a_blob_that_comes_back_encoded_otherwise_counts_with_its_new_size(registry: LocalRegistry) -> None:
+def test_a_blob_that_is_stored_again_with_another_size_counts_with_that_size(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(LARGE))
     add_unneeded_blobs(registry, blob)
     with registry.catalog.writing() as session:
@@ -149,7 +149,7 @@ def test_a_blob_that_comes_back_encoded_otherwise_counts_with_its_new_size(regis
     assert exact(registry) == RegistryTotals(0, 0, 0, 1, LARGE, blob.stored_bytes + 7)
 
 
-def test_a_doomed_blob_that_is_found_corrupt_counts_and_no_longer_when_it_is_doomed_again(
+def test_a_doomed_blob_that_is_found_corrupt_counts_until_it_is_doomed_again(
     registry: LocalRegistry,
 ) -> None:
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
@@ -190,7 +190,7 @@ def test_a_generated_catalog_has_its_totals(registry: LocalRegistry) -> None:
     assert (totals.models, totals.placements) == (2, 582)
 
 
-def test_the_public_figures_count_visible_models_alone(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_public_figures_count_only_visible_models(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     totals = exact(registry)
@@ -199,9 +199,7 @@ def test_the_public_figures_count_visible_models_alone(registry: LocalRegistry, 
     assert found == Figures(models=1, placements=totals.placements, organs=totals.organs, size_bytes=len(small_model()))
 
 
-def test_verify_tells_of_wrong_totals_and_puts_them_right_when_it_is_to_repair(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_verify_reports_wrong_totals_and_repair_corrects_them(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     right = exact(registry)

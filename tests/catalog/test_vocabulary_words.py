@@ -38,11 +38,11 @@ from tests.random_files import PATIENT
         ("a%b_c\\d'e\"f", ["a", "b", "c", "d", "e", "f"]),
     ],
 )
-def test_words_are_folded_and_hold_no_sign_that_a_database_reads(text: str, words: list[str]) -> None:
+def test_folded_words_have_no_special_characters_of_a_database(text: str, words: list[str]) -> None:
     assert folded_words(text) == words
 
 
-def test_folding_twice_is_folding_once_for_every_letter_there_is() -> None:
+def test_folding_is_idempotent_for_every_letter() -> None:
     wrong = []
     for code in range(sys.maxunicode + 1):
         for word in folded_words(chr(code)):
@@ -53,7 +53,7 @@ def test_folding_twice_is_folding_once_for_every_letter_there_is() -> None:
 
 @PATIENT
 @given(st.text(st.characters(codec=None), max_size=200))
-def test_folded_words_can_be_kept_and_looked_up_as_they_are(text: str) -> None:
+def test_folded_words_can_be_stored_and_looked_up_unchanged(text: str) -> None:
     words = folded_words(text)
     assert folded_words(" ".join(words)) == words
     for word in words:
@@ -62,7 +62,7 @@ def test_folded_words_can_be_kept_and_looked_up_as_they_are(text: str) -> None:
         assert "\0" not in word
 
 
-def test_the_words_of_a_model_are_few_and_different() -> None:
+def test_the_words_of_a_model_are_unique_and_limited() -> None:
     assert unique_words(["b a", None, "A c"]) == ["b", "a", "c"]
     assert len(unique_words(f"w{number}" for number in range(5000))) == WORDS_MAX == 1000
 
@@ -80,7 +80,7 @@ LETTERS = st.text(st.sampled_from("abyz09世\ud7fb\uffdc\U00010000\U000323af"), 
 
 @settings(deadline=None, max_examples=60)
 @given(words=st.lists(LETTERS, min_size=1, max_size=8, unique=True), asked=LETTERS)
-def test_a_look_up_finds_exactly_what_begins_so(words: list[str], asked: str, wordy: LocalRegistry) -> None:
+def test_a_lookup_finds_exactly_the_words_with_the_prefix(words: list[str], asked: str, wordy: LocalRegistry) -> None:
     with wordy.catalog.writing() as session:
         session.execute(delete(ModelWord))
         session.execute(insert(ModelWord), [{"word": word, "model_id": 1 + n % 4} for n, word in enumerate(words)])
@@ -89,7 +89,7 @@ def test_a_look_up_finds_exactly_what_begins_so(words: list[str], asked: str, wo
         assert set(session.scalars(models_with_words([asked]))) == expected
 
 
-def test_several_words_must_all_be_there(registry: LocalRegistry) -> None:
+def test_a_lookup_of_several_words_needs_all_of_them(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((), title="one two"), ModelRow((), name="b", title="one"), ModelRow((), name="c")])
     with registry.catalog.reading() as session:
         assert set(session.scalars(models_with_words(["on", "tw"]))) == {1}

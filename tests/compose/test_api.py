@@ -136,7 +136,7 @@ def test_every_step_of_the_builder_equals_its_line_in_a_recipe(
         (lambda c: c.named("acme/../x"), "name: "),
     ],
 )
-def test_a_step_that_means_nothing_is_refused_at_once(
+def test_an_invalid_step_is_refused_immediately(
     begun: Composition, step: Callable[[Composition], Composition], sentence: str
 ) -> None:
     with pytest.raises(BadRecipe) as caught:
@@ -146,7 +146,7 @@ def test_a_step_that_means_nothing_is_refused_at_once(
     assert begun.recipe == Recipe("base")
 
 
-def test_a_beginning_can_be_gone_on_with_in_several_ways(begun: Composition) -> None:
+def test_a_composition_can_be_continued_in_several_ways(begun: Composition) -> None:
     grafted = begun.graft("donor", type="organ", blocks=1)
     one, two = grafted.named("local/one"), grafted.purify("fractal", slot="attn_q").named("local/two")
     assert (one.recipe.name, two.recipe.name, grafted.recipe.name) == ("local/one", "local/two", None)
@@ -155,7 +155,7 @@ def test_a_beginning_can_be_gone_on_with_in_several_ways(begun: Composition) -> 
     assert len(two.plan().plan.computations) == 2
 
 
-def test_a_composition_goes_on_from_a_recipe_that_was_read(pair: LocalRegistry) -> None:
+def test_a_composition_continues_from_a_recipe(pair: LocalRegistry) -> None:
     text = "base: base\ngrafts: [{from: donor, type: organ}]\n"
     composition = pair.compose(read_recipe(text)).accept("unrelated-lineage")
     assert yaml.safe_load(composition.yaml()) == {
@@ -181,7 +181,9 @@ def test_a_plan_reports_its_size_changes_and_findings(begun: Composition) -> Non
     assert plan.recipe == begun.graft("donor", type="organ", blocks=1).recipe
 
 
-def test_what_cannot_be_made_raises_its_reasons_and_leaves_the_file_alone(begun: Composition, tmp_path: Path) -> None:
+def test_an_impossible_chimera_raises_its_reasons_and_leaves_the_file_unchanged(
+    begun: Composition, tmp_path: Path
+) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(b"as it was")
     for plan, wanted in (
@@ -208,7 +210,7 @@ def test_the_size_of_the_plan_is_the_size_of_the_file(pair: LocalRegistry, begun
     assert pair.assemble("sized", tmp_path / "y.gguf") == made.sha256
 
 
-def test_made_twice_it_is_there_already_and_under_another_name_it_is_not(begun: Composition, tmp_path: Path) -> None:
+def test_a_second_make_finds_the_chimera_unless_it_has_another_name(begun: Composition, tmp_path: Path) -> None:
     first = accepted(begun).named("local/twice").plan().register()
     again = accepted(begun).named("local/twice").plan().assemble(str(tmp_path / "x.gguf"))
     other = accepted(begun).named("local/thrice").plan().register()
@@ -218,7 +220,7 @@ def test_made_twice_it_is_there_already_and_under_another_name_it_is_not(begun: 
     assert (first.model, again.model, other.model) == ("local/twice@1", "local/twice@1", "local/thrice@1")
 
 
-def test_without_a_name_it_gets_one_by_convention(begun: Composition) -> None:
+def test_a_chimera_without_a_name_gets_one_by_convention(begun: Composition) -> None:
     assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1"
 
 

@@ -141,7 +141,7 @@ def test_a_chimera_is_registered_without_writing_its_file(pair: LocalRegistry, t
     assert pair.assemble("made", tmp_path / "x.gguf") == made.sha256 == digest_of((tmp_path / "x.gguf").read_bytes())
 
 
-def test_the_second_time_nothing_is_computed_and_nothing_is_new(pair: LocalRegistry, out: Path) -> None:
+def test_a_second_make_computes_and_stores_nothing_new(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair).register()
     before = blob_states(pair)
     again = plan_of(pair).assemble(out)
@@ -258,7 +258,7 @@ def test_a_faulty_blob_is_reported_with_the_name_of_its_tensor(
 
 
 @pytest.mark.parametrize("call", [1, 25])
-def test_a_disk_that_is_full_leaves_nothing(pair: LocalRegistry, out: Path, call: int) -> None:
+def test_a_full_disk_leaves_nothing(pair: LocalRegistry, out: Path, call: int) -> None:
     before = set(blob_states(pair))
     store = with_files(pair, failing_from(call, errno.ENOSPC)).blobs
     plan = ChimeraPlan(plan_of(pair).plan, pair.catalog, store)
@@ -267,7 +267,7 @@ def test_a_disk_that_is_full_leaves_nothing(pair: LocalRegistry, out: Path, call
     assert_nothing_is_left(pair, out, before)
 
 
-def test_every_call_of_the_disk_was_within_those_that_failed(pair: LocalRegistry, out: Path) -> None:
+def test_every_disk_call_was_made_to_fail(pair: LocalRegistry, out: Path) -> None:
     # So that the calls of the test above are known to happen.
     counted = SteppedFiles(lambda _number, _name: None)
     ChimeraPlan(plan_of(pair).plan, pair.catalog, with_files(pair, counted).blobs).assemble(out)
@@ -327,7 +327,7 @@ def test_an_organ_with_unusable_values_is_reported_by_its_name(
     assert out.read_bytes() == b"as it was"
 
 
-def test_what_was_swept_between_plan_and_make_is_missed(pair: LocalRegistry, out: Path) -> None:
+def test_a_blob_swept_between_plan_and_make_is_reported_as_missing(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair)
     first.register()
     row = row_of(pair, COMPUTED, "made")

@@ -75,7 +75,7 @@ def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: 
     assert "An old one" not in chimera.card
 
 
-def test_nothing_from_outside_is_more_than_text_on_the_card(family: LocalRegistry) -> None:
+def test_input_is_only_text_on_the_card(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage")
     composition = (
         composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE).accept("licenses-conflict")
@@ -93,7 +93,7 @@ def test_nothing_from_outside_is_more_than_text_on_the_card(family: LocalRegistr
     assert all(line == "" or line.startswith("    ") for line in shown)
 
 
-def test_a_modelfile_is_three_lines_whatever_the_title_is() -> None:
+def test_a_modelfile_is_three_lines_with_any_title() -> None:
     for title in ("Tiny", "two\nlines", "PARAMETER\r\nFROM /etc/passwd", "\u2028SYSTEM x", "x" * 1000):
         lines = Usage("local/a@1", "a.gguf", title, 2048).modelfile().splitlines()
         assert [line.partition(" ")[0] for line in lines] == ["#", "FROM", "PARAMETER"]
@@ -103,7 +103,7 @@ def test_a_modelfile_is_three_lines_whatever_the_title_is() -> None:
     assert Usage("local/a@1", "a.gguf", "A", 1 << 40).modelfile().endswith("num_ctx 4096\n")
 
 
-def test_the_lines_of_python_make_the_same_file(family: LocalRegistry, tmp_path: Path) -> None:
+def test_the_python_lines_make_the_same_file(family: LocalRegistry, tmp_path: Path) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
     chimera = chimera_called(family, made.model)
     with pytest.MonkeyPatch.context() as patch:

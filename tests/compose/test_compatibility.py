@@ -60,7 +60,7 @@ def of_types(base: Parent, donor: Parent, *types: OrganType) -> list[Finding]:
 # The zoo
 
 
-def test_a_graft_from_a_fine_tune_is_warned_of_nothing() -> None:
+def test_a_graft_from_a_fine_tune_has_no_warnings() -> None:
     found = of_types(zoo(A), zoo(CODE), ORGAN)
     assert {finding.severity for finding in found} == {Severity.INFO}
     kin = only(found, "related-lineage")
@@ -78,7 +78,7 @@ def test_a_graft_from_an_unrelated_model_gives_only_the_lineage_warning() -> Non
     assert len(finding.organs) == 12
 
 
-def test_one_block_of_a_stranger_is_warned_of() -> None:
+def test_one_block_of_an_unrelated_model_gets_a_warning() -> None:
     found = check_replacements(zoo(A), replacements_from(zoo(A), zoo(B), ORGAN, blocks=[3]))
     assert warned(found) == {"unrelated-lineage"}
 
@@ -112,7 +112,7 @@ def test_a_narrower_model_fits_nowhere_and_every_type_says_why() -> None:
     assert warned(check_pair(zoo(A), zoo(C))) == {"other-scale"}
 
 
-def test_the_kin_of_a_base_fits_in_every_type() -> None:
+def test_the_relatives_of_a_base_fit_in_every_type() -> None:
     fits = fit_by_type(zoo(A), zoo(CODE))
     assert [(fit.type, fit.fitting) for fit in fits] == [(SKELETON, 16), (ORGAN, 12), (EMBED, 1), (NORM, 9)]
     assert not any(fit.refused for fit in fits)
@@ -324,7 +324,7 @@ def test_tensor_types_that_the_runtime_supports_give_only_a_note(dtype: str) -> 
     assert "size-changes" in codes(found) or dtype == "BF16"
 
 
-def test_a_base_that_must_not_be_loaded_is_refused_whatever_is_taken() -> None:
+def test_a_base_that_must_not_be_loaded_is_always_refused() -> None:
     base = replace(synthetic_parent("Base"), unassemblable=("its byte tokens are no bytes",))
     assert refused(check_replacements(base, [])) == {"not-loadable"}
     assert "no bytes" in only(of_types(base, synthetic_parent("Donor"), ORGAN), "not-loadable").sentence
@@ -344,7 +344,7 @@ def test_an_organ_that_the_base_lacks_cannot_be_replaced_and_none_twice() -> Non
     assert refused(check_replacements(base, twice)) == {"place-twice"}
 
 
-def test_what_the_donor_lacks_stays_the_bases_own() -> None:
+def test_organs_that_the_donor_lacks_stay_those_of_the_base() -> None:
     base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(blocks=1))
     fits = {fit.type: fit for fit in fit_by_type(base, donor)}
     assert (fits[ORGAN].fitting, fits[ORGAN].total) == (3, 6)

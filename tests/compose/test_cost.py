@@ -75,7 +75,7 @@ def test_a_recipe_of_large_models_is_refused_before_any_of_their_tensors_is_read
     assert not [one for one in statements if "placements" in one]
 
 
-def test_a_header_of_many_bytes_counts(kin: LocalRegistry) -> None:
+def test_a_large_header_is_charged(kin: LocalRegistry) -> None:
     with kin.catalog.writing() as session:
         session.execute(update(ModelFile).values(header_bytes=1 << 30))
     with pytest.raises(TooCostly):
@@ -104,7 +104,7 @@ def test_many_steps_are_refused_before_the_first(
     assert len(statements) < 2 * MODELS_MAX
 
 
-def test_what_a_query_finds_is_charged_when_it_is_read(kin: LocalRegistry) -> None:
+def test_results_of_a_query_are_charged_when_they_are_read(kin: LocalRegistry) -> None:
     asked = recipe({"where": "type:organ model:tuned", "blocks": 0})
     budget = Budget(LIMIT)
     with kin.catalog.reading() as session:
@@ -138,7 +138,7 @@ def test_two_large_models_are_not_compared_by_type(kin: LocalRegistry, statement
 
 
 @given(st.text("ab_*", max_size=8), st.text("ab_", max_size=8))
-def test_a_pattern_of_slots_means_what_it_means_to_a_shell(pattern: str, slot: str) -> None:
+def test_a_pattern_of_slots_works_as_in_a_shell(pattern: str, slot: str) -> None:
     assert matches_slot(slot, pattern) is fnmatchcase(slot, pattern)
 
 

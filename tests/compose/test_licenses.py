@@ -43,12 +43,12 @@ def said(*licenses: str | None) -> dict[str, str]:
         ("", None),
     ],
 )
-def test_what_a_license_is_known_for(license: str, terms: Terms | None) -> None:
+def test_known_licenses_have_their_conditions(license: str, terms: Terms | None) -> None:
     assert terms_of(license) == terms
 
 
 @pytest.mark.parametrize("pair", list(combinations(FREE, 2)))
-def test_permissive_licenses_go_together(pair: tuple[str, str]) -> None:
+def test_permissive_licenses_are_compatible(pair: tuple[str, str]) -> None:
     assert said(*pair) == {"licenses-differ": "info"}
 
 
@@ -67,7 +67,7 @@ def test_permissive_licenses_go_together(pair: tuple[str, str]) -> None:
         ("cc-by-nd-4.0", "cc-by-nd-4.0"),
     ],
 )
-def test_licenses_that_may_not_go_together_are_warned_of(first: str, second: str) -> None:
+def test_licenses_that_may_be_incompatible_get_a_warning(first: str, second: str) -> None:
     for pair in ((first, second), (second, first)):
         assert said(*pair)["licenses-conflict"] == "warn"
 
@@ -91,7 +91,7 @@ def test_licenses_that_may_not_go_together_are_warned_of(first: str, second: str
         ("other", "mystery"),
     ],
 )
-def test_licenses_that_go_together_or_are_not_known_are_not_warned_of(first: str, second: str) -> None:
+def test_compatible_or_unknown_licenses_get_no_warning(first: str, second: str) -> None:
     for pair in ((first, second), (second, first)):
         assert set(said(*pair).values()) <= {"info"}
 
@@ -125,7 +125,7 @@ def test_a_conflict_names_both_sides_and_says_what_to_read() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=5), st.none() | st.text(max_size=300), max_size=5))
-def test_no_text_makes_it_raise_and_none_is_shown_at_length(licenses: dict[str, str | None]) -> None:
+def test_any_text_as_a_license_is_accepted_and_shown_shortened(licenses: dict[str, str | None]) -> None:
     combined = combined_license(licenses)
     assert len(combined.text) <= (TEXT_MAX + 5 * 10) * max(1, len(licenses))
     assert all(finding.severity is not Severity.REFUSE for finding in combined.findings)

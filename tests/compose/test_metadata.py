@@ -108,7 +108,7 @@ def test_entries_that_describe_only_the_base_are_dropped() -> None:
     assert plan_in_memory(GRAFT + "}", base(), donor()).drops == tuple(sorted(gone | {LOCK_KEY}))
 
 
-def test_every_key_of_the_base_is_kept_set_or_dropped_and_none_is_left_over() -> None:
+def test_every_key_of_the_base_is_kept_set_or_dropped() -> None:
     header, _ = composed()
     ours = {field.key for field in base().header.fields}
     new = {field.key for field in header.fields} - ours
@@ -149,7 +149,7 @@ def test_more_than_three_parents_are_counted() -> None:
     assert default_name(parents) == "A × B × C × 2 more"
 
 
-def test_the_files_type_follows_from_most_of_the_bytes() -> None:
+def test_the_file_type_follows_from_most_of_the_bytes() -> None:
     few, _ = composed(GRAFT + "}", base(), donor(dtype="Q8_0"))
     assert few.integer("general.file_type") == 1
     whole = '{"base": "base", "grafts": [{"from": "donor", "type": ["organ", "skeleton", "embed"]}]}'
@@ -218,7 +218,7 @@ def test_a_number_keeps_the_bases_type_where_it_fits(value: str, own: ValueType 
     assert field.value == pytest.approx(json.loads(value)) or kind in {ValueType.STRING, ValueType.BOOL}
 
 
-def test_the_tensors_stand_in_the_bases_order_with_their_new_types() -> None:
+def test_the_tensors_keep_the_order_of_the_base_with_their_new_types() -> None:
     header, _ = composed(GRAFT + "}", base(), donor(dtype="Q8_0"))
     assert [tensor.name for tensor in header.tensors] == [part.name for part in base().parts]
     changed = {tensor.name for tensor in header.tensors if tensor.dtype.name == "Q8_0"}

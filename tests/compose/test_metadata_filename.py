@@ -39,7 +39,7 @@ def stem(own: str | None, said: dict[str, HeaderValue], *sets: KeyValue) -> str:
         ({"name": "Zoo"}, None, "Zoo-Chimera-v1.0-mixed"),
     ],
 )
-def test_the_stem_is_made_of_the_bases_words(said: dict[str, HeaderValue], name: str | None, expected: str) -> None:
+def test_the_stem_consists_of_words_of_the_base(said: dict[str, HeaderValue], name: str | None, expected: str) -> None:
     found = stem(name, said)
     assert found == expected
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", found)

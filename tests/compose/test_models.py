@@ -31,7 +31,7 @@ def facts_with(*said: KeyValue) -> Facts:
     return facts_of(parent_from(file_bytes([text("general.architecture", "llama"), *said], SMALL), "Small"))
 
 
-def test_the_facts_of_the_zoo_are_those_of_its_headers() -> None:
+def test_the_facts_of_the_zoo_equal_those_of_its_headers() -> None:
     facts = facts_of(zoo(A))
     assert (facts.architecture, facts.block_count, facts.embedding_length) == ("llama", 4, 192)
     assert (facts.head_count, facts.head_count_kv, facts.key_length, facts.value_length) == (6, 3, 32, 32)
@@ -43,7 +43,7 @@ def test_the_facts_of_the_zoo_are_those_of_its_headers() -> None:
     assert facts.window is None
 
 
-def test_kin_have_the_same_vocabulary_and_only_models_have_embeddings_that_are_tied_or_not() -> None:
+def test_relatives_have_the_same_vocabulary_and_only_models_have_tied_embeddings() -> None:
     assert facts_of(zoo(A)).vocabulary == facts_of(zoo(CODE)).vocabulary is not None
     assert [facts_of(zoo(name)).tied_embeddings for name in (A, C, LORA)] == [True, False, None]
 
@@ -97,7 +97,7 @@ def test_huge_numbers_are_numbers() -> None:
     assert facts_with(KeyValue("llama.attention.head_count", ValueType.UINT32, 0)).key_length is None
 
 
-def test_long_texts_are_no_names() -> None:
+def test_long_texts_are_not_names() -> None:
     assert facts_with(text("general.license", "x" * TEXT_MAX)).license == "x" * TEXT_MAX
     assert facts_with(text("general.license", "x" * (TEXT_MAX + 1))).license is None
 
@@ -116,7 +116,7 @@ def test_other_attention_position_and_expert_entries_are_kept_as_settings() -> N
     assert facts.activations == (("hidden_act", "silu"),)
 
 
-def test_a_vocabulary_is_known_by_its_bytes_and_read_once_for_each_header() -> None:
+def test_a_vocabulary_is_identified_by_its_bytes_and_read_once_per_header() -> None:
     parent = synthetic_parent()
     field = parent.header.field("tokenizer.ggml.tokens")
     assert field is not None

@@ -26,7 +26,7 @@ def chimera_of(planned: PlannedRecipe) -> PlannedChimera:
     return planned.plan
 
 
-def test_a_plan_has_the_organs_that_change_and_all_of_them_on_demand(family: LocalRegistry) -> None:
+def test_a_plan_has_the_changed_organs_and_all_organs_on_demand(family: LocalRegistry) -> None:
     plan = family.compose("base").graft("tuned", type="organ", blocks=1).plan().plan
     planned = planned_recipe(plan)
     chimera = chimera_of(planned)
@@ -44,7 +44,7 @@ def test_a_plan_has_the_organs_that_change_and_all_of_them_on_demand(family: Loc
     assert decode(encode(planned), PlannedRecipe) == planned
 
 
-def test_the_lock_is_known_before_where_nothing_is_computed_and_nothing_refused(family: LocalRegistry) -> None:
+def test_the_lock_is_known_unless_something_is_computed_or_refused(family: LocalRegistry) -> None:
     grafted = family.compose("base").graft("tuned", type="organ")
     plan = grafted.plan()
     assert plan.chimera.lock_id == plan.register().lock_id

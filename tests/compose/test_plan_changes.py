@@ -41,7 +41,7 @@ def spans(rows: list[PlanPart]) -> list[tuple[str, int | None, int | None, int]]
     return [(one.model, one.first_block, one.last_block, one.organs) for one in summarize_changes(rows)]
 
 
-def test_neighbouring_blocks_with_the_same_done_are_one_line() -> None:
+def test_neighbouring_blocks_with_the_same_change_are_one_line() -> None:
     rows = [row(block) for block in (0, 0, 1, 2, 5, 6, 9)]
     assert spans(rows) == [("a/x@1", 0, 2, 4), ("a/x@1", 5, 6, 2), ("a/x@1", 9, 9, 1)]
 
@@ -50,7 +50,7 @@ def test_blocks_that_come_in_any_order_are_one_run() -> None:
     assert spans([row(2), row(0), row(1)]) == [("a/x@1", 0, 2, 3)]
 
 
-def test_another_donor_type_or_act_is_another_line() -> None:
+def test_another_donor_type_or_action_is_another_line() -> None:
     rows = [row(0), row(1, "a/y@1"), row(2), row(3, acts=("grafted", "purified")), row(0, kind="norm")]
     assert spans(rows) == [
         ("a/x@1", 0, 0, 1), ("a/y@1", 1, 1, 1), ("a/x@1", 2, 2, 1), ("a/x@1", 3, 3, 1), ("a/x@1", 0, 0, 1),

@@ -60,7 +60,7 @@ def acts(plan: Plan) -> dict[str, tuple[str, ...]]:
     return {part.before.name: part.acts for part in plan.parts if part.acts}
 
 
-def test_the_steps_are_done_in_one_order_grafted_then_adapted_then_purified() -> None:
+def test_steps_are_ordered_graft_adapter_purify() -> None:
     plan = made(
         purify={"method": "fractal", "slot": ["ffn_up", "attn_q"]},
         adapters=[{"from": "adapter", "scale": 0.5}],
@@ -78,7 +78,7 @@ def test_the_steps_are_done_in_one_order_grafted_then_adapted_then_purified() ->
     assert [parent.label for parent in plan.parents] == ["base", "donor", "adapter"]
 
 
-def test_the_parts_are_the_bases_tensors_in_the_bases_order() -> None:
+def test_the_parts_are_the_tensors_of_the_base_in_its_order() -> None:
     plan = made(grafts=[{"from": "donor", "type": "organ", "blocks": 1}])
     assert [part.before for part in plan.parts] == list(base().parts)
     assert [part.spec.name for part in plan.parts] == [part.name for part in base().parts]
@@ -87,7 +87,7 @@ def test_the_parts_are_the_bases_tensors_in_the_bases_order() -> None:
     assert all(part.source == donor().by_name[part.before.name] for part in grafted)
 
 
-def test_the_size_is_known_before_anything_is_made_and_the_lock_when_it_is() -> None:
+def test_the_size_is_known_before_computation_and_the_lock_after_it() -> None:
     plan = made(adapters=[{"from": "adapter"}], accept=["likely-degraded"])
     lock = plan.lock(dict.fromkeys(plan.computations, digest_of(b"computed")))
     tensors = sum(-(-part.spec.size_bytes // 32) * 32 for part in plan.parts)
@@ -102,7 +102,7 @@ def test_an_unknown_base_gives_no_plan() -> None:
         plan_recipe(read_recipe("base: nobody"), MemoryLibrary((base(),)))
 
 
-def test_everything_that_is_wrong_is_found_at_once_each_at_its_field() -> None:
+def test_all_faults_are_found_together_with_their_fields() -> None:
     plan = made(
         grafts=[{"from": "nobody"}, {"from": "donor", "blocks": 9}, {"where": "theta>=1"}, {"from": "base"}],
         adapters=[{"from": "nobody"}, {"from": "donor"}],
@@ -127,7 +127,7 @@ def test_everything_that_is_wrong_is_found_at_once_each_at_its_field() -> None:
     assert list(caught.value.refusals) == [finding.sentence for finding in plan.refusals]
 
 
-def test_a_recipe_without_a_step_has_nothing_to_do() -> None:
+def test_a_recipe_without_a_step_changes_nothing() -> None:
     assert refused(made()) == [("nothing-to-do", "")]
     assert refused(made(metadata={"general.name": "X"})) == [("nothing-to-do", "")]
 
@@ -208,7 +208,7 @@ def test_an_accepted_warning_no_longer_prevents_the_plan() -> None:
     again.check()
 
 
-def test_acceptances_and_a_name_change_nothing_of_the_lock() -> None:
+def test_accepted_codes_and_a_name_do_not_change_the_lock() -> None:
     graft = [{"from": "donor", "type": "organ", "blocks": 1}]
     one = made(grafts=graft)
     two = made(grafts=graft, accept=["unrelated-lineage"], name="local/else")

@@ -67,7 +67,7 @@ def codes(made: Chosen) -> list[tuple[str, str, str]]:
     return [(finding.severity.value, finding.code, finding.field) for finding in made.findings]
 
 
-def test_a_donor_gives_what_is_selected_and_nothing_else() -> None:
+def test_a_donor_gives_only_the_selected_organs() -> None:
     made = chosen("[{from: local/d1@1, type: organ, blocks: 1}]", donor())
     assert taken(made) == dict.fromkeys(ffn(1), "local/d1@1")
     assert all(one.after == donor().by_name[one.before.name] for one in made.replacements)
@@ -84,7 +84,7 @@ def test_without_a_selection_everything_is_taken() -> None:
     assert taken(chosen("[{from: local/d1@1}]", donor())).keys() == base().by_name.keys()
 
 
-def test_the_base_gives_nothing_to_itself_under_whatever_name() -> None:
+def test_the_base_gives_nothing_to_itself_under_any_name() -> None:
     twin = as_registered(synthetic_parent(), "local/twin@1")
     for label in (base().label, twin.label):
         made = chosen(f"[{{from: {label}, type: organ}}]", twin)
@@ -118,7 +118,7 @@ def test_a_slot_that_the_base_lacks_is_reported_with_the_nearest_one() -> None:
     assert finding.sentence == "local/base@1 has no organ in this selection; did you mean ffn_up?"
 
 
-def test_two_grafts_never_take_one_place_and_the_first_stays() -> None:
+def test_of_two_grafts_for_one_place_the_first_applies() -> None:
     made = chosen("[{from: local/d1@1, type: organ}, {from: local/d2@1, slot: ffn_up}]", donor(), donor(2))
     assert set(taken(made).values()) == {"local/d1@1"}
     (finding,) = made.findings
@@ -137,7 +137,7 @@ def test_a_whole_donor_without_a_selected_organ_is_refused_and_a_part_of_one_giv
     assert taken(made).keys() == {*ffn(0), *ffn(1, "gate", "up")}
 
 
-def test_what_the_base_has_no_place_for_is_refused() -> None:
+def test_an_organ_without_a_place_in_the_base_is_refused() -> None:
     more = model_tensors(1, more=[("blk.1.ffn_norm_exps.weight", (64,))])
     surplus = as_registered(synthetic_parent(tensors=more), "local/d1@1", 2)
     made = chosen("[{from: local/d1@1, blocks: 1}]", surplus)
@@ -145,13 +145,13 @@ def test_what_the_base_has_no_place_for_is_refused() -> None:
     assert [finding.organs for finding in made.findings] == [("blk.1.ffn_norm_exps.weight",)]
 
 
-def test_a_donor_without_any_of_it_is_refused() -> None:
+def test_a_donor_without_any_selected_organ_is_refused() -> None:
     nothing = donor(1, (*ffn(0), *ffn(1)))
     made = chosen("[{from: local/d1@1, type: organ}]", nothing)
     assert codes(made) == [("refuse", "nothing-to-graft", "grafts[0]")]
 
 
-def test_a_query_chooses_the_model_whose_weakest_organ_ranks_best() -> None:
+def test_a_query_chooses_the_model_with_the_best_weakest_organ() -> None:
     one, two = donor(1), donor(2)
     order = [
         *((one, name) for name in ffn(0, "gate", "up")),  # the best two, and the worst
@@ -162,7 +162,7 @@ def test_a_query_chooses_the_model_whose_weakest_organ_ranks_best() -> None:
     assert taken(made) == dict.fromkeys(ffn(0), "local/d2@1")
 
 
-def test_of_two_that_tie_the_one_wins_that_the_query_finds_first() -> None:
+def test_the_first_result_of_the_query_wins_a_tie() -> None:
     one, two = donor(1), donor(2)
     for first, second in ((one, two), (two, one)):
         order = [(model, name) for name in ffn(0) for model in (first, second)]
@@ -170,7 +170,7 @@ def test_of_two_that_tie_the_one_wins_that_the_query_finds_first() -> None:
         assert set(taken(made).values()) == {first.label}
 
 
-def test_every_group_has_its_own_winner_and_is_never_mixed() -> None:
+def test_every_group_comes_from_one_model() -> None:
     one, two = donor(1), donor(2)
     order = [*((one, name) for name in ffn(0)), *((two, name) for name in (*ffn(1), *ffn(0)))]
     made = chosen("[{where: 'type:organ'}]", one, two, order=order)
@@ -204,7 +204,7 @@ def test_an_organ_that_is_the_bases_own_already_completes_a_group() -> None:
     assert taken(made) == dict.fromkeys(ffn(0), "local/kin@1")
 
 
-def test_types_that_the_query_leaves_out_are_no_losses() -> None:
+def test_types_that_the_query_excludes_are_not_losses() -> None:
     one = donor(1)
     made = chosen("[{where: 'type:organ'}]", one, order=[(one, name) for name in (*ffn(0), *ffn(1))])
     assert len(made.replacements) == 6
@@ -238,7 +238,7 @@ def test_an_unreadable_blob_is_an_error_and_not_a_finding() -> None:
         choose(base(), _recipe("[{from: x}]"), Broken(()))
 
 
-def test_no_more_organs_are_looked_at_than_decide_all_groups_that_the_query_may_find() -> None:
+def test_only_the_organs_that_decide_the_groups_are_examined() -> None:
     order = [(donor(), name) for block in range(2) for name in ffn(block)]
     shelf = MemoryLibrary((base(), donor()), [found_organ(*_part(*one)) for one in (*order, *order)])
     looked_at = []

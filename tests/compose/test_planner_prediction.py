@@ -70,14 +70,14 @@ def kept(kin: LocalRegistry, found: Plan) -> dict[str, Any]:
     return stored
 
 
-def test_a_graft_from_a_fine_tune_is_warned_of_nothing(kin: LocalRegistry) -> None:
+def test_a_graft_from_a_fine_tune_has_no_warnings(kin: LocalRegistry) -> None:
     found = grafted(kin, CODE)
     assert warned(found) == set()
     assert found.prediction.usable
     assert not found.prediction.provisional
 
 
-def test_kin_that_will_not_work_is_warned_of(kin: LocalRegistry) -> None:
+def test_relatives_that_will_not_work_get_a_warning(kin: LocalRegistry) -> None:
     found = grafted(kin, STEP_100)
     assert warned(found) == {"likely-degraded"}
     (finding,) = found.unaccepted
@@ -85,12 +85,12 @@ def test_kin_that_will_not_work_is_warned_of(kin: LocalRegistry) -> None:
     assert ACCURACY in finding.sentence
 
 
-def test_strangers_are_warned_of_once(kin: LocalRegistry) -> None:
+def test_unrelated_models_get_one_warning(kin: LocalRegistry) -> None:
     assert warned(grafted(kin, B)) == {"unrelated-lineage"}
     assert grafted(kin, B, blocks=3).prediction.usable is False
 
 
-def test_what_purifying_costs_is_estimated_before_it_is_done(kin: LocalRegistry) -> None:
+def test_the_loss_of_purifying_is_estimated_beforehand(kin: LocalRegistry) -> None:
     light, deep = purified(kin, method="spectral", keep=0.99), purified(kin, method="spectral", keep=0.5)
     for found in (light, deep):
         assert found.prediction.provisional
@@ -121,7 +121,9 @@ def test_norms_lose_little_by_purifying_because_they_are_mostly_their_mean(kin: 
     ],
     ids=lambda steps: "-".join(steps),
 )
-def test_the_estimate_is_near_what_is_measured_and_only_that_is_kept(kin: LocalRegistry, steps: dict[str, Any]) -> None:
+def test_the_estimate_is_near_the_measurement_and_only_the_measurement_is_stored(
+    kin: LocalRegistry, steps: dict[str, Any]
+) -> None:
     found = plan(kin, **steps)
     stored = kept(kin, found)
     assert (found.prediction.provisional, stored["provisional"]) == (True, False)
@@ -131,7 +133,7 @@ def test_the_estimate_is_near_what_is_measured_and_only_that_is_kept(kin: LocalR
     assert "before organs are computed" not in stored["sentence"]
 
 
-def test_what_was_computed_before_is_measured_all_the_same(kin: LocalRegistry) -> None:
+def test_earlier_computed_organs_are_measured_too(kin: LocalRegistry) -> None:
     found = plan(kin, adapters=[{"from": LORA, "scale": 0.5}], name="local/first")
     again = replace(found, recipe=replace(found.recipe, name="local/second"))
     assert kept(kin, found) == kept(kin, again)

@@ -61,21 +61,21 @@ def test_organs_of_a_fine_tune_or_a_quantisation_are_usable(donor: str) -> None:
     assert organs(donor).recovered == pytest.approx(0.99, abs=0.012)
 
 
-def test_a_strangers_organs_are_not_usable() -> None:
+def test_the_organs_of_an_unrelated_model_are_not_usable() -> None:
     found = organs(B)
     assert found.usable is False
     assert found.loss is not None
     assert found.loss > math.log(3.0)
 
 
-def test_kinship_alone_does_not_make_an_early_checkpoints_organs_usable() -> None:
+def test_the_organs_of_an_early_checkpoint_are_not_usable_by_kinship_alone() -> None:
     found = organs(STEP_100)
     assert found.similarity is not None
     assert found.similarity > 0.4
     assert found.usable is False
 
 
-def test_a_strangers_single_block_is_not_usable_because_it_carries_nothing() -> None:
+def test_a_single_block_of_an_unrelated_model_is_not_usable() -> None:
     found = organs(B, blocks=(3,))
     assert found.loss is not None
     assert found.loss < LOSS_LIMIT, "such a block would pass any test of coherence"
@@ -101,7 +101,7 @@ def test_the_formula_is_the_one_that_is_documented() -> None:
     assert score_of(0.0, None) == SCORE_MAX
 
 
-def test_only_what_was_grafted_can_be_kept_and_all_that_changed_can_lose() -> None:
+def test_only_grafted_organs_can_be_kept_and_all_changed_organs_can_lose() -> None:
     useless = group(0.02, scale=0.9)
     purified = [Group(SKELETON, "text", block, 4, 0, 1.0, distortion=0.01) for block in range(4)]
     assert recovered_of([useless, *purified]) == recovered_of([useless]) == pytest.approx(0.018)
@@ -109,7 +109,7 @@ def test_only_what_was_grafted_can_be_kept_and_all_that_changed_can_lose() -> No
     assert group_loss(purified[0]) > 0.0
 
 
-def test_a_strangers_block_is_not_usable_whatever_is_computed_beside_it() -> None:
+def test_a_block_of_an_unrelated_model_is_not_usable_beside_computed_organs() -> None:
     own = zoo(A)
     stranger = [Change(one.before, one.after, one.after) for one in replacements_from(own, zoo(B), ORGAN, blocks=(3,))]
     computed = [
@@ -131,7 +131,7 @@ def test_each_block_shows_what_it_contributes() -> None:
     assert max(found.effects, key=lambda effect: effect.loss).block == 0
 
 
-def test_the_plain_numbers_stand_beside_it() -> None:
+def test_the_prediction_shows_its_plain_numbers() -> None:
     found = organs(BRANCH, ORGAN, blocks=(2,))
     assert found.compared == 3
     assert found.similarity == pytest.approx(0.352, abs=0.01)
@@ -141,20 +141,20 @@ def test_the_plain_numbers_stand_beside_it() -> None:
     assert (found.provisional, found.uncounted) == (False, 0)
 
 
-def test_nothing_changed_loses_nothing() -> None:
+def test_a_chimera_without_changes_loses_nothing() -> None:
     found = predict([], 100)
     assert (found.loss, found.usable, found.share) == (0.0, True, 0.0)
     assert found.sentence == "Nothing changes, so the perplexity stays the same."
 
 
-def test_what_cannot_be_compared_is_not_predicted() -> None:
+def test_models_that_cannot_be_compared_have_no_prediction() -> None:
     found = organs("Zoo-C-1M-v1.0-Q8_0.gguf")
     assert (found.loss, found.score, found.usable) == (None, None, None)
     assert found.uncounted == 12
     assert found.sentence.startswith("No prediction:")
 
 
-def test_the_sentence_says_what_is_predicted_and_on_what_it_rests() -> None:
+def test_the_sentence_has_the_prediction_and_its_basis() -> None:
     assert organs(CODE).sentence == (
         "Likely usable: about 1% higher perplexity than the base; the grafts keep 99% of the replaced organs' function."
         " An estimate from 12 compared matrices; the model was not run."
@@ -167,7 +167,7 @@ def test_the_sentence_says_what_is_predicted_and_on_what_it_rests() -> None:
 
 @PATIENT
 @given(any_changes(), st.integers(0, 10**12))
-def test_whatever_was_measured_there_is_a_prediction(changes: list[Change], elements: int) -> None:
+def test_any_measures_give_a_prediction(changes: list[Change], elements: int) -> None:
     found = predict(changes, elements)
     text = encode(found).decode()
     assert json.loads(text)["sentence"] == found.sentence
@@ -181,7 +181,7 @@ def test_whatever_was_measured_there_is_a_prediction(changes: list[Change], elem
 @given(
     st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 1), st.floats(0, 100), st.sampled_from((ORGAN, SKELETON, EMBED))
 )
-def test_less_alike_never_loses_less(
+def test_lower_similarity_never_predicts_a_smaller_loss(
     one: float, other: float, scale: float, distortion: float, kind: OrganType
 ) -> None:
     low, high = (group(r, kind, 0, scale=scale, distortion=distortion) for r in sorted((one, other)))

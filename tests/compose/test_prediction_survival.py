@@ -58,17 +58,17 @@ def test_very_similar_organs_survive() -> None:
     assert (group.organs, group.uncounted, group.distortion) == (1, 0, 0.0)
 
 
-def test_a_stranger_does_not_survive() -> None:
+def test_the_organs_of_an_unrelated_model_do_not_survive() -> None:
     assert only(grafted(part(normal(0)), part(normal(1)))).survival == pytest.approx(0.0, abs=0.2)
 
 
-def test_a_mirrored_organ_has_no_survival_below_nothing() -> None:
+def test_the_survival_of_a_mirrored_organ_is_not_negative() -> None:
     group = only(grafted(part(normal(0)), part(-normal(0))))
     assert group.similarity == pytest.approx(-1.0, abs=0.01)
     assert group.survival == 0.0
 
 
-def test_scales_multiply_within_a_group_and_growing_does_no_harm() -> None:
+def test_scales_multiply_within_a_group_and_larger_scales_do_no_harm() -> None:
     own, other = normal(0), normal(1)
     up = "blk.1.ffn_up.weight"
     small = [grafted(part(own), part(0.5 * own)), grafted(part(other, up), part(0.5 * other, up))]
@@ -76,7 +76,7 @@ def test_scales_multiply_within_a_group_and_growing_does_no_harm() -> None:
     assert only(grafted(part(own), part(3.0 * own))).survival == pytest.approx(1.0, abs=0.01)
 
 
-def test_zeros_leave_nothing_although_they_have_no_correlation() -> None:
+def test_an_organ_replaced_by_zeros_has_no_survival() -> None:
     assert only(grafted(part(normal(0)), part(np.zeros(64 * 48)))).survival == 0.0
 
 
@@ -91,7 +91,7 @@ def test_without_fingerprints_nothing_is_counted() -> None:
     assert (group.survival, group.uncounted, group.distortion) == (None, 1, 0.0)
 
 
-def test_groups_are_types_in_blocks_of_a_tower() -> None:
+def test_a_group_is_a_type_in_a_block_of_a_tower() -> None:
     names = (
         "blk.1.ffn_up.weight",
         "blk.1.ffn_down.weight",
@@ -109,7 +109,7 @@ def test_groups_are_types_in_blocks_of_a_tower() -> None:
     ]
 
 
-def test_vectors_count_by_the_energy_that_moves_and_only_where_no_matrix_changes() -> None:
+def test_vectors_count_by_changed_energy_and_only_without_changed_matrices() -> None:
     name = "blk.1.ffn_norm.weight"
     ones = np.ones(300)
     before, after = part(ones, name, VECTOR), part(1.5 * ones, name, VECTOR)
@@ -124,7 +124,7 @@ def test_vectors_count_by_the_energy_that_moves_and_only_where_no_matrix_changes
     assert (with_matrix.organs, with_matrix.distortion) == (2, 0.0)
 
 
-def test_the_energy_that_moves_is_that_of_the_difference() -> None:
+def test_the_changed_energy_is_that_of_the_difference() -> None:
     first, second = 2.0 + normal(0), 1.5 + 0.6 * normal(0) + 0.4 * normal(1)
     one, other = part(first), part(second)
     true = float(((second - first) ** 2).sum() / (first**2).sum())
@@ -135,7 +135,7 @@ def test_the_energy_that_moves_is_that_of_the_difference() -> None:
     assert (moved_energy(one, other, None) or 0.0) < true
 
 
-def test_computing_counts_what_was_measured_before_what_was_estimated() -> None:
+def test_measured_values_are_preferred_to_estimates() -> None:
     own = part(normal(0))
     after = part(normal(0) + 0.3 * normal(1))
     assert only(Change(own, own, None, 0.5)).distortion == 0.5
@@ -175,7 +175,7 @@ def any_changes(draw: st.DrawFn) -> list[Change]:
 
 @PATIENT
 @given(any_changes())
-def test_whatever_was_measured_a_group_is_within_bounds(changes: list[Change]) -> None:
+def test_any_measures_give_a_survival_within_bounds(changes: list[Change]) -> None:
     groups = groups_of(changes)
     assert sum(group.organs for group in groups) == len(changes)
     for group in groups:

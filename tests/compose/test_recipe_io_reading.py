@@ -237,7 +237,7 @@ def test_aliases_that_explode_cost_nothing(begin: str) -> None:
     assert peak < MIB
 
 
-def test_a_tag_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_yaml_tag_creates_no_object(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     monkeypatch.setattr("os.system", made.append)
     assert "tags such as" in reasons("base: !!python/object/apply:os.system ['true']")[0][1]

@@ -48,7 +48,7 @@ FULL = Recipe(
 
 @PATIENT
 @given(recipes())
-def test_a_recipe_reads_back_from_yaml_and_from_json_as_it_was(recipe: Recipe) -> None:
+def test_a_recipe_reads_back_unchanged_from_yaml_and_json(recipe: Recipe) -> None:
     # Compared as text: 1, 1.0 and True are equal, and not the same.
     assert repr(read_recipe(recipe_yaml(recipe))) == repr(recipe)
     assert repr(read_recipe(recipe_json(recipe))) == repr(recipe)
@@ -109,6 +109,6 @@ def test_two_purifications_are_a_list() -> None:
     assert recipe_values(Recipe(base="a", purify=steps))["purify"] == [{"method": "spectral"}, {"method": "fractal"}]
 
 
-def test_a_number_that_is_none_cannot_be_written_as_json() -> None:
+def test_a_nonfinite_number_cannot_be_written_as_json() -> None:
     with pytest.raises(ValueError, match="JSON"):
         recipe_json(Recipe(base="a", adapters=(AdapterMerge("b", float("nan")),)))

@@ -15,11 +15,11 @@ from tests.compose.random_recipes import recipes
 
 
 @given(recipes())
-def test_a_recipe_that_was_kept_is_the_recipe(recipe: Recipe) -> None:
+def test_a_stored_recipe_reads_back_to_the_recipe(recipe: Recipe) -> None:
     assert recipe_from_json(recipe_to_json(recipe)) == recipe
 
 
-def test_a_recipe_that_is_longer_as_it_is_kept_than_any_text_from_outside_is_read_back() -> None:
+def test_a_stored_recipe_longer_than_the_limit_of_input_is_read_back() -> None:
     long = Recipe("a/base", metadata=(MetadataChange("general.tags", ("x" * 1000,) * 1000),))
     assert len(recipe_to_json(long)) > TEXT_MAX_BYTES
     assert recipe_from_json(recipe_to_json(long)) == long

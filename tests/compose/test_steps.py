@@ -121,7 +121,7 @@ def test_an_invalid_step_is_reported_with_its_path(step: Step, path: str, told: 
     assert told in found[0][1]
 
 
-def test_all_faults_are_reported_at_once_with_their_step_numbers() -> None:
+def test_all_faults_are_reported_together_with_their_step_numbers() -> None:
     found = reasons(BASE, ("graft", "rubbish"), ("graft", "from:a blocks:x"), ("purify", "method:magic"))
     assert [path for path, _ in found] == ["grafts[0]", "grafts[1].blocks", "purify[0].method"]
 
@@ -144,7 +144,7 @@ def test_more_steps_than_an_address_holds_are_refused() -> None:
     assert "at most 64 steps" in found[0][1]
 
 
-def test_empty_texts_and_other_parameters_say_nothing() -> None:
+def test_empty_texts_and_other_parameters_are_ignored() -> None:
     assert read_steps([BASE, ("graft", " "), ("name", ""), ("cell", "organ:2")]) == Recipe("acme/tiny")
 
 

@@ -152,7 +152,7 @@ def test_a_bomb_in_a_stored_file_is_refused(registry: LocalRegistry, tmp_path: P
 
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize("column", ["size_bytes", "stored_bytes"])
-def test_a_row_that_claims_a_terabyte_is_found(column: str, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_row_that_claims_a_terabyte_is_detected(column: str, registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
         record_size(registry, row, **{column: TEBI})
         assert_found(registry, row, tmp_path)
@@ -161,7 +161,7 @@ def test_a_row_that_claims_a_terabyte_is_found(column: str, registry: LocalRegis
 
 
 @pytest.mark.usefixtures("model")
-def test_a_stored_blob_that_is_cut_is_found_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_truncated_blob_is_detected_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
         stored = stored_bytes(registry, row)
         for length in (0, 10, len(stored) // 2, len(stored) - 1):
@@ -172,7 +172,7 @@ def test_a_stored_blob_that_is_cut_is_found_without_reading_it(registry: LocalRe
 
 
 @pytest.mark.usefixtures("model")
-def test_bytes_behind_a_stored_blob_are_found_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_bytes_after_a_stored_blob_are_detected_without_reading_it(registry: LocalRegistry, tmp_path: Path) -> None:
     for row in either(registry):
         stored = stored_bytes(registry, row)
         for more in (b"\0", stored):
@@ -232,7 +232,7 @@ def test_only_64_lower_case_hexadecimal_characters_are_a_digest(text: str, organ
 
 
 @pytest.mark.usefixtures("model")
-def test_a_physical_name_in_a_row_never_leads_out_of_the_store(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_file_name_in_a_row_is_never_a_path_out_of_the_store(registry: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(registry)
     outside = tmp_path / "outside"
     outside.write_bytes(stored_bytes(registry, row))
@@ -243,7 +243,7 @@ def test_a_physical_name_in_a_row_never_leads_out_of_the_store(registry: LocalRe
     assert outside.exists()
 
 
-def test_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Path, registry: LocalRegistry) -> None:
+def test_sixteen_writers_of_one_file_create_one_row_per_digest(tmp_path: Path, registry: LocalRegistry) -> None:
     path = write_model(tmp_path / "little.gguf")
     processes, threads = WRITERS
     script = (
@@ -266,7 +266,7 @@ def test_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Path, regis
 
 
 @pytest.mark.parametrize("kind", [in_file, inline])
-def test_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
+def test_a_corrupt_blob_is_replaced_when_its_bytes_are_ingested_again(
     kind: Callable[[LocalRegistry], BlobRow], model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     row = kind(registry)
@@ -280,7 +280,7 @@ def test_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
     assert model_names(registry) == ["little"]
 
 
-def test_a_blob_that_was_set_aside_is_replaced_too(
+def test_a_blob_that_was_set_aside_is_replaced(
     model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     for row in either(registry):
@@ -294,7 +294,9 @@ def test_a_blob_that_was_set_aside_is_replaced_too(
     assert_sound(registry, model, tmp_path)
 
 
-def test_what_one_model_lost_another_brings_back(model: Path, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_lost_bytes_of_a_model_are_restored_by_another_model(
+    model: Path, registry: LocalRegistry, tmp_path: Path
+) -> None:
     row = in_file(registry)
     damage(registry, row, bytes(row.stored_bytes))
     data = bytearray(model.read_bytes())
@@ -308,7 +310,7 @@ def test_what_one_model_lost_another_brings_back(model: Path, registry: LocalReg
     assert verify_all(registry).faults == []
 
 
-def test_missing_bytes_are_named_by_organ_and_healed(
+def test_missing_bytes_are_reported_by_organ_and_restored(
     model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     matrices = [row for row in blob_rows(registry) if row.file is not None]
@@ -333,7 +335,9 @@ def test_missing_bytes_are_named_by_organ_and_healed(
 
 
 @pytest.mark.usefixtures("model")
-def test_a_file_without_a_row_is_told_and_swept_only_after_the_grace(registry: LocalRegistry, organ: Organ) -> None:
+def test_a_file_without_a_row_is_reported_and_swept_only_after_the_grace_period(
+    registry: LocalRegistry, organ: Organ
+) -> None:
     orphan = registry.blobs.put(b"nobody knows me" * 10_000)
     assert orphan.file is not None
     said = organ("verify")
@@ -371,7 +375,7 @@ def by_a_pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     "replaced", [by_a_symlink, by_a_second_name, by_a_folder, by_a_pipe], ids=lambda by: by.__name__
 )
-def test_a_blob_whose_place_is_taken_is_refused_and_healed(
+def test_a_blob_whose_path_is_occupied_is_refused_and_restored(
     replaced: Callable[[Path], None], model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     row = in_file(registry)
@@ -387,7 +391,7 @@ def test_a_blob_whose_place_is_taken_is_refused_and_healed(
     assert verify_all(registry).faults == []
 
 
-def test_a_home_that_cannot_be_a_folder_is_one_clean_line(
+def test_a_home_that_cannot_be_a_folder_gives_a_one_line_error(
     tmp_path: Path, organ: Organ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_model(tmp_path / "little.gguf")
@@ -405,7 +409,7 @@ def test_a_home_that_cannot_be_a_folder_is_one_clean_line(
 
 
 @pytest.mark.parametrize("blobs", ["file", "file/below", "/sys/organ-registry"])
-def test_a_store_that_cannot_be_written_is_one_clean_line(
+def test_a_store_that_cannot_be_written_gives_a_one_line_error(
     blobs: str, tmp_path: Path, registry: LocalRegistry, organ: Organ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_model(tmp_path / "little.gguf")
@@ -420,7 +424,7 @@ def test_a_store_that_cannot_be_written_is_one_clean_line(
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_a_store_that_refuses_is_told_whatever_is_asked_of_it(
+def test_a_store_without_permission_is_reported_by_every_operation(
     number: int, tmp_path: Path, registry: LocalRegistry
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
@@ -446,7 +450,7 @@ def write_small(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
-def test_a_disk_that_fails_once_costs_the_ingest_and_leaves_nothing(
+def test_a_disk_that_fails_once_fails_the_ingest_and_leaves_nothing(
     number: int, kind: type[StoreError], tmp_path: Path, registry: LocalRegistry
 ) -> None:
     path = write_small(tmp_path)
@@ -486,7 +490,7 @@ def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
     assert_sound(registry, path, tmp_path)
 
 
-def test_what_is_not_visible_is_answered_as_absent(model: Path, registry: LocalRegistry) -> None:
+def test_hidden_organs_are_answered_as_absent(model: Path, registry: LocalRegistry) -> None:
     with FileSource(model) as source:
         spans = [dissect(source).tensor_span(tensor) for tensor in dissect(source).header.tensors]
         organs = {digest_of(source.read_at(span.offset, span.size_bytes)) for span in spans}
@@ -503,7 +507,7 @@ def test_what_is_not_visible_is_answered_as_absent(model: Path, registry: LocalR
             assert reachable_digests(session, asked) == set()
 
 
-def test_what_an_ingest_under_way_has_stored_is_answered_as_absent(registry: LocalRegistry) -> None:
+def test_blobs_of_a_running_ingest_are_answered_as_absent(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(b"a secret organ" * 10_000)
     with registry.catalog.writing() as session:
         assert record_blobs(session, begin_ingest(session, "a test"), [blob]) == []

@@ -62,7 +62,7 @@ SIZES = [SAMPLE, pytest.param(MANY, marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("number", SIZES)
 @pytest.mark.parametrize("state", STATES)
-def test_no_order_of_a_sweep_and_two_writers_of_the_same_bytes_loses_them(
+def test_every_order_of_a_sweep_and_two_writers_keeps_their_bytes(
     state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
@@ -80,7 +80,7 @@ def test_no_order_of_a_sweep_and_two_writers_of_the_same_bytes_loses_them(
 
 @pytest.mark.parametrize("number", SIZES)
 @pytest.mark.parametrize("state", STATES)
-def test_no_order_of_a_sweep_that_died_its_successor_and_a_writer_loses_bytes(
+def test_every_order_of_a_dead_sweep_its_successor_and_a_writer_keeps_the_bytes(
     state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
@@ -161,7 +161,9 @@ READER = (Looker.look, Looker.open, Looker.read)
 
 @pytest.mark.parametrize("number", SIZES)
 @pytest.mark.parametrize("state", STATES)
-def test_no_order_of_a_sweep_a_repair_and_a_writer_loses_bytes(state: str, number: int, quick: LocalRegistry) -> None:
+def test_every_order_of_a_sweep_a_repair_and_a_writer_keeps_the_bytes(
+    state: str, number: int, quick: LocalRegistry
+) -> None:
     for attempt in range(number):
         plain = random_bytes(66_000, attempt)
         sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
@@ -174,9 +176,7 @@ def test_no_order_of_a_sweep_a_repair_and_a_writer_loses_bytes(state: str, numbe
 
 
 @pytest.mark.parametrize("state", ["unneeded", "doomed"])
-def test_a_reader_of_what_a_sweep_removes_gets_the_right_bytes_or_a_clean_error(
-    state: str, quick: LocalRegistry
-) -> None:
+def test_a_reader_of_a_swept_blob_gets_the_right_bytes_or_a_clean_error(state: str, quick: LocalRegistry) -> None:
     read = refused = 0
     for number, places in enumerate(combinations(range(7), 3)):
         plain = random_bytes(66_000, number)
@@ -197,7 +197,7 @@ def test_a_reader_of_what_a_sweep_removes_gets_the_right_bytes_or_a_clean_error(
 
 
 @pytest.mark.parametrize("number", SIZES)
-def test_a_reader_gets_the_right_bytes_also_when_they_are_stored_anew(number: int, quick: LocalRegistry) -> None:
+def test_a_reader_gets_the_right_bytes_when_they_are_stored_again(number: int, quick: LocalRegistry) -> None:
     for attempt in range(number):
         plain = random_bytes(66_000, attempt)
         sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
@@ -227,7 +227,7 @@ def some_order_loses(registry: LocalRegistry, sweeper: Sequence[Step], state: st
     return False
 
 
-def test_deleting_rows_without_asking_again_is_caught(quick: LocalRegistry) -> None:
+def test_deleting_rows_without_a_second_check_is_caught(quick: LocalRegistry) -> None:
     def reclaim_at_once(race: Race) -> None:
         for blob_id in race.doomed:
             with race.registry.catalog.writing() as session:
@@ -242,6 +242,6 @@ def test_deleting_rows_without_asking_again_is_caught(quick: LocalRegistry) -> N
     assert some_order_loses(quick, (Race.doom, Race.find, reclaim_at_once, Race.unlink), "doomed")
 
 
-def test_using_names_again_is_caught(quick: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reusing_file_names_is_caught(quick: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "token_hex", lambda _size: "0" * 16)
     assert some_order_loses(quick, SWEEPER, "doomed")

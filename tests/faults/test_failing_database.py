@@ -110,7 +110,7 @@ def _limited(pages: int) -> object:
     return limit
 
 
-def test_a_database_that_cannot_be_written_is_told_and_still_read(
+def test_a_database_that_cannot_be_written_is_reported_and_still_read(
     first: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -125,7 +125,7 @@ def test_a_database_that_cannot_be_written_is_told_and_still_read(
     assert_recovers(registry, second)
 
 
-def test_a_database_that_another_process_holds_is_told_and_nothing_is_lost(
+def test_a_locked_database_is_reported_and_nothing_is_lost(
     first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -143,7 +143,7 @@ def test_a_database_that_another_process_holds_is_told_and_nothing_is_lost(
     assert_recovers(registry, second)
 
 
-def test_a_database_that_is_held_from_any_transaction_on_costs_the_ingest_alone(
+def test_a_database_locked_at_any_transaction_fails_only_the_ingest(
     first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -181,7 +181,7 @@ def limited_to(size_bytes: int) -> None:
 @pytest.mark.parametrize(
     "size_bytes", [90_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (20_000, 200_000))]
 )
-def test_a_limit_on_the_size_of_files_is_told_and_loses_nothing(
+def test_a_limit_on_the_size_of_files_is_reported_and_loses_nothing(
     size_bytes: int, first: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
@@ -308,7 +308,7 @@ sys.exit(max(os.waitpid(child, 0)[1] for child in children) != 0)
 """
 
 
-def test_eight_processes_with_models_that_share_organs_count_right(tmp_path: Path, registry: LocalRegistry) -> None:
+def test_eight_processes_with_shared_organs_keep_the_counts_right(tmp_path: Path, registry: LocalRegistry) -> None:
     paths = []
     for number in range(WRITERS):
         path = write_model(tmp_path / f"model-{number}.gguf", seed=number)

@@ -278,7 +278,7 @@ def test_an_ingest_on_a_disk_that_cannot_be_read_sets_nothing_aside(place: Place
         assert_whole(registry, place, set())
 
 
-def test_a_write_that_is_cut_short_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwritev
 
     def at_most_1000(descriptor: int, pieces: list[bytes], offset: int) -> int:
@@ -290,7 +290,7 @@ def test_a_write_that_is_cut_short_is_finished(tmp_path: Path, monkeypatch: pyte
         assert reader.read() == random_bytes(LARGE)
 
 
-def test_what_cannot_be_removed_is_swept_later(place: Place) -> None:
+def test_a_file_that_cannot_be_removed_is_swept_later(place: Place) -> None:
     class Sticky(SteppedFiles):
         def unlink(self, path: Path) -> None:
             raise OSError(errno.EIO, "stuck")

@@ -64,7 +64,7 @@ FAULTS = {
     ),
     "a duplicate key": (
         "faults/test_gguf_parser.py",
-        "test_a_key_that_stands_twice_is_refused",
+        "test_a_duplicate_key_is_refused",
     ),
     "an empty key": (
         "faults/test_gguf_parser.py",
@@ -76,7 +76,7 @@ FAULTS = {
     ),
     "an invalid alignment": (
         "faults/test_gguf_parser.py",
-        "test_an_alignment_that_is_no_power_of_two_up_to_a_mebibyte_is_refused",
+        "test_an_alignment_that_is_not_a_power_of_two_up_to_a_mebibyte_is_refused",
     ),
     "an invalid number of dimensions": (
         "faults/test_gguf_parser.py",
@@ -104,7 +104,7 @@ FAULTS = {
     ),
     "a row that is not a multiple of the block size": (
         "faults/test_gguf_parser.py",
-        "test_a_row_that_is_no_whole_number_of_blocks_is_refused",
+        "test_a_row_that_is_not_a_whole_number_of_blocks_is_refused",
     ),
     "an unknown or removed tensor type": (
         "faults/test_gguf_parser.py",
@@ -128,7 +128,7 @@ FAULTS = {
     ),
     "two tensors with one name": (
         "faults/test_gguf_parser.py",
-        "test_two_tensors_of_one_name_are_refused",
+        "test_a_duplicate_tensor_name_is_refused",
     ),
     "tensor data that is one byte short": (
         "faults/test_gguf_parser.py",
@@ -148,19 +148,19 @@ FAULTS = {
     ),
     "byte tokens that are not bytes": (
         "faults/test_gguf_parser.py",
-        "test_byte_tokens_that_are_no_bytes_are_flagged",
+        "test_invalid_byte_tokens_are_flagged",
     ),
     "an incomplete or inconsistent split set": (
         "faults/test_gguf_parser.py",
-        "test_a_split_set_with_anything_wrong_is_refused_as_a_whole",
+        "test_a_split_set_with_any_fault_is_refused_as_a_whole",
     ),
     "a file that changes while it is read": (
         "faults/test_source_files.py",
-        "test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kept",
+        "test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_is_stored",
     ),
     "a path that is not a regular file": (
         "faults/test_source_files.py",
-        "test_what_is_no_file_is_refused_before_it_is_opened",
+        "test_a_path_that_is_not_a_file_is_refused_before_it_is_opened",
     ),
     "a sparse file of a terabyte": (
         "faults/test_source_files.py",
@@ -168,7 +168,7 @@ FAULTS = {
     ),
     "metadata at the limits of its types": (
         "faults/test_gguf_parser.py",
-        "test_numbers_at_the_edges_of_their_types_are_read_as_they_are",
+        "test_numbers_at_the_limits_of_their_types_are_read_unchanged",
     ),
     "a million tensors": (
         "faults/test_gguf_parser.py",
@@ -180,7 +180,7 @@ FAULTS = {
     ),
     "a blob with a wrong declared size": (
         "faults/test_blob_store.py",
-        "test_a_row_that_claims_a_terabyte_is_found",
+        "test_a_row_that_claims_a_terabyte_is_detected",
     ),
     "a blob that requests a huge decoding window": (
         "store/test_codec_faults.py",
@@ -188,11 +188,11 @@ FAULTS = {
     ),
     "a truncated blob": (
         "faults/test_blob_store.py",
-        "test_a_stored_blob_that_is_cut_is_found_without_reading_it",
+        "test_a_truncated_blob_is_detected_without_reading_it",
     ),
     "bytes after the end of a blob": (
         "faults/test_blob_store.py",
-        "test_bytes_behind_a_stored_blob_are_found_without_reading_it",
+        "test_bytes_after_a_stored_blob_are_detected_without_reading_it",
     ),
     "a flipped bit in a blob": (
         "assembly/test_stream.py",
@@ -204,63 +204,63 @@ FAULTS = {
     ),
     "concurrent writers of the same bytes": (
         "catalog/test_register.py",
-        "test_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_is_given_back",
+        "test_a_blob_recorded_by_another_ingest_keeps_its_row_and_the_new_file_is_returned",
     ),
     "a corrupt blob whose bytes are stored again": (
         "catalog/test_register.py",
-        "test_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes",
+        "test_a_corrupt_blob_is_replaced_when_its_bytes_are_stored_again",
     ),
     "a row without its file": (
         "assembly/test_stream.py",
-        "test_a_file_that_is_gone_is_missing",
+        "test_a_removed_file_is_missing",
     ),
     "a file without its row": (
         "faults/test_blob_store.py",
-        "test_a_file_without_a_row_is_told_and_swept_only_after_the_grace",
+        "test_a_file_without_a_row_is_reported_and_swept_only_after_the_grace_period",
     ),
     "a blob's path that is occupied by something else": (
         "faults/test_blob_store.py",
-        "test_a_blob_whose_place_is_taken_is_refused_and_healed",
+        "test_a_blob_whose_path_is_occupied_is_refused_and_restored",
     ),
     "a store that cannot be written": (
         "faults/test_blob_store.py",
-        "test_a_home_that_cannot_be_a_folder_is_one_clean_line",
+        "test_a_home_that_cannot_be_a_folder_gives_a_one_line_error",
     ),
     "a sweep while the same bytes are stored again": (
         "faults/test_concurrent_sweep.py",
-        "test_no_order_of_a_sweep_and_two_writers_of_the_same_bytes_loses_them",
+        "test_every_order_of_a_sweep_and_two_writers_keeps_their_bytes",
     ),
     "a sweep that is killed": (
         "faults/test_concurrent_sweep.py",
-        "test_no_order_of_a_sweep_that_died_its_successor_and_a_writer_loses_bytes",
+        "test_every_order_of_a_dead_sweep_its_successor_and_a_writer_keeps_the_bytes",
     ),
     "two concurrent sweeps": (
         "faults/test_sweep.py",
-        "test_a_second_sweep_is_told_that_one_is_running",
+        "test_a_second_concurrent_sweep_is_refused",
     ),
     "an ingest that takes longer than the sweep's grace period": (
         "faults/test_sweep.py",
-        "test_a_lease_that_is_kept_fresh_protects_beyond_the_grace",
+        "test_a_renewed_lease_protects_beyond_the_grace_period",
     ),
     "a request for content that the account may not see": (
         "catalog/test_fitting.py",
-        "test_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_is_named",
+        "test_an_unknown_or_hidden_name_finds_nothing_and_the_nearest_is_named",
     ),
     "a NUL character in a text": (
         "catalog/test_jobs.py",
-        "test_any_text_in_arguments_comes_back_as_it_was",
+        "test_any_text_in_arguments_reads_back_unchanged",
     ),
     "a text that is too long": (
         "catalog/test_register.py",
-        "test_a_name_that_cannot_be_kept_is_refused_and_nothing_is_written",
+        "test_a_name_that_cannot_be_stored_is_refused_and_nothing_is_written",
     ),
     "a value of the wrong SQL type": (
         "catalog/test_migrations.py",
-        "test_every_table_is_strict_also_when_it_is_migrated",
+        "test_every_created_or_migrated_table_is_strict",
     ),
     "a number larger than 31 bits": (
         "catalog/test_tables.py",
-        "test_whole_numbers_have_64_bits_but_for_those_that_stay_small",
+        "test_integers_have_64_bits_except_those_that_stay_small",
     ),
     "a number larger than 63 bits": (
         "catalog/search/test_parse.py",
@@ -268,7 +268,7 @@ FAULTS = {
     ),
     "NaN in tables and in JSON": (
         "catalog/test_tables.py",
-        "test_what_is_no_number_is_no_value_in_a_table",
+        "test_nan_is_never_stored_in_a_table",
     ),
     "upper and lower case in patterns": (
         "catalog/test_search_models.py",
@@ -276,67 +276,67 @@ FAULTS = {
     ),
     "a foreign key to a missing row": (
         "catalog/test_engine.py",
-        "test_the_pragmas_are_on_in_every_connection_of_both_engines",
+        "test_every_connection_of_both_engines_has_the_pragmas",
     ),
     "the order of missing values, and division by zero": (
         "catalog/test_queries.py",
-        "test_the_ranking_falls_by_theta_and_ends_with_what_has_none",
+        "test_the_ranking_descends_by_theta_and_ends_with_models_without_theta",
     ),
     "concurrent writers of the database": (
         "catalog/test_engine.py",
-        "test_eight_writers_wait_for_each_other_and_no_count_is_lost",
+        "test_eight_concurrent_writers_lose_no_count",
     ),
     "counts that several writers increase": (
         "catalog/test_engine.py",
-        "test_eight_writers_wait_for_each_other_and_no_count_is_lost",
+        "test_eight_concurrent_writers_lose_no_count",
     ),
     "two workers that take the same job": (
         "catalog/test_jobs.py",
-        "test_of_threads_that_take_jobs_up_at_once_no_two_get_the_same",
+        "test_concurrent_threads_never_claim_the_same_job",
     ),
     "rows that are locked in different orders": (
         "faults/test_sql.py",
-        "test_everybody_locks_rows_in_the_order_of_their_keys",
+        "test_rows_are_locked_in_the_order_of_their_keys",
     ),
     "two concurrent migrations": (
         "catalog/test_migrations.py",
-        "test_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it",
+        "test_four_processes_open_the_same_new_registry_concurrently_and_write_to_it",
     ),
     "a schema that is newer than the program": (
         "catalog/test_migrations.py",
-        "test_a_database_of_a_newer_version_is_refused_and_left_alone",
+        "test_a_database_of_a_newer_version_is_refused_and_not_changed",
     ),
     "SQL in user input": (
         "catalog/test_cursor.py",
-        "test_what_is_no_number_of_a_row_is_refused",
+        "test_a_row_id_that_is_not_a_number_is_refused",
     ),
     "a page far down a list": (
         "catalog/test_query_plans.py",
-        "test_a_page_far_behind_costs_no_more_than_the_second",
+        "test_a_late_page_costs_no_more_than_the_second",
     ),
     "a chunk out of order": (
         "ingest/test_uploads.py",
-        "test_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin",
+        "test_a_chunk_out_of_order_writes_nothing_and_the_error_has_the_offset",
     ),
     "a chunk whose answer was lost": (
         "ingest/test_uploads.py",
-        "test_any_cuts_repeats_and_accidents_end_in_the_same_bytes",
+        "test_any_interruptions_and_repeats_give_the_same_bytes",
     ),
     "two clients at one upload": (
         "ingest/test_uploads.py",
-        "test_two_clients_at_one_upload_exclude_each_other",
+        "test_two_clients_cannot_write_one_upload_concurrently",
     ),
     "a chunk that was damaged in transit": (
         "ingest/test_uploads.py",
-        "test_a_damaged_chunk_leaves_the_upload_as_it_was",
+        "test_a_damaged_chunk_does_not_change_the_upload",
     ),
     "an upload whose bytes differ from the declared digest": (
         "ingest/test_uploads.py",
-        "test_other_bytes_than_declared_stay_to_be_looked_at_and_expire",
+        "test_an_upload_with_the_wrong_digest_stays_until_it_expires",
     ),
     "a client that disconnects during an upload": (
         "ingest/test_push_faults.py",
-        "test_a_line_that_is_cut_again_and_again_ends_identical",
+        "test_a_push_over_a_failing_connection_arrives_identical",
     ),
     "a client that sends or reads slowly": (
         "web/test_connection.py",
@@ -348,7 +348,7 @@ FAULTS = {
     ),
     "a request larger than the limit": (
         "ingest/test_uploads.py",
-        "test_more_than_is_allowed_is_refused_before_a_file_is_made",
+        "test_an_upload_over_a_limit_is_refused_before_a_file_is_created",
     ),
     "a form with many parts": (
         "web/test_security.py",
@@ -376,7 +376,7 @@ FAULTS = {
     ),
     "a file in a thousand pieces": (
         "assembly/test_clip.py",
-        "test_parts_that_touch_make_the_whole",
+        "test_adjacent_parts_make_the_whole",
     ),
     "a compressed request body": (
         "web/api/test_hostile.py",
@@ -384,11 +384,11 @@ FAULTS = {
     ),
     "a mistyped token": (
         "test_tokens.py",
-        "test_a_token_with_one_character_changed_is_refused_by_itself",
+        "test_a_token_with_one_wrong_character_is_refused_by_its_checksum",
     ),
     "a token that is revoked or expired": (
         "catalog/test_accounts.py",
-        "test_what_is_revoked_lets_nobody_in",
+        "test_a_revoked_token_is_refused",
     ),
     "a token used beyond its scopes, or for another account": (
         "web/test_account.py",
@@ -396,19 +396,19 @@ FAULTS = {
     ),
     "a token in a place where others can read it": (
         "test_token_leaks.py",
-        "test_a_token_is_found_wherever_a_server_shows_it",
+        "test_a_token_in_any_part_of_an_answer_is_detected",
     ),
     "a stolen copy of the database": (
         "catalog/test_accounts.py",
-        "test_a_copy_of_the_database_has_nothing_that_lets_anybody_in",
+        "test_a_copy_of_the_database_has_no_usable_secret",
     ),
     "guessed tokens": (
         "catalog/test_accounts.py",
-        "test_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unknown_id",
+        "test_a_wrong_secret_and_an_unknown_id_are_both_refused",
     ),
     "a planted, stolen or ended session": (
         "catalog/test_accounts.py",
-        "test_a_session_that_was_ended_is_gone_with_its_page_tokens",
+        "test_ending_a_session_deletes_it_and_its_page_tokens",
     ),
     "an unknown Host header": (
         "cli/test_serve.py",
@@ -452,7 +452,7 @@ FAULTS = {
     ),
     "a disk that becomes read-only": (
         "faults/test_failing_database.py",
-        "test_a_database_that_cannot_be_written_is_told_and_still_read",
+        "test_a_database_that_cannot_be_written_is_reported_and_still_read",
     ),
     "a request that costs too much to plan": (
         "compose/test_cost.py",
@@ -460,11 +460,11 @@ FAULTS = {
     ),
     "a token that creates or revokes more than its own scopes": (
         "catalog/test_migrations.py",
-        "test_tokens_of_before_keep_their_scopes_and_do_not_get_the_right_to_create_tokens",
+        "test_migrated_tokens_keep_their_scopes_and_may_not_create_tokens",
     ),
     "a blob whose bytes are right again after a read error": (
         "faults/test_recovered_blobs.py",
-        "test_a_command_that_reads_a_blob_whose_bytes_are_right_again_takes_it_back",
+        "test_a_command_that_reads_a_repaired_blob_takes_it_back_into_use",
     ),
     "weights that are NaN or infinite": (
         "cli/test_push.py",
@@ -472,7 +472,7 @@ FAULTS = {
     ),
     "other users of the machine that read the registry's files": (
         "test_private_files.py",
-        "test_a_new_registry_is_its_owners_alone",
+        "test_only_the_owner_can_access_a_new_registry",
     ),
     "a server that sends its answer byte by byte": (
         "client/test_connection.py",
@@ -480,7 +480,7 @@ FAULTS = {
     ),
     "a database whose schema differs from its revision": (
         "catalog/test_migrations.py",
-        "test_a_schema_that_is_not_what_its_stamp_says_is_not_migrated",
+        "test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated",
     ),
 }
 """Each fault, with the file and the name of one test that shows that the program survives it."""

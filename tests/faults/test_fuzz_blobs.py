@@ -46,6 +46,6 @@ def test_blobs_are_damaged_in_files_and_in_rows() -> None:
     assert any(case.forged for case in cases)
 
 
-def test_the_number_of_a_case_says_everything_about_it() -> None:
+def test_the_number_of_a_case_determines_it() -> None:
     one, other = BlobTarget(), BlobTarget()
     assert [one.material(case) for case in range(200)] == [other.material(case) for case in range(200)]

@@ -41,13 +41,13 @@ def test_a_planted_fault_is_caught(fault: str, cases: int, kind: str, said: str)
     assert any(said in failure.text for failure in tally.failures)
 
 
-def test_a_reader_that_waits_for_ever_is_caught_by_the_clock_on_the_wall() -> None:
+def test_a_reader_that_hangs_is_stopped_by_wall_clock_time() -> None:
     (failure,) = fuzz(PLANTED + "waiting_headers", 1, standstill_seconds=2.0).failures
     assert failure.kind == "hang"
     assert "the process was killed" in failure.text
 
 
-def test_cases_after_one_that_kills_the_process_are_still_tried() -> None:
+def test_cases_after_a_crash_of_the_process_are_still_tried() -> None:
     tally = fuzz(PLANTED + "dying_headers", DEADLY)
     assert tally.cases == DEADLY
     assert 1 < len(tally.failures) == len({failure.case for failure in tally.failures}) < DEADLY
@@ -56,19 +56,19 @@ def test_cases_after_one_that_kills_the_process_are_still_tried() -> None:
 
 
 @pytest.mark.parametrize("fault", ["careless_headers", "lying_blobs"])
-def test_the_number_of_a_failure_brings_it_back(fault: str) -> None:
+def test_the_number_of_a_failure_reproduces_it(fault: str) -> None:
     failures = fuzz(PLANTED + fault, SOME).failures
     (again,) = fuzz(PLANTED + fault, 1, first=failures[-1].case).failures
     assert (again.case, again.kind) == (failures[-1].case, failures[-1].kind)
 
 
-def test_two_workers_try_what_one_tries() -> None:
+def test_two_workers_try_the_same_cases_as_one() -> None:
     one, two = (fuzz("headers", 600, first=50, workers=workers) for workers in (1, 2))
     assert one.outcomes == two.outcomes
     assert one.unheard == two.unheard
 
 
-def test_the_command_says_what_came_of_it_and_ends_with_1_for_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_the_result_and_exits_with_1_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["headers", "--cases", "300"]) == 0
     out = capsys.readouterr().out
     assert "headers: 300 cases, no failure, " in out
@@ -78,7 +78,7 @@ def test_the_command_says_what_came_of_it_and_ends_with_1_for_a_failure(capsys: 
     assert f"python -m tests.faults.fuzzing {PLANTED}careless_headers --only " in out
 
 
-def test_the_command_brings_one_case_back_and_writes_its_bytes(
+def test_the_command_reproduces_one_case_and_writes_its_bytes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = PLANTED + "careless_headers"
@@ -88,7 +88,7 @@ def test_the_command_brings_one_case_back_and_writes_its_bytes(
     assert (tmp_path / "case").read_bytes() == build_target("headers").material(case)
 
 
-def test_a_long_run_complains_about_refusals_that_it_never_heard() -> None:
+def test_a_long_run_reports_refusals_that_never_occurred() -> None:
     tally = Tally(unheard={"the key occurs twice"})
     tally.outcomes.update({ACCEPTED: 20, "another text": 80})
     assert complaints(tally) == []
@@ -102,7 +102,7 @@ def test_a_long_run_complains_about_refusals_that_it_never_heard() -> None:
     ]
 
 
-def test_sentences_are_read_out_of_the_source_and_heard_with_whatever_fills_their_holes() -> None:
+def test_sentences_are_read_from_the_source_and_matched_with_any_values() -> None:
     sentences = Sentences([reading], ["the key occurs twice"])
     assert "the file is empty" in sentences.unheard
     assert "the key occurs twice" not in sentences.unheard

@@ -46,13 +46,13 @@ def test_the_seeds_have_every_tensor_type_and_every_value_type() -> None:
     assert len(alignments) >= 5
 
 
-def test_the_number_of_a_case_says_everything_about_it() -> None:
+def test_the_number_of_a_case_determines_it() -> None:
     one, other = HeaderTarget(), HeaderTarget()
     assert [one.material(case) for case in range(300)] == [other.material(case) for case in reversed(range(300))][::-1]
     assert len({one.material(case) for case in range(300)}) > 280
 
 
-def test_most_cases_are_no_seed() -> None:
+def test_most_cases_differ_from_every_seed() -> None:
     target = HeaderTarget()
     seeds = {bytes(assemble(parts).data) for parts in header_seeds()}
     assert sum(target.material(case) in seeds for case in range(1000)) < 100

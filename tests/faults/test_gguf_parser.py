@@ -190,7 +190,7 @@ def test_an_unknown_value_type_is_refused(value_type: int, *, in_array: bool) ->
         assert str(value_type) in error.reason
 
 
-def test_a_key_that_stands_twice_is_refused() -> None:
+def test_a_duplicate_key_is_refused() -> None:
     entries = [raw_field(b"k", U8, b"\1"), raw_field(b"other", U8, b"\1"), raw_field(b"k", U32, b"\1\0\0\0")]
     error = refusal(raw_header(entries))
     assert error.field == "k"
@@ -206,7 +206,7 @@ def test_a_key_that_is_not_printable_ascii_is_refused(key: bytes) -> None:
     assert refusal(raw_header([raw_field(key, U8, b"\1")])).field == "key 0"
 
 
-def test_token_strings_that_are_not_utf_8_are_kept_as_they_are() -> None:
+def test_token_strings_that_are_not_utf_8_are_kept_unchanged() -> None:
     tokens = [b"\xff\xfe", b"\xc3", b"", b"a\0b", b"plain"]
     source = MemorySource(file_bytes([array("tokenizer.ggml.tokens", ValueType.STRING, tokens)]))
     field = read_header(source).field("tokenizer.ggml.tokens")
@@ -226,7 +226,7 @@ def test_token_strings_that_are_not_utf_8_are_kept_as_they_are() -> None:
         (ARRAY, raw_array(U32, struct.pack("<I", 32), 1)),
     ],
 )
-def test_an_alignment_that_is_no_power_of_two_up_to_a_mebibyte_is_refused(value_type: int, value: bytes) -> None:
+def test_an_alignment_that_is_not_a_power_of_two_up_to_a_mebibyte_is_refused(value_type: int, value: bytes) -> None:
     entry = raw_field(b"general.alignment", value_type, value)
     assert refusal(raw_file([entry], [raw_tensor(b"t")], b"\1" * 32)).field == "general.alignment"
 
@@ -267,7 +267,7 @@ def test_a_size_that_wraps_when_it_is_padded_is_refused(dtype_id: int) -> None:
 @pytest.mark.parametrize(
     "dtype", [dtype for dtype in DTYPES.values() if dtype.block_elements > 1], ids=lambda dtype: dtype.name
 )
-def test_a_row_that_is_no_whole_number_of_blocks_is_refused(dtype: DType) -> None:
+def test_a_row_that_is_not_a_whole_number_of_blocks_is_refused(dtype: DType) -> None:
     block = dtype.block_elements
     for shape in ((block - 1,), (block + 1, block), (block // 2, 2), (1, block)):
         for error in refusals(one_tensor(shape, dtype.id)):
@@ -313,7 +313,7 @@ def test_a_hole_before_the_first_tensor_is_refused() -> None:
     assert "hole" in refusal(raw_file(tensors=[raw_tensor(b"t", (1,), 0, 32)], data=b"\1" * 64)).reason
 
 
-def test_two_tensors_of_one_name_are_refused() -> None:
+def test_a_duplicate_tensor_name_is_refused() -> None:
     infos = [raw_tensor(b"same", (8,)), raw_tensor(b"same", (8,), 0, 32)]
     error = refusal(raw_file(tensors=infos, data=b"\1" * 64))
     assert error.field == "same"
@@ -340,7 +340,7 @@ def test_a_trailing_archive_is_refused() -> None:
 
 @pytest.mark.parametrize("extra", [1, 2, 32, 4096, 2**40])
 @pytest.mark.parametrize("data", [full_file(), file_bytes(every_value_type())], ids=["tensors", "no tensors"])
-def test_bytes_behind_the_last_padding_are_refused(data: bytes, extra: int) -> None:
+def test_bytes_after_the_last_padding_are_refused(data: bytes, extra: int) -> None:
     assert refusal(data, len(data) + extra).offset == len(data)
 
 
@@ -403,7 +403,7 @@ def test_tokenizer_arrays_of_the_wrong_element_type_are_flagged(key: str, elemen
 
 
 @pytest.mark.parametrize("token", [b"<0x-1>", b"<0x>", b"<0xZZ>", b"<0x100>", b"0x41", b"<0x4", b"", b"\xff"])
-def test_byte_tokens_that_are_no_bytes_are_flagged(token: bytes) -> None:
+def test_invalid_byte_tokens_are_flagged(token: bytes) -> None:
     tokens = [b"<0x41>", token, b"plain"]
     reasons = vocabulary_reasons(
         array("tokenizer.ggml.tokens", ValueType.STRING, tokens),
@@ -424,7 +424,7 @@ def test_byte_tokens_that_are_no_bytes_are_flagged(token: bytes) -> None:
     ],
     ids=["missing", "repeated", "foreign", "lying count", "of very many"],
 )
-def test_a_split_set_with_anything_wrong_is_refused_as_a_whole(shards: list[tuple[int, int, str]], said: str) -> None:
+def test_a_split_set_with_any_fault_is_refused_as_a_whole(shards: list[tuple[int, int, str]], said: str) -> None:
     headers = []
     for number, count, name in shards:
         entries = [unsigned("split.no", number, ValueType.UINT16), unsigned("split.count", count, ValueType.UINT16)]
@@ -435,13 +435,13 @@ def test_a_split_set_with_anything_wrong_is_refused_as_a_whole(shards: list[tupl
     assert any(said in reason for reason in caught.value.reasons)
 
 
-def test_a_name_that_claims_99999_shards_is_only_a_name() -> None:
+def test_a_name_that_claims_99999_shards_is_parsed() -> None:
     name = parse_shard_name("m-00001-of-99999.gguf")
     assert name is not None
     assert name.count == 99_999
 
 
-def test_numbers_at_the_edges_of_their_types_are_read_as_they_are() -> None:
+def test_numbers_at_the_limits_of_their_types_are_read_unchanged() -> None:
     entries = [
         KeyValue("nan", ValueType.FLOAT64, float("nan")),
         KeyValue("inf", ValueType.FLOAT32, float("inf")),
@@ -462,7 +462,7 @@ def test_numbers_at_the_edges_of_their_types_are_read_as_they_are() -> None:
     }
 
 
-def test_a_vocabulary_of_a_million_tokens_with_nul_is_read_as_it_is() -> None:
+def test_a_vocabulary_of_a_million_tokens_with_nul_is_read_unchanged() -> None:
     tokens = [b"%d\0" % index for index in range(1_000_000)]
     source = MemorySource(file_bytes([array("tokenizer.ggml.tokens", ValueType.STRING, tokens)]))
     field = read_header(source).field("tokenizer.ggml.tokens")
@@ -491,7 +491,7 @@ def test_a_million_tensors_are_read_within_a_minute_and_two_gigabytes() -> None:
     assert done.stdout.split() == ["1000000", "True"]
 
 
-def test_a_valid_file_passes_the_same_gate_that_refuses_the_others() -> None:
+def test_a_valid_file_passes_the_same_checks() -> None:
     assert len(read_header(MemorySource(full_file())).tensors) == 3
     assert len(read_header(MemorySource(two_tensors(64)[:-128])).tensors) == 2
     assert read_header(MemorySource(raw_file())).tensors == ()

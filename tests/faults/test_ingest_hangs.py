@@ -45,7 +45,7 @@ def large_and_small() -> Tensors:
     return [*named, (weight_tensor("output.weight", (sizes[2],))[0], named[2][1])]
 
 
-def test_an_ingest_with_the_least_room_comes_to_its_end(
+def test_an_ingest_with_minimal_buffers_finishes(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Narrow(tasks.Tasks):
@@ -68,7 +68,7 @@ def test_an_ingest_with_the_least_room_comes_to_its_end(
 
 
 @pytest.mark.parametrize("name", ["reader", "feeder", "file-hash", "ingest_0", "sync_0"])
-def test_an_ingest_whose_thread_is_not_started_fails_and_succeeds_later(
+def test_an_ingest_fails_when_a_thread_cannot_start_and_succeeds_later(
     name: str, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = threading.Thread.start

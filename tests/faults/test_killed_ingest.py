@@ -148,7 +148,7 @@ def undisturbed(middle: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
 
 
 @pytest.mark.parametrize(("rounds", "seed"), [(4, 1), pytest.param(100, 2, marks=pytest.mark.slow)])
-def test_a_kill_at_any_moment_loses_no_model_and_leaves_nothing_that_stays(
+def test_a_kill_at_any_moment_loses_no_model_and_leaves_no_lasting_files(
     rounds: int, seed: int, middle: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     generator = random.Random(seed)
@@ -176,7 +176,7 @@ def test_a_kill_at_any_moment_loses_no_model_and_leaves_nothing_that_stays(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5])
-def test_an_ingest_that_is_interrupted_cleans_up_and_goes_on_when_it_is_run_again(
+def test_an_interrupted_ingest_cleans_up_and_continues_in_the_next_run(
     share: float, middle: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     home = Home.made(tmp_path / "home")

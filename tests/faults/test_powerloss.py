@@ -44,7 +44,7 @@ def test_a_power_cut_after_a_kill_and_another_run_loses_nothing(dies_at: int, tm
     assert found.states > 30
 
 
-def test_a_placed_file_is_the_old_one_or_the_new_one_and_stays_when_it_is_told(tmp_path: Path) -> None:
+def test_a_placed_file_is_the_old_or_the_new_one_and_durable_after_success(tmp_path: Path) -> None:
     found = check_placed(*placed_file(tmp_path))
     assert found.violations == []
     assert found.states > 40
@@ -58,7 +58,7 @@ def test_an_ingest_that_syncs_too_little_or_too_late_is_caught(
     assert [reason for reason in found.violations if reason.startswith("quick")]
 
 
-def test_the_thorough_check_catches_too(tmp_path: Path) -> None:
+def test_the_thorough_check_catches_a_missing_sync(tmp_path: Path) -> None:
     found = check(two_ingests(tmp_path, WithoutFolderSync), tmp_path, 2)
     assert [reason for reason in found.violations if reason.startswith("thorough")]
 
@@ -68,7 +68,7 @@ def test_a_placed_file_that_is_not_synced_is_caught(mutant: Callable[[Journal], 
     assert check_placed(*placed_file(tmp_path, mutant)).violations
 
 
-def test_every_writing_connection_waits_for_the_disk(registry: LocalRegistry) -> None:
+def test_every_writing_connection_syncs_to_disk(registry: LocalRegistry) -> None:
     engine = registry.catalog.writer
     with closing(engine.raw_connection()) as one, closing(engine.raw_connection()) as other:
         for connection in (one, other):
@@ -77,7 +77,7 @@ def test_every_writing_connection_waits_for_the_disk(registry: LocalRegistry) ->
             assert cursor.execute("PRAGMA synchronous").fetchone() == (2,), "2 is FULL"
 
 
-def test_a_new_home_is_on_the_disk_before_its_database_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_home_is_synced_before_its_database_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[Path, bool]] = []
     home = tmp_path / "new" / "home"
 
@@ -91,7 +91,7 @@ def test_a_new_home_is_on_the_disk_before_its_database_is_made(tmp_path: Path, m
     assert len(synced) == 3
 
 
-def test_a_file_on_its_way_may_be_found_in_any_legal_state(tmp_path: Path) -> None:
+def test_an_unsynced_file_may_be_in_any_legal_state(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     files = JournalFiles(journal)
     descriptor = files.create(tmp_path / "a")
@@ -102,7 +102,7 @@ def test_a_file_on_its_way_may_be_found_in_any_legal_state(tmp_path: Path) -> No
     assert found == {(), (b"",), (b"12",), (b"\0\0",), (b"1234",), (b"\0\x0034",), (b"12\0\0",), (b"\0\0\0\0",)}
 
 
-def test_what_is_durable_is_found_under_the_old_name_or_the_new_one(tmp_path: Path) -> None:
+def test_a_durable_file_has_the_old_name_or_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12")
     journal = Journal(tmp_path)
     files = JournalFiles(journal)
@@ -115,7 +115,7 @@ def test_what_is_durable_is_found_under_the_old_name_or_the_new_one(tmp_path: Pa
     assert last.files == ()
 
 
-def test_a_file_in_a_folder_that_is_lost_is_lost(tmp_path: Path) -> None:
+def test_a_file_in_a_lost_folder_is_lost(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     files = JournalFiles(journal)
     files.make_folder(tmp_path / "below")

@@ -22,7 +22,7 @@ def test_kills_at_random_moments_lose_nothing() -> None:
     assert re.match(r"8 kills \(.*\), \d+ more came too late; \d+ models .* nothing lost; \d+ s\n", said.stdout)
 
 
-def test_an_ingest_that_was_killed_does_not_hinder_the_next(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_killed_ingest_does_not_block_the_next(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
 
     def die(_number: int, name: str) -> None:

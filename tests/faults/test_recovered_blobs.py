@@ -94,7 +94,7 @@ def taken_back(row: BlobRow) -> list[str]:
 @pytest.mark.parametrize(
     "words", [["assemble", MODEL, "-o", "back.gguf"], ["extract", MODEL, "-o", "folder"]], ids=["assemble", "extract"]
 )
-def test_a_command_that_reads_a_blob_whose_bytes_are_right_again_takes_it_back(
+def test_a_command_that_reads_a_repaired_blob_takes_it_back_into_use(
     words: list[str], kind: Kind, filled: LocalRegistry, organ: Organ, data: bytes, tmp_path: Path
 ) -> None:
     row = flipped_and_back(filled, kind)
@@ -107,7 +107,7 @@ def test_a_command_that_reads_a_blob_whose_bytes_are_right_again_takes_it_back(
 
 
 @pytest.mark.parametrize("kind", [in_file, inline])
-def test_a_blob_whose_bytes_are_still_wrong_stays_refused(
+def test_a_blob_with_wrong_bytes_stays_set_aside(
     kind: Kind, filled: LocalRegistry, organ: Organ, tmp_path: Path
 ) -> None:
     row, _ = flipped_and_set_aside(filled, kind)
@@ -120,7 +120,7 @@ def test_a_blob_whose_bytes_are_still_wrong_stays_refused(
 
 
 @pytest.mark.parametrize("kind", [in_file, inline])
-def test_verify_reports_a_blob_that_is_right_again_and_with_repair_takes_it_back(
+def test_verify_reports_a_repaired_blob_and_takes_it_back_with_repair(
     kind: Kind, filled: LocalRegistry, organ: Organ
 ) -> None:
     row = flipped_and_back(filled, kind)
@@ -135,7 +135,7 @@ def test_verify_reports_a_blob_that_is_right_again_and_with_repair_takes_it_back
     assert "set aside" not in organ("verify").out
 
 
-def test_a_plan_takes_a_blob_back_and_the_lock_of_a_damaged_one_is_refused(filled: LocalRegistry) -> None:
+def test_a_plan_takes_a_repaired_blob_back_and_the_lock_of_a_damaged_one_is_refused(filled: LocalRegistry) -> None:
     row, stored = flipped_and_set_aside(filled)
     elements = row.size_bytes // 2
     with filled.catalog.reading() as session:
@@ -150,7 +150,7 @@ def test_a_plan_takes_a_blob_back_and_the_lock_of_a_damaged_one_is_refused(fille
     assert current(filled, row).state == "present"
 
 
-def test_a_backup_takes_a_blob_back_and_copies_it_anew(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_backup_takes_a_repaired_blob_back_and_copies_it_again(filled: LocalRegistry, tmp_path: Path) -> None:
     row = in_file(filled)
     stored = flip(filled, row)
     folder = tmp_path / "copy"
@@ -217,7 +217,7 @@ def unsteady(filled: LocalRegistry) -> Unsteady:
     return Unsteady(filled, row, files, clock, store)
 
 
-def test_a_faulty_blob_is_read_once_a_minute_however_often_it_is_requested(unsteady: Unsteady) -> None:
+def test_a_faulty_blob_is_read_at_most_once_a_minute(unsteady: Unsteady) -> None:
     unsteady.files.is_bad = True
     assert not any(unsteady.opens() for _ in range(10))
     assert unsteady.files.chunks_read == 1
@@ -229,7 +229,7 @@ def test_a_faulty_blob_is_read_once_a_minute_however_often_it_is_requested(unste
     assert events(unsteady.registry) == taken_back(unsteady.row)
 
 
-def test_a_blob_that_changes_from_read_to_read_is_not_taken_back_each_time(unsteady: Unsteady) -> None:
+def test_an_unstable_blob_is_not_taken_back_at_every_read(unsteady: Unsteady) -> None:
     assert unsteady.opens()
     for _ in range(5):
         set_aside(unsteady.registry.catalog, [unsteady.row])
@@ -241,7 +241,7 @@ def test_a_blob_that_changes_from_read_to_read_is_not_taken_back_each_time(unste
     assert current(unsteady.registry, unsteady.row).state == "present"
 
 
-def test_a_file_that_was_written_to_is_read_again_at_once(unsteady: Unsteady) -> None:
+def test_a_rewritten_file_is_read_again_immediately(unsteady: Unsteady) -> None:
     unsteady.files.is_bad = True
     assert not unsteady.opens()
     unsteady.files.is_bad = False
@@ -249,7 +249,7 @@ def test_a_file_that_was_written_to_is_read_again_at_once(unsteady: Unsteady) ->
     assert unsteady.opens()
 
 
-def test_of_readers_at_once_one_looks_and_all_read(unsteady: Unsteady) -> None:
+def test_one_of_concurrent_readers_checks_the_blob_and_all_read_it(unsteady: Unsteady) -> None:
     row, readers = current(unsteady.registry, unsteady.row), 4
     together = Barrier(readers)
 
@@ -265,7 +265,7 @@ def test_of_readers_at_once_one_looks_and_all_read(unsteady: Unsteady) -> None:
     assert events(unsteady.registry) == taken_back(row)
 
 
-def test_a_blob_is_read_though_another_keeps_the_database_from_being_written(
+def test_a_repaired_blob_is_read_while_the_database_is_locked(
     unsteady: Unsteady, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "TAKE_BACK_PAUSE_SECONDS", 0.0)

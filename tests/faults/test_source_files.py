@@ -100,7 +100,7 @@ def removed(path: Path) -> None:
     [appended, shortened, emptied, overwritten, touched, replaced_by_the_same_bytes, removed],
     ids=lambda change: change.__name__,
 )
-def test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kept(
+def test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_is_stored(
     change: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
@@ -118,7 +118,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kept(
     assert verify_all(registry).faults == []
 
 
-def test_a_change_that_hides_its_time_is_refused_or_taken_whole(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_change_with_the_old_time_is_refused_or_ingested_completely(registry: LocalRegistry, tmp_path: Path) -> None:
     outcomes = set()
     for step in range(1, 11):
         path = write_model(tmp_path / "little.gguf", seed=step)
@@ -179,7 +179,7 @@ IRREGULAR = [a_pipe, a_socket, a_folder, a_link_to_zeros, a_link_to_itself, a_li
 
 
 @pytest.mark.parametrize("make", IRREGULAR, ids=lambda make: make.__name__)
-def test_what_is_no_file_is_refused_before_it_is_opened(
+def test_a_path_that_is_not_a_file_is_refused_before_it_is_opened(
     make: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, organ: Organ
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the address of a socket must be short
@@ -253,7 +253,7 @@ REFUSED: list[tuple[str, Callable[[bytes], bytes]]] = [
 
 
 @pytest.mark.parametrize(("why", "spoil"), REFUSED, ids=[why for why, _ in REFUSED])
-def test_a_file_that_is_refused_leaves_no_row_and_no_file(
+def test_a_refused_file_leaves_no_row_and_no_file(
     why: str, spoil: Callable[[bytes], bytes], registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     path = tmp_path / f"{why}.gguf"
@@ -267,7 +267,7 @@ def test_a_file_that_is_refused_leaves_no_row_and_no_file(
     assert files_below(registry) == []
 
 
-def test_what_is_refused_does_not_stop_the_others(registry: LocalRegistry, tmp_path: Path, organ: Organ) -> None:
+def test_a_refused_file_does_not_stop_the_others(registry: LocalRegistry, tmp_path: Path, organ: Organ) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     write_model(tmp_path / "b.gguf", seed=1)
     (tmp_path / "c.gguf").write_bytes(model_bytes()[:-1])

@@ -110,7 +110,7 @@ def _limit(column: Column[Any]) -> int | None:
 
 
 @pytest.mark.parametrize("asked", ["a\0b", "slot:a\0b", "model:acme/tiny\0", 'by:"\0"', "-license:\0", "\0", "sort:\0"])
-def test_a_nul_in_a_question_is_refused_or_parts_words(asked: str, registry: LocalRegistry) -> None:
+def test_a_nul_in_a_query_is_refused_or_separates_words(asked: str, registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),), name="a-b")])
     if asked == "a\0b":
         assert len(registry.search(asked)) == 1
@@ -120,7 +120,7 @@ def test_a_nul_in_a_question_is_refused_or_parts_words(asked: str, registry: Loc
 
 
 @pytest.mark.parametrize("asked", ["x" * 1001, "slot:" + "x" * 200, "model:" + "x" * 97, "model:" + "x" * 96 + "*"])
-def test_a_question_about_something_longer_than_can_be_there_finds_nothing(asked: str, registry: LocalRegistry) -> None:
+def test_a_query_for_an_over_long_value_finds_nothing(asked: str, registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),))])
     assert registry.search(asked).items == ()
 
@@ -150,7 +150,7 @@ def test_a_number_beyond_63_bits_never_reaches_the_database(
     assert organ("show", f"acme/tiny@{number}").status == 1
 
 
-def test_the_largest_numbers_that_fit_are_asked_and_found(registry: LocalRegistry) -> None:
+def test_the_largest_numbers_that_fit_are_found(registry: LocalRegistry) -> None:
     largest = 2**63 - 1
     write_models(registry, [ModelRow((PlacementRow(size_bytes=largest, block=largest),))])
     assert len(registry.search("size>=9223372036854774784 block>9223372036854774783")) == 1
@@ -193,9 +193,7 @@ def not_json(token: str) -> NoReturn:
     raise AssertionError(f"{token} is no JSON")
 
 
-def test_what_is_no_number_is_null_in_every_table_and_in_every_json(
-    registry: LocalRegistry, tmp_path: Path, organ: Command
-) -> None:
+def test_nan_is_null_in_every_table_and_in_every_json(registry: LocalRegistry, tmp_path: Path, organ: Command) -> None:
     (tmp_path / "odd.gguf").write_bytes(odd_model())
     said = organ("ingest", "--json", tmp_path / "odd.gguf")
     assert said.status == 0, said.err
@@ -225,7 +223,7 @@ def test_what_is_no_number_is_null_in_every_table_and_in_every_json(
 
 
 @pytest.mark.parametrize("kind", ["reader", "writer"])
-def test_foreign_keys_are_on_also_in_connections_that_are_made_later(kind: str, registry: LocalRegistry) -> None:
+def test_foreign_keys_are_enforced_in_later_connections(kind: str, registry: LocalRegistry) -> None:
     engine: Engine = getattr(registry.catalog, kind)
 
     def is_on() -> bool:
@@ -248,7 +246,7 @@ def test_foreign_keys_are_on_also_in_connections_that_are_made_later(kind: str, 
 # Missing values in orders, and division by zero.
 
 
-def test_a_registry_of_models_without_a_tensor_or_a_measure_divides_by_nothing(
+def test_models_without_tensors_or_measures_cause_no_division_by_zero(
     registry: LocalRegistry, tmp_path: Path, organ: Command
 ) -> None:
     for name, data in {
@@ -317,7 +315,7 @@ def run_together(registry: LocalRegistry, tmp_path: Path, script: str, paths: li
     return [said[0].strip() for said in ends]
 
 
-def test_the_counts_are_right_after_eight_ingests_at_once(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_counts_are_right_after_eight_concurrent_ingests(registry: LocalRegistry, tmp_path: Path) -> None:
     paths = []
     for number in range(8):
         paths.append(tmp_path / f"m{number}.gguf")
@@ -331,7 +329,7 @@ def test_the_counts_are_right_after_eight_ingests_at_once(registry: LocalRegistr
     assert verify_all(registry).faults == []
 
 
-def test_of_four_who_bring_the_same_file_one_registers_it(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_one_of_four_concurrent_ingests_registers_the_file(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "same.gguf"
     path.write_bytes(small_model())
     assert sorted(run_together(registry, tmp_path, INGEST, [path] * 4)) == ["False", "False", "False", "True"]
@@ -362,7 +360,7 @@ with LocalRegistry.open(sys.argv[1]) as registry:
 """
 
 
-def test_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_one_of_several_concurrent_sweeps_removes_a_blob(registry: LocalRegistry, tmp_path: Path) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a test")
         record_blobs(session, ingest_id, [registry.blobs.put(random_bytes(SMALL, seed)) for seed in range(20)])
@@ -376,7 +374,7 @@ def test_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(registry: Lo
     assert blob_rows(registry) == []
 
 
-def test_a_blob_is_leased_once_by_each_of_two_who_need_it(registry: LocalRegistry) -> None:
+def test_each_ingest_leases_a_blob_once(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(SMALL))
     for _ in range(2):
         with registry.catalog.writing() as session:
@@ -391,7 +389,7 @@ ORDERED = {"blobs": ("digest",), "blob_leases": ("blob_id",), "organs": ("blob_i
 FACETS = ("type", "tower", "slot", "dtype", "architecture", "license")
 
 
-def test_everybody_locks_rows_in_the_order_of_their_keys(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_rows_are_locked_in_the_order_of_their_keys(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, data in (("a", small_model(blocks=4)), ("b", small_model(blocks=5, seed=1))):
         (tmp_path / f"{name}.gguf").write_bytes(data)
     stored = [registry.blobs.put(random_bytes(SMALL, seed)) for seed in range(12)]
@@ -438,7 +436,7 @@ def bad(asking: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_no_statement_has_a_part_that_somebody_typed(payload: str, registry: LocalRegistry) -> None:
+def test_user_input_is_never_part_of_a_statement(payload: str, registry: LocalRegistry) -> None:
     write_models(registry, random_models(5, seed=1))
     before = row_counts(registry)
     quoted = f'"{payload}"' if '"' not in payload else payload
@@ -465,7 +463,7 @@ def test_no_statement_has_a_part_that_somebody_typed(payload: str, registry: Loc
     assert row_counts(registry) == before
 
 
-def test_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: LocalRegistry) -> None:
+def test_a_cursor_is_always_a_number_and_an_id(registry: LocalRegistry) -> None:
     write_models(registry, random_models(5, seed=1))
     text_ = str(parse_query(""))
     for value in ("1 OR 1=1", "' --"):
@@ -474,7 +472,7 @@ def test_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: LocalRegistry
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_a_name_that_no_database_takes_is_refused_before_it_is_asked(name: str, registry: LocalRegistry) -> None:
+def test_a_name_that_no_database_can_store_is_refused_before_a_query(name: str, registry: LocalRegistry) -> None:
     with pytest.raises(BadValue), registry.catalog.writing() as session:
         contributor_id(session, name)
     with pytest.raises(BadQuery):

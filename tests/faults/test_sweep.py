@@ -202,7 +202,7 @@ def prepared(registry: LocalRegistry, state: str, plain: bytes) -> None:
 
 
 @pytest.mark.parametrize("state", ["absent", "unneeded", "doomed", "corrupt", "corrupt and doomed"])
-def test_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(state: str, quick: LocalRegistry) -> None:
+def test_every_order_of_a_sweep_and_a_writer_of_the_same_bytes_keeps_them(state: str, quick: LocalRegistry) -> None:
     orders = list(interleavings(SWEEPER, WRITER))
     assert len(orders) == 126
     for number, order in enumerate(orders):
@@ -219,7 +219,7 @@ def test_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(state: st
     assert_no_orphans(quick)
 
 
-def test_the_same_orders_find_the_loss_when_files_are_removed_before_rows(quick: LocalRegistry) -> None:
+def test_the_same_orders_detect_the_loss_when_files_are_removed_before_rows(quick: LocalRegistry) -> None:
     def unlink_doomed(race: Race) -> None:
         with race.registry.catalog.reading() as session:
             found = list(session.scalars(select(Blob.file).where(Blob.id.in_(race.doomed))))
@@ -254,7 +254,7 @@ def leave_all_blobs(registry: LocalRegistry, path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["unneeded", "doomed"])
-def test_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
+def test_sweeps_without_a_grace_period_at_every_step_of_an_ingest_lose_nothing(
     state: str, quick: LocalRegistry, tmp_path: Path
 ) -> None:
     reached = number = 0
@@ -281,7 +281,7 @@ def test_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
     assert number > 8, "the steps before and after at least four transactions"
 
 
-def test_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothing(
+def test_sweeps_without_a_grace_period_between_writes_of_an_ingest_lose_nothing(
     quick: LocalRegistry, tmp_path: Path
 ) -> None:
     for number in range(1, 28, 2):
@@ -368,7 +368,7 @@ def test_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
     assert died == 3, "the doomed file, the orphan, the temporary"
 
 
-def test_a_second_sweep_is_told_that_one_is_running(registry: LocalRegistry, organ: Command) -> None:
+def test_a_second_concurrent_sweep_is_refused(registry: LocalRegistry, organ: Command) -> None:
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
     let_time_pass(registry)
     said = []
@@ -388,7 +388,7 @@ def test_a_second_sweep_is_told_that_one_is_running(registry: LocalRegistry, org
 # An ingest that takes longer than the grace period.
 
 
-def test_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: LocalRegistry) -> None:
+def test_a_renewed_lease_protects_beyond_the_grace_period(registry: LocalRegistry) -> None:
     blob = registry.blobs.put(random_bytes(LARGE))
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
@@ -406,7 +406,7 @@ def test_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: LocalReg
     assert files_below(registry) == []
 
 
-def test_what_an_ingest_will_find_known_is_protected_while_it_runs(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_known_blobs_of_a_running_ingest_are_protected(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write_model(tmp_path / "little.gguf")
     leave_all_blobs(registry, path)
     let_time_pass(registry)
@@ -428,7 +428,7 @@ def test_what_an_ingest_will_find_known_is_protected_while_it_runs(registry: Loc
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_files_without_a_row_are_protected_while_their_ingest_lives(registry: LocalRegistry) -> None:
+def test_files_without_a_row_are_protected_while_their_ingest_runs(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a slow upload")
     blob = registry.blobs.put(random_bytes(LARGE))
@@ -444,7 +444,7 @@ def test_files_without_a_row_are_protected_while_their_ingest_lives(registry: Lo
     pending.discard()
 
 
-def test_an_ingest_that_slept_beyond_its_lease_and_lost_its_blobs_fails_and_can_be_run_again(
+def test_an_ingest_whose_lease_expired_and_blobs_were_swept_fails_and_can_be_run_again(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")

@@ -42,7 +42,7 @@ def shapes(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegist
     return registry
 
 
-def test_no_step_costs_the_product_of_an_organ_s_places(shapes: LocalRegistry) -> None:
+def test_the_cost_of_a_step_does_not_grow_with_the_product_of_placements(shapes: LocalRegistry) -> None:
     with counting(shapes) as costs:
         for name, call in _steps(shapes):
             with costs.of(name) as sizes:

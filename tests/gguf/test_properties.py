@@ -87,7 +87,7 @@ def test_a_header_is_encoded_again_to_the_same_bytes(data: bytes) -> None:
 
 @PATIENT
 @given(damaged(files()))
-def test_a_damaged_file_is_refused_or_still_holds_every_promise(data: bytes) -> None:
+def test_a_damaged_file_is_refused_or_satisfies_every_invariant(data: bytes) -> None:
     source = MemorySource(data, "damaged.gguf")
     header = header_or_refusal(source)
     if isinstance(header, Header):
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_refused_or_still_holds_every_promise(data: bytes) -> 
 
 @PATIENT
 @given(st.binary(max_size=400))
-def test_any_bytes_behind_the_magic_are_refused_or_hold_every_promise(tail: bytes) -> None:
+def test_any_bytes_after_the_magic_are_refused_or_satisfy_every_invariant(tail: bytes) -> None:
     source = MemorySource(b"GGUF\3\0\0\0" + tail, "random.gguf")
     header = header_or_refusal(source)
     if isinstance(header, Header):

@@ -37,7 +37,7 @@ def gaussian(count: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("dtype", QUANTISED, ids=name_of)
 @pytest.mark.parametrize("elements", [256, 3 * 256, CHUNK_ELEMENTS, CHUNK_ELEMENTS + 256])
-def test_quantised_values_are_those_of_the_package_for_any_bytes(dtype: DType, elements: int) -> None:
+def test_quantised_values_equal_those_of_the_package_for_any_bytes(dtype: DType, elements: int) -> None:
     data = random_blocks(dtype, elements)
     with np.errstate(all="ignore"):
         expected = oracle.dequantize(np.frombuffer(data, np.uint8), gguf.GGMLQuantizationType[dtype.name])
@@ -48,7 +48,7 @@ def test_quantised_values_are_those_of_the_package_for_any_bytes(dtype: DType, e
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
-def test_every_pattern_of_a_plain_float_reads_as_the_package_reads_it(name: str) -> None:
+def test_every_bit_pattern_of_a_plain_float_reads_as_in_the_package(name: str) -> None:
     patterns = np.arange(1 << 16, dtype=np.uint16)
     data = patterns.tobytes() if name != "F32" else (patterns.astype(np.uint32) << 16).tobytes()
     with np.errstate(invalid="ignore"):
@@ -66,7 +66,7 @@ def test_integers_read_as_numbers_at_both_ends_of_their_range(dtype: DType) -> N
     assert dequantize(data, dtype).tolist() == [float(np.float32(number)) for number in numbers]
 
 
-def test_wide_types_keep_what_float32_would_round() -> None:
+def test_wide_types_keep_digits_beyond_float32() -> None:
     numbers = np.array([2**31 - 1, -(2**31), 16_777_217], np.int32)
     assert decode(numbers.tobytes(), dtype_by_name("I32")).tolist() == numbers.tolist()
 
@@ -79,7 +79,7 @@ def test_doubles_beyond_float32_become_its_largest_and_never_infinite() -> None:
     assert decode(data, dtype_by_name("F64"))[0] == 1e300
 
 
-def test_no_bytes_are_no_values() -> None:
+def test_zero_bytes_are_zero_values() -> None:
     for dtype in DTYPES.values():
         assert dequantize(b"", dtype).shape == (0,)
 
@@ -122,7 +122,7 @@ def test_a_type_that_can_only_be_read_is_refused_when_written(name: str) -> None
 
 
 @pytest.mark.parametrize("dtype", [*WRITTEN_QUANTISED, *map(dtype_by_name, ("F32", "F16", "BF16"))], ids=name_of)
-def test_written_bytes_are_those_of_the_package(dtype: DType) -> None:
+def test_written_bytes_equal_those_of_the_package(dtype: DType) -> None:
     values = gaussian(CHUNK_ELEMENTS + 512)
     expected = oracle.quantize(values, gguf.GGMLQuantizationType[dtype.name])
     assert quantize(values, dtype) == expected.tobytes()
@@ -135,9 +135,7 @@ def test_doubles_are_written_and_read_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize(("name", "largest"), [("F16", 65504.0), ("BF16", 3.3895313892515355e38)])
-def test_values_beyond_the_range_are_written_as_the_largest_and_the_rest_of_the_oddities_stay(
-    name: str, largest: float
-) -> None:
+def test_values_beyond_the_range_become_the_largest_and_nonfinite_values_stay(name: str, largest: float) -> None:
     values = np.array([3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 1.0], np.float32)
     dtype = dtype_by_name(name)
     expected = np.array([largest, -largest, np.inf, -np.inf, np.nan, 1.0], np.float32)

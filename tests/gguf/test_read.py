@@ -146,7 +146,7 @@ def test_a_file_without_tensors_is_read() -> None:
     assert header.last_byte == header.end
 
 
-def test_a_file_without_anything_is_read() -> None:
+def test_an_empty_valid_file_is_read() -> None:
     header = header_of(raw_header())
     assert (header.fields, header.tensors, header.end, header.tail_size_bytes) == ((), (), 24, 0)
 
@@ -180,7 +180,7 @@ def test_every_power_of_two_up_to_a_mebibyte_is_an_alignment(exponent: int) -> N
     assert header.tensors[1].offset == max(alignment, 12) - (max(alignment, 12) % -alignment)
 
 
-def test_the_alignment_may_stand_behind_other_keys() -> None:
+def test_the_alignment_may_come_after_other_keys() -> None:
     data = file_bytes([unsigned("first", 1), unsigned("general.alignment", 64)], [tensor("a"), tensor("b")], 64)
     assert header_of(data).tensors[1].offset == 64
 
@@ -192,7 +192,7 @@ def test_shapes_of_one_to_four_dimensions_keep_their_order(shape: tuple[int, ...
     assert info.size_bytes == 4 * info.elements
 
 
-def test_a_quantised_tensor_takes_whole_blocks() -> None:
+def test_the_size_of_a_quantised_tensor_is_in_whole_blocks() -> None:
     info = header_of(file_bytes(tensors=[tensor("t", (512, 3), dtype_by_name("Q4_K"))])).tensors[0]
     assert info.size_bytes == 2 * 3 * 144
 
@@ -222,7 +222,7 @@ def test_a_vocabulary_of_152k_tokens_is_opened_by_reading_the_header_alone() -> 
 
 
 @pytest.mark.parametrize("window", [WINDOW_FIRST_BYTES, WINDOW_FIRST_BYTES + WINDOW_BYTES])
-def test_values_that_straddle_the_end_of_a_window_are_read_whole(window: int) -> None:
+def test_values_across_the_end_of_a_window_are_read_completely(window: int) -> None:
     filled = len(file_bytes([array("fill", ValueType.UINT8, b"")]))
     for shift in range(1, 120, 7):
         fill = array("fill", ValueType.UINT8, bytes(window - filled - shift))
@@ -249,7 +249,7 @@ def test_a_string_in_an_array_may_be_as_long_as_the_limit_and_no_longer() -> Non
                 read_header(source)
 
 
-def test_a_header_alone_can_stand_for_a_file_that_is_not_there() -> None:
+def test_a_header_can_be_read_without_its_file() -> None:
     whole = file_bytes([unsigned("n", 1)], [tensor("a", (9, 9)), tensor("b")])
     header = header_of(whole)
     alone = HeaderSource(whole[: header.data_offset], len(whole))

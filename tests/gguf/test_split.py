@@ -70,7 +70,7 @@ def test_one_shard_alone_is_an_incomplete_set() -> None:
     assert reasons([whole_set()[1]])[0] == "3 of 4 shards missing: 00001, 00003, 00004"
 
 
-def test_no_shards_at_all_are_an_incomplete_set() -> None:
+def test_an_empty_list_of_shards_is_an_incomplete_set() -> None:
     assert reasons([]) == ("there are no shards",)
 
 
@@ -97,23 +97,23 @@ def test_a_shard_of_a_set_of_another_size_is_named() -> None:
     assert "m-00004-of-00005.gguf is of a set of 5, the others of 4" in found
 
 
-def test_a_shard_of_another_model_is_seen_by_its_count_of_tensors() -> None:
+def test_a_shard_of_another_model_is_recognised_by_its_count_of_tensors() -> None:
     found = reasons([*whole_set()[:3], shard(3, 4, ("d", "e"), 9)])
     assert any("another model" in reason for reason in found)
 
 
-def test_a_shard_of_another_model_is_seen_by_its_architecture() -> None:
+def test_a_shard_of_another_model_is_recognised_by_its_architecture() -> None:
     found = reasons([*whole_set()[:3], shard(3, 4, ("d", "e"), 5, "gpt2")])
     assert any("different architectures: gpt2, llama" in reason for reason in found)
 
 
-def test_tensors_that_stand_in_two_shards_are_reported() -> None:
+def test_tensors_in_two_shards_are_reported() -> None:
     found = reasons([*whole_set()[:3], shard(3, 4, ("a", "e"), 5)])
     assert any("1 tensors are in more than one shard, for example a" in reason for reason in found)
 
 
 @pytest.mark.parametrize("announced", [-1, 0, 4, 6, 2**31 - 1])
-def test_a_count_of_tensors_that_lies_is_reported(announced: int) -> None:
+def test_a_wrong_count_of_tensors_is_reported(announced: int) -> None:
     names = [("a", "b"), ("c",), (), ("d", "e")]
     found = reasons([shard(index, 4, owned, announced) for index, owned in enumerate(names)])
     assert found == (f"the header announces {announced} tensors, but there are 5",)
@@ -140,7 +140,7 @@ def test_a_set_that_claims_very_many_shards_is_refused_in_a_few_words(count: int
 
 
 @pytest.mark.parametrize("count", [0, -1, -(2**31)])
-def test_a_set_of_no_shards_or_fewer_is_refused(count: int) -> None:
+def test_a_set_of_zero_or_fewer_shards_is_refused(count: int) -> None:
     assert reasons([shard(0, count, ("a",), 1, kind=ValueType.INT32)])
 
 
@@ -150,14 +150,14 @@ def test_a_negative_number_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [100, REASONS_MAX, REASONS_MAX - 1])
-def test_many_wrong_shards_give_a_dozen_reasons_and_how_many_more_there_are(count: int) -> None:
+def test_many_wrong_shards_give_a_dozen_reasons_and_the_number_of_further_ones(count: int) -> None:
     found = reasons([shard(200, count, (), 0) for _ in range(count)])
     more = count + 1 - REASONS_MAX  # one for each shard, and one for all that are missing
     assert len(found) == REASONS_MAX + (1 if more else 0)
     assert (found[-1] == f"and {more} more") == (more > 0)
 
 
-def test_only_a_header_that_announces_several_is_a_shard() -> None:
+def test_only_a_header_that_announces_several_files_is_a_shard() -> None:
     assert is_shard(whole_set()[0][1])
     assert not is_shard(shard(0, 1, (), 0)[1])
     assert not is_shard(read_header(MemorySource(file_bytes())))
@@ -186,5 +186,5 @@ def test_any_other_name_is_not_a_shard_name(name: str) -> None:
     assert parse_shard_name(name) is None
 
 
-def test_a_hostile_name_is_judged_at_once() -> None:
+def test_a_hostile_name_is_rejected_in_a_short_time() -> None:
     assert parse_shard_name("-00001-of" * 50_000 + ".gguf") is None

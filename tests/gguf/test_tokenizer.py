@@ -107,7 +107,7 @@ def test_a_vocabulary_over_the_limit_is_refused_without_being_read(size: int, wr
     assert source.read_bytes - before <= 4, "nothing but the type of the one token"
 
 
-def test_of_an_endless_array_of_types_only_those_of_the_tokens_are_read() -> None:
+def test_only_as_many_token_types_as_tokens_are_read() -> None:
     count = 2**29
     entries = [
         raw_field(b"tokenizer.ggml.tokens", 9, raw_array(8, raw_text(b"<0x-1>"), 1)),

@@ -44,10 +44,10 @@ def test_an_unknown_name_is_not_a_dtype(name: str) -> None:
         dtype_by_name(name)
 
 
-def test_only_dtypes_of_one_element_a_block_are_unquantised() -> None:
+def test_only_dtypes_with_one_element_per_block_are_unquantised() -> None:
     assert {dtype.name for dtype in DTYPES.values() if dtype.block_elements == 1} == UNQUANTISED
 
 
-def test_the_size_of_a_part_of_a_block_is_our_mistake() -> None:
+def test_the_size_of_a_part_of_a_block_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         dtype_by_name("Q4_K").size_bytes(255)

@@ -55,7 +55,7 @@ def test_a_small_file_has_exactly_these_bytes() -> None:
     assert written == GOLDEN
 
 
-def test_the_golden_bytes_are_read_as_what_was_written() -> None:
+def test_the_recorded_bytes_are_read_as_the_written_values() -> None:
     header = read_header(MemorySource(GOLDEN))
     assert header.architecture == "llama"
     assert header.integer("n") == 7
@@ -67,7 +67,7 @@ def test_the_golden_bytes_are_read_as_what_was_written() -> None:
 
 
 @pytest.mark.parametrize("alignment", [1, 8, 32, 64, 4096])
-def test_a_header_whose_entries_are_carried_over_is_the_same_to_the_last_byte(alignment: int) -> None:
+def test_a_header_with_carried_over_entries_has_the_same_bytes(alignment: int) -> None:
     whole = file_bytes(
         [*every_value_type(), text("long", b"x" * 100_000), text("raw", b"\xff\0")],
         [tensor("a", (3, 5)), tensor("b.weight", (7,)), tensor("c", (256, 2), dtype_by_name("Q6_K"))],
@@ -78,7 +78,7 @@ def test_a_header_whose_entries_are_carried_over_is_the_same_to_the_last_byte(al
     assert carried(source, header) == whole[: header.data_offset]
 
 
-def test_an_entry_carried_over_keeps_oddities_that_a_value_would_lose() -> None:
+def test_a_carried_over_entry_keeps_its_exact_bytes() -> None:
     entries = [
         KeyValue("odd.bool", ValueType.BOOL, 7),
         KeyValue("odd.nan", ValueType.FLOAT64, struct.unpack("<d", b"\1\0\0\0\0\0\xf8\x7f")[0]),
@@ -98,7 +98,7 @@ def test_another_alignment_is_written_into_the_metadata_once() -> None:
     assert again == source.data
 
 
-def test_an_alignment_unlike_that_of_the_metadata_is_our_mistake() -> None:
+def test_an_alignment_unlike_that_of_the_metadata_is_an_assertion_error() -> None:
     source = MemorySource(file_bytes([], [tensor("a")], 64))
     field = read_header(source).fields[0]
     for entry in (carry_over(source, field), unsigned("general.alignment", 64)):
@@ -106,7 +106,7 @@ def test_an_alignment_unlike_that_of_the_metadata_is_our_mistake() -> None:
             encode_header([entry], [], 32)
 
 
-def test_tensor_data_of_the_wrong_size_is_our_mistake() -> None:
+def test_tensor_data_of_the_wrong_size_is_an_assertion_error() -> None:
     spec, data = tensor("a")
     with pytest.raises(AssertionError):
         file_bytes([], [(spec, data[:-1])])

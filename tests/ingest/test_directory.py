@@ -62,11 +62,11 @@ def folder(tmp_path: Path) -> Path:
         (".weight", f"other/-{digest_of(b'.weight')[:8]}.bin"),
     ],
 )
-def test_a_tensors_file_is_named_after_it(name: str, file: str) -> None:
+def test_the_file_of_a_tensor_has_its_name(name: str, file: str) -> None:
     assert organ_files([name]) == [file]
 
 
-def test_names_that_would_fall_together_get_digits_of_their_digest() -> None:
+def test_colliding_names_get_digits_of_their_digest() -> None:
     names = ["x.y", "x_y", "X.Y", "x.y.weight"]
     suffixes = [digest_of(name.encode())[:8] for name in names]
     assert organ_files(names) == [
@@ -77,14 +77,14 @@ def test_names_that_would_fall_together_get_digits_of_their_digest() -> None:
     ]
 
 
-def test_a_name_that_looks_like_anothers_with_its_digits_gets_more_digits() -> None:
+def test_a_name_that_collides_with_a_suffixed_name_gets_more_digits() -> None:
     taken = f"x_y-{digest_of(b'x_y')[:8]}"
     assert len({file.lower() for file in organ_files(["x.y", taken, "x_y"])}) == 3
 
 
 @given(NAMES)
 @PATIENT
-def test_every_file_is_its_own_on_every_system_and_a_path_that_is_allowed(names: list[str]) -> None:
+def test_every_file_name_is_unique_and_allowed_on_every_system(names: list[str]) -> None:
     files = organ_files(names)
     assert len({file.lower() for file in files}) == len(names)
     for file in files:
@@ -112,7 +112,7 @@ def test_every_file_is_its_own_on_every_system_and_a_path_that_is_allowed(names:
         *("lpt9 .bin", "aux"),
     ],
 )
-def test_a_path_that_leaves_its_folder_or_means_a_device_somewhere_is_refused(path: str) -> None:
+def test_a_path_out_of_its_folder_or_to_a_device_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="path"):
         path_segments(path)
 
@@ -122,14 +122,14 @@ def test_the_devices_are_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.gguf", "Grüße 1.gguf", "m-00001-of-00002.gguf"])
-def test_a_good_name_of_a_gguf_stays(name: str) -> None:
+def test_a_good_name_of_a_gguf_is_not_changed(name: str) -> None:
     assert safe_file_name(name) == name
 
 
 @pytest.mark.parametrize(
     "name", ["\udcff.gguf", "a\nb.gguf", "con.gguf", "x" * 250 + ".gguf", "a\u202eb.gguf", "d1", ".."]
 )
-def test_a_bad_name_of_a_gguf_becomes_a_good_one(name: str) -> None:
+def test_a_bad_name_of_a_gguf_is_corrected(name: str) -> None:
     safe = safe_file_name(name)
     assert path_segments(safe) == (safe,)
     assert safe.endswith(".gguf")
@@ -137,7 +137,7 @@ def test_a_bad_name_of_a_gguf_becomes_a_good_one(name: str) -> None:
 
 @given(tensors())
 @PATIENT
-def test_a_tensors_file_says_what_it_is(found: list[tuple[TensorSpec, bytes]]) -> None:
+def test_the_file_of_a_tensor_describes_it(found: list[tuple[TensorSpec, bytes]]) -> None:
     for spec, data in found:
         whole = encode_head(spec) + data
         read, begin = parse_head(whole[:HEAD_MAX_BYTES], len(whole))
@@ -152,7 +152,7 @@ def test_the_head_is_laid_out_as_documented() -> None:
 
 @given(st.binary(max_size=120), st.integers(0, 2**40))
 @PATIENT
-def test_any_bytes_are_a_head_or_refused_with_a_reason(data: bytes, size: int) -> None:
+def test_any_bytes_are_a_valid_head_or_refused_with_a_reason(data: bytes, size: int) -> None:
     try:
         spec, begin = parse_head(data, size)
     except ValueError:
@@ -161,7 +161,7 @@ def test_any_bytes_are_a_head_or_refused_with_a_reason(data: bytes, size: int) -
         assert size == begin + spec.size_bytes
 
 
-def test_a_head_is_refused_wherever_it_is_cut() -> None:
+def test_a_truncated_head_is_refused() -> None:
     whole = encode_head(TensorSpec("a.b", (5, 2), F32))
     for size in range(len(whole)):
         with pytest.raises(ValueError, match="ends"):
@@ -184,13 +184,13 @@ def test_a_head_is_refused_wherever_it_is_cut() -> None:
         (b"a", (2,), 0, "takes 8 bytes, but the file has 4"),
     ],
 )
-def test_a_head_that_means_nothing_is_refused(name: bytes, shape: tuple[int, ...], dtype: int, said: str) -> None:
+def test_an_invalid_head_is_refused(name: bytes, shape: tuple[int, ...], dtype: int, said: str) -> None:
     head = struct.pack("<I", len(name)) + name + struct.pack(f"<I{len(shape)}QI", len(shape), *shape, dtype)
     with pytest.raises(ValueError, match=said):
         parse_head(head + bytes(4), len(head) + 4)
 
 
-def test_the_folder_holds_what_the_format_says(folder: Path) -> None:
+def test_the_folder_has_the_documented_files(folder: Path) -> None:
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     manifest = manifest_of(folder)
     assert found == {"manifest.json", "header.bin", *(entry["file"] for entry in manifest["tensors"])}
@@ -211,13 +211,13 @@ def test_the_folder_holds_what_the_format_says(folder: Path) -> None:
     assert 25 < up["measures"]["theta"] < 45, "Gaussian weights"
 
 
-def test_the_manifest_has_a_line_a_tensor_and_a_line_a_metadata_entry(folder: Path) -> None:
+def test_the_manifest_has_one_line_per_tensor_and_per_metadata_entry(folder: Path) -> None:
     lines = (folder / "manifest.json").read_text(encoding="utf-8").splitlines()
     assert sum(line.startswith('  {"name": ') for line in lines) == 10
     assert '    {"key": "general.name", "type": "string", "value": "Little"},' in lines
 
 
-def test_few_files_are_open_however_many_there_are(tmp_path: Path) -> None:
+def test_the_number_of_open_files_is_limited(tmp_path: Path) -> None:
     many = file_bytes([], [tensor(f"blk.{number}.ffn_up.weight") for number in range(3 * OPEN_FILES_MAX)])
     (tmp_path / "many.gguf").write_bytes(many)
     extract_directory(tmp_path / "many.gguf", tmp_path / "many")
@@ -229,7 +229,7 @@ def test_few_files_are_open_however_many_there_are(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_virtual_file_is_read_at_any_place(folder: Path) -> None:
+def test_a_virtual_file_is_read_at_any_offset(folder: Path) -> None:
     whole = small_model()
     with Folder(folder) as opened:
         (file,) = open_directory(opened)
@@ -251,7 +251,7 @@ def virtual(opened: Folder) -> VirtualFile:
 
 @pytest.mark.parametrize("name", [UP, "header.bin", "manifest.json"])
 @pytest.mark.parametrize("how", ["written", "replaced", "removed"])
-def test_a_file_of_the_folder_that_changes_meanwhile_is_noticed(name: str, how: str, folder: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_detected(name: str, how: str, folder: Path) -> None:
     path = folder / name
     with Folder(folder) as opened:
         file = virtual(opened)
@@ -273,7 +273,7 @@ def test_a_file_of_the_folder_that_changes_meanwhile_is_noticed(name: str, how: 
         assert [found.name for found in folder.parent.iterdir()] == ["little"]
 
 
-def test_an_empty_folder_is_filled_and_anything_else_in_the_way_is_left_alone(tmp_path: Path) -> None:
+def test_an_empty_folder_is_filled_and_any_other_existing_path_is_not_changed(tmp_path: Path) -> None:
     source = tmp_path / "a.gguf"
     source.write_bytes(small_model())
     empty, mine, link, file = (tmp_path / name for name in ("empty", "mine", "link", "file"))
@@ -297,7 +297,7 @@ def test_an_empty_folder_is_filled_and_anything_else_in_the_way_is_left_alone(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "empty", "file", "link", "mine"]
 
 
-def test_an_organ_directory_is_replaced_by_force_alone(folder: Path) -> None:
+def test_an_organ_directory_is_replaced_only_with_force(folder: Path) -> None:
     other = folder.parent / "other.gguf"
     other.write_bytes(small_model(seed=1))
     with pytest.raises(BadSource, match="--force replaces it"):
@@ -315,7 +315,7 @@ def calls_of_an_extraction(source: Path, target: Path) -> int:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_a_disk_that_fails_at_any_call_leaves_nothing_or_all(number: int, tmp_path: Path) -> None:
+def test_a_disk_failure_at_any_call_leaves_nothing_or_everything(number: int, tmp_path: Path) -> None:
     source = tmp_path / "a.gguf"
     source.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a"), tensor("b")]))
     calls = calls_of_an_extraction(source, tmp_path / "whole")
@@ -343,7 +343,7 @@ class Full(Files):
         return 10_000
 
 
-def test_a_disk_without_room_is_noticed_before_anything_is_written(folder: Path) -> None:
+def test_a_full_disk_is_detected_before_anything_is_written(folder: Path) -> None:
     source = folder.parent / "a.gguf"
     source.write_bytes(small_model())
     with pytest.raises(DiskFull, match="10000 are free"):
@@ -354,7 +354,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_written(folder: Path)
 
 
 @pytest.mark.parametrize("at", range(1, 8))
-def test_a_gguf_is_placed_whole_or_not_at_all(at: int, folder: Path) -> None:
+def test_a_gguf_is_placed_completely_or_not_at_all(at: int, folder: Path) -> None:
     target = folder.parent / "out.gguf"
     target.write_bytes(b"old")
     with Folder(folder) as opened, pytest.raises(OrganError):
@@ -363,7 +363,7 @@ def test_a_gguf_is_placed_whole_or_not_at_all(at: int, folder: Path) -> None:
     assert sorted(path.name for path in folder.parent.iterdir()) == ["little", "out.gguf"]
 
 
-def test_a_source_that_changes_while_it_is_taken_apart_leaves_nothing(tmp_path: Path) -> None:
+def test_a_source_that_changes_during_the_extraction_leaves_nothing(tmp_path: Path) -> None:
     source = tmp_path / "a.gguf"
     source.write_bytes(small_model())
     meddled: list[int] = []
@@ -379,7 +379,7 @@ def test_a_source_that_changes_while_it_is_taken_apart_leaves_nothing(tmp_path: 
     assert sum(meddled) == source.stat().st_size
 
 
-def test_what_was_put_in_the_way_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_files_added_to_the_target_during_the_extraction_are_not_changed(tmp_path: Path) -> None:
     source, target = tmp_path / "a.gguf", tmp_path / "out"
     source.write_bytes(small_model())
     target.mkdir()
@@ -405,7 +405,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
 
 
-def test_a_folder_is_an_organ_directory_by_its_manifest(tmp_path: Path) -> None:
+def test_an_organ_directory_is_recognised_by_its_manifest(tmp_path: Path) -> None:
     for name in ("plain", "web", "said", "shaped"):
         (tmp_path / name).mkdir()
     (tmp_path / "web" / "manifest.json").write_text('{"name": "an app", "icons": []}')
@@ -433,7 +433,7 @@ def test_a_tree_is_searched_for_files_and_organ_directories(tmp_path: Path) -> N
     ]
 
 
-def test_every_type_of_tensor_has_a_file(tmp_path: Path) -> None:
+def test_every_tensor_type_can_be_extracted(tmp_path: Path) -> None:
     found = [tensor(f"t.{dtype.id}", (dtype.block_elements, 2), dtype) for dtype in DTYPES.values()]
     whole = file_bytes([], found)
     (tmp_path / "all.gguf").write_bytes(whole)

@@ -298,7 +298,7 @@ def test_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
     assert set(row_counts(registry).values()) == {0}
 
 
-def test_everything_that_is_wrong_is_said_at_once(folder: Path) -> None:
+def test_all_faults_are_reported_together(folder: Path) -> None:
     (folder / UP).unlink()
     one = folder / "norm/output_norm.bin"
     one.write_bytes(one.read_bytes() + b"x")
@@ -311,7 +311,7 @@ def test_everything_that_is_wrong_is_said_at_once(folder: Path) -> None:
         assert any(word in reason for reason in caught.value.reasons)
 
 
-def test_what_is_wrong_a_thousand_times_is_said_twenty_times_and_counted(folder: Path) -> None:
+def test_a_thousand_faults_are_reported_as_twenty_and_a_count(folder: Path) -> None:
     entries = [{"name": f"t{number}", "file": f"other/t{number}.bin"} for number in range(1_000)]
     write_manifest(folder, {"tensors": entries})
     with pytest.raises(BadDirectory) as caught:
@@ -320,12 +320,12 @@ def test_what_is_wrong_a_thousand_times_is_said_twenty_times_and_counted(folder:
     assert caught.value.reasons[-1] == f"and {1_000 + 10 - REASONS_MAX} more"
 
 
-def test_a_link_to_the_folder_itself_is_followed(folder: Path, tmp_path: Path) -> None:
+def test_a_link_to_an_organ_directory_is_followed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     assert gguf_bytes_of(tmp_path / "link") == gguf_bytes_of(folder)
 
 
-def test_files_that_are_no_organs_do_not_disturb(folder: Path) -> None:
+def test_files_that_are_not_organs_are_ignored(folder: Path) -> None:
     (folder / "README.md").write_text("notes")
     (folder / "organs" / "train.py").write_text("print()")
     (folder / ".DS_Store").write_bytes(b"\0")
@@ -341,7 +341,7 @@ JSON = st.recursive(
 
 @given(data=st.data())
 @settings(BESIDE_FIXTURES, max_examples=150)
-def test_whatever_stands_at_any_place_of_a_manifest_it_is_read_or_refused(data: st.DataObject, folder: Path) -> None:
+def test_a_manifest_with_any_replaced_value_is_read_or_refused(data: st.DataObject, folder: Path) -> None:
     original = (folder / "manifest.json").read_bytes()
     values = json.loads(original)
     place: Any = values

@@ -13,7 +13,7 @@ from tests.ingest.directory_cases import change_manifest, extract_directory, ggu
 from tests.small_models import small_model
 
 
-def test_headers_are_bounded_over_all_files_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_all_files_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = small_directory(tmp_path)
 
     def name_it_thrice(manifest: dict[str, Any]) -> None:
@@ -28,7 +28,7 @@ def test_headers_are_bounded_over_all_files_together(tmp_path: Path, monkeypatch
         gguf_bytes_of(folder)
 
 
-def test_a_folder_whose_manifest_is_not_ours_is_never_replaced(tmp_path: Path) -> None:
+def test_a_folder_with_a_foreign_manifest_is_never_replaced(tmp_path: Path) -> None:
     source, project = tmp_path / "a.gguf", tmp_path / "project"
     source.write_bytes(small_model())
     (project / "other").mkdir(parents=True)

@@ -38,7 +38,7 @@ def readable_of(entries: list[KeyValue]) -> list[dict[str, Any]]:
 
 @given(metadata())
 @PATIENT
-def test_any_metadata_come_back_from_json_bit_for_bit(entries: list[KeyValue]) -> None:
+def test_any_metadata_reads_back_from_json_bit_for_bit(entries: list[KeyValue]) -> None:
     for entry, said in zip(entries, json.loads(json.dumps(readable_of(entries))), strict=True):
         back = key_value(said["key"], said["type"], said["value"])
         assert back.encode() == entry.encode() or _has_nan(entry)
@@ -49,26 +49,26 @@ def _has_nan(entry: KeyValue) -> bool:
     return any(isinstance(one, float) and math.isnan(one) for one in values)
 
 
-def test_a_vocabulary_with_odd_bytes_comes_back() -> None:
+def test_a_vocabulary_with_odd_bytes_reads_back() -> None:
     entries = [*every_value_type(), token_array(vocabulary(3_000)), text("raw", b"\xff\xfe"), text("a", "\0\n\u2028")]
     for entry, said in zip(entries, json.loads(json.dumps(readable_of(entries))), strict=True):
         assert key_value(said["key"], said["type"], said["value"]).encode() == entry.encode()
 
 
-def test_what_json_lacks_is_said_in_words() -> None:
+def test_values_that_json_lacks_are_written_as_words() -> None:
     infinities = array("a", ValueType.FLOAT64, [math.nan, math.inf, -math.inf, 0.5])
     (said,) = readable_of([infinities])
     assert said == {"key": "a", "type": "array of float64", "value": ["NaN", "Infinity", "-Infinity", 0.5]}
 
 
-def test_an_odd_truth_value_stays_a_number() -> None:
+def test_an_odd_boolean_stays_a_number() -> None:
     source = MemorySource(raw_file([raw_field(b"a", 7, b"\7")]))
     (said,) = readable_metadata(source, read_header(source))
     assert said == {"key": "a", "type": "bool", "value": 7}
     assert key_value("a", "bool", 7).encode() == raw_field(b"a", 7, b"\7")
 
 
-def test_beyond_the_limits_a_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_over_the_limits_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readable, "READABLE_MAX_VALUES", 10)
     said = readable_of(
         [array("few", ValueType.UINT8, [1] * 9), array("many", ValueType.UINT8, [1] * 9), text("a", "b")]
@@ -114,7 +114,7 @@ def test_a_value_that_does_not_fit_its_type_is_refused(kind: str, value: Any, sa
 
 
 @pytest.mark.parametrize("key", ["", "é", "a\n", "x" * 65_536])
-def test_what_is_no_key_is_refused(key: str) -> None:
+def test_an_invalid_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="printable ASCII"):
         key_value(key, "uint8", 1)
     with pytest.raises(ValueError, match="printable ASCII"):
@@ -161,7 +161,7 @@ TRUTH, FLOAT, ARRAY = ValueType.BOOL, ValueType.FLOAT32, ValueType.ARRAY
         ("a", {"type": "int8", "value": 3}, ValueType.INT8, None),
     ],
 )
-def test_a_plain_value_gets_the_type_that_the_rules_say(
+def test_a_plain_value_gets_the_documented_type(
     key: str, value: Any, kind: ValueType, element: ValueType | None
 ) -> None:
     entry = plain_key_value(key, value)
@@ -171,7 +171,7 @@ def test_a_plain_value_gets_the_type_that_the_rules_say(
 
 
 @pytest.mark.parametrize("value", [None, {}, [[1]], [1, "a"], [True, 1], [None], 2**64, -(2**63) - 1, [2**63, -1]])
-def test_a_plain_value_that_gguf_has_nothing_for_is_refused(value: Any) -> None:
+def test_a_plain_value_without_a_gguf_type_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"not a text|kinds|64 bits|range"):
         plain_key_value("a", value)
 
@@ -198,7 +198,7 @@ def test_a_plain_value_that_gguf_has_nothing_for_is_refused(value: Any) -> None:
         (b'"' * 1_000_001, "not JSON"),
     ],
 )
-def test_json_that_is_none_or_too_much_is_refused_in_a_sentence(data: bytes, said: str) -> None:
+def test_invalid_or_too_large_json_is_refused_in_a_sentence(data: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         parse_json(data)
     assert len(str(caught.value)) < 300
@@ -234,9 +234,7 @@ def peak_bytes(data: bytes) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_whatever_a_manifest_is_made_of_it_takes_no_more_memory_than_is_said(
-    shape: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_any_manifest_stays_within_the_memory_limit(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 2_000_000
     monkeypatch.setattr(jsontext, "PARSED_MAX_BYTES", limit)
     monkeypatch.setattr(jsontext, "PARSED_MAX_RATIO", 0)
@@ -255,7 +253,7 @@ def test_whatever_a_manifest_is_made_of_it_takes_no_more_memory_than_is_said(
 
 
 @pytest.mark.long
-def test_the_largest_manifests_that_we_write_are_read_again() -> None:
+def test_the_largest_manifests_that_we_write_can_be_read() -> None:
     spec = TensorSpec("v.blk.12345.a_tensor_with_a_name_of_63_characters_in_all.weight", (4096, 14336, 160), F16)
     measures = dict.fromkeys(MEASURE_NAMES, 182.7364519283746)
     written = WrittenTensor(spec, "other/" + "x" * 90 + ".bin", 4095, 2**40, Digest("ab" * 32), measures)
@@ -272,7 +270,7 @@ def test_the_largest_manifests_that_we_write_are_read_again() -> None:
 
 
 @pytest.mark.parametrize("begin", range(6))
-def test_texts_that_reach_over_chunks_hide_their_brackets_too(begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brackets_within_text_across_chunks_are_not_counted(begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsontext, "CHUNK_BYTES", 7)
     value = [" " * begin, '[{",:\\', '\\"' * 20, {"\\": "]", 'a\\"[': ["{" * 50, "\\" * 30]}, "é[" * 9, ""]
     data = json.dumps(value, ensure_ascii=False).encode()

@@ -53,7 +53,7 @@ def put_together(file: DissectedFile) -> bytes:
     return bytes(back)
 
 
-def test_large_arrays_are_pieces_of_their_own_and_small_ones_stay_in_the_header(tmp_path: Path) -> None:
+def test_large_arrays_are_separate_pieces_and_small_ones_stay_in_the_header(tmp_path: Path) -> None:
     large = array("large", ValueType.UINT8, [1] * (ARRAY_BLOB_MIN_BYTES + 1))
     at_the_limit = array("limit", ValueType.UINT8, [2] * ARRAY_BLOB_MIN_BYTES)
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(1_000))
@@ -74,7 +74,7 @@ def test_a_header_without_large_arrays_is_one_literal(tmp_path: Path) -> None:
 
 @PATIENT
 @given(files())
-def test_the_pieces_of_any_file_make_the_file_again(data: bytes) -> None:
+def test_the_pieces_of_any_file_assemble_to_the_file(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = taken_apart(Path(folder), data)
         try:
@@ -96,7 +96,7 @@ def test_padding_that_is_not_zero_is_kept_and_flagged(tmp_path: Path) -> None:
     assert put_together(file) == bytes(data)
 
 
-def test_padding_behind_the_header_is_kept_too(tmp_path: Path) -> None:
+def test_padding_after_the_header_is_kept(tmp_path: Path) -> None:
     data = bytearray(file_bytes([ARCHITECTURE], [tensor("a", (8,))]))
     begin = len(data) - 32 - 1
     data[begin] = 7
@@ -107,7 +107,7 @@ def test_padding_behind_the_header_is_kept_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", range(13))
-def test_a_last_tensor_with_any_part_of_its_padding_is_taken(kept: int, tmp_path: Path) -> None:
+def test_a_last_tensor_with_any_part_of_its_padding_is_accepted(kept: int, tmp_path: Path) -> None:
     whole = file_bytes([ARCHITECTURE], [tensor("a", (5,))])
     data = whole[: len(whole) - 12 + kept]
     file = taken_apart(tmp_path, data)
@@ -146,7 +146,7 @@ def test_a_file_without_tensors_may_end_anywhere_in_its_padding(padding: bool, t
         ),
     ],
 )
-def test_what_is_odd_is_flagged_in_a_sentence(data: bytes, flag: str, tmp_path: Path) -> None:
+def test_an_oddity_is_flagged_in_a_sentence(data: bytes, flag: str, tmp_path: Path) -> None:
     assert taken_apart(tmp_path, data).flags == (flag,)
 
 
@@ -171,7 +171,7 @@ def test_a_refused_file_is_named(tmp_path: Path) -> None:
         taken_apart(tmp_path, b"JUNK" * 100)
 
 
-def test_every_kind_of_metadata_has_a_type_and_a_value_to_read(tmp_path: Path) -> None:
+def test_every_kind_of_metadata_has_a_type_and_a_readable_value(tmp_path: Path) -> None:
     long = text("long", "x" * 100_000)
     file = taken_apart(tmp_path, file_bytes([*every_value_type(), long, text("raw", b"\xff")]))
     shown = {field.key: (field_type_text(field), field_value_text(field)) for field in file.header.fields}
@@ -190,7 +190,7 @@ def test_every_kind_of_metadata_has_a_type_and_a_value_to_read(tmp_path: Path) -
         assert shown[key] == (kind, value)
 
 
-def test_numbers_that_are_no_numbers_are_shown_as_text(tmp_path: Path) -> None:
+def test_nonfinite_numbers_are_shown_as_text(tmp_path: Path) -> None:
     odd = [
         KeyValue("nan", ValueType.FLOAT32, float("nan")),
         KeyValue("inf", ValueType.FLOAT64, float("-inf")),
@@ -199,7 +199,7 @@ def test_numbers_that_are_no_numbers_are_shown_as_text(tmp_path: Path) -> None:
     assert [field_value_text(field) for field in file.header.fields] == ["nan", "-inf"]
 
 
-def test_tensors_are_where_their_offsets_say(tmp_path: Path) -> None:
+def test_tensors_are_at_their_offsets(tmp_path: Path) -> None:
     entries = [tensor("a", (5,)), tensor("b", (40,)), (TensorSpec("c", (8,), dtype_by_name("I8")), b"12345678")]
     file = taken_apart(tmp_path, file_bytes([ARCHITECTURE], entries, 64))
     for info, (_, data) in zip(file.header.tensors, entries, strict=True):

@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_bytes_are_read_where_they_are_asked_for(path: Path) -> None:
+def test_bytes_are_read_at_the_requested_offset(path: Path) -> None:
     with FileSource(path) as source:
         assert (source.name, source.size_bytes) == (str(path), len(DATA))
         assert source.read_at(0, 4) == DATA[:4]
@@ -39,7 +39,7 @@ def test_bytes_are_read_where_they_are_asked_for(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, len(DATA) + 1), (len(DATA), 1), (len(DATA) - 1, 2), (10**9, 1)])
-def test_bytes_that_are_not_there_are_an_error(offset: int, size: int, path: Path) -> None:
+def test_a_read_beyond_the_end_is_an_error(offset: int, size: int, path: Path) -> None:
     with FileSource(path) as source:
         with pytest.raises(BadSource, match=f"ends at byte {max(offset, len(DATA))}"):
             source.read_at(offset, size)
@@ -47,7 +47,7 @@ def test_bytes_that_are_not_there_are_an_error(offset: int, size: int, path: Pat
             source.read_into(memoryview(bytearray(size)), offset)
 
 
-def test_a_closed_file_is_closed_and_may_be_closed_again(path: Path) -> None:
+def test_a_file_can_be_closed_twice(path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     source = FileSource(path)
     assert len(set(os.listdir("/proc/self/fd")) - before) == 1
@@ -78,7 +78,7 @@ def link_to_zero(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_socket, make_loop, make_dangling, link_to_zero, Path.mkdir])
-def test_what_is_no_regular_file_is_refused_before_it_is_opened(
+def test_a_path_that_is_not_a_regular_file_is_refused_before_it_is_opened(
     make: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = tmp_path / "odd.gguf"
@@ -132,7 +132,7 @@ CHANGES = [overwritten, grown, cut, replaced, Path.unlink]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_changes_while_it_is_open_is_noticed(change: Callable[[Path], None], path: Path) -> None:
+def test_a_file_that_changes_while_it_is_open_is_detected(change: Callable[[Path], None], path: Path) -> None:
     with FileSource(path) as source:
         source.check_unchanged()
         change(path)

@@ -114,7 +114,7 @@ def memory_file(data: bytes) -> ComposedFile:
     return ComposedFile(Path("model.gguf"), len(data), [Section(0, len(data), BytesInMemory(data))])
 
 
-def test_neither_path_nor_address_nor_descriptor_of_a_database_reaches_the_inspector(
+def test_the_inspector_has_no_path_address_or_descriptor_of_the_database(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
@@ -130,7 +130,7 @@ def test_neither_path_nor_address_nor_descriptor_of_a_database_reaches_the_inspe
         assert secret.encode() not in words
 
 
-def test_the_inspector_is_asked_about_names_sizes_shapes_and_types_and_nothing_else(
+def test_the_inspector_receives_only_names_sizes_shapes_and_types(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Values] = []
@@ -150,7 +150,7 @@ def test_the_inspector_is_asked_about_names_sizes_shapes_and_types_and_nothing_e
     assert types == {int}
 
 
-def test_a_header_and_a_measurement_come_over_as_they_are() -> None:
+def test_a_header_and_a_measurement_are_transferred_unchanged() -> None:
     split = [unsigned("split.no", 0, ValueType.UINT16), unsigned("general.alignment", 64)]
     for data in (
         MODEL,
@@ -275,18 +275,18 @@ def changed(messages: list[Values], path: tuple[str | int, ...], value: Any) -> 
 
 
 @pytest.mark.parametrize(("path", "value"), NONSENSE.values(), ids=list(NONSENSE))
-def test_a_front_that_makes_no_sense_is_refused(path: tuple[str | int, ...], value: Any) -> None:
+def test_an_inconsistent_header_is_refused(path: tuple[str | int, ...], value: Any) -> None:
     with pytest.raises(BadMessage):
         taken(FrontReader(MemorySource(MODEL)), changed(GOOD, path, value))
 
 
-def test_an_end_is_needed_by_whatever_was_announced() -> None:
+def test_a_header_that_ends_early_is_refused() -> None:
     for messages in ([LAST], [FIELDS, LAST], [TENSORS, LAST], [FIELDS, TENSORS, TENSORS, LAST]):
         with pytest.raises(BadMessage):
             taken(FrontReader(MemorySource(MODEL)), messages)
 
 
-def test_every_value_of_a_measurement_is_held_to_what_it_can_be() -> None:
+def test_every_value_of_a_measurement_is_checked_against_its_range() -> None:
     spec, data = weight_tensor("blk.0.ffn_up.weight", (64, 64))
     good = measurement_values(measure(lambda offset, size: data[offset : offset + size], spec.shape, spec.dtype))
     assert isinstance(read_measurement(good), Measurement)
@@ -332,7 +332,7 @@ def framed(text: bytes, announced: int | None = None, behind: int = 0) -> bytes:
         framed(b"{}{}"),
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_an_invalid_message_is_refused(data: bytes) -> None:
     reads, writes = os.pipe()
     channel = Channel(reads, -1)
     try:
@@ -391,7 +391,7 @@ LIES: dict[str, tuple[list[Values], Callable[[Values], Any], str, str]] = {
 }
 
 
-def test_whatever_an_inspector_answers_ends_in_one_clear_refusal_and_leaves_nothing(
+def test_any_wrong_answer_of_an_inspector_gives_one_refusal_and_leaves_nothing(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "READS_BASE_BYTES", 0)
@@ -410,7 +410,7 @@ def test_whatever_an_inspector_answers_ends_in_one_clear_refusal_and_leaves_noth
     assert blob_rows(registry) == []
 
 
-def test_more_names_than_a_submission_may_have_are_refused_as_that(
+def test_too_many_names_in_a_submission_are_refused_as_too_large(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "FRONTS_MAX_BYTES", 100)
@@ -429,7 +429,7 @@ def test_a_header_that_is_too_long_for_memory_is_refused(
     assert_no_upload_is_left(registry)
 
 
-def test_a_lying_inspector_changes_no_organ_that_exists_and_no_byte(registry: LocalRegistry) -> None:
+def test_a_lying_inspector_changes_no_existing_organ_and_no_byte(registry: LocalRegistry) -> None:
     honest = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", MODEL)])
     assert process_and_read(registry, honest).row.state == "published"
 
@@ -454,7 +454,7 @@ def test_a_lying_inspector_changes_no_organ_that_exists_and_no_byte(registry: Lo
     assert submission_row(registry, second).row.reason is None
 
 
-def test_an_inspector_that_is_too_slow_dies_or_breaks_is_told_of() -> None:
+def test_an_inspector_that_is_slow_or_crashes_is_reported() -> None:
     file = memory_file(MODEL)
     with running(Limits(wall_seconds=0.1)) as asked, pytest.raises(Stopped, match=r"it took longer than 0.1 s") as slow:
         asked.front(file, lambda: None)
@@ -469,7 +469,7 @@ def test_an_inspector_that_is_too_slow_dies_or_breaks_is_told_of() -> None:
         asked.measure(lambda _offset, size: bytes(size + 1), (64, 64), dtype_by_name("F32"))
 
 
-def test_an_inspector_that_says_nothing_more_holds_nobody_up(
+def test_an_inspector_that_stops_answering_is_stopped_after_its_limit(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "ANSWER_SECONDS", 0.05)
@@ -486,7 +486,7 @@ HALF_A_MESSAGE = framed(b"{}")[:2]
 
 
 @pytest.mark.parametrize("step_seconds", [60.0, 0.02], ids=["at once", "byte by byte"])
-def test_a_message_that_never_ends_is_given_up_at_its_deadline(step_seconds: float) -> None:
+def test_receiving_an_endless_message_stops_at_its_deadline(step_seconds: float) -> None:
     (reads, writes), over = os.pipe(), threading.Event()
     channel = Channel(reads, -1)
 
@@ -509,7 +509,7 @@ def test_a_message_that_never_ends_is_given_up_at_its_deadline(step_seconds: flo
         os.close(writes)
 
 
-def test_a_message_that_nobody_reads_is_given_up_at_its_deadline() -> None:
+def test_sending_an_unread_message_stops_at_its_deadline() -> None:
     reads, writes = os.pipe()
     channel = Channel(-1, writes)
     try:
@@ -520,7 +520,7 @@ def test_a_message_that_nobody_reads_is_given_up_at_its_deadline() -> None:
         os.close(reads)
 
 
-def test_messages_go_through_descriptors_above_1024() -> None:
+def test_messages_work_with_descriptors_above_1024() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
     try:
@@ -553,7 +553,7 @@ def test_an_inspector_that_stops_in_the_middle_of_an_answer_is_stopped(monkeypat
     assert stopped.value.is_limit
 
 
-def test_an_inspector_that_does_not_read_is_killed_and_holds_up_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inspector_that_does_not_read_is_killed_and_blocks_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "ANSWER_SECONDS", 0.1)
     killed = threading.Event()
 
@@ -573,7 +573,7 @@ def test_an_inspector_that_does_not_read_is_killed_and_holds_up_no_thread(monkey
             measure_large()
 
 
-def test_many_slow_answers_are_stopped_together(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_slow_answers_share_one_time_limit(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "FRONTS_SECONDS", 0.1)
     monkeypatch.setattr(inspection, "MEASURED_SECONDS_LEAST", 0.03)
     monkeypatch.setattr(inspection, "MEASURED_SECONDS_EACH", 0.001)
@@ -601,11 +601,11 @@ def test_many_slow_answers_are_stopped_together(registry: LocalRegistry, monkeyp
         assert_no_upload_is_left(registry)
 
 
-def test_what_a_terminal_would_obey_is_taken_out_of_sentences() -> None:
+def test_control_characters_are_removed_from_sentences() -> None:
     assert read_refusal({"code": "bad-gguf", "sentence": "a\x1b[31m\nb"}) == ("bad-gguf", "a [31m b")
 
 
-def test_what_the_reader_refuses_is_refused_in_its_words(registry: LocalRegistry) -> None:
+def test_a_refusal_has_the_message_of_the_reader(registry: LocalRegistry) -> None:
     with pytest.raises(BadGguf) as caught:
         read_front(MemorySource(MODEL[:-5], "model.gguf"))
     after = process_and_read(registry, submit_model(registry, "eve/cut", [whole_file(registry, "eve", MODEL[:-5])]))

@@ -81,7 +81,7 @@ def result(registry: LocalRegistry, kind: str, arguments: Values) -> Values:
     return job.result if file is None else job.result | {"pack": file.pack}
 
 
-def test_a_recipe_becomes_a_chimera_with_its_lock_and_its_address(kin: LocalRegistry) -> None:
+def test_a_composition_job_returns_the_chimera_with_its_lock_and_address(kin: LocalRegistry) -> None:
     made = result(kin, "compose", {"recipe_text": RECIPE_YAML})
     assert made["model"] == "local/mixed@1"
     assert made["created"] is True
@@ -91,13 +91,13 @@ def test_a_recipe_becomes_a_chimera_with_its_lock_and_its_address(kin: LocalRegi
     assert made["size_bytes"] == plan.size_bytes
 
 
-def test_the_same_recipe_in_both_forms_is_kept_as_one(kin: LocalRegistry) -> None:
+def test_the_same_recipe_as_object_and_as_text_gives_the_same_request(kin: LocalRegistry) -> None:
     as_object = {"base": "local/base", "name": "local/mixed", "grafts": [{"from": "local/tuned", "type": "organ"}]}
     as_text = "base: local/base\nname: local/mixed\ngrafts: [{from: local/tuned, type: organ}]\n"
     assert COMPOSE.check({"recipe": as_object}) == COMPOSE.check({"recipe_text": as_text})
 
 
-def test_a_job_that_was_done_before_makes_nothing_new(kin: LocalRegistry) -> None:
+def test_a_repeated_job_creates_nothing_new(kin: LocalRegistry) -> None:
     first = result(kin, "compose", {"recipe_text": RECIPE_YAML})
     before = row_counts(kin)
     second = result(kin, "compose", {"recipe_text": RECIPE_YAML})
@@ -163,7 +163,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "arguments", "error", "says"), REFUSED)
-def test_what_cannot_be_done_is_refused_before_it_waits(
+def test_an_impossible_job_is_refused_before_it_is_queued(
     kind: str, arguments: Values, error: type[OrganError], says: str, kin: LocalRegistry
 ) -> None:
     with pytest.raises(error, match=says):
@@ -172,7 +172,7 @@ def test_what_cannot_be_done_is_refused_before_it_waits(
         assert not active_jobs(session, kind)
 
 
-def test_what_is_kept_of_the_arguments_can_be_asked_again() -> None:
+def test_the_stored_arguments_are_valid_arguments() -> None:
     for name, arguments in (
         ("compose", {"recipe_text": RECIPE_YAML}),
         ("measure", {"model": "base"}),
@@ -182,7 +182,7 @@ def test_what_is_kept_of_the_arguments_can_be_asked_again() -> None:
         assert KINDS[name].check(msgspec.to_builtins(kept)) == kept
 
 
-def test_a_model_that_is_measured_anew_reads_as_it_did(kin: LocalRegistry) -> None:
+def test_a_model_measured_again_has_the_same_measures(kin: LocalRegistry) -> None:
     found = result(kin, "measure", {"model": "base"})
     assert found["model"] == "local/base@1"
     assert found["measured"] == len(found["tensors"]) == 10
@@ -192,7 +192,7 @@ def test_a_model_that_is_measured_anew_reads_as_it_did(kin: LocalRegistry) -> No
     assert found["tensors_left_out"] == 0
 
 
-def test_a_difference_to_what_is_recorded_is_told_with_its_tensor(kin: LocalRegistry) -> None:
+def test_a_difference_to_the_recorded_measures_is_reported_with_its_tensor(kin: LocalRegistry) -> None:
     with kin.catalog.writing() as session:
         placement = next(iter(_placements(session, "local/base")))
         placement.theta = (placement.theta or 0.0) + 3.0
@@ -202,7 +202,7 @@ def test_a_difference_to_what_is_recorded_is_told_with_its_tensor(kin: LocalRegi
     assert largest["difference"] == pytest.approx(3.0, abs=1e-6)
 
 
-def test_an_extraction_is_a_tar_of_an_organ_directory_that_gives_the_model_back(
+def test_an_extraction_is_a_tar_of_an_organ_directory_that_assembles_to_the_model(
     kin: LocalRegistry, tmp_path: Path
 ) -> None:
     found = result(kin, "extract", {"model": "base"})
@@ -219,14 +219,14 @@ def test_an_extraction_is_a_tar_of_an_organ_directory_that_gives_the_model_back(
     assert not ingest_directory(kin, directory), "the same bytes are registered already"
 
 
-def test_the_same_model_is_always_the_same_tar(kin: LocalRegistry) -> None:
+def test_the_same_model_always_gives_the_same_tar(kin: LocalRegistry) -> None:
     first, second = (result(kin, "extract", {"model": "base"}) for _ in range(2))
     assert first["sha256"] == second["sha256"]
     assert first["pack"] != second["pack"]
 
 
 @pytest.mark.parametrize("run", [EXTRACT.run, MEASURE.run, COMPOSE.run])
-def test_a_job_that_is_cancelled_on_its_way_leaves_nothing(run: Callable[..., Values], kin: LocalRegistry) -> None:
+def test_a_cancelled_job_leaves_nothing(run: Callable[..., Values], kin: LocalRegistry) -> None:
     arguments = (
         COMPOSE.check({"recipe_text": RECIPE_YAML}) if run is COMPOSE.run else ModelRequest(model="local/base@1")
     )
@@ -255,7 +255,7 @@ def test_a_job_that_is_cancelled_on_its_way_leaves_nothing(run: Callable[..., Va
     assert cancelled > 0
 
 
-def test_packs_go_after_a_day_and_the_oldest_when_they_are_too_many(tmp_path: Path) -> None:
+def test_packs_are_removed_after_a_day_and_the_oldest_when_there_are_too_many(tmp_path: Path) -> None:
     now = time.time()
     packs = []
     for hours in (30, 20, 10, 1):
@@ -276,7 +276,7 @@ def test_packs_go_after_a_day_and_the_oldest_when_they_are_too_many(tmp_path: Pa
     assert (tmp_path / "jobs" / "not a pack").exists()
 
 
-def test_a_pack_in_the_making_counts_with_all_that_is_in_it_and_is_left_for_an_hour(tmp_path: Path) -> None:
+def test_an_unfinished_pack_counts_with_all_its_files_and_is_kept_for_an_hour(tmp_path: Path) -> None:
     now = time.time()
     packs = []
     for hours in (0.9, 0.5):
@@ -296,7 +296,7 @@ def test_a_pack_in_the_making_counts_with_all_that_is_in_it_and_is_left_for_an_h
     ("key", "name"),
     [("..", "a"), ("0" * 32, "../a"), (None, None), ("0" * 32, "/etc/passwd"), ("0" * 31 + "/", "a"), (5, "a")],
 )
-def test_what_names_no_pack_leads_to_no_file(key: object, name: object, tmp_path: Path) -> None:
+def test_an_invalid_key_of_a_pack_gives_no_file(key: object, name: object, tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     assert pack_file(tmp_path / "jobs", key, name) is None
 
@@ -307,7 +307,7 @@ def test_a_link_in_a_pack_is_not_followed(tmp_path: Path) -> None:
     assert pack_file(tmp_path, pack.name, "a.tar") is None
 
 
-def test_a_home_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("in the way")
     with pytest.raises(StoreUnwritable, match="jobs"):
         new_pack(tmp_path)

@@ -88,7 +88,7 @@ def running(registry: LocalRegistry, kinds: dict[str, JobKind], **more: float) -
     assert not thread.is_alive()
 
 
-def test_a_job_is_done_and_its_result_is_kept(registry: LocalRegistry) -> None:
+def test_a_job_is_run_and_its_result_is_stored(registry: LocalRegistry) -> None:
     def run(_registry: LocalRegistry, arguments: Values, report_progress: ReportProgress) -> Values:
         report_progress(0.5, "half of it")
         return {"twice": 2 * arguments["number"]}
@@ -98,7 +98,7 @@ def test_a_job_is_done_and_its_result_is_kept(registry: LocalRegistry) -> None:
     assert job.created_at <= job.started_at <= job.finished_at
 
 
-def test_a_report_is_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_report_can_be_made_as_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "little.gguf")
     whole = add_job(registry, "report", {"limit": 3})
@@ -132,7 +132,7 @@ def test_a_report_is_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
         ("report", {"model": "x" * 1000}, BadInput, "a text of 1 to"),
     ],
 )
-def test_what_a_kind_does_not_take_is_refused_before_it_is_queued(
+def test_invalid_arguments_of_a_job_are_refused_before_it_is_queued(
     kind: str, arguments: Values, error: type[BadInput], says: str, registry: LocalRegistry
 ) -> None:
     with pytest.raises(error, match=says):
@@ -141,11 +141,11 @@ def test_what_a_kind_does_not_take_is_refused_before_it_is_queued(
         job_by_id(session, 1)
 
 
-def test_kinds_are_known_by_their_own_names_and_lanes() -> None:
+def test_every_kind_has_its_own_name_and_a_valid_lane() -> None:
     assert all(name == kind.name and len(name) <= 32 and kind.lane in LANES for name, kind in KINDS.items())
 
 
-def test_a_job_that_is_refused_says_why(registry: LocalRegistry) -> None:
+def test_a_refused_job_has_the_reason_as_its_note(registry: LocalRegistry) -> None:
     def run(_registry: LocalRegistry, _arguments: Values, _report_progress: ReportProgress) -> Values:
         raise NotFound("there is nothing of the kind")
 
@@ -154,7 +154,7 @@ def test_a_job_that_is_refused_says_why(registry: LocalRegistry) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), MemoryError("odd"), SystemExit("odd"), RecursionError("odd")])
-def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
+def test_a_job_that_crashes_is_an_internal_error_and_the_next_job_runs(
     error: BaseException, registry: LocalRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
@@ -178,13 +178,13 @@ def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
 
 
 @pytest.mark.parametrize("result", [{"a": float("nan")}, {"a": b"x"}, {"a": "x" * 2_000_000}])
-def test_a_result_that_cannot_be_kept_is_told_in_words(result: Values, registry: LocalRegistry) -> None:
+def test_a_result_that_cannot_be_stored_is_reported(result: Values, registry: LocalRegistry) -> None:
     job = run_once(registry, lambda *_: result)
     assert job.state == "failed"
     assert "the result of a job" in job.note
 
 
-def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: LocalRegistry) -> None:
+def test_a_running_job_stops_when_it_is_cancelled(registry: LocalRegistry) -> None:
     begun = threading.Event()
 
     def run(_registry: LocalRegistry, _arguments: Values, report_progress: ReportProgress) -> Values:
@@ -209,7 +209,7 @@ def _lease(registry: LocalRegistry, job_id: int) -> object:
         return session.get_one(tables.Job, job_id).lease_expires_at
 
 
-def test_a_runner_that_ends_puts_its_job_back(registry: LocalRegistry) -> None:
+def test_a_runner_that_stops_puts_its_job_back(registry: LocalRegistry) -> None:
     begun = threading.Event()
 
     def run(_registry: LocalRegistry, _arguments: Values, report_progress: ReportProgress) -> Values:
@@ -226,7 +226,7 @@ def test_a_runner_that_ends_puts_its_job_back(registry: LocalRegistry) -> None:
     assert (job.state, job.progress) == ("queued", 0.0)
 
 
-def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_nothing_then(
+def test_a_job_that_outlasts_its_runner_is_put_back_and_changes_nothing_afterwards(
     registry: LocalRegistry,
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -253,7 +253,7 @@ def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_n
     assert job_of(registry, job_id).state == "queued"
 
 
-def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: LocalRegistry) -> None:
+def test_lanes_run_in_parallel_and_validations_run_one_after_another(registry: LocalRegistry) -> None:
     most: dict[str, int] = {"slow": 0, "check": 0}
     at_work: dict[str, int] = {"slow": 0, "check": 0}
     lock, both = threading.Lock(), threading.Barrier(2)
@@ -279,7 +279,7 @@ def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: Local
     assert most["check"] == 1
 
 
-def test_progress_is_written_once_a_second_at_most_and_cancelling_is_still_heard(registry: LocalRegistry) -> None:
+def test_progress_is_written_at_most_once_a_second_and_cancellation_is_still_noticed(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
@@ -301,7 +301,7 @@ def test_progress_is_written_once_a_second_at_most_and_cancelling_is_still_heard
             held.report(7.0, "beyond the end")
 
 
-def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(registry: LocalRegistry) -> None:
+def test_a_held_job_renews_its_lease_and_notices_that_it_is_lost(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
@@ -317,7 +317,7 @@ def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(regi
             held.report(0.5)
 
 
-def test_two_runners_at_once_never_do_a_job_twice(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_concurrent_runners_never_run_a_job_twice(registry: LocalRegistry, tmp_path: Path) -> None:
     def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
         with (tmp_path / str(arguments["number"])).open("x"):  # fails where somebody was here before
             return {"thread": threading.get_ident()}
@@ -350,7 +350,7 @@ with LocalRegistry.open() as registry:
 
 
 @pytest.mark.long
-def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_after_the_second(
+def test_the_job_of_a_killed_runner_is_tried_again_and_fails_after_the_second(
     registry: LocalRegistry,
 ) -> None:
     kinds = kind_of(lambda *_: {"done": True})
@@ -375,7 +375,7 @@ def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_afte
     assert job_of(registry, second).state == "finished"
 
 
-def test_a_job_that_was_left_once_is_finished_by_the_next_runner(registry: LocalRegistry) -> None:
+def test_an_abandoned_job_is_finished_by_the_next_runner(registry: LocalRegistry) -> None:
     kinds = kind_of(lambda *_: {"by": os.getpid()})
     job_id = add_job(registry, "odd", {}, kinds=kinds)
     with registry.catalog.writing() as session:

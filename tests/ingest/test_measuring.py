@@ -31,7 +31,7 @@ def written(folder: Path, data: bytes, name: str = "a.gguf") -> Path:
 
 
 @pytest.mark.parametrize("name", ["Zoo-C-1M-v1.0-Q8_0.gguf", "Zoo-A-2M-Code-LoRA-v1.0-F32.gguf"])
-def test_the_numbers_are_those_that_an_ingest_records(name: str, registry: LocalRegistry) -> None:
+def test_the_measures_equal_those_that_an_ingest_records(name: str, registry: LocalRegistry) -> None:
     model = measure_model(source_of(ZOO / name))
     ingest_file(registry, ZOO / name)
     with registry.catalog.reading() as session:
@@ -48,7 +48,7 @@ def test_the_numbers_are_those_that_an_ingest_records(name: str, registry: Local
             assert reading.sample_size == z1[placement.organ_id].sample_size
 
 
-def test_only_what_is_wanted_is_measured_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_only_selected_tensors_are_measured_and_all_are_counted(tmp_path: Path) -> None:
     def wanted(_name: str, place: Place) -> bool:
         return place.type is OrganType.NORM
 
@@ -58,7 +58,7 @@ def test_only_what_is_wanted_is_measured_and_the_rest_is_counted(tmp_path: Path)
     assert (model.tensor_count, model.parameters) == (10, 64 * 96 + 2 * (64 + 64 * 64 + 4 * 64 * 64) + 64)
 
 
-def test_a_bad_file_stops_nobody(tmp_path: Path) -> None:
+def test_a_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
     written(tmp_path, small_model(), "1.gguf")
     written(tmp_path, b"GGUFrubbish" * 9, "2.gguf")
     for number in (1, 2):
@@ -69,7 +69,7 @@ def test_a_bad_file_stops_nobody(tmp_path: Path) -> None:
     assert [outcome.model is None for outcome in outcomes] == [False, True, True, False]
 
 
-def test_what_was_told_adds_up_to_the_source(tmp_path: Path) -> None:
+def test_the_reported_progress_adds_up_to_the_size_of_the_source(tmp_path: Path) -> None:
     source = source_of(written(tmp_path, small_model()))
     told: list[int] = []
     measure_model(source, None, told.append)
@@ -77,7 +77,7 @@ def test_what_was_told_adds_up_to_the_source(tmp_path: Path) -> None:
     assert len(told) == 11
 
 
-def test_a_tensor_is_read_at_its_sample_alone_however_large_it_is(tmp_path: Path) -> None:
+def test_only_the_sample_of_a_tensor_is_read(tmp_path: Path) -> None:
     spec = TensorSpec("blk.0.ffn_up.weight", (1 << 16, 1 << 16), dtype_by_name("Q8_0"))
     header = raw_header([], [raw_tensor(spec.name.encode(), spec.shape, spec.dtype.id)])
     front = header.ljust(padded(len(header), 32), b"\0")
@@ -92,7 +92,7 @@ def test_a_tensor_is_read_at_its_sample_alone_however_large_it_is(tmp_path: Path
     assert (tensor.measurement.constant, tensor.measurement.theta) == (True, 0.0)
 
 
-def test_a_tensor_that_no_kernel_reads_says_so_and_the_others_are_measured(tmp_path: Path) -> None:
+def test_a_tensor_without_a_kernel_is_reported_and_the_others_are_measured(tmp_path: Path) -> None:
     opaque = dtype_by_name("Q8_K")
     tensors = [(TensorSpec("a", (256,), opaque), bytes(opaque.block_bytes)), weight_tensor("b", (64, 64))]
     first, second = measure_model(source_of(written(tmp_path, file_bytes([], tensors)))).tensors

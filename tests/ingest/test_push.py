@@ -26,7 +26,7 @@ from tests.small_models import block_metadata, block_tensors, ingest_file, small
 # What a file is cut into.
 
 
-def test_pieces_cover_a_file_but_for_zeros_and_never_overlap(tmp_path: Path) -> None:
+def test_pieces_cover_a_file_except_zeros_and_never_overlap(tmp_path: Path) -> None:
     data = large_model()
     with FileSource(write_model_file(tmp_path, data)) as source:
         spans = spans_of(dissect(source))
@@ -38,7 +38,7 @@ def test_pieces_cover_a_file_but_for_zeros_and_never_overlap(tmp_path: Path) -> 
     assert not data[position:].strip(b"\0")
 
 
-def test_pieces_are_the_blobs_of_an_ingest_but_for_the_runs_of_the_header(
+def test_pieces_are_the_blobs_of_an_ingest_except_the_runs_of_the_header(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model_file(tmp_path, large_model())
@@ -66,7 +66,7 @@ def test_odd_padding_is_a_piece(tmp_path: Path) -> None:
     assert odd[1] == digest_of(data[at : odd[0].end])
 
 
-def test_small_pieces_travel_in_packs_and_large_ones_alone(tmp_path: Path) -> None:
+def test_small_pieces_are_sent_in_packs_and_large_ones_alone(tmp_path: Path) -> None:
     with FileSource(write_model_file(tmp_path, large_model())) as source:
         pieces = distinct(cut([dissect(source)], Memory(None), lambda _size: None))
         large, *packs = loads(list(pieces.values()))
@@ -79,7 +79,7 @@ def test_small_pieces_travel_in_packs_and_large_ones_alone(tmp_path: Path) -> No
 # What travels.
 
 
-def test_a_whole_model_arrives_and_ends_with_its_address(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_pushed_model_is_published_and_the_report_has_its_address(fake: FakeRegistry, tmp_path: Path) -> None:
     data = large_model()
     shown = RecordedProgress()
     metadata = {"license": "mit", "tags": ["little", "mine"]}
@@ -97,7 +97,7 @@ def test_a_whole_model_arrives_and_ends_with_its_address(fake: FakeRegistry, tmp
     assert shown.said == ["look, 50%"]
 
 
-def test_again_nothing_travels_and_it_says_that_it_is_there(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_second_push_sends_nothing_and_reports_the_model_as_there(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, large_model())
     first = run_push(fake, path)
     again = run_push(fake, path)
@@ -107,7 +107,7 @@ def test_again_nothing_travels_and_it_says_that_it_is_there(fake: FakeRegistry, 
     assert len(fake.asked("POST", "/uploads/lookup")) == 1
 
 
-def test_of_a_relative_only_what_differs_travels(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_only_the_differences_to_a_relative_are_sent(fake: FakeRegistry, tmp_path: Path) -> None:
     run_push(fake, write_model_file(tmp_path, large_model(seed=0)))
     tensors = [*block_tensors(seed=0)[:-1], block_tensors(seed=1)[-1], LARGE]
     tuned = file_bytes([*block_metadata("Tuned"), TOKENS], tensors)
@@ -117,12 +117,12 @@ def test_of_a_relative_only_what_differs_travels(fake: FakeRegistry, tmp_path: P
     assert report.bytes_sent < 2000 < report.bytes_known
 
 
-def test_other_bytes_under_the_same_name_are_a_new_version(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_other_bytes_under_the_same_name_become_a_new_version(fake: FakeRegistry, tmp_path: Path) -> None:
     run_push(fake, write_model_file(tmp_path, small_model(seed=1)))
     assert run_push(fake, write_model_file(tmp_path, small_model(seed=2))).model == "me/Mine@2"
 
 
-def test_a_dry_run_sends_nothing_and_says_what_would(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_dry_run_sends_nothing_and_reports_the_size_of_a_push(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, large_model())
     would = run_push(fake, path, dry_run=True)
     assert not fake.sessions
@@ -131,7 +131,7 @@ def test_a_dry_run_sends_nothing_and_says_what_would(fake: FakeRegistry, tmp_pat
     assert (would.state, would.bytes_sent, would.pieces_sent) == ("dry run", did.bytes_sent, did.pieces_sent)
 
 
-def test_a_split_set_arrives_as_its_files(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_split_set_is_pushed_as_its_files(fake: FakeRegistry, tmp_path: Path) -> None:
     tensors = block_tensors()
     for number, part in enumerate((tensors[:4], tensors[4:])):
         split = [unsigned(f"split.{key}", value) for key, value in (("no", number), ("count", 2))]
@@ -144,7 +144,7 @@ def test_a_split_set_arrives_as_its_files(fake: FakeRegistry, tmp_path: Path) ->
         assert fake.file(index) == (tmp_path / name).read_bytes()
 
 
-def test_a_directory_of_organs_arrives_as_its_file_with_what_was_edited(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_an_organ_directory_is_pushed_as_its_file_with_the_edits(fake: FakeRegistry, tmp_path: Path) -> None:
     folder = small_directory(tmp_path)
     organ = folder / UP
     organ.write_bytes(organ.read_bytes()[:-4] + b"mine")
@@ -156,9 +156,7 @@ def test_a_directory_of_organs_arrives_as_its_file_with_what_was_edited(fake: Fa
 
 
 @pytest.mark.parametrize(("name", "model"), [(None, "me/Mine"), ("other", "me/other"), ("me/other", "me/other")])
-def test_a_model_gets_the_name_that_is_asked_for(
-    fake: FakeRegistry, tmp_path: Path, name: str | None, model: str
-) -> None:
+def test_a_model_gets_the_requested_name(fake: FakeRegistry, tmp_path: Path, name: str | None, model: str) -> None:
     report = run_push(fake, write_model_file(tmp_path, small_model()), name=name)
     assert report.name == model
     assert fake.asked("PUT", f"/models/{model}")
@@ -178,7 +176,7 @@ def test_a_name_with_a_version_is_refused(fake: FakeRegistry, tmp_path: Path) ->
         run_push(fake, write_model_file(tmp_path, small_model()), name="me/other@2")
 
 
-def test_some_organs_of_a_model_want_a_base(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_partial_model_needs_a_base(fake: FakeRegistry, tmp_path: Path) -> None:
     organs = [pair for pair in block_tensors() if "ffn" in pair[0].name]
     path = write_model_file(tmp_path, file_bytes(block_metadata("Part"), organs))
     with pytest.raises(BadInput, match="add --base"):
@@ -193,7 +191,7 @@ def test_some_organs_of_a_model_want_a_base(fake: FakeRegistry, tmp_path: Path) 
 # What has room.
 
 
-def test_what_does_not_fit_the_quota_is_told_before_a_byte_is_sent(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_push_over_the_quota_is_refused_before_a_byte_is_sent(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, large_model())
     size_bytes = path.stat().st_size
     for told, why in (
@@ -218,14 +216,14 @@ def test_what_does_not_fit_the_quota_is_told_before_a_byte_is_sent(fake: FakeReg
     assert run_push(fake, path).state == "there", "what sends nothing is for the registry to refuse"
 
 
-def test_who_keeps_nothing_is_not_told_of_what_they_keep(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_an_error_about_the_quota_names_stored_bytes_only_if_there_are_any(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, large_model())
     fake.quota = quota(path.stat().st_size)
     with pytest.raises(OverQuota, match=r"^me/Mine has [0-9.]+ kB; that is [0-9.]+ (bytes|kB) more than your quota"):
         run_push(fake, path)
 
 
-def test_bytes_that_lie_there_already_are_not_counted_twice(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_already_uploaded_bytes_are_not_counted_twice(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, large_model())
     fake.fails = lambda asked: (
         as_problem(403, "no") if asked.headers.get("Content-Range", "").startswith("bytes 200000-") else None
@@ -251,7 +249,7 @@ def spans_in(path: Path) -> tuple[Span, ...]:
 # How it ends.
 
 
-def test_a_refusal_comes_with_its_findings(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_refusal_has_its_findings(fake: FakeRegistry, tmp_path: Path) -> None:
     finding = {"severity": "refuse", "code": "bad-name", "sentence": "It is no model."}
     fake.outcome = {"state": "refused", "reason": "It is no model.", "findings": [finding]}
     report = run_push(fake, write_model_file(tmp_path, small_model()))
@@ -259,13 +257,13 @@ def test_a_refusal_comes_with_its_findings(fake: FakeRegistry, tmp_path: Path) -
     assert [(found.severity, found.code, found.sentence) for found in report.findings] == [tuple(finding.values())]
 
 
-def test_findings_of_another_form_are_no_answer_of_a_registry(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_findings_of_another_form_are_a_bad_reply(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.outcome = {"state": "refused", "reason": "It is no model.", "findings": ["odd"]}
     with pytest.raises(BadReply, match=r"\$\.findings\[0\]"):
         run_push(fake, write_model_file(tmp_path, small_model()))
 
 
-def test_one_that_waits_for_approval_is_not_handed_in_again(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_submission_that_waits_for_approval_is_not_submitted_again(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.outcome = {"state": "quarantined"}
     path = write_model_file(tmp_path, small_model())
     first, again = run_push(fake, path), run_push(fake, path)
@@ -278,7 +276,7 @@ def test_one_that_waits_for_approval_is_not_handed_in_again(fake: FakeRegistry, 
     assert len(fake.manifests) == 2
 
 
-def test_nobody_has_to_wait(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_push_without_wait_returns_before_publication(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, small_model())
     fake.outcome = {"state": "publishing"}
     report = run_push(fake, path, wait=False)

@@ -43,7 +43,7 @@ UPLOAD = Session({"kind": "piece", "size_bytes": 1 << 30}).values(upload_id(1))
 """An upload of which nothing has arrived."""
 
 
-def test_a_line_that_is_cut_again_and_again_ends_identical(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_push_over_a_failing_connection_arrives_identical(fake: FakeRegistry, tmp_path: Path) -> None:
     data = large_model()
     fake.fails = cutting = Cutting(fake)
     report = run_push(fake, write_model_file(tmp_path, data), chunk_bytes=30_000)
@@ -54,7 +54,7 @@ def test_a_line_that_is_cut_again_and_again_ends_identical(fake: FakeRegistry, t
     assert fake.received_bytes == sum(len(blob) for blob in fake.blobs.values())
 
 
-def test_a_push_that_was_given_up_goes_on_at_the_byte_where_the_registry_is(
+def test_an_interrupted_push_continues_at_the_offset_of_the_registry(
     fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push.Patience.__init__, "__defaults__", (0.0,))
@@ -71,7 +71,7 @@ def test_a_push_that_was_given_up_goes_on_at_the_byte_where_the_registry_is(
     assert fake.file() == path.read_bytes()
 
 
-def test_what_is_busy_or_lost_in_between_is_asked_again(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_temporary_failures_are_retried(fake: FakeRegistry, tmp_path: Path) -> None:
     faults = [
         as_problem(409, "another client is at it"),
         as_problem(503, "too many wait", Retry_After="0"),
@@ -97,7 +97,7 @@ def test_what_is_busy_or_lost_in_between_is_asked_again(fake: FakeRegistry, tmp_
         (as_problem(429, "no more today", Retry_After="86400"), TooMany),
     ],
 )
-def test_a_no_ends_it_at_once(
+def test_a_permanent_error_ends_a_push_immediately(
     fake: FakeRegistry, tmp_path: Path, answer: Answer, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push.Patience.__init__, "__defaults__", (0.05,))
@@ -107,7 +107,7 @@ def test_a_no_ends_it_at_once(
     assert not fake.manifests
 
 
-def test_a_registry_that_takes_nothing_is_not_asked_for_ever(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_registry_that_accepts_no_bytes_is_an_error(fake: FakeRegistry, tmp_path: Path) -> None:
     stuck = as_json(UPLOAD, 202)
     fake.fails = lambda asked: stuck if asked.method == "PATCH" else None
     with pytest.raises(BadReply, match="refuses more bytes"):
@@ -117,7 +117,7 @@ def test_a_registry_that_takes_nothing_is_not_asked_for_ever(fake: FakeRegistry,
 # Lanes.
 
 
-def test_the_first_failure_ends_the_other_lanes() -> None:
+def test_the_first_failure_stops_the_other_threads() -> None:
     stop = threading.Event()
 
     def do(number: int) -> None:
@@ -130,7 +130,7 @@ def test_the_first_failure_ends_the_other_lanes() -> None:
     assert stop.is_set()
 
 
-def test_everything_is_done_once_and_nothing_at_all_is_fine() -> None:
+def test_every_item_is_done_once_and_an_empty_list_is_valid() -> None:
     done: list[int] = []
     stop = threading.Event()
     in_lanes(range(50), done.append, 4, stop)

@@ -35,7 +35,7 @@ def test_a_file_that_was_written_to_is_hashed_again(fake: FakeRegistry, tmp_path
     assert fake.file() == changed
 
 
-def test_a_change_that_date_and_size_do_not_tell_is_found_by_the_registry(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_change_with_the_same_date_and_size_is_found_by_the_registry(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, small_model(seed=1))
     run_push(fake, path, dry_run=True)
     before = path.stat()
@@ -50,7 +50,7 @@ def test_a_change_that_date_and_size_do_not_tell_is_found_by_the_registry(fake: 
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"file": 1}', "\0"])
-def test_a_memory_that_makes_no_sense_is_no_memory(fake: FakeRegistry, tmp_path: Path, content: str) -> None:
+def test_an_invalid_memory_entry_is_ignored(fake: FakeRegistry, tmp_path: Path, content: str) -> None:
     path = write_model_file(tmp_path, small_model())
     run_push(fake, path, dry_run=True)
     (entry,) = (tmp_path / "cache").iterdir()
@@ -58,14 +58,14 @@ def test_a_memory_that_makes_no_sense_is_no_memory(fake: FakeRegistry, tmp_path:
     assert run_push(fake, path).state == "published"
 
 
-def test_a_place_that_cannot_be_written_remembers_nothing(tmp_path: Path) -> None:
+def test_a_memory_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     memory = Memory(tmp_path / "file" / "push")
     memory.store_submission("u", "n", "d", 7)
     assert memory.submission("u", "n", "d") is None
 
 
-def test_the_oldest_memories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_memory_entries_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loads, "ENTRIES_MAX", 8)
     memory = Memory(tmp_path / "cache")
     for number in range(11):
@@ -74,7 +74,7 @@ def test_the_oldest_memories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert memory.submission("u", "n", "10") == 7
 
 
-def test_a_file_that_changes_while_it_is_sent_is_not_handed_in(fake: FakeRegistry, tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_sent_is_not_submitted(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, large_model())
 
     def change(asked: ReceivedRequest) -> None:

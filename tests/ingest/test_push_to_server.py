@@ -49,7 +49,9 @@ def pushed(
     return push(Connection(there.url, token), source, options, Memory(path.parent / "cache"), RecordedProgress())
 
 
-def test_what_is_pushed_comes_back_identical_and_again_sends_nothing(there: ServedRegistry, tmp_path: Path) -> None:
+def test_a_pushed_model_reads_back_identical_and_a_second_push_sends_nothing(
+    there: ServedRegistry, tmp_path: Path
+) -> None:
     token = new_token(there.registry, "me", "upload", "read")
     path = write_model_file(tmp_path, large_model())
     first = pushed(there, path, token)
@@ -63,7 +65,7 @@ def test_what_is_pushed_comes_back_identical_and_again_sends_nothing(there: Serv
         pushed(there, path, token, name="someone/else")
 
 
-def test_a_push_is_refused_beforehand_exactly_where_the_registry_would_refuse_it_in_the_end(
+def test_a_push_is_refused_beforehand_exactly_when_the_registry_would_refuse_it(
     there: ServedRegistry, tmp_path: Path
 ) -> None:
     token = new_token(there.registry, "me", "upload", "read")
@@ -84,7 +86,7 @@ def test_a_push_is_refused_beforehand_exactly_where_the_registry_would_refuse_it
 
 
 @pytest.mark.slow
-def test_of_a_relative_only_what_differs_travels_and_some_organs_find_their_base(
+def test_only_the_differences_to_a_relative_are_sent_and_a_partial_model_finds_its_base(
     there: ServedRegistry, tmp_path: Path
 ) -> None:
     token = new_token(there.registry, "me", "upload", "read")

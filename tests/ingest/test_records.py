@@ -33,7 +33,7 @@ def parents(registry: LocalRegistry) -> list[tuple[str | None, str, str]]:
         return [(row.parent_text, row.relation, row.evidence) for row in rows]
 
 
-def test_a_model_takes_its_card_from_the_header(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_card_of_a_model_comes_from_its_header(registry: LocalRegistry, tmp_path: Path) -> None:
     more = [text("general.description", "A little one"), text("general.size_label", "30K")]
     model = registered(registry, tmp_path, small_model("Little", more=more))
     assert (model.kind, model.state, model.complete, model.version) == ("model", "visible", True, 1)
@@ -42,13 +42,13 @@ def test_a_model_takes_its_card_from_the_header(registry: LocalRegistry, tmp_pat
     assert model.digest == digest_of(small_model("Little", more=more))
 
 
-def test_a_model_without_a_header_to_speak_of_is_taken_all_the_same(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_with_an_almost_empty_header_is_accepted(registry: LocalRegistry, tmp_path: Path) -> None:
     model = registered(registry, tmp_path, file_bytes([], [tensor("what.is.this")]))
     assert (model.title, model.architecture, model.license, model.kind) == (None, None, None, "model")
     assert len(json.loads(model.flags)) == 1
 
 
-def test_an_adapter_is_an_adapter(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_an_adapter_has_the_kind_adapter(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [
         text("general.architecture", "llama"),
         text("general.type", "adapter"),
@@ -68,7 +68,7 @@ def test_an_adapter_is_an_adapter(registry: LocalRegistry, tmp_path: Path) -> No
         assert {row.type for row in session.scalars(select(Placement))} == {"adapter"}
 
 
-def test_a_file_without_tensors_is_a_vocabulary(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_file_without_tensors_has_the_kind_vocabulary(registry: LocalRegistry, tmp_path: Path) -> None:
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(100))
     model = registered(registry, tmp_path, file_bytes([text("general.architecture", "llama"), tokens]))
     assert (model.kind, model.complete, model.tensors, model.parameters) == ("vocabulary", True, 0, 0)
@@ -79,7 +79,7 @@ def test_a_file_without_tensors_is_a_vocabulary(registry: LocalRegistry, tmp_pat
     ("present", "announced", "complete"),
     [(2, 2, True), (2, 3, False), (2, None, True), (2, 1, True), (2, 2**32 - 1, False), (0, 2, False)],
 )
-def test_a_model_is_complete_when_every_announced_block_is_there(
+def test_a_model_with_every_announced_block_is_complete(
     present: int, announced: int | None, complete: bool, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     entries = block_metadata(blocks=announced or 0)[: 3 if announced is None else 4]
@@ -112,7 +112,7 @@ def base_model(number: int, **values: str) -> list[KeyValue]:
         ({}, []),
     ],
 )
-def test_a_declared_parent_is_kept_by_what_is_said_of_it(
+def test_a_declared_parent_is_recorded_by_name_organization_or_address(
     values: dict[str, str], expected: list[str], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     more = [unsigned("general.base_model.count", 1), *base_model(0, **values)]
@@ -120,7 +120,7 @@ def test_a_declared_parent_is_kept_by_what_is_said_of_it(
     assert [name for name, _, _ in parents(registry)] == expected
 
 
-def test_every_declared_parent_is_kept_in_order(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_declared_parents_are_recorded_in_order(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [entry for number in range(3) for entry in base_model(number, name=f"Parent {number}")]
     registered(registry, tmp_path, small_model(more=[unsigned("general.base_model.count", 3), *entries]))
     assert parents(registry) == [(f"Parent {number}", "finetune", "declared") for number in range(3)]
@@ -135,7 +135,7 @@ def test_every_declared_parent_is_kept_in_order(registry: LocalRegistry, tmp_pat
         (KeyValue("general.base_model.count", ValueType.BOOL, value=True), 0),
     ],
 )
-def test_a_count_of_parents_that_lies_costs_nothing(
+def test_a_wrong_count_of_parents_is_limited(
     count: KeyValue, kept: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     entries = [entry for number in range(100) for entry in base_model(number, name=f"Parent {number}")]
@@ -144,21 +144,21 @@ def test_a_count_of_parents_that_lies_costs_nothing(
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True])
-def test_a_card_of_the_wrong_type_is_left_empty(value: Any, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_card_entries_of_the_wrong_type_are_left_empty(value: Any, registry: LocalRegistry, tmp_path: Path) -> None:
     kind = {int: ValueType.UINT32, float: ValueType.FLOAT32, bool: ValueType.BOOL}[type(value)]
     keys = ("general.name", "general.license", "general.description", "general.architecture", "general.type")
     model = registered(registry, tmp_path, file_bytes([KeyValue(key, kind, value) for key in keys], [tensor("a")]))
     assert (model.title, model.license, model.description, model.architecture) == (None, None, None, None)
 
 
-def test_a_card_with_nul_and_five_thousand_letters_is_made_fit(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_nul_and_over_long_text_in_a_card_are_corrected(registry: LocalRegistry, tmp_path: Path) -> None:
     entries = [text("general.name", "a\0b" + "x" * 5_000), text("general.license", "l\0" * 100)]
     model = registered(registry, tmp_path, file_bytes(entries, [tensor("a")]))
     assert (model.title or "").startswith("a␀b")
     assert (len(model.title or ""), len(model.license or "")) == (4096, 96)
 
 
-def test_metadata_stands_in_the_catalog_in_order_as_text(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_metadata_is_recorded_as_text_in_order(registry: LocalRegistry, tmp_path: Path) -> None:
     odd = [
         KeyValue("odd.nan", ValueType.FLOAT32, float("nan")),
         KeyValue("odd.inf", ValueType.FLOAT64, float("inf")),
@@ -179,7 +179,7 @@ def test_metadata_stands_in_the_catalog_in_order_as_text(registry: LocalRegistry
     assert shown["tokenizer.ggml.tokens"] == "[2000 × string]"
 
 
-def test_placements_say_where_each_tensor_sits_and_where_it_begins(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_placements_record_the_place_and_offset_of_each_tensor(registry: LocalRegistry, tmp_path: Path) -> None:
     data = small_model()
     registered(registry, tmp_path, data)
     with registry.catalog.reading() as session:

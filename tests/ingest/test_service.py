@@ -57,7 +57,7 @@ def stored_files(registry: LocalRegistry) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else []
 
 
-def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_goes_on(
+def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_stays_valid(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     (first,) = find_sources([str(write(tmp_path, small_model(), "x.gguf"))])
@@ -76,9 +76,7 @@ def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_g
 # What is added.
 
 
-def test_the_same_file_again_adds_nothing_but_the_record_of_the_attempt(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_the_same_file_again_adds_only_the_record_of_the_ingest(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, small_model())
     first = ingest_file(registry, path)
     before, files = row_counts(registry), stored_files(registry)
@@ -93,14 +91,14 @@ def test_the_same_file_again_adds_nothing_but_the_record_of_the_attempt(
     assert again.known_bytes == first.new_bytes
 
 
-def test_the_same_bytes_in_another_file_are_the_model_that_is_there(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_same_bytes_in_another_file_are_the_registered_model(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, small_model()))
     report = ingest_file(registry, write(tmp_path, small_model(), "copy of a.gguf"))
     assert (report.model, report.created) == ("local/a@1", False)
     assert row_counts(registry)["models"] == 1
 
 
-def test_the_same_bytes_get_a_second_name_when_one_is_asked_for(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_same_bytes_get_a_second_name_on_request(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, small_model())
     ingest_file(registry, path)
     before = row_counts(registry)
@@ -179,7 +177,7 @@ def test_the_same_bytes_with_another_shape_or_type_are_another_organ_of_one_blob
 
 
 @pytest.mark.parametrize("name", ["Q8_K", "Q8_1"])
-def test_a_tensor_without_a_kernel_is_stored_and_not_measured_and_says_why(
+def test_a_tensor_without_a_kernel_is_stored_and_the_reason_for_no_measures_is_recorded(
     name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     dtype = dtype_by_name(name)
@@ -202,9 +200,7 @@ def test_a_tensor_without_a_kernel_is_stored_and_not_measured_and_says_why(
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_weights_that_are_no_numbers_are_counted_and_stored_as_they_are(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_nonfinite_weights_are_counted_and_stored_unchanged(registry: LocalRegistry, tmp_path: Path) -> None:
     values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     values[:3], values[3], values[4:6] = np.nan, np.inf, -np.inf
     spec = TensorSpec("blk.0.attn_q.weight", (64, 64), F32)
@@ -226,7 +222,7 @@ def test_weights_that_are_no_numbers_are_counted_and_stored_as_they_are(
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_what_was_measured_is_copied_to_every_placement_and_averaged_in_the_model(
+def test_measures_are_copied_to_every_placement_and_averaged_in_the_model(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_file(registry, write(tmp_path, small_model()))
@@ -279,7 +275,7 @@ def test_the_report_adds_up(registry: LocalRegistry, tmp_path: Path) -> None:
     assert report.stages["encode"]["bytes"] == report.new_bytes
 
 
-def test_the_record_of_an_ingest_holds_its_report(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_record_of_an_ingest_contains_its_report(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, small_model())
     report = ingest_file(registry, path)
     with registry.catalog.reading() as session:
@@ -292,7 +288,7 @@ def test_the_record_of_an_ingest_holds_its_report(registry: LocalRegistry, tmp_p
     assert IngestReport(**parsed) == report
 
 
-def test_what_the_catalog_says_is_stored_is_what_lies_there(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_catalog_and_the_store_agree_on_stored_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
     large = [weight_tensor(f"blk.{block}.ffn_up.weight", (256, 512)) for block in range(3)]
     report = ingest_file(
         registry, write(tmp_path, file_bytes([], [*large, weight_tensor("output_norm.weight", (64,))]))
@@ -310,7 +306,9 @@ def test_what_the_catalog_says_is_stored_is_what_lies_there(registry: LocalRegis
     assert sound(registry)
 
 
-def test_many_sources_have_one_outcome_each_and_a_bad_one_stops_nobody(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_each_source_has_one_outcome_and_a_bad_one_does_not_stop_the_others(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     write(tmp_path, small_model("A"), "1.gguf")
     write(tmp_path, b"GGUFrubbish" * 9, "2.gguf")
     write(tmp_path, b"", "3.gguf")
@@ -324,7 +322,7 @@ def test_many_sources_have_one_outcome_each_and_a_bad_one_stops_nobody(registry:
     assert (counts["models"], counts["ingests"], counts["blob_leases"]) == (2, 2, 0)
 
 
-def test_the_size_of_what_is_to_come_counts_what_can_be_looked_at(tmp_path: Path) -> None:
+def test_the_total_size_of_sources_leaves_out_unreadable_files(tmp_path: Path) -> None:
     write(tmp_path, b"12345", "a.gguf")
     sources = find_sources([str(tmp_path)])
     (tmp_path / "b.gguf").symlink_to(tmp_path / "nowhere")
@@ -352,7 +350,7 @@ def big_model(count: int = 24) -> bytes:
 
 
 @pytest.mark.parametrize("after", [1, 6, 18])
-def test_an_interrupted_ingest_shows_nothing_keeps_what_was_stored_and_goes_on(
+def test_an_interrupted_ingest_registers_nothing_and_keeps_its_blobs_for_the_next_run(
     after: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write(tmp_path, big_model())
@@ -374,14 +372,14 @@ def test_an_interrupted_ingest_shows_nothing_keeps_what_was_stored_and_goes_on(
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_most_of_an_ingest_that_is_interrupted_late_is_kept(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_an_ingest_interrupted_late_keeps_most_of_its_blobs(registry: LocalRegistry, tmp_path: Path) -> None:
     (source,) = find_sources([str(write(tmp_path, big_model(100)))])
     with pytest.raises(KeyboardInterrupt):
         ingest_model(registry, source, None, Interrupt(95))
     assert row_counts(registry)["blobs"] >= 50, "all but those that were on their way, of which there are few"
 
 
-def test_an_ingest_that_fails_leaves_no_file_and_no_blob(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_failed_ingest_leaves_no_file_and_no_blob(registry: LocalRegistry, tmp_path: Path) -> None:
     def fail(_size: int) -> None:
         raise MemoryError("no more")
 
@@ -411,7 +409,7 @@ def truncate_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [corrupt_file, truncate_file, Path.unlink])
-def test_an_ingest_of_the_same_bytes_heals_a_blob_that_has_rotted(
+def test_an_ingest_of_the_same_bytes_repairs_a_damaged_blob(
     damage: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write(tmp_path, big_model(3))
@@ -425,7 +423,7 @@ def test_an_ingest_of_the_same_bytes_heals_a_blob_that_has_rotted(
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_nothing_is_leased_once_an_ingest_has_ended(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_finished_ingest_has_no_leases(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, small_model()))
     with registry.catalog.reading() as session:
         assert session.scalars(select(BlobLease)).all() == []
@@ -434,7 +432,7 @@ def test_nothing_is_leased_once_an_ingest_has_ended(registry: LocalRegistry, tmp
 # Odd sizes.
 
 
-def test_a_header_and_nothing_else_is_a_vocabulary_without_words(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_file_with_only_a_header_is_an_empty_vocabulary(registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, file_bytes())
     report = ingest_file(registry, path)
     assert (report.organs, report.new_blobs) == (0, 1)
@@ -443,7 +441,7 @@ def test_a_header_and_nothing_else_is_a_vocabulary_without_words(registry: Local
 
 
 @pytest.mark.parametrize("elements", [1, 2, 63, 64, 65])
-def test_a_tensor_of_a_few_values_is_kept(elements: int, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_tensor_of_a_few_values_is_stored(elements: int, registry: LocalRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, file_bytes([], [weight_tensor("blk.0.a", (elements,))]))
     ingest_file(registry, path)
     assert (measurements(registry)["blk.0.a"].theta is None) == (elements < 64)
@@ -452,7 +450,7 @@ def test_a_tensor_of_a_few_values_is_kept(elements: int, registry: LocalRegistry
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
-def test_tensors_around_the_size_of_a_chunk_are_kept(extra: int, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_tensors_around_the_size_of_a_chunk_are_stored(extra: int, registry: LocalRegistry, tmp_path: Path) -> None:
     elements = (4 << 20) + extra
     values = np.random.default_rng(0).integers(-20, 20, elements, dtype=np.int8).tobytes()
     tensors = [(TensorSpec("blk.0.a", (elements,), dtype_by_name("I8")), values), tensor("blk.0.b", (16,))]
@@ -462,7 +460,7 @@ def test_tensors_around_the_size_of_a_chunk_are_kept(extra: int, registry: Local
     assert back.read_bytes() == path.read_bytes()
 
 
-def test_a_file_of_the_reference_writer_is_taken(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_file_of_the_reference_writer_is_accepted(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "reference.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("By the reference")
@@ -492,9 +490,7 @@ def test_another_file_under_a_taken_name_is_refused_before_anything_is_stored(
     assert row_counts(registry) == before
 
 
-def test_another_file_of_the_same_size_is_told_by_its_digest_and_registered_under_no_name(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_another_file_of_the_same_size_is_distinguished_by_its_digest(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, small_model()))
     (source,) = find_sources([str(write(tmp_path, small_model(seed=1)))])
     with pytest.raises(NameTaken):
@@ -506,7 +502,7 @@ def test_another_file_of_the_same_size_is_told_by_its_digest_and_registered_unde
     assert not ingest_model(registry, source).created, "the same file again is no question"
 
 
-def test_the_question_about_a_name_is_asked_once(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_question_about_a_new_version_is_asked_once(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, small_model()))
     (source,) = find_sources([str(write(tmp_path, small_model(blocks=3)))])
     asked: list[NameTaken] = []
@@ -514,7 +510,7 @@ def test_the_question_about_a_name_is_asked_once(registry: LocalRegistry, tmp_pa
     assert len(asked) == 1
 
 
-def test_a_file_that_is_known_under_another_name_takes_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_file_registered_under_another_name_gets_no_new_name(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, small_model()))
     ingest_file(registry, write(tmp_path, small_model(blocks=3), "b.gguf"))
     (source,) = find_sources([str(write(tmp_path, small_model(blocks=3)))])
@@ -522,7 +518,7 @@ def test_a_file_that_is_known_under_another_name_takes_no_name(registry: LocalRe
     assert (report.model, report.created) == ("local/b@1", False)
 
 
-def test_a_name_that_was_taken_while_the_file_was_read_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_name_registered_while_the_file_is_read_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
     (source,) = find_sources([str(write(tmp_path, small_model()))])
     other = tmp_path / "other"
     other.mkdir()

@@ -64,22 +64,22 @@ def test_a_file_is_a_model_named_after_it(tmp_path: Path) -> None:
     assert source.label == str(tmp_path / "Zoo-A.gguf")
 
 
-def test_a_file_of_any_suffix_is_taken_when_it_is_named(tmp_path: Path) -> None:
+def test_a_file_of_any_suffix_is_accepted_when_it_is_named(tmp_path: Path) -> None:
     touch(tmp_path / "model.bin")
     assert names(find_sources([str(tmp_path / "model.bin")])) == ["local/model.bin"]
 
 
-def test_a_folder_is_searched_through_for_gguf_files(tmp_path: Path) -> None:
+def test_a_folder_is_searched_recursively_for_gguf_files(tmp_path: Path) -> None:
     touch(tmp_path / "b.gguf", tmp_path / "deep" / "er" / "a.gguf", tmp_path / "notes.txt")
     assert names(find_sources([str(tmp_path)])) == ["local/b", "local/a"]
 
 
-def test_a_suffix_in_upper_case_is_one_too(tmp_path: Path) -> None:
+def test_a_suffix_in_upper_case_is_accepted(tmp_path: Path) -> None:
     touch(tmp_path / "UPPER.GGUF", tmp_path / "b.Gguf")
     assert names(find_sources([str(tmp_path)])) == ["local/UPPER", "local/b"]
 
 
-def test_files_of_a_folder_that_are_not_taken_are_counted(tmp_path: Path) -> None:
+def test_skipped_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     touch(
         *(tmp_path / name for name in ("a.gguf", "deep/b.GGUF", "notes.txt", "deep/c.SafeTensors", ".git/x", ".hidden"))
     )
@@ -87,7 +87,7 @@ def test_files_of_a_folder_that_are_not_taken_are_counted(tmp_path: Path) -> Non
     assert skipped_files([]) == skipped_files(["", str(tmp_path / "gone")]) == (0, 0)
 
 
-def test_safetensors_are_refused_with_what_to_do(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_safetensors_are_refused_with_a_hint(registry: LocalRegistry, tmp_path: Path) -> None:
     touch(tmp_path / "model.safetensors")
     (source,) = find_sources([str(tmp_path / "model.safetensors")])
     with pytest.raises(BadSource, match=r"convert_hf_to_gguf\.py FOLDER"):
@@ -96,7 +96,7 @@ def test_safetensors_are_refused_with_what_to_do(registry: LocalRegistry, tmp_pa
         find_sources([str(tmp_path)])
 
 
-def test_a_folder_that_is_named_like_a_file_is_searched_and_not_read(tmp_path: Path) -> None:
+def test_a_folder_with_the_name_of_a_file_is_searched(tmp_path: Path) -> None:
     touch(tmp_path / "folder.gguf" / "inside.gguf")
     assert names(find_sources([str(tmp_path)])) == ["local/inside"]
 
@@ -111,17 +111,17 @@ def test_a_folder_that_is_named_like_a_file_is_searched_and_not_read(tmp_path: P
         ("*", ["local/a", "local/b"]),
     ],
 )
-def test_a_quoted_pattern_is_expanded_here(pattern: str, expected: list[str], tmp_path: Path) -> None:
+def test_a_quoted_pattern_is_expanded(pattern: str, expected: list[str], tmp_path: Path) -> None:
     touch(tmp_path / "a.gguf", tmp_path / "b.gguf", tmp_path / "deep" / "c.gguf")
     assert names(find_sources([str(tmp_path / pattern)])) == expected
 
 
-def test_a_file_whose_name_is_a_pattern_is_meant_as_it_stands(tmp_path: Path) -> None:
+def test_a_file_name_with_pattern_characters_is_taken_literally(tmp_path: Path) -> None:
     touch(tmp_path / "a[b].gguf", tmp_path / "ab.gguf")
     assert names(find_sources([str(tmp_path / "a[b].gguf")])) == ["local/a-b"]
 
 
-def test_each_file_is_taken_once_however_often_it_is_named(tmp_path: Path) -> None:
+def test_a_file_named_several_times_is_taken_once(tmp_path: Path) -> None:
     touch(tmp_path / "a.gguf", tmp_path / "b.gguf")
     arguments = [str(tmp_path), str(tmp_path / "a.gguf"), f"{tmp_path}/./b.gguf", str(tmp_path / "*.gguf")]
     assert names(find_sources(arguments)) == ["local/a", "local/b"]
@@ -133,7 +133,7 @@ def test_files_of_one_name_in_two_folders_are_two_models(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("argument", ["", "missing.gguf", "missing/*.gguf", "x" * 5_000, "x" * 300 + "*", "a\nb"])
-def test_an_argument_that_names_nothing_is_refused(
+def test_an_argument_without_a_matching_file_is_refused(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touch(tmp_path / "here.gguf")
@@ -150,7 +150,7 @@ def test_a_folder_without_gguf_files_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_any_shard_brings_its_siblings(number: int, tmp_path: Path) -> None:
+def test_any_shard_includes_its_siblings(number: int, tmp_path: Path) -> None:
     paths = [shard(tmp_path, index, 3) for index in (1, 2, 3)]
     touch(tmp_path / "m-00001-of-00002.gguf", tmp_path / "mm-00002-of-00003.gguf", tmp_path / "m.gguf")
     (source,) = find_sources([str(paths[number - 1])])
@@ -158,7 +158,7 @@ def test_any_shard_brings_its_siblings(number: int, tmp_path: Path) -> None:
     assert source.label == f"{paths[0]} and 2 more shards"
 
 
-def test_a_folder_with_a_split_set_and_others_gives_each_once(tmp_path: Path) -> None:
+def test_a_folder_with_split_sets_and_single_files_gives_each_model_once(tmp_path: Path) -> None:
     for index in (1, 2):
         shard(tmp_path, index, 2)
         shard(tmp_path, index, 2, "other")
@@ -166,7 +166,7 @@ def test_a_folder_with_a_split_set_and_others_gives_each_once(tmp_path: Path) ->
     assert names(find_sources([str(tmp_path)])) == ["local/m", "local/other", "local/single"]
 
 
-def test_a_stem_with_the_signs_of_patterns_finds_its_own_siblings_alone(tmp_path: Path) -> None:
+def test_a_shard_name_with_pattern_characters_finds_only_its_own_siblings(tmp_path: Path) -> None:
     for index in (1, 2):
         shard(tmp_path, index, 2, "m[a]*")
         shard(tmp_path, index, 2, "ma")
@@ -175,7 +175,7 @@ def test_a_stem_with_the_signs_of_patterns_finds_its_own_siblings_alone(tmp_path
 
 
 @pytest.mark.parametrize("absent", [1, 2, 3])
-def test_an_incomplete_set_is_refused_with_the_list_of_what_is_missing(
+def test_an_incomplete_set_is_refused_with_the_list_of_missing_shards(
     absent: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for index in (1, 2, 3):
@@ -187,7 +187,9 @@ def test_an_incomplete_set_is_refused_with_the_list_of_what_is_missing(
     assert set(row_counts(registry).values()) == {0}
 
 
-def test_a_repeated_shard_a_lying_count_and_a_stranger_are_all_named(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_repeated_shard_a_wrong_count_and_a_foreign_file_are_all_reported(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     for index in (1, 2, 3):
         shard(tmp_path, index, 3)
     (tmp_path / "m-00003-of-00003.gguf").write_bytes((tmp_path / "m-00002-of-00003.gguf").read_bytes())
@@ -201,9 +203,7 @@ def test_a_repeated_shard_a_lying_count_and_a_stranger_are_all_named(registry: L
     assert "blk.2.attn_q.weight" in said, "the tensor that stands in two shards"
 
 
-def test_files_that_are_named_like_shards_and_say_nothing_of_it_are_refused(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_files_named_like_shards_without_split_metadata_are_refused(registry: LocalRegistry, tmp_path: Path) -> None:
     for index in (1, 2):
         (tmp_path / f"m-{index:05d}-of-00002.gguf").write_bytes(file_bytes([], [tensor(f"blk.{index}.a", (8,))]))
     (source,) = find_sources([str(tmp_path)])
@@ -211,16 +211,14 @@ def test_files_that_are_named_like_shards_and_say_nothing_of_it_are_refused(
         ingest_model(registry, source)
 
 
-def test_a_single_file_that_is_named_like_a_shard_is_a_model_all_the_same(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_single_file_named_like_a_shard_is_a_model(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "m-00001-of-00001.gguf"
     path.write_bytes(file_bytes([text("general.name", "M")], [tensor("blk.0.a", (8,))]))
     (source,) = find_sources([str(path)])
     assert ingest_model(registry, source).model == "local/m@1"
 
 
-def test_a_name_that_claims_99999_shards_is_only_a_name(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_single_file_named_as_one_of_99999_shards_is_a_model(registry: LocalRegistry, tmp_path: Path) -> None:
     path = tmp_path / "m-00001-of-99999.gguf"
     path.write_bytes(file_bytes([], [tensor("blk.0.a", (8,))]))
     (source,) = find_sources([str(path)])
@@ -253,7 +251,7 @@ def hub(cache: Path, owner: str, repo: str, files: dict[str, str], revision: str
     return folder
 
 
-def test_the_hub_cache_gives_each_gguf_in_the_namespace_of_its_owner(tmp_path: Path) -> None:
+def test_each_gguf_of_the_hub_cache_is_in_the_namespace_of_its_owner(tmp_path: Path) -> None:
     hub(tmp_path, "Qwen", "Qwen3-0.6B-GGUF", {"Qwen3-0.6B-Q8_0.gguf": "d1", "config.json": "d2"})
     hub(tmp_path, "unsloth", "stories--x", {"UD/stories-Q4_K_M.gguf": "d3"})
     touch(tmp_path / "datasets--a--b" / "snapshots" / "x" / "data.gguf", tmp_path / "version.txt")
@@ -268,25 +266,25 @@ def test_a_split_set_in_the_hub_cache_is_one_model(tmp_path: Path) -> None:
     assert (str(source.name), len(source.paths)) == ("big/m", 2)
 
 
-def test_a_download_that_never_ended_is_no_source(tmp_path: Path) -> None:
+def test_an_unfinished_download_is_not_a_source(tmp_path: Path) -> None:
     folder = hub(tmp_path, "a", "b", {"whole.gguf": "d1", "gone.gguf": "d2"})
     (folder / "blobs" / "d2").unlink()
     touch(folder / "blobs" / "d3.incomplete")
     assert names(find_hub_sources(tmp_path)) == ["a/whole"]
 
 
-def test_an_owner_whose_name_is_an_address_of_the_catalog_gets_a_prefix(tmp_path: Path) -> None:
+def test_an_owner_name_reserved_for_a_page_gets_a_prefix(tmp_path: Path) -> None:
     hub(tmp_path, "models", "m", {"m.gguf": "d1"})
     (source,) = find_hub_sources(tmp_path)
     assert str(source.name) == "by-models/m"
     assert parse_model_name(str(source.name)) == source.name
 
 
-def test_a_cache_that_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_a_missing_cache_is_empty(tmp_path: Path) -> None:
     assert find_hub_sources(tmp_path / "nowhere") == []
 
 
-def test_a_model_out_of_the_hub_cache_is_ingested_through_its_links(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_of_the_hub_cache_is_ingested_through_its_links(registry: LocalRegistry, tmp_path: Path) -> None:
     folder = hub(tmp_path, "Qwen", "Qwen3-GGUF", {"Qwen3-Q8_0.gguf": "d1"})
     (folder / "blobs" / "d1").write_bytes(file_bytes([text("general.name", "Qwen3")], [tensor("blk.0.a", (8,))]))
     (source,) = find_hub_sources(tmp_path)

@@ -50,7 +50,7 @@ def ann(registry: LocalRegistry, quota_bytes: int) -> int:
         return set_quota(session, "ann", quota_bytes).id
 
 
-def test_bytes_that_a_file_has_often_count_each_time(registry: LocalRegistry) -> None:
+def test_repeated_bytes_of_a_file_count_each_time(registry: LocalRegistry) -> None:
     spec, data = weight_tensor("blk.0.ffn_up.weight", (64, 64))
     tensors = [(replace(spec, name=f"blk.{block}.ffn_up.weight"), data) for block in range(20)]
     file = file_bytes(block_metadata("Often", 20), tensors)
@@ -62,7 +62,7 @@ def test_bytes_that_a_file_has_often_count_each_time(registry: LocalRegistry) ->
         submit_model(registry, "ann/often", [file_of_pieces(file, spans)])
 
 
-def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry: LocalRegistry) -> None:
+def test_an_upload_counts_for_each_open_submission_that_uses_it(registry: LocalRegistry) -> None:
     ann(registry, 2 * len(LITTLE))
     sent = whole_file(registry, "ann", LITTLE)
     first = submit_model(registry, "ann/one", [sent])
@@ -73,7 +73,7 @@ def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry:
     submit_model(registry, "ann/three", [sent])
 
 
-def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one_is_withdrawn(
+def test_a_contributor_with_too_many_open_submissions_must_withdraw_one_first(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.ingest.contributions.submissions.OPEN_SUBMISSIONS_MAX", 1)
@@ -85,7 +85,7 @@ def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one
     submit_model(registry, "ann/two", [other])
 
 
-def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registry: LocalRegistry) -> None:
+def test_an_inspected_submission_is_published_when_it_is_submitted_again(registry: LocalRegistry) -> None:
     sent = whole_file(registry, "ann", LITTLE)
     looked_at = submit_model(registry, "ann/tiny", [sent], publish=False)
     assert process_and_read(registry, looked_at, publish=False).row.state == "ready"
@@ -98,7 +98,7 @@ def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registr
     assert process_and_read(registry, looked_at).row.state == "published"
 
 
-def test_a_submission_that_has_ended_keeps_no_manifest(registry: LocalRegistry) -> None:
+def test_an_ended_submission_has_no_manifest(registry: LocalRegistry) -> None:
     published = submit_model(registry, "ann/one", [whole_file(registry, "ann", LITTLE)])
     assert process_and_read(registry, published).row.state == "published"
     refused = submit_model(registry, "ann/two", [whole_file(registry, "ann", b"no model at all")])
@@ -110,7 +110,7 @@ def test_a_submission_that_has_ended_keeps_no_manifest(registry: LocalRegistry) 
             assert session.get_one(Submission, number).manifest == "{}"
 
 
-def test_what_a_suspended_contributor_has_submitted_waits_for_an_administrator(registry: LocalRegistry) -> None:
+def test_a_submission_of_a_suspended_contributor_waits_for_an_administrator(registry: LocalRegistry) -> None:
     ann(registry, 10 * len(LITTLE))
     waiting = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
     with registry.catalog.writing() as session:
@@ -119,19 +119,19 @@ def test_what_a_suspended_contributor_has_submitted_waits_for_an_administrator(r
 
 
 @pytest.mark.parametrize("field", ["title", "license", "base", "tags", "description"])
-def test_what_an_edit_would_refuse_is_not_published_either(field: str) -> None:
+def test_a_manifest_is_refused_for_the_same_text_as_an_edit(field: str) -> None:
     bad = {"title": "a\nb", "license": "MIT\x07", "base": "a\x1b[31m", "tags": ["a\nb"], "description": "a\x00b"}
     with pytest.raises(BadManifest, match=f"metadata.{field}"):
         parse_stated_metadata({field: bad[field]})
 
 
-def test_a_description_has_lines_and_any_script() -> None:
+def test_a_description_may_have_lines_and_any_script() -> None:
     text = "One\u00a0line,\r\n\tanother; \U0001f469\u200d\U0001f4bb"
     assert parse_stated_metadata({"description": text}).description == text.replace("\r", "")
     assert read_edits({"description": text}) == (Edits(description=text.replace("\r", "")), [])
 
 
-def test_an_upload_that_is_renewed_while_it_is_tidied_away_stays(registry: LocalRegistry) -> None:
+def test_an_upload_renewed_during_the_cleanup_is_kept(registry: LocalRegistry) -> None:
     name = put_upload(registry, "ann", [b"piece"], "piece")
     with registry.catalog.writing() as session:
         session.execute(update(Upload).values(expires_at=now()))
@@ -142,7 +142,7 @@ def test_an_upload_that_is_renewed_while_it_is_tidied_away_stays(registry: Local
     assert look_up(registry, owner, name).state == "complete"
 
 
-def test_who_has_no_room_composes_nothing(registry: LocalRegistry, templates: RegistryTemplates) -> None:
+def test_a_contributor_without_quota_cannot_compose(registry: LocalRegistry, templates: RegistryTemplates) -> None:
     templates.fill(registry, add_three_models)
     recipe = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ", "blocks": [0]}]}
     arguments = COMPOSE.check({"recipe": recipe})
@@ -154,16 +154,14 @@ def test_who_has_no_room_composes_nothing(registry: LocalRegistry, templates: Re
     assert COMPOSE.settle(registry, arguments, "local").plan
 
 
-def test_who_works_at_the_machine_has_its_disk_and_no_quota(registry: LocalRegistry) -> None:
+def test_the_local_contributor_has_no_quota(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         owner_id = contributor_id(session, LOCAL)
         session.get_one(Contributor, owner_id).quota_bytes = 10
     assert open_upload(registry, owner_id, Declared("piece", 11, digest_of(b"x"))).size_bytes == 11
 
 
-def test_a_pack_counts_with_what_is_noted_of_its_pieces(
-    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pack_counts_with_the_rows_of_its_pieces(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     owner_id = ann(registry, 1000)
     digests = [digest_of(bytes([number])) for number in range(4)]
     pack = [Declared("pack", many, pieces=[(1, digest) for digest in digests[:many]]) for many in range(1, 5)]

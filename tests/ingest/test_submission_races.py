@@ -52,7 +52,7 @@ def states(registry: LocalRegistry) -> list[str]:
 
 
 @pytest.mark.parametrize(("yanker", "state"), [("local", "quarantined"), ("ann", "published")])
-def test_what_an_administrator_yanked_waits_when_it_is_sent_again(
+def test_a_model_that_an_administrator_yanked_waits_when_it_is_submitted_again(
     yanker: str, state: str, registry: LocalRegistry
 ) -> None:
     first = sent(registry)
@@ -64,7 +64,7 @@ def test_what_an_administrator_yanked_waits_when_it_is_sent_again(
     assert (again, "yanked-before" in codes) == (state, yanker == "local")
 
 
-def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(registry: LocalRegistry) -> None:
+def test_a_withdrawn_submission_does_not_count_as_removed_by_an_administrator(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         add_contributor(session, "ann")
         set_contributor_state(session, "ann", "suspended")
@@ -81,7 +81,7 @@ def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(regis
     assert (state, "removed-before" in codes) == ("quarantined", True)
 
 
-def test_of_bytes_that_were_refused_unseen_only_who_sent_them_is_told_and_waits(registry: LocalRegistry) -> None:
+def test_only_the_sender_of_refused_bytes_is_informed_and_waits(registry: LocalRegistry) -> None:
     manual = LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
     refuse_submission(manual, sent(manual), "No thanks.", "local")
     others = submit_model(registry, "eve/tiny", [whole_file(registry, "eve", LITTLE)], publish=False)
@@ -99,7 +99,7 @@ def test_of_bytes_that_were_refused_unseen_only_who_sent_them_is_told_and_waits(
     assert [(one["severity"], one["sentence"][-12:]) for one in told] == [("note", ": No thanks.")]
 
 
-def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: LocalRegistry) -> None:
+def test_the_model_of_an_abandoned_job_is_removed(registry: LocalRegistry) -> None:
     """But not one that an administrator has hidden, nor one that another submission waits for."""
     with registry.catalog.writing() as session:
         add_contributor(session, "ann")
@@ -127,7 +127,7 @@ def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: LocalRegist
     )
 
 
-def test_a_model_that_was_registered_after_its_submission_was_settled_goes(registry: LocalRegistry) -> None:
+def test_a_model_registered_after_its_submission_was_settled_is_removed(registry: LocalRegistry) -> None:
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
 
     def is_left(_share: float, note: str) -> None:
@@ -160,7 +160,7 @@ def withdrawn_in_pieces(registry: LocalRegistry) -> tuple[int, dict[str, Any], M
     return owner, file, manifest
 
 
-def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
+def test_uploads_that_a_concurrent_submission_needs_are_not_forgotten(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, file, manifest = withdrawn_in_pieces(registry)
@@ -176,7 +176,7 @@ def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
     assert process_and_read(registry, later[0]).row.state == "published"
 
 
-def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
+def test_a_submission_whose_pieces_are_removed_meanwhile_is_refused(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, file, manifest = withdrawn_in_pieces(registry)

@@ -80,7 +80,7 @@ def spans_of(data: bytes) -> list[tuple[int, int]]:
     return [(0, header.data_offset), *tensors]
 
 
-def test_a_submission_that_is_published_is_read_once(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_published_submission_is_read_once(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     data = file_bytes(
         block_metadata(), [weight_tensor(f"blk.0.ffn_{one}.weight", (512, 512)) for one in ("up", "down")]
     )
@@ -96,7 +96,7 @@ def test_a_submission_that_is_published_is_read_once(registry: LocalRegistry, mo
     assert len(data) <= read_bytes[0] < 1.5 * len(data)
 
 
-def test_looking_for_weights_that_are_no_numbers_reports_progress_and_can_be_cancelled(
+def test_the_check_for_nonfinite_weights_reports_progress_and_can_be_cancelled(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissect, "BUFFER_BYTES", 1024)
@@ -141,7 +141,7 @@ def ingested(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> N
     ingest_file(registry, path, name)
 
 
-def test_a_whole_file_is_taken_apart_in_a_child_and_published(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_whole_file_is_dissected_in_a_child_process_and_published(registry: LocalRegistry, tmp_path: Path) -> None:
     sent = whole_file(registry, "ann", BASE)
     submission_id = submit_model(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"])
     assert submit_model(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"]) == submission_id
@@ -155,7 +155,7 @@ def test_a_whole_file_is_taken_apart_in_a_child_and_published(registry: LocalReg
     assert_no_orphans(registry)
 
 
-def test_what_is_known_need_not_be_sent_and_the_same_again_is_the_same_model(
+def test_known_pieces_need_not_be_sent_and_the_same_file_again_is_the_same_model(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
@@ -176,7 +176,7 @@ def test_what_is_known_need_not_be_sent_and_the_same_again_is_the_same_model(
     assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
 
 
-def test_reading_a_file_of_pieces_anywhere_gives_its_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_reading_a_file_of_pieces_at_any_offset_gives_its_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     spans = spans_of(BASE)
     put_upload(registry, "ann", [BASE[: spans[0][1]]])
@@ -205,9 +205,7 @@ def shards() -> list[dict[str, bytes]]:
     return [{"split-00002-of-00002.gguf": second}, {"split-00001-of-00002.gguf": first}]
 
 
-def test_a_split_set_an_adapter_and_a_chimera_are_submissions_like_any_other(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_split_set_an_adapter_and_a_chimera_can_be_submitted(registry: LocalRegistry, tmp_path: Path) -> None:
     files = [whole_file(registry, "ann", data, name) for one in shards() for name, data in one.items()]
     assert published(registry, "ann/split", files) == "ann/split@1"
     assert [path.name for path in assemble_model(registry, "ann/split", tmp_path / "split")] == [
@@ -229,7 +227,7 @@ def test_a_split_set_an_adapter_and_a_chimera_are_submissions_like_any_other(
     assert assemble_model(registry, "ann/chimera", tmp_path / "back")[0].read_bytes() == chimera
 
 
-def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
+def test_a_partial_model_is_stored_unchanged_and_assembled_into_its_base(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     trained = [one for one in block_tensors(seed=9) if "ffn" in one[0].name]
@@ -250,7 +248,7 @@ def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
     assert assemble_model(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
 
 
-def test_some_organs_that_their_base_has_no_place_for_are_refused_before_they_are_published(
+def test_a_partial_model_that_does_not_fit_its_base_is_refused_before_publication(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
@@ -285,7 +283,7 @@ def sentences(registry: LocalRegistry, submission_id: int) -> dict[tuple[str, st
     return {(one["severity"], one["code"]): one["sentence"] for one in findings}
 
 
-def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_published(
+def test_a_partial_model_that_does_not_fit_a_newly_registered_base_is_not_published(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     manual = kept_back(registry)
@@ -313,7 +311,7 @@ def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_pub
     assert [model.name for model in registry.models().items] == ["acme/base@1"]
 
 
-def test_a_base_that_is_found_by_the_name_in_the_header_is_named_and_refuses_nothing(
+def test_a_base_found_by_the_name_in_the_header_is_reported_and_causes_no_refusal(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/loom", BASE)
@@ -327,9 +325,7 @@ def test_a_base_that_is_found_by_the_name_in_the_header_is_named_and_refuses_not
     assert [one.model for one in registry.model("ann/part").relatives if one.evidence == "declared"] == ["acme/loom@1"]
 
 
-def test_organs_are_said_to_be_those_of_whom_they_came_from_and_not_of_a_chimera(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_organs_are_attributed_to_their_origin_and_not_to_a_chimera(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     ingested(registry, tmp_path, "acme/other", small_model("Other", seed=5))
     plan = registry.compose("acme/base").graft("acme/other", type="organ", blocks=0).accept("unrelated-lineage").plan()
@@ -369,7 +365,7 @@ def test_hostile_files_are_refused_with_findings_and_leave_nothing(registry: Loc
         assert running_totals(session) == counted_totals(session)
 
 
-def test_what_looks_dangerous_is_told_and_never_handed_out(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_dangerous_content_is_reported_and_never_assembled(registry: LocalRegistry, tmp_path: Path) -> None:
     types = array("tokenizer.ggml.token_type", ValueType.INT8, [1, 1])
     data = small_model(more=[token_array([b"a", b"b"]), types, text("tokenizer.chat_template", "{% for %}")])
     data = data.replace(b"apache-2.0", b"my own one")
@@ -390,7 +386,7 @@ def test_what_looks_dangerous_is_told_and_never_handed_out(registry: LocalRegist
         publish(registry, "ann", submission_id, StatedMetadata())
 
 
-def test_bytes_that_are_not_what_was_promised_are_refused(registry: LocalRegistry) -> None:
+def test_bytes_with_another_digest_than_announced_are_refused(registry: LocalRegistry) -> None:
     put_upload(registry, "ann", [BASE])
     file = file_of_pieces(BASE, [(0, len(BASE))]) | {"sha256": digest_of(b"another")}
     submission_id = submit_model(registry, "ann/wrong", [file])
@@ -409,7 +405,7 @@ def kept_back(registry: LocalRegistry) -> LocalRegistry:
     return LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
 
 
-def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(
+def test_a_model_that_waits_for_review_is_invisible_and_its_bytes_are_not_reachable(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     manual = kept_back(registry)
@@ -438,7 +434,7 @@ def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(
         approve_submission(manual, again, "local")
 
 
-def test_what_an_administrator_refuses_is_gone_with_the_next_sweeps(registry: LocalRegistry) -> None:
+def test_a_refused_submission_is_removed_by_the_next_sweeps(registry: LocalRegistry) -> None:
     manual = kept_back(registry)
     refused, withdrawn = (
         submit_model(manual, f"ann/{name}", [whole_file(manual, "ann", small_model(name, seed=seed))])
@@ -462,7 +458,7 @@ def test_what_an_administrator_refuses_is_gone_with_the_next_sweeps(registry: Lo
 
 
 @pytest.mark.parametrize(("is_limit", "code"), [(True, "limit"), (False, "crashed")])
-def test_an_inspector_that_is_stopped_or_crashes_while_it_measures_refuses_the_submission_and_leaves_no_lease(
+def test_a_submission_is_refused_when_the_inspector_stops_or_crashes_while_measuring(
     is_limit: bool, code: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(self: Inspection, *_tensor: object) -> None:
@@ -475,7 +471,7 @@ def test_an_inspector_that_is_stopped_or_crashes_while_it_measures_refuses_the_s
     assert_no_upload_is_left(registry)
 
 
-def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(
+def test_an_internal_error_is_reported_as_such_and_the_upload_is_kept(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = whole_file(registry, "ann", BASE)
@@ -502,7 +498,7 @@ def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(
     assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
 
 
-def test_one_that_is_withdrawn_while_it_is_inspected_comes_to_nothing(registry: LocalRegistry) -> None:
+def test_a_submission_withdrawn_during_its_inspection_leaves_nothing(registry: LocalRegistry) -> None:
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
 
     def withdraws(_share: float, note: str) -> None:
@@ -513,7 +509,7 @@ def test_one_that_is_withdrawn_while_it_is_inspected_comes_to_nothing(registry: 
     assert blob_rows(registry) == []
 
 
-def test_one_that_ends_after_its_model_was_registered_leaves_no_model(registry: LocalRegistry) -> None:
+def test_a_submission_that_ends_after_registration_leaves_no_model(registry: LocalRegistry) -> None:
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
 
     def cancels(_share: float, note: str) -> None:
@@ -573,7 +569,7 @@ def test_a_hostile_manifest_is_refused_by_field(values: Any, where: str) -> None
     assert all(sentence for _, sentence in caught.value.reasons)
 
 
-def test_every_reason_is_told_at_once_and_a_manifest_reads_back() -> None:
+def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_back() -> None:
     bad = {"files": [FILE | {"name": "x", "pieces": [[0, 99, D], 7]}], "metadata": {"title": 3}, "publish": None}
     with pytest.raises(BadManifest) as caught:
         parse_manifest(bad)
@@ -586,7 +582,7 @@ def test_every_reason_is_told_at_once_and_a_manifest_reads_back() -> None:
 
 
 @pytest.mark.parametrize(("child", "parent", "relation"), [("Q8_0", "F16", "quantized"), ("F16", "Q8_0", "relative")])
-def test_a_base_that_is_stated_is_recorded_as_what_was_measured(
+def test_a_stated_base_is_recorded_with_the_measured_relation(
     registry: LocalRegistry, tmp_path: Path, child: str, parent: str, relation: str
 ) -> None:
     ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors(dtype=parent)))
@@ -596,7 +592,7 @@ def test_a_base_that_is_stated_is_recorded_as_what_was_measured(
     assert {(one.evidence, one.relation) for one in edges} == {("declared", relation), ("measured", "quantized")}
 
 
-def test_a_fine_tune_stays_one(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_fine_tune_stays_a_fine_tune(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors()))
     sent = whole_file(registry, "ann", model_file("Other", related_tensors(correlation=0.995, dtype="Q8_0")))
     name = published(registry, "ann/other", [sent], base="acme/base")
@@ -604,7 +600,7 @@ def test_a_fine_tune_stays_one(registry: LocalRegistry, tmp_path: Path) -> None:
     assert [one.relation for one in declared] == ["finetune"]
 
 
-def test_a_license_that_is_not_the_headers_is_a_finding_when_it_is_inspected_and_when_it_is_published(
+def test_a_license_unlike_the_header_is_a_finding_at_inspection_and_at_publication(
     registry: LocalRegistry,
 ) -> None:
     """The header says apache-2.0."""
@@ -620,9 +616,7 @@ def test_a_license_that_is_not_the_headers_is_a_finding_when_it_is_inspected_and
     assert "'apache-2.0'" in sentence
 
 
-def test_a_new_version_of_a_name_is_a_finding_and_the_same_file_is_none(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_new_version_of_a_name_is_a_finding_and_the_same_file_is_not(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "ann/tiny", BASE)
     for data, is_new in ((BASE, False), (small_model("Base", seed=3), True)):
         submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", data)], publish=False)

@@ -60,9 +60,7 @@ def test_thousands_of_one_element_tensors_are_refused_by_their_header(registry: 
     assert_no_upload_is_left(registry)
 
 
-def test_no_model_has_more_tensors_than_the_largest_that_is_accepted(
-    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_tensors_of_a_model_is_limited(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dissect, "TENSORS_MAX", 8)
     largest = submit_model(registry, "ann/most", [whole_file(registry, "ann", model(different(8)))])
     assert process_and_read(registry, largest).row.state == "published"
@@ -73,7 +71,7 @@ def test_no_model_has_more_tensors_than_the_largest_that_is_accepted(
     )
 
 
-def test_a_push_that_names_one_tensor_many_times_is_refused_although_few_bytes_are_sent(
+def test_a_push_that_repeats_one_tensor_many_times_is_refused(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissect, "FREE_TENSORS", 5)
@@ -88,7 +86,7 @@ def test_a_push_that_names_one_tensor_many_times_is_refused_although_few_bytes_a
         assert ("repeat another" in (after.row.reason or "")) is (state == "refused")
 
 
-def test_a_push_of_many_known_tensors_that_are_different_passes(
+def test_a_push_of_many_different_known_tensors_is_accepted(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissect, "FREE_TENSORS", 2)

@@ -127,7 +127,7 @@ def let_expire(registry: LocalRegistry) -> None:
         session.execute(update(Upload).values(expires_at=now() - timedelta(seconds=1)))
 
 
-def test_what_comes_in_chunks_is_finished_as_what_was_declared(registry: LocalRegistry, ada: int) -> None:
+def test_an_upload_in_chunks_is_finished_with_its_declared_digest(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada, kind="piece")
     assert [send(registry, ada, upload, DATA, at, min(at + 3000, len(DATA))) for at in range(0, len(DATA), 3000)] == [
         *(3000, 6000, 9000, 10240)
@@ -147,7 +147,7 @@ STEPS = st.tuples(
 
 @settings(BESIDE_FIXTURES, max_examples=25)
 @given(size=st.integers(1, 2500), steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 255))
-def test_any_cuts_repeats_and_accidents_end_in_the_same_bytes(
+def test_any_interruptions_and_repeats_give_the_same_bytes(
     registry: LocalRegistry, size: int, steps: list[tuple[str, int]], seed: int
 ) -> None:
     with registry.catalog.writing() as session:
@@ -192,7 +192,7 @@ def take(registry: LocalRegistry, asker: int, upload: str, data: bytes, step: st
     return at
 
 
-def test_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(registry: LocalRegistry, ada: int) -> None:
+def test_a_chunk_out_of_order_writes_nothing_and_the_error_has_the_offset(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 1000)
     for begin, end in ((1001, 2000), (999, 1001), (0, 1001), (5000, len(DATA))):
@@ -204,7 +204,7 @@ def test_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(registry: L
         is_received(look_up(registry, ada, upload), Chunk(1000, 1001, len(DATA) + 1))
 
 
-def test_two_clients_at_one_upload_exclude_each_other(registry: LocalRegistry, ada: int) -> None:
+def test_two_clients_cannot_write_one_upload_concurrently(registry: LocalRegistry, ada: int) -> None:
     upload, seen = begun(registry, ada), []
 
     def meanwhile() -> Sequence[bytes]:
@@ -223,7 +223,7 @@ def test_two_clients_at_one_upload_exclude_each_other(registry: LocalRegistry, a
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
-def test_a_process_that_is_killed_lets_go_of_the_upload(registry: LocalRegistry, ada: int) -> None:
+def test_a_killed_process_releases_its_upload(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     command = [sys.executable, "-c", HOLDER, str(registry.settings.uploads), upload]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -238,7 +238,7 @@ def test_a_process_that_is_killed_lets_go_of_the_upload(registry: LocalRegistry,
     assert tidy_uploads(registry).expired_uploads == 1
 
 
-def test_a_damaged_chunk_leaves_the_upload_as_it_was(registry: LocalRegistry, ada: int) -> None:
+def test_a_damaged_chunk_does_not_change_the_upload(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 500)
     for portions in ([DATA[500:999] + b"x"], [DATA[500:999]], [DATA[500:1000], b"x"], []):
@@ -249,9 +249,7 @@ def test_a_damaged_chunk_leaves_the_upload_as_it_was(registry: LocalRegistry, ad
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
-def test_a_repeated_chunk_with_other_bytes_conflicts_and_the_same_bytes_do_not(
-    registry: LocalRegistry, ada: int
-) -> None:
+def test_a_repeated_chunk_conflicts_only_if_its_bytes_differ(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     send(registry, ada, upload, DATA, 0, 2000)
     assert send(registry, ada, upload, DATA, 0, 2000) == 2000
@@ -269,7 +267,7 @@ def test_a_repeated_chunk_with_other_bytes_conflicts_and_the_same_bytes_do_not(
     assert send(registry, ada, upload, DATA, 0, 2000) == len(DATA), "a finished upload answers too"
 
 
-def test_other_bytes_than_declared_stay_to_be_looked_at_and_expire(registry: LocalRegistry, ada: int) -> None:
+def test_an_upload_with_the_wrong_digest_stays_until_it_expires(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada, kind="piece")
     wrong = b"x" + DATA[1:]
     send(registry, ada, upload, wrong, 0, 100)
@@ -287,7 +285,7 @@ def test_other_bytes_than_declared_stay_to_be_looked_at_and_expire(registry: Loc
     assert list(registry.settings.uploads.iterdir()) == []
 
 
-def test_every_piece_of_a_pack_is_checked_and_lies_at_its_offset(registry: LocalRegistry, ada: int) -> None:
+def test_every_piece_of_a_pack_is_checked_and_found_at_its_offset(registry: LocalRegistry, ada: int) -> None:
     pieces = [b"first", b"second" * 9, b"third" * 100]
     upload = sent_pack(registry, ada, pieces)
     with registry.catalog.reading() as session:
@@ -321,12 +319,12 @@ def test_every_piece_of_a_pack_is_checked_and_lies_at_its_offset(registry: Local
     ],
     ids=str,
 )
-def test_what_cannot_be_sent_is_refused_before_anything_is_made(values: dict[str, object]) -> None:
+def test_an_invalid_declaration_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(BadInput):
         Declared(**values)  # type: ignore[arg-type]
 
 
-def test_who_begins_again_goes_on_where_it_was(registry: LocalRegistry, ada: int) -> None:
+def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada: int) -> None:
     first = begun(registry, ada, name="a.gguf")
     send(registry, ada, first, DATA, 0, 100)
     again = open_upload(registry, ada, Declared("file", len(DATA), None, "a.gguf"))
@@ -350,7 +348,7 @@ def test_who_begins_again_goes_on_where_it_was(registry: LocalRegistry, ada: int
     assert cancel(registry, ada, first).public_id == first
 
 
-def test_an_upload_is_its_senders_alone(registry: LocalRegistry, ada: int) -> None:
+def test_an_upload_is_accessible_only_to_its_sender(registry: LocalRegistry, ada: int) -> None:
     bob = new_contributor(registry, "bob")
     upload = sent(registry, ada, DATA)
     for act in (
@@ -368,7 +366,7 @@ def test_an_upload_is_its_senders_alone(registry: LocalRegistry, ada: int) -> No
         assert [*open_uploads(session, ada, now())] == []
 
 
-def test_more_than_is_allowed_is_refused_before_a_file_is_made(
+def test_an_upload_over_a_limit_is_refused_before_a_file_is_created(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_UPLOADS_MAX", 4)
@@ -392,7 +390,7 @@ def test_more_than_is_allowed_is_refused_before_a_file_is_made(
     begun(registry, ada, b"x" * 3 * len(DATA))
 
 
-def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
+def test_the_number_of_stored_uploads_of_a_contributor_is_limited(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.uploads.UPLOADS_MAX", 2)
@@ -402,7 +400,7 @@ def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
         begun(registry, ada, b"c")
 
 
-def test_bytes_are_on_the_disk_before_the_row_counts_them(registry: LocalRegistry, ada: int) -> None:
+def test_bytes_are_synced_to_disk_before_the_row_counts_them(registry: LocalRegistry, ada: int) -> None:
     seen = []
 
     class Watched(Files):
@@ -417,7 +415,7 @@ def test_bytes_are_on_the_disk_before_the_row_counts_them(registry: LocalRegistr
     assert seen == [(0, 1000), (1000, 2500)]
 
 
-def test_a_full_or_failing_disk_leaves_the_upload_as_it_was(registry: LocalRegistry, ada: int) -> None:
+def test_a_full_or_failing_disk_does_not_change_the_upload(registry: LocalRegistry, ada: int) -> None:
     counted = SteppedFiles(lambda _call, _name: None)
     upload = begun(registry, ada)
     send(with_files(registry, counted), ada, upload, DATA, 0, 2100)
@@ -433,7 +431,7 @@ def test_a_full_or_failing_disk_leaves_the_upload_as_it_was(registry: LocalRegis
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
-def test_a_disk_without_room_opens_no_upload(registry: LocalRegistry, ada: int) -> None:
+def test_an_upload_is_refused_on_a_full_disk(registry: LocalRegistry, ada: int) -> None:
     class Tight(Files):
         def free_bytes(self, path: Path) -> int:
             return 70_000_000
@@ -455,7 +453,7 @@ def test_a_disk_without_room_opens_no_upload(registry: LocalRegistry, ada: int) 
         pytest.fail("there are more calls than were tried")
 
 
-def test_files_are_for_the_server_alone_and_no_name_is_a_path(registry: LocalRegistry, ada: int) -> None:
+def test_files_are_private_and_a_name_is_never_a_path(registry: LocalRegistry, ada: int) -> None:
     upload = begun(registry, ada)
     assert registry.settings.uploads.stat().st_mode & 0o777 == 0o700
     assert (registry.settings.uploads / upload).stat().st_mode & 0o777 == 0o600
@@ -479,7 +477,7 @@ def test_files_are_for_the_server_alone_and_no_name_is_a_path(registry: LocalReg
         pass
 
 
-def test_a_file_without_a_row_goes_when_it_is_old(registry: LocalRegistry, ada: int) -> None:
+def test_an_old_file_without_a_row_is_removed(registry: LocalRegistry, ada: int) -> None:
     spool = spool_of(registry)
     upload, stray, fresh = begun(registry, ada), spool.make(1), spool.make(1)
     (registry.settings.uploads / stray).write_bytes(b"12345")
@@ -495,7 +493,7 @@ def test_a_file_without_a_row_goes_when_it_is_old(registry: LocalRegistry, ada: 
     )
 
 
-def test_a_runner_of_jobs_tidies_up_and_a_sweep_tells_of_it(
+def test_a_runner_of_jobs_and_a_sweep_remove_expired_uploads(
     registry: LocalRegistry, ada: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
@@ -513,7 +511,7 @@ def test_a_runner_of_jobs_tidies_up_and_a_sweep_tells_of_it(
     assert not (registry.settings.uploads / two).exists()
 
 
-def test_finished_uploads_go_with_their_model_and_those_of_others_stay(registry: LocalRegistry, ada: int) -> None:
+def test_only_the_finished_uploads_of_a_model_and_its_sender_are_forgotten(registry: LocalRegistry, ada: int) -> None:
     bob = new_contributor(registry, "bob")
     one, two = sent(registry, ada, b"one"), sent(registry, ada, b"two")
     pack, mixed = sent_pack(registry, ada, [b"a", b"b"]), sent_pack(registry, ada, [b"c", b"needed elsewhere"])
@@ -528,7 +526,7 @@ def test_finished_uploads_go_with_their_model_and_those_of_others_stay(registry:
         assert {row.public_id for row in session.scalars(select(Upload))} == left
 
 
-def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: LocalRegistry, ada: int) -> None:
+def test_uploads_that_a_submission_needs_are_kept_longer(registry: LocalRegistry, ada: int) -> None:
     piece, other, whole = (
         sent(registry, ada, b"piece"),
         sent(registry, ada, b"other"),
@@ -544,7 +542,9 @@ def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: LocalRegistry
         assert look_up(registry, ada, name).expires_at > now() + UPLOAD_LIFETIME - timedelta(minutes=1)
 
 
-def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: LocalRegistry, ada: int, tmp_path: Path) -> None:
+def test_a_lookup_discloses_only_public_blobs_and_those_of_the_asker(
+    registry: LocalRegistry, ada: int, tmp_path: Path
+) -> None:
     bob = new_contributor(registry, "bob")
     (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
@@ -576,7 +576,7 @@ def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: LocalRegi
     assert known(bob, "visible", ada) == everything - {lost}, "whoever brings it heals it"
 
 
-def test_a_lookup_tells_of_finished_pieces_to_their_sender_alone(registry: LocalRegistry, ada: int) -> None:
+def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: LocalRegistry, ada: int) -> None:
     bob = new_contributor(registry, "bob")
     sent(registry, ada, b"piece")
     sent_pack(registry, ada, [b"x", b"y"])
@@ -602,7 +602,7 @@ def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, a
         tracemalloc.stop()
 
 
-def test_a_spool_that_never_was_is_empty(tmp_path: Path) -> None:
+def test_a_missing_spool_is_empty(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "none")
     assert list(spool.walk()) == []
     assert not spool.has("a" * 22, 0)

@@ -74,7 +74,7 @@ class CountedZeros:
     ],
 )
 @pytest.mark.parametrize("name", ["BF16", "F64", "Q8_0", "Q4_K"])
-def test_a_tensor_of_a_trillion_values_costs_a_bounded_number_of_bounded_reads(
+def test_measuring_a_trillion_values_needs_few_reads_of_limited_size(
     shape: tuple[int, ...], reads: int, elements: int, name: str
 ) -> None:
     dtype = dtype_by_name(name)
@@ -88,7 +88,7 @@ def test_a_tensor_of_a_trillion_values_costs_a_bounded_number_of_bounded_reads(
 
 
 @pytest.mark.parametrize("shape", [(512, 512), (256, 64, 16), (128, 64)])
-def test_the_places_read_do_not_depend_on_content_or_dtype(shape: tuple[int, ...]) -> None:
+def test_the_positions_read_do_not_depend_on_content_or_dtype(shape: tuple[int, ...]) -> None:
     expected = element_ranges_read(gaussian(math.prod(shape)), shape, F32)
     for name in ("BF16", "Q8_0", "Q4_0"):
         assert element_ranges_read(gaussian(math.prod(shape), 2), shape, dtype_by_name(name)) == expected
@@ -108,7 +108,7 @@ def element_ranges_read(values: NDArray[np.float32], shape: tuple[int, ...], dty
     return ranges
 
 
-def test_a_large_matrix_carries_every_figure_of_its_parts() -> None:
+def test_the_measurement_of_a_large_matrix_has_every_figure() -> None:
     shape = (1024, 512)
     values = gaussian(1024 * 512)
     measurement = measured(values, shape, F32)
@@ -165,7 +165,7 @@ def test_a_vector_has_a_theta_and_no_spectrum() -> None:
     assert (measurement.spectral_rows, measurement.spectral_columns) == (None, None)
 
 
-def test_a_stack_of_experts_is_sampled_flat_and_its_spectrum_is_the_mean_of_eight() -> None:
+def test_a_stack_of_experts_is_sampled_as_a_vector_and_its_spectrum_is_the_mean_of_eight() -> None:
     experts = gaussian(32 * 64 * 128).reshape(32, 64, 128)
     for index in range(32):  # the later, the more structure
         experts[index] += np.float32(index / 16) * np.outer(gaussian(64, index), gaussian(128, index + 50))
@@ -180,21 +180,21 @@ def test_a_stack_of_experts_is_sampled_flat_and_its_spectrum_is_the_mean_of_eigh
     assert measurement.theta == zmeasure(summarise(sample)).theta
 
 
-def test_a_dtype_without_a_kernel_is_not_read_and_says_why() -> None:
+def test_a_dtype_without_a_kernel_is_not_read_and_the_reason_is_given() -> None:
     tensor = CountedZeros(10**6)
     measurement = measure(tensor.read, (256, 256), dtype_by_name("Q8_K"))
     assert measurement == Measurement(reason="no kernel reads the values of tensor type Q8_K")
     assert tensor.reads == []
 
 
-def test_equal_tensors_measure_equal_whatever_buffer_they_come_in() -> None:
+def test_equal_tensors_have_equal_measures_in_any_buffer() -> None:
     data = quantize(gaussian(1024 * 256), BF16)
     first = measure(reader(data), (1024, 256), BF16)
     second = measure(lambda offset, size: bytearray(data[offset : offset + size]), (1024, 256), BF16)
     assert first == second
 
 
-def test_a_model_and_its_quantisation_measure_alike() -> None:
+def test_a_model_and_its_quantisation_have_similar_measures() -> None:
     structure = gaussian(512 * 16).reshape(512, 16) @ gaussian(16 * 1024, 1).reshape(16, 1024)
     values = (0.02 * (structure / 4 + gaussian(512 * 1024, 2).reshape(512, 1024))).astype(np.float32).ravel()
     half = measured(values, (1024, 512), dtype_by_name("F16"))
@@ -215,7 +215,7 @@ def test_nan_and_infinities_are_counted_and_the_rest_is_measured() -> None:
     assert measurement.spectral_signal == pytest.approx(0.0, abs=0.002)
 
 
-def test_doubles_beyond_float32_are_measured_by_their_shape() -> None:
+def test_doubles_beyond_float32_are_measured_relative_to_their_scale() -> None:
     values = gaussian(64 * 128).astype(np.float64)
     ordinary = measured(values, (128, 64), dtype_by_name("F64"))
     huge = measured(values * 2.0**900, (128, 64), dtype_by_name("F64"))
@@ -234,7 +234,7 @@ def test_integers_are_measured() -> None:
 
 @PATIENT
 @given(data=st.data())
-def test_no_bytes_of_any_dtype_raise_warn_or_give_a_figure_that_is_not_finite(data: st.DataObject) -> None:
+def test_any_bytes_of_any_dtype_give_finite_figures_without_errors_or_warnings(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from([dtype for dtype in DTYPES.values() if dtype.name != "Q8_1"]))
     blocks = data.draw(st.sampled_from([1, 2, 8]))
     row = max(dtype.block_elements, 40) // dtype.block_elements * dtype.block_elements
@@ -248,7 +248,9 @@ def test_no_bytes_of_any_dtype_raise_warn_or_give_a_figure_that_is_not_finite(da
 
 @PATIENT
 @given(values=arrays(np.float32, st.integers(60, 400)), repeat=st.sampled_from([1, 7]))
-def test_no_floats_raise_warn_or_leave_the_scale(values: NDArray[np.float32], repeat: int) -> None:
+def test_any_floats_give_measures_within_the_scale_without_errors_or_warnings(
+    values: NDArray[np.float32], repeat: int
+) -> None:
     array = np.tile(values, repeat)
     measurement = measure(reader(array.tobytes()), (values.size, repeat), F32)
     assert measurement.nan_count + measurement.infinite_count == int((~np.isfinite(array)).sum())
@@ -257,7 +259,7 @@ def test_no_floats_raise_warn_or_leave_the_scale(values: NDArray[np.float32], re
     assert (measurement.theta is None) is (int(np.isfinite(array).sum()) < 64)
 
 
-def test_several_threads_at_once_give_what_one_gives() -> None:
+def test_concurrent_threads_give_the_same_measures() -> None:
     tensors = [(quantize(gaussian(512 * 256, seed), dtype_by_name("Q4_0")), seed) for seed in range(16)]
     dtype = dtype_by_name("Q4_0")
     alone = [measure(reader(data), (512, 256), dtype) for data, _ in tensors]
@@ -269,7 +271,7 @@ def test_several_threads_at_once_give_what_one_gives() -> None:
         assert one.stable_rank == pytest.approx(other.stable_rank, rel=1e-6)
 
 
-def test_the_values_are_those_of_the_tensor_in_its_own_dtype() -> None:
+def test_the_values_are_decoded_from_the_dtype_of_the_tensor() -> None:
     data = quantize(gaussian(4096), dtype_by_name("Q5_1"))
     values = decode(data, dtype_by_name("Q5_1"))
     measurement = measure(reader(data), (4096,), dtype_by_name("Q5_1"))

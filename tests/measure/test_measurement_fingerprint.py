@@ -43,14 +43,14 @@ def test_fewer_than_256_values_have_no_fingerprint() -> None:
     assert fingerprint(gaussian(256)) is not None
 
 
-def test_a_step_is_a_thirtysecond_of_a_standard_deviation() -> None:
+def test_a_step_is_a_32nd_of_a_standard_deviation() -> None:
     values = gaussian(256)
     exact = values.astype(np.float64)
     expected = np.rint(32 * (exact - exact.mean()) / exact.std())
     assert steps_of(values).tolist() == np.clip(expected, -127, 127).tolist()
 
 
-def test_far_values_stop_at_127_on_both_sides() -> None:
+def test_far_values_are_limited_to_127_on_both_sides() -> None:
     values = gaussian(256) * np.float32(0.01)
     values[10], values[20] = 100.0, -100.0
     steps = steps_of(values)
@@ -58,7 +58,7 @@ def test_far_values_stop_at_127_on_both_sides() -> None:
     assert steps.min() == -127
 
 
-def test_scale_and_shift_do_not_change_it_and_a_sign_turns_it() -> None:
+def test_scale_and_shift_do_not_change_a_fingerprint_and_a_sign_negates_it() -> None:
     values = gaussian(5000)
     steps = steps_of(values)
     assert np.abs(steps_of(values * np.float32(7.0) + np.float32(3.0)).astype(int) - steps).max() <= 1
@@ -66,13 +66,13 @@ def test_scale_and_shift_do_not_change_it_and_a_sign_turns_it() -> None:
 
 
 @pytest.mark.parametrize("count", [257, 1000, 65_536, 98_304])
-def test_which_values_are_taken_depends_on_the_count_alone(count: int) -> None:
+def test_the_choice_of_values_depends_only_on_their_count(count: int) -> None:
     positions = list(spread(count, 256))
     for values in (gaussian(count), np.random.default_rng(1).laplace(size=count)):
         assert steps_of(values).tolist() == steps_of(values[positions]).tolist()
 
 
-def test_values_that_are_not_finite_stand_at_the_mean() -> None:
+def test_values_that_are_not_finite_count_as_the_mean() -> None:
     values = gaussian(256)
     values[[1, 100, 255]] = [np.nan, np.inf, -np.inf]
     steps = steps_of(values)
@@ -87,18 +87,18 @@ def test_equal_values_have_a_fingerprint_of_zeros(value: float) -> None:
 
 @PATIENT
 @given(values=arrays(np.float64, 256, elements=st.floats(allow_subnormal=True)))
-def test_no_doubles_break_it(values: NDArray[np.float64]) -> None:
+def test_any_doubles_have_a_fingerprint(values: NDArray[np.float64]) -> None:
     assert steps_of(values).min() >= -127
 
 
-def test_strangers_are_uncorrelated_within_seven_hundredths() -> None:
+def test_fingerprints_of_unrelated_organs_correlate_below_seven_hundredths() -> None:
     values = [alike(gaussian(98_304, 2 * seed), gaussian(98_304, 2 * seed + 1)) for seed in range(200)]
     assert float(np.mean(values)) == pytest.approx(0.0, abs=0.015)
     assert float(np.std(values)) < 0.07
 
 
 @pytest.mark.parametrize("weight", [0.99, 0.84, 0.52])
-def test_the_correlation_of_fingerprints_estimates_that_of_the_organs(weight: float) -> None:
+def test_the_correlation_of_fingerprints_estimates_the_correlation_of_the_organs(weight: float) -> None:
     estimates, exact = [], []
     for seed in range(30):
         parent, noise = gaussian(65_536, seed), gaussian(65_536, seed + 1000)
@@ -110,7 +110,7 @@ def test_the_correlation_of_fingerprints_estimates_that_of_the_organs(weight: fl
 
 
 @pytest.mark.parametrize(("name", "least"), [("BF16", 0.9995), ("Q8_0", 0.9995), ("Q5_1", 0.997), ("Q4_0", 0.98)])
-def test_a_quantisation_is_nearly_the_same_organ(name: str, least: float) -> None:
+def test_the_fingerprint_of_a_quantisation_is_nearly_the_same(name: str, least: float) -> None:
     values, dtype = gaussian(98_304), dtype_by_name(name)
     assert alike(values, dequantize(quantize(values, dtype), dtype)) > least
 

@@ -26,7 +26,7 @@ def by_kernel(data: bytes, dtype: DType) -> int:
 
 @pytest.mark.parametrize("dtype", READABLE, ids=lambda dtype: dtype.name)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_any_bytes_give_the_count_that_the_decoded_values_give(seed: int, dtype: DType) -> None:
+def test_the_count_for_any_bytes_equals_that_of_the_decoded_values(seed: int, dtype: DType) -> None:
     generator = np.random.default_rng(seed)
     data = generator.integers(0, 256, 64 * dtype.block_bytes, np.uint8)
     data[generator.random(data.size) < 0.2] = 0xFF  # exponents and scales that random bytes rarely have
@@ -35,7 +35,7 @@ def test_any_bytes_give_the_count_that_the_decoded_values_give(seed: int, dtype:
 
 @pytest.mark.parametrize("name", ["F16", "BF16", "F32", "F64"])
 @pytest.mark.parametrize("odd", ODD_FLOATS)
-def test_a_single_odd_value_is_found_wherever_it_is(odd: float, name: str) -> None:
+def test_a_single_nonfinite_value_is_found_at_any_position(odd: float, name: str) -> None:
     dtype = dtype_by_name(name)
     count = STEP_BYTES // dtype.block_bytes + 1000
     for place in (0, 1, STEP_BYTES // dtype.block_bytes - 1, STEP_BYTES // dtype.block_bytes, count - 1):
@@ -46,7 +46,7 @@ def test_a_single_odd_value_is_found_wherever_it_is(odd: float, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"])
-def test_quantised_weights_as_they_are_made_have_none(name: str) -> None:
+def test_quantised_finite_weights_have_no_nonfinite_values(name: str) -> None:
     dtype = dtype_by_name(name)
     values = np.random.default_rng(1).standard_normal(4096).astype(np.float32)
     assert count_nonfinite(quantize(values, dtype), dtype) == 0
@@ -69,12 +69,12 @@ def test_a_half_scale_of_a_type_that_no_kernel_reads_counts_its_block() -> None:
     assert count_nonfinite(data, dtype) == dtype.block_elements
 
 
-def test_no_values_have_none() -> None:
+def test_zero_values_have_no_nonfinite_values() -> None:
     assert all(count_nonfinite(b"", dtype) == 0 for dtype in DTYPES.values())
 
 
 @pytest.mark.parametrize("name", ["F16", "Q8_0", "Q6_K"])
-def test_pieces_of_any_length_count_as_the_whole(name: str) -> None:
+def test_pieces_of_any_length_have_the_count_of_the_whole(name: str) -> None:
     dtype = dtype_by_name(name)
     data = random_blocks(dtype, 40)
     whole = count_nonfinite(data, dtype)
@@ -102,6 +102,6 @@ def random_blocks(dtype: DType, count: int) -> bytes:
     return bytes(data)
 
 
-def test_every_type_but_integers_and_one_is_looked_at() -> None:
+def test_every_type_except_integers_and_nvfp4_is_checked() -> None:
     unseen = [dtype.name for dtype in DTYPES.values() if not count_nonfinite(b"\xff" * dtype.block_bytes, dtype)]
     assert unseen == ["I8", "I16", "I32", "I64", "NVFP4"]

@@ -19,13 +19,13 @@ COUNTS = st.integers(SAMPLE_MAX_ELEMENTS + 1, 10**15)
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 1000, 98_303, 98_304])
-def test_a_tensor_of_up_to_98304_values_is_looked_at_whole(count: int) -> None:
+def test_a_tensor_of_up_to_98304_values_is_sampled_completely(count: int) -> None:
     assert sample_runs(count) == ((0, count),)
 
 
 @PATIENT
 @given(count=COUNTS)
-def test_a_larger_tensor_is_looked_at_in_384_whole_runs_of_256_that_do_not_overlap(count: int) -> None:
+def test_a_larger_tensor_is_sampled_in_384_separate_runs_of_256(count: int) -> None:
     runs = sample_runs(count)
     assert len(runs) == 384
     assert all(length == 256 and start % 256 == 0 for start, length in runs)
@@ -37,7 +37,7 @@ def test_a_larger_tensor_is_looked_at_in_384_whole_runs_of_256_that_do_not_overl
 
 @PATIENT
 @given(count=COUNTS)
-def test_every_384th_part_of_a_large_tensor_is_looked_at_once(count: int) -> None:
+def test_every_384th_part_of_a_large_tensor_is_sampled_once(count: int) -> None:
     blocks = count // 256
     parts = [(384 * (start // 256 + 1) - 1) // blocks for start, _ in sample_runs(count)]
     assert parts == list(range(384))
@@ -47,7 +47,7 @@ def test_every_384th_part_of_a_large_tensor_is_looked_at_once(count: int) -> Non
     ("columns", "rows"),
     [(1024, 128), (1024, 192), (512, 256), (768, 768), (2048, 2048), (3072, 768), (4096, 14336), (8192, 8192)],
 )
-def test_no_column_is_left_out_and_none_is_looked_at_much_more_than_another(columns: int, rows: int) -> None:
+def test_every_column_is_sampled_about_equally_often(columns: int, rows: int) -> None:
     visits: Counter[int] = Counter()
     for start, length in sample_runs(columns * rows):
         visits.update((start + offset) % columns for offset in range(0, length, 256))
@@ -86,7 +86,7 @@ def test_a_large_matrix_gives_256_rows_of_2048_columns() -> None:
     assert all(length == 2048 and start % 5120 == 0 and start < 5120 * 13_824 for start, length in runs)
 
 
-def test_of_many_experts_eight_are_chosen_and_read_within_themselves() -> None:
+def test_eight_of_many_experts_are_chosen_and_sampled_separately() -> None:
     patches = spectral_patches((256, 1024, 60))
     assert patches is not None
     assert len(patches.experts) == 8
@@ -95,7 +95,7 @@ def test_of_many_experts_eight_are_chosen_and_read_within_themselves() -> None:
 
 
 @pytest.mark.parametrize("name", ["F32", "BF16", "Q8_0", "Q4_0", "TQ2_0"])
-def test_runs_read_the_same_values_as_the_whole_tensor_has_there(name: str) -> None:
+def test_runs_read_the_values_of_the_tensor_at_their_positions(name: str) -> None:
     dtype = dtype_by_name(name)
     data = quantize(np.random.default_rng(3).standard_normal(100_352).astype(np.float32), dtype)
     whole = read_values(lambda offset, size: data[offset : offset + size], ((0, 100_352),), dtype)

@@ -54,7 +54,7 @@ def test_structure_below_the_edge_is_not_distinguished_from_chance() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_reading_is_that_of_singular_values(shape: tuple[int, int]) -> None:
+def test_the_reading_agrees_with_singular_values(shape: tuple[int, int]) -> None:
     matrix = low_rank_plus_noise(*shape, rank=2, strength=1.0)
     reading = spectral_reading(matrix)
     exact = matrix.astype(np.float64)
@@ -70,7 +70,7 @@ def test_the_reading_is_that_of_singular_values(shape: tuple[int, int]) -> None:
     assert reading.effective_rank == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-4)
 
 
-def test_the_reading_moves_without_jumps_from_noise_to_structure() -> None:
+def test_the_reading_changes_continuously_from_noise_to_structure() -> None:
     noise, structure = gaussian(64, 256), gaussian(64, 4, 1) @ gaussian(4, 256, 2)
     path = [spectral_reading(noise + np.float32(weight) * structure).signal for weight in np.linspace(0.0, 1.0, 2001)]
     assert path[0] == 0.0
@@ -79,7 +79,7 @@ def test_the_reading_moves_without_jumps_from_noise_to_structure() -> None:
     assert max(abs(after - before) for before, after in pairwise(path)) < 0.01
 
 
-def test_a_quantisation_to_eight_bits_reads_the_same_to_three_digits() -> None:
+def test_a_quantisation_to_eight_bits_has_the_same_reading_to_three_digits() -> None:
     matrix = low_rank_plus_noise(256, 2048, 24, 0.7) * np.float32(0.02)
     half, eight = dtype_by_name("F16"), dtype_by_name("Q8_0")
     as_half = spectral_reading(dequantize(quantize(matrix.ravel(), half), half).reshape(matrix.shape))
@@ -99,7 +99,7 @@ def test_the_effective_rank_counts_directions_by_their_share() -> None:
     assert 60 < noise <= 64
 
 
-def test_a_matrix_and_its_transpose_read_the_same() -> None:
+def test_a_matrix_and_its_transpose_have_the_same_reading() -> None:
     matrix = low_rank_plus_noise(100, 300, 3, 1.0)
     across = spectral_reading(np.ascontiguousarray(matrix.T))
     assert across.signal == pytest.approx(spectral_reading(matrix).signal, abs=1e-6)
@@ -134,12 +134,12 @@ def test_a_matrix_without_variance_reads_zero(value: float, kind: type[np.float3
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_matrix_without_a_finite_cell_reads_zero(value: float) -> None:
+def test_a_matrix_without_a_finite_element_reads_zero(value: float) -> None:
     assert spectral_reading(np.full((8, 8), value, np.float32)) == SpectralReading(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_cells_that_are_not_finite_count_as_the_mean(value: float) -> None:
+def test_elements_that_are_not_finite_count_as_the_mean(value: float) -> None:
     matrix = low_rank_plus_noise(64, 256, 2, 1.0) + np.float32(3.0)
     expected = spectral_reading(matrix)
     matrix[5, ::16] = value
@@ -148,7 +148,7 @@ def test_cells_that_are_not_finite_count_as_the_mean(value: float) -> None:
     assert reading.stable_rank == pytest.approx(expected.stable_rank, rel=0.02)
 
 
-def test_a_single_row_is_its_own_only_direction() -> None:
+def test_a_single_row_has_one_direction() -> None:
     reading = spectral_reading(gaussian(1, 500))
     assert reading.signal == 0.0
     assert reading.stable_rank == pytest.approx(1.0)
@@ -163,7 +163,7 @@ def test_the_stable_rank_runs_from_one_to_the_smaller_side() -> None:
     assert spectral_reading(hadamard[1:65]).stable_rank == pytest.approx(64.0, rel=1e-6)
 
 
-def test_the_matrix_is_kept_unless_it_may_be_overwritten() -> None:
+def test_the_matrix_is_not_changed_unless_it_may_be_overwritten() -> None:
     matrix = gaussian(16, 64) + np.float32(1.0)
     before = matrix.copy()
     reading = spectral_reading(matrix)

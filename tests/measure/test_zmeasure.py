@@ -69,7 +69,7 @@ def test_known_distributions_have_their_calibrated_theta(size: int, name: str, m
 
 @pytest.mark.parametrize("size", [300, 1000, 5000, 98_304])
 @pytest.mark.parametrize("name", sorted(DRAWS))
-def test_the_reading_is_that_of_the_definitions_written_out_naively(size: int, name: str) -> None:
+def test_the_reading_agrees_with_a_naive_implementation_of_the_definitions(size: int, name: str) -> None:
     values = drawn(name, size).astype(np.float64)
     reading, plain = reading_of(values), naive_reading(values)
     assert reading.theta == pytest.approx(plain["theta"], abs=1e-9)
@@ -80,7 +80,7 @@ def test_the_reading_is_that_of_the_definitions_written_out_naively(size: int, n
     assert reading.signal == pytest.approx(math.sin(math.radians(plain["theta"])), abs=1e-9)
 
 
-def test_a_sample_without_chance_has_the_recorded_reading() -> None:
+def test_a_deterministic_sample_has_the_recorded_reading() -> None:
     # The same on every machine to 1e-6; a change here is a new method.
     reading = reading_of(laplace_quantiles(10_000))
     assert reading.theta == pytest.approx(72.460564, abs=1e-5)
@@ -117,7 +117,7 @@ def test_the_order_of_the_values_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DRAWS))
-def test_a_quantisation_to_eight_bits_reads_like_the_original(name: str) -> None:
+def test_a_quantisation_to_eight_bits_has_the_reading_of_the_original(name: str) -> None:
     values = drawn(name, 98_304)
     half, eight = dtype_by_name("F16"), dtype_by_name("Q8_0")
     as_half = dequantize(quantize(values, half), half)
@@ -134,13 +134,13 @@ def test_a_constant_carries_no_information(value: float, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 63])
-def test_fewer_than_64_values_are_not_measured_and_it_says_why(size: int) -> None:
+def test_fewer_than_64_values_are_not_measured_and_the_reason_is_given(size: int) -> None:
     reading = reading_of(drawn("gaussian", size))
     assert (reading.theta, reading.magnitude, reading.signal, reading.entropy) == (None, None, None, None)
     assert reading.reason == "fewer than 64 finite values"
 
 
-def test_values_that_are_not_finite_do_not_help_to_reach_64() -> None:
+def test_values_that_are_not_finite_do_not_count_towards_64() -> None:
     values = drawn("gaussian", 64)
     assert reading_of(values).theta is not None
     values[0] = np.nan
@@ -166,14 +166,14 @@ def test_a_distribution_of_few_levels_gains_nothing(level_count: int) -> None:
     assert reading_of(levels).magnitude == pytest.approx(0.0, abs=0.01)
 
 
-def test_a_lone_outlier_does_not_decide_the_entropy() -> None:
+def test_a_single_outlier_hardly_changes_the_entropy() -> None:
     values = drawn("gaussian", 98_304)
     before = reading_of(values).entropy
     values[0] = 1e6
     assert reading_of(values).entropy == pytest.approx(before, abs=1e-3)
 
 
-def test_a_few_values_among_equal_ones_are_the_strongest_signal() -> None:
+def test_a_few_values_among_equal_ones_have_a_theta_of_90() -> None:
     values = np.zeros(98_304, np.float32)
     values[:20] = np.arange(1, 21)
     reading = reading_of(values)
@@ -181,7 +181,7 @@ def test_a_few_values_among_equal_ones_are_the_strongest_signal() -> None:
     assert reading.magnitude == pytest.approx(0.0, abs=1e-6)
 
 
-def test_theta_lies_between_0_and_90_and_its_scores_stop_at_their_thresholds() -> None:
+def test_theta_is_between_0_and_90_and_its_scores_are_limited() -> None:
     for size in (64, 100, 500, 5000):
         for name in DRAWS:
             assert 0.0 <= theta_of(drawn(name, size)) <= 90.0

@@ -10,7 +10,7 @@ import pytest
 from organs.registry.measure import summarise
 
 
-def test_moments_are_those_of_float64_arithmetic() -> None:
+def test_moments_equal_those_of_float64_arithmetic() -> None:
     values = np.random.default_rng(1).standard_t(5, 10_000).astype(np.float32)
     exact = values.astype(np.float64)
     summary = summarise(values)
@@ -59,7 +59,7 @@ def test_float32_values_near_the_end_of_their_range_have_finite_moments() -> Non
 
 
 @pytest.mark.parametrize("exponent", [-1030, -400, 400, 1015])
-def test_float64_values_far_beyond_float32_have_the_moments_of_their_shape(exponent: int) -> None:
+def test_float64_values_far_beyond_float32_have_moments_relative_to_their_scale(exponent: int) -> None:
     values = np.random.default_rng(2).integers(-100, 100, 1000).astype(np.float64)
     ordinary, far = summarise(values), summarise(np.ldexp(values, exponent))
     assert ordinary.mean is not None
@@ -69,7 +69,7 @@ def test_float64_values_far_beyond_float32_have_the_moments_of_their_shape(expon
     assert far.infinite_count == 0
 
 
-def test_the_given_values_stay_in_their_order() -> None:
+def test_the_values_of_the_caller_keep_their_order() -> None:
     values = np.array([3.0, 1.0, 2.0], np.float32)
     summarise(values)
     assert values.tolist() == [3.0, 1.0, 2.0]

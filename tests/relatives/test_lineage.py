@@ -72,7 +72,9 @@ def test_a_wrongly_declared_parent_is_detected(registry: LocalRegistry, tmp_path
     assert codes(registry, "base") == ["no-known-relatives"], "what others say of it is theirs to answer for"
 
 
-def test_a_quantisation_of_two_bits_is_as_near_as_two_bits_allow(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_quantisation_of_two_bits_has_the_similarity_that_two_bits_allow(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     coarse = model_file("Base", related_tensors(dtype="Q4_0"), parent_entries("Base"))
     ingest_bytes(registry, tmp_path, "coarse", coarse)

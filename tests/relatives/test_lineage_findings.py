@@ -35,7 +35,7 @@ def parent(
         (Declared("Org/Base", "finetune", None), ["parent-not-registered"]),
     ],
 )
-def test_a_declared_parent_is_held_against_the_weights(declared: Declared, expected: list[str]) -> None:
+def test_a_declared_parent_is_checked_against_the_weights(declared: Declared, expected: list[str]) -> None:
     assert codes("model", declared) == expected
 
 

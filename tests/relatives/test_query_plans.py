@@ -20,7 +20,7 @@ LARGE = re.compile(
 )
 
 
-def test_every_question_is_answered_by_an_index(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_every_statement_uses_an_index(registry: LocalRegistry, tmp_path: Path) -> None:
     for number in range(3):
         file = model_file("Base", related_tensors(correlation=0.9, other_seed=number + 3))
         ingest_bytes(registry, tmp_path, f"base{number}", file)

@@ -27,12 +27,12 @@ def ingest_all(registry: LocalRegistry, folder: Path, **files: bytes) -> None:
         ingest_bytes(registry, folder, name, data)
 
 
-def test_a_parent_that_is_registered_is_found_at_once(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_registered_parent_is_linked_immediately(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(registry, tmp_path, base=BASE, tuned=TUNED)
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
-def test_a_parent_that_comes_later_is_found_then(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_parent_that_is_registered_later_is_linked_then(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(registry, tmp_path, tuned=TUNED)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
     ingest_all(registry, tmp_path, stranger=model_file("Stranger", related_tensors(seed=5)), base=BASE)
@@ -61,7 +61,7 @@ def test_a_copy_that_names_itself_does_not_descend_from_itself_or_from_another_c
     assert ("tuned", "other", "finetune") in pairs, "the most alike of the copies that are there"
 
 
-def test_the_version_that_is_named_is_meant(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_named_version_is_linked(registry: LocalRegistry, tmp_path: Path) -> None:
     versions = {
         f"v{number}": model_file("Base", related_tensors(seed=number), [text("general.version", f"v{number}")])
         for number in (1, 2)
@@ -87,19 +87,19 @@ def test_a_later_model_of_the_same_name_does_not_take_over_an_adapter(
     assert ("lora", first) in {(child, parent) for child, parent, _ in declared_pairs(registry)}
 
 
-def test_of_equally_good_namesakes_the_most_alike_is_meant(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_most_similar_of_equally_good_namesakes_is_linked(registry: LocalRegistry, tmp_path: Path) -> None:
     versions = {f"v{number}": model_file("Base", related_tensors(seed=number)) for number in (1, 2, 3)}
     child = model_file("Tuned", related_tensors(seed=2, correlation=0.9, other_seed=9), parent_entries("Base"))
     ingest_all(registry, tmp_path, **versions, tuned=child)
     assert declared_pairs(registry) == {("tuned", "v2", "finetune")}
 
 
-def test_a_whole_model_is_preferred_to_a_part_of_it(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_complete_model_is_preferred_to_a_partial_one(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(registry, tmp_path, part=model_file("Base", related_tensors()[:5]), tuned=TUNED, base=BASE)
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
-def test_an_adapter_is_led_to_its_base(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_an_adapter_is_linked_to_its_base(registry: LocalRegistry, tmp_path: Path) -> None:
     halves = [
         weight_tensor(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))
     ]
@@ -108,7 +108,7 @@ def test_an_adapter_is_led_to_its_base(registry: LocalRegistry, tmp_path: Path) 
     assert declared_pairs(registry) == {("adapter", "base", "adapter")}
 
 
-def test_a_namesake_of_another_architecture_is_not_meant(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_namesake_of_another_architecture_is_not_linked(registry: LocalRegistry, tmp_path: Path) -> None:
     tower = file_bytes([text("general.architecture", "clip"), text("general.name", "Base")], related_tensors())
     words = file_bytes(block_metadata("Base"))
     ingest_all(registry, tmp_path, tower=tower, words=words, tuned=TUNED)
@@ -125,7 +125,7 @@ def test_a_parent_without_a_name_is_found_by_its_address(registry: LocalRegistry
     assert declared_pairs(registry) == {("tuned", "Some-Base", "finetune")}
 
 
-def test_models_that_name_each_other_are_both_led_to_the_other(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_models_that_name_each_other_are_both_linked(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(
         registry,
         tmp_path,
@@ -136,13 +136,13 @@ def test_models_that_name_each_other_are_both_led_to_the_other(registry: LocalRe
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5_000, "'; DROP TABLE models; --", "%", "\N{ZERO WIDTH SPACE}"])
-def test_a_hostile_name_of_a_parent_leads_nowhere(name: str, registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_hostile_name_of_a_parent_is_not_linked(name: str, registry: LocalRegistry, tmp_path: Path) -> None:
     child = model_file("Tuned", related_tensors(), parent_entries(name))
     ingest_all(registry, tmp_path, tuned=child, base=BASE)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
 
 
-def test_a_parent_that_is_named_twice_is_one(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_parent_that_is_named_twice_is_recorded_once(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_all(
         registry, tmp_path, base=BASE, tuned=model_file("Tuned", related_tensors(), parent_entries("Base", "Base"))
     )
@@ -150,7 +150,7 @@ def test_a_parent_that_is_named_twice_is_one(registry: LocalRegistry, tmp_path: 
         assert session.scalars(select(Lineage.parent_text).where(Lineage.evidence == "declared")).all() == ["Base"]
 
 
-def test_what_one_ingest_does_not_lead_the_next_of_that_name_does(
+def test_edges_over_the_limit_are_linked_by_the_next_ingest_of_that_name(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "EDGES_MAX", 2)
@@ -167,7 +167,7 @@ def test_what_one_ingest_does_not_lead_the_next_of_that_name_does(
     assert declared_pairs(registry) == {(f"t{number}", "base", "finetune") for number in range(3)}
 
 
-def test_the_nearest_texts_are_looked_at_first(
+def test_the_nearest_texts_are_examined_first(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "TEXTS_MAX", 1)
@@ -177,7 +177,7 @@ def test_the_nearest_texts_are_looked_at_first(
 
 
 @pytest.mark.parametrize(("declared", "title"), [("BÄSE", "Base"), ("ＢＡＳＥ", "base"), ("Bäse", "BÄSE")])
-def test_a_name_is_found_whatever_its_case_and_accents(
+def test_a_name_is_found_in_any_case_and_without_accents(
     declared: str, title: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     child = model_file("Tuned", related_tensors(), parent_entries(declared))
@@ -185,7 +185,7 @@ def test_a_name_is_found_whatever_its_case_and_accents(
     assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
-def test_several_parents_are_led_each_to_its_own(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_each_of_several_parents_is_linked(registry: LocalRegistry, tmp_path: Path) -> None:
     child = model_file("Merged", related_tensors(seed=3), parent_entries("Base", "Absent", "Stranger"))
     ingest_all(registry, tmp_path, base=BASE, merged=child, stranger=model_file("Stranger", related_tensors(seed=5)))
     assert declared_pairs(registry) == {

@@ -29,7 +29,7 @@ ZOO = Identity("local", "Zoo-A-v1.0-F16", "Zoo A", "llama", "Organ Registry", "v
         (DeclaredParent("Somebody", "Zoo A", "", "https://example.org/zoo/a"), Match(True, False, False)),
     ],
 )
-def test_a_declaration_is_answered_by_name_or_by_address(declared: DeclaredParent, expected: Match) -> None:
+def test_a_declaration_matches_by_name_or_by_address(declared: DeclaredParent, expected: Match) -> None:
     assert match(declared, ZOO) == expected
 
 
@@ -51,7 +51,7 @@ def test_another_name_version_or_organization_is_another_model(declared: Declare
     assert match(declared, Identity("", "", "")) is None
 
 
-def test_the_better_match_says_more() -> None:
+def test_the_more_specific_match_ranks_higher() -> None:
     by_address, by_organization = Match(True, False, False), Match(False, True, False)
     by_version, by_name = Match(False, False, True), Match(False, False, False)
     assert sorted([by_address, by_name, by_organization, by_version]) == [

@@ -42,7 +42,7 @@ def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
         return [(session.get_one(Model, one.model_id).name, one.relation) for one in relatives]
 
 
-def test_relatives_are_found_and_strangers_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_relatives_are_found_and_unrelated_models_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
     for name, data in FAMILY.items():
         ingest_bytes(registry, tmp_path, name, data)
     pairs = measured_pairs(registry)
@@ -73,13 +73,13 @@ def test_every_order_of_ingest_finds_the_same_pairs(
         assert score == pytest.approx(0.6 if "far" in pair else 1.0, abs=TOLERANCE)
 
 
-def test_the_same_weights_with_other_metadata_are_fully_alike(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_same_weights_with_other_metadata_are_fully_similar(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "one", model_file("One", related_tensors()))
     ingest_bytes(registry, tmp_path, "two", model_file("Two", related_tensors()))
     assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
 
 
-def test_the_parent_of_a_measured_edge_is_the_one_that_was_there_first(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_parent_of_a_measured_edge_is_the_older_model(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "tuned", FAMILY["tuned"])
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     assert found(registry, "base") == [("tuned", "relative")]
@@ -95,7 +95,9 @@ def test_the_same_file_again_adds_no_edge(registry: LocalRegistry, tmp_path: Pat
     assert len(measured_pairs(registry)) == 1
 
 
-def test_a_longer_vocabulary_leaves_the_rest_to_compare(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     longer = [weight_tensor("token_embd.weight", (64, 128), seed=9), *related_tensors(correlation=0.99)[1:]]
     ingest_bytes(registry, tmp_path, "longer", model_file("Longer", longer))
@@ -123,7 +125,7 @@ def test_a_donor_is_related_by_its_grafted_organs(registry: LocalRegistry, tmp_p
     assert (relation, score) == ("relative", pytest.approx(4 / 7, abs=TOLERANCE))
 
 
-def test_weights_that_cannot_be_read_are_related_where_they_are_the_same(
+def test_models_with_unreadable_weights_are_related_if_organs_are_identical(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     opaque = [(TensorSpec("blk.0.ffn_up.weight", (128, 64), dtype_by_name("Q1_0")), bytes(range(18)) * 64)]
@@ -152,7 +154,7 @@ def test_a_hidden_model_is_not_found(registry: LocalRegistry, tmp_path: Path) ->
     assert measured_pairs(registry) == {}
 
 
-def test_a_newcomer_with_many_relatives_keeps_the_most_alike(
+def test_a_new_model_with_many_relatives_keeps_the_most_similar(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, alike in enumerate((0.5, 0.95, 0.7, 0.99, 0.6)):
@@ -171,7 +173,7 @@ def test_a_newcomer_with_many_relatives_keeps_the_most_alike(
     }
 
 
-def test_two_relatives_that_are_ingested_at_once_find_each_other(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_two_relatives_ingested_concurrently_find_each_other(registry: LocalRegistry, tmp_path: Path) -> None:
     names = ("base", "tuned", "far")
     for name in names:
         (tmp_path / f"{name}.gguf").write_bytes(FAMILY[name])
@@ -198,7 +200,7 @@ def test_two_relatives_that_are_ingested_at_once_find_each_other(registry: Local
     }
 
 
-def test_a_model_without_matrices_has_none(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_without_matrices_has_no_measured_relatives(registry: LocalRegistry, tmp_path: Path) -> None:
     norm = weight_tensor("output_norm.weight", (512,), dtype="F32")
     for name in ("one", "two"):
         ingest_bytes(registry, tmp_path, name, file_bytes(block_metadata(name), [norm]))

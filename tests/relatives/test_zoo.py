@@ -58,17 +58,17 @@ def values_of(name: str) -> dict[Slot, np.ndarray[Any, np.dtype[np.float32]]]:
     return found
 
 
-def test_exactly_the_kin_of_a_are_found_to_be_related(zoo: LocalRegistry) -> None:
+def test_exactly_the_relatives_of_a_are_found(zoo: LocalRegistry) -> None:
     expected = {frozenset((first, second)) for first in KIN for second in KIN if first != second}
     assert set(measured_pairs(zoo)) == expected
 
 
-def test_only_a_and_its_quantisation_are_one_set_of_weights(zoo: LocalRegistry) -> None:
+def test_only_a_and_its_quantisation_have_the_same_weights(zoo: LocalRegistry) -> None:
     quantised = {pair for pair, (relation, _) in measured_pairs(zoo).items() if relation == "quantized"}
     assert quantised == {frozenset((A, QUANTISED))}
 
 
-def test_similarities_are_those_of_the_whole_tensors_within_the_noise(zoo: LocalRegistry) -> None:
+def test_similarities_agree_with_whole_tensors_within_the_noise(zoo: LocalRegistry) -> None:
     base = values_of(A)
     for name in (QUANTISED, CODE, PROSE, EARLY, MIDDLE, BRANCH, B):
         other = values_of(name)
@@ -80,7 +80,7 @@ def test_similarities_are_those_of_the_whole_tensors_within_the_noise(zoo: Local
         assert found.likeness == pytest.approx(whole, abs=tolerance), name
 
 
-def test_the_order_of_kinship_is_the_true_one(zoo: LocalRegistry) -> None:
+def test_relatives_are_in_the_true_order_of_kinship(zoo: LocalRegistry) -> None:
     scores = {name: zoo.compare(A, name).likeness for name in (QUANTISED, CODE, PROSE, MIDDLE, BRANCH, EARLY, B)}
     assert scores[QUANTISED] > 0.999
     assert min(scores[CODE], scores[PROSE]) > 0.98
@@ -99,7 +99,7 @@ def test_a_declared_parent_resolves_to_the_right_file(zoo: LocalRegistry) -> Non
     }
 
 
-def test_findings_say_where_declared_and_measured_disagree(zoo: LocalRegistry) -> None:
+def test_findings_report_where_declared_and_measured_disagree(zoo: LocalRegistry) -> None:
     found = {name: [finding.code for finding in page(zoo, name).findings] for name in (*KIN, B, C, ADAPTER)}
     assert {name: codes for name, codes in found.items() if codes} == {
         BRANCH: ["parent-loosely-related"],
@@ -115,7 +115,7 @@ def test_other_shapes_cannot_be_compared(zoo: LocalRegistry) -> None:
     assert found.only_second == ("output.weight",)
 
 
-def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: LocalRegistry) -> None:
+def test_a_model_is_described_and_compared_by_its_facts(zoo: LocalRegistry) -> None:
     assert page(zoo, A).facts == {
         "kind": "model",
         "architecture": "llama",

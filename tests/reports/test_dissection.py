@@ -57,7 +57,7 @@ def test_a_whole_model_has_every_table(filled: LocalRegistry) -> None:
     assert (figures["blocks_count"], figures["tensors_count"]) == (2, 10)
 
 
-def test_what_is_shared_is_counted_once_for_each_organ(filled: LocalRegistry) -> None:
+def test_shared_bytes_count_once_for_each_organ(filled: LocalRegistry) -> None:
     section = sections(filled, "little")["model"]
     little, tall = figures_of(section), figures_of(sections(filled, "tall")["model"])
     assert little["shared_organs_count"] == 9, "all but the last norm, which the relative has changed"

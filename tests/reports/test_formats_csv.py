@@ -27,13 +27,13 @@ def test_a_formula_is_a_text(text: str) -> None:
     assert read(sheet_lines([[text]])) == [["'" + text]]
 
 
-def test_numbers_stay_numbers_and_nothing_is_empty() -> None:
+def test_numbers_stay_numbers_and_a_missing_value_is_empty() -> None:
     assert sheet(["a", "b", "c", "d"], [[-1, -2.5, None, "x"]]) == "a,b,c,d\n-1,-2.5,,x\n"
     assert float(read(sheet_lines([[1 / 3]]))[0][0]) == 1 / 3
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=2, max_size=4))
-def test_any_text_comes_back_and_begins_no_formula(cells: list[str]) -> None:
+def test_any_text_reads_back_and_starts_no_formula(cells: list[str]) -> None:
     (row,) = read(sheet_lines([cells]))
     assert not any(cell.startswith(FORMULA_STARTS) for cell in row)
     assert [cell if kept == cell else kept[1:] for cell, kept in zip(cells, row, strict=True)] == cells

@@ -63,7 +63,7 @@ def test_a_hostile_name_stays_inert_in_its_table_cell(text: str, kind: CellKind)
 
 
 @given(st.text(max_size=40))
-def test_no_text_at_all_leaves_its_cell(text: str) -> None:
+def test_no_text_leaves_its_table_cell(text: str) -> None:
     lines = markdown(report_of(text)).split("\n")
     assert len(lines) == 8
     row = lines[-2]
@@ -77,7 +77,7 @@ def test_a_harmless_name_is_code_and_a_number_is_not_a_list() -> None:
     assert escaped("1. a_b 37.6° -2.0") == "1. a_b 37.6° -2.0"
 
 
-def test_a_paragraph_that_begins_like_a_list_is_none() -> None:
+def test_a_paragraph_that_begins_like_a_list_is_not_a_list() -> None:
     section = ReportFigures(title="F", before=("1. one", "- two", "+ three", "1.5 four"), figures={}, after=())
     out = markdown(report_with(section))
     assert out == "# T\n\n## F\n\n1\\. one\n\n\\- two\n\n\\+ three\n\n1.5 four\n"
@@ -94,7 +94,7 @@ def test_a_table_without_rows_says_so_and_shows_no_table() -> None:
     assert markdown(report_with(section)) == "# T\n\n## Table\n\nNothing.\n"
 
 
-def test_figures_stand_beside_their_meaning() -> None:
+def test_figures_are_shown_with_their_meaning() -> None:
     figures = {"size_bytes": ReportFigure("size", 2_000_000, CellKind.SIZE, "What it takes.")}
     section = ReportFigures(title="Figures", before=(), figures=figures, after=())
     assert "| size   | 2.0 MB | What it takes. |" in markdown(report_with(section))
@@ -114,5 +114,5 @@ def test_rows_have_the_keys_of_the_columns(items: tuple[dict[str, int], ...]) ->
         ReportTable(title="T", before=(), columns=(COLUMN,), items=items, after=())
 
 
-def test_a_kind_that_is_not_known_reads_as_a_number() -> None:
+def test_a_column_of_an_unknown_kind_is_shown_as_a_number() -> None:
     assert cell_text(1234, "tonnes") == "1,234"

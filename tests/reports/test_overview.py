@@ -42,7 +42,7 @@ def test_the_report_of_an_empty_registry_suggests_a_command(registry: LocalRegis
         assert values[name].before[0].startswith(("There", "No"))
 
 
-def test_the_figures_count_what_is_there(filled: LocalRegistry) -> None:
+def test_the_figures_count_registered_models_and_organs(filled: LocalRegistry) -> None:
     figures = report_on(filled).sections["figures"].figures
     values = {key: figure.value for key, figure in figures.items()}
     all_placements = placements(filled)
@@ -72,7 +72,7 @@ def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: LocalRegistry
     assert "tall" not in str(after)
 
 
-def test_the_ranking_is_of_complete_models_by_falling_theta(filled: LocalRegistry) -> None:
+def test_the_ranking_has_complete_models_by_descending_theta(filled: LocalRegistry) -> None:
     items = report_on(filled).sections["ranking"].items
     assert {item["model"] for item in items} == {"local/little@1", "local/tall@1", "local/tuned@1"}
     assert [item["rank"] for item in items] == [1, 2, 3]
@@ -129,13 +129,13 @@ def test_equal_models_are_ranked_by_their_age(filled: LocalRegistry) -> None:
     assert [item["model"] for item in items] == ["local/little@1", "local/tall@1", "local/tuned@1"]
 
 
-def test_a_list_that_is_cut_says_how_much_there_is(filled: LocalRegistry) -> None:
+def test_a_cut_list_states_the_full_count(filled: LocalRegistry) -> None:
     ranking = report_on(filled, limit=2).sections["ranking"]
     assert len(ranking.items) == 2
     assert ranking.before[0].startswith("The first 2 of 3 complete models")
 
 
-def test_the_types_are_spread_as_numpy_says(filled: LocalRegistry) -> None:
+def test_the_distribution_of_types_agrees_with_numpy(filled: LocalRegistry) -> None:
     items = report_on(filled).sections["types"].items
     rows = placements(filled)
     assert [item["type"] for item in items] == sorted({row.type for row in rows})
@@ -153,7 +153,7 @@ def test_the_types_are_spread_as_numpy_says(filled: LocalRegistry) -> None:
         assert item["mean_spectral_signal"] == expected
 
 
-def test_the_wells_are_the_lowest_organ_of_each_model(filled: LocalRegistry) -> None:
+def test_the_lowest_organs_are_the_lowest_of_each_model(filled: LocalRegistry) -> None:
     items = report_on(filled).sections["wells"].items
     assert len(items) == 5, "words have no organs"
     rows = placements(filled)
@@ -162,7 +162,7 @@ def test_the_wells_are_the_lowest_organ_of_each_model(filled: LocalRegistry) -> 
     assert [item["theta_degrees"] for item in items] == pytest.approx(lowest)
 
 
-def test_a_mean_of_few_numbers_is_marked_and_types_are_explained_once(filled: LocalRegistry) -> None:
+def test_a_mean_of_few_values_is_marked_and_types_are_explained_once(filled: LocalRegistry) -> None:
     report = report_on(filled)
     for item in report.sections["wells"].items:
         assert item["caution"] == ("few" if item["elements_count"] < 1000 else "")
@@ -179,7 +179,7 @@ def test_a_report_on_one_type_does_not_compare_types(registry: LocalRegistry, tm
     assert "Plain lists of numbers" not in words
 
 
-def test_no_question_about_all_placements_reads_their_rows(filled: LocalRegistry) -> None:
+def test_no_statement_about_all_placements_reads_their_rows(filled: LocalRegistry) -> None:
     asked: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -201,7 +201,7 @@ def test_no_question_about_all_placements_reads_their_rows(filled: LocalRegistry
     assert [step for step in scans if "COVERING INDEX" not in step] == []
 
 
-def test_every_table_says_what_it_is_and_what_it_is_not(filled: LocalRegistry) -> None:
+def test_every_table_has_a_description_and_its_limits(filled: LocalRegistry) -> None:
     report = report_on(filled)
     for name, section in report.sections.items():
         if name == "figures":

@@ -39,7 +39,7 @@ def test_one_family_says_nothing_about_size(families: list[Point]) -> None:
     assert "cannot say anything about size" in scale_verdict(families, len(families))
 
 
-def test_two_families_always_lie_on_a_line_and_say_nothing() -> None:
+def test_two_families_always_lie_on_a_line_and_show_no_trend() -> None:
     said = scale_verdict(points((6, 40), (7, 41)), 5)
     assert said == "There are only 2 families, too few for a line, so this report cannot say anything about size."
 
@@ -50,7 +50,7 @@ def test_models_of_one_size_say_nothing_about_size() -> None:
 
 
 @pytest.mark.parametrize("families", [many(5.0, count=9), points(*((6 + n / 20, 40 + n) for n in range(12)))])
-def test_few_families_or_a_narrow_range_show_no_law_however_straight_the_line(families: list[Point]) -> None:
+def test_few_families_or_a_narrow_range_show_no_trend(families: list[Point]) -> None:
     assert "cannot show a law" in scale_verdict(families, 40)
 
 
@@ -116,7 +116,7 @@ def test_the_lines_go_through_families_and_through_models_by_both_means(filled: 
         assert type(item["parameters_minimum_count"]) is int
 
 
-def test_a_list_of_families_that_is_cut_says_so(filled: LocalRegistry) -> None:
+def test_a_cut_list_of_families_is_marked(filled: LocalRegistry) -> None:
     with filled.catalog.reading() as session:
         _, families = tables(session, 1)
     assert len(families.items) == 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from organs.registry.reports.statistics import fit_line
 
 
-def test_points_on_a_line_give_that_line_without_doubt() -> None:
+def test_points_on_a_line_give_that_line_without_an_error() -> None:
     line = fit_line([6.0, 7.0, 9.0], [40.0, 38.0, 34.0])
     assert line is not None
     assert (line.count, line.slope, line.intercept) == (3, pytest.approx(-2.0), pytest.approx(52.0))
@@ -18,7 +18,7 @@ def test_points_on_a_line_give_that_line_without_doubt() -> None:
     assert line.slope_error == pytest.approx(0.0, abs=1e-12)
 
 
-def test_the_worked_example_of_a_textbook_comes_out() -> None:
+def test_the_worked_example_of_a_textbook_is_reproduced() -> None:
     # Anscombe, "Graphs in Statistical Analysis" (1973), first set: slope 0.500, error 0.118, intercept 3.00, R² 0.667.
     xs = [10.0, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5]
     ys = [8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68]
@@ -32,7 +32,7 @@ def test_the_worked_example_of_a_textbook_comes_out() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(5, 12), st.floats(0, 90)), min_size=3, max_size=20))
-def test_slope_and_intercept_are_numpys(points: list[tuple[float, float]]) -> None:
+def test_slope_and_intercept_equal_those_of_numpy(points: list[tuple[float, float]]) -> None:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     line = fit_line(xs, ys)
     if line is None:
@@ -59,13 +59,13 @@ def test_points_at_one_place_have_no_line(xs: list[float], ys: list[float]) -> N
     assert fit_line(xs, ys) is None
 
 
-def test_two_points_have_a_line_and_no_measure_of_doubt() -> None:
+def test_two_points_have_a_line_without_a_margin() -> None:
     line = fit_line([6.0, 7.0], [40.0, 41.0])
     assert line is not None
     assert (line.slope_error, line.slope_margin) == (None, None)
 
 
-def test_where_nothing_varies_there_is_nothing_to_account_for() -> None:
+def test_points_without_variation_have_no_explained_share() -> None:
     line = fit_line([6.0, 7.0, 8.0], [40.0, 40.0, 40.0])
     assert line is not None
     assert (line.slope, line.r_squared) == (0.0, None)

@@ -33,10 +33,10 @@ def test_the_deviation_also_follows_from_the_means_that_a_database_gives(angles:
     assert deviation_of_means(sum(angles) / len(angles), square_mean) == pytest.approx(np.std(angles), abs=1e-5)
 
 
-def test_nothing_has_no_spread() -> None:
+def test_an_empty_list_has_no_spread() -> None:
     assert distribution_of([]) == Distribution(0)
     assert mean_of([None, None]) is None
 
 
-def test_a_mean_leaves_out_what_was_not_measured() -> None:
+def test_a_mean_leaves_out_missing_measures() -> None:
     assert mean_of([1.0, None, 2.0]) == 1.5

@@ -28,7 +28,7 @@ def test_bits_count_what_a_block_has_in_common(dtype: str, bits: float) -> None:
     assert dtype_by_name(dtype).bits_per_value == bits
 
 
-def test_a_mark_is_for_few_numbers_first_and_then_for_a_coarse_format() -> None:
+def test_few_values_are_marked_before_a_coarse_format() -> None:
     assert [caution("F32", 999), caution("Q2_K", 256), caution("F32", 1000)] == [FEW, FEW, ""]
     assert [caution(dtype, 1 << 20) for dtype in ("Q3_K", "IQ4_NL", "Q5_0")] == [COARSE] * 3
     assert [caution(dtype, 1 << 20) for dtype in ("Q5_1", "Q6_K", "Q8_0", "BF16")] == [""] * 4
@@ -44,7 +44,9 @@ def matrices() -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("dtype", "theta"), [("F16", 35.2), ("Q8_0", 35.2), ("Q5_1", 35.2), ("Q5_0", 37.8), ("Q4_0", 42.2), ("MXFP4", 60.0)]
 )
-def test_the_same_matrices_read_what_the_report_says(dtype: str, theta: float, matrices: list[np.ndarray]) -> None:
+def test_the_same_matrices_have_the_measures_of_the_report(
+    dtype: str, theta: float, matrices: list[np.ndarray]
+) -> None:
     thetas = []
     for matrix in matrices:
         data = quantize(matrix, GGMLQuantizationType[dtype]).tobytes()

@@ -32,7 +32,7 @@ def python(code: str, sandbox: Sandbox = PYTHON) -> process.Result:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_works_that_a_hostile_program_tries(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_attempt_of_a_hostile_program_fails(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
     with world(tmp_path) as attacked:
@@ -68,7 +68,7 @@ while not os.path.exists({str(tmp_path / "daemon")!r}) or not os.path.getsize({s
     assert not Path(f"/proc/{(tmp_path / 'daemon').read_text()}").exists()
 
 
-def test_a_supervised_program_ends_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervised_program_ends_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "kernel", lambda: NOTHING_BUT_LINUX)
     assert python("raise SystemExit(7)").code == 7
     assert python("import os; os.kill(os.getpid(), 11)").signal_name == "SIGSEGV"
@@ -144,7 +144,7 @@ assert socket.create_connection(("127.0.0.1", PORT)).recv(5) == b"hello"
     assert os.listdir(tmp_path / "write") == ["two"]
 
 
-def test_our_modules_run_with_what_is_installed_for_them() -> None:
+def test_modules_of_the_project_run_with_their_installed_packages() -> None:
     result = run_python(
         "timeit",
         Limits(),
@@ -154,7 +154,7 @@ def test_our_modules_run_with_what_is_installed_for_them() -> None:
     assert result.code == 0, result.log
 
 
-def test_a_process_is_not_started_where_it_cannot_be_confined_and_must_be() -> None:
+def test_a_process_is_not_started_if_the_required_sandbox_is_missing() -> None:
     bare = protections.protections(NOTHING_BUT_LINUX, port=False, writing=False, processes=False)
     with pytest.raises(
         NoSandbox, match=r"ORGAN_SANDBOX is `require`.* files: It can read and write every file"
@@ -177,7 +177,7 @@ def test_a_process_with_a_port_and_no_own_network_is_refused_where_the_sandbox_i
         python(listen, replace(sandbox, required=True))
 
 
-def test_what_is_missing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_protections_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     protections._log_once.cache_clear()
     bare = protections.protections(NOTHING_BUT_LINUX, port=False, writing=False, processes=False)
     for _ in range(3):
@@ -199,7 +199,7 @@ def test_what_is_missing_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
         (0, False, False, False, ["files", "truncation"]),
     ],
 )
-def test_what_is_missing_depends_on_the_kernel_and_on_what_is_granted(
+def test_missing_protections_depend_on_the_kernel_and_the_grants(
     abi: int, own_network: bool, port: bool, processes: bool, missing: list[str]
 ) -> None:
     here = Kernel(landlock_abi=abi, has_seccomp=True, has_own_network=own_network, is_linux=True)
@@ -207,7 +207,7 @@ def test_what_is_missing_depends_on_the_kernel_and_on_what_is_granted(
     assert [one.name for one in found if not one.is_there] == missing
 
 
-def test_a_system_that_kills_for_asking_has_no_landlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_kills_the_probe_has_no_landlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "confine.py"
     killed = "import os\nos.write(1, b'{\"has_seccomp\": true}\\n')\nos.kill(os.getpid(), 31)\n"
     program.write_text(killed)
@@ -216,7 +216,7 @@ def test_a_system_that_kills_for_asking_has_no_landlock(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("failing", ["os.kill(os.getpid(), 9)", "os._exit(126)", "raise MemoryError"])
-def test_a_probe_that_fails_is_no_answer_and_is_made_again(
+def test_a_failed_probe_is_not_cached_and_is_repeated(
     failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = protections.kernel()
@@ -234,7 +234,7 @@ def test_a_probe_that_fails_is_no_answer_and_is_made_again(
         protections.kernel.cache_clear()
 
 
-def test_a_process_that_cannot_be_watched_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_supervised_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 

@@ -84,7 +84,7 @@ def test_threads_are_allowed_and_new_processes_are_not(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_program_is_started_once_by_who_knows_the_secret(machine: str) -> None:
+def test_a_program_is_started_once_and_only_with_the_secret(machine: str) -> None:
     assert ask(machine, "execve", 1, 2, 3, *SECRET) == ALLOW
     for place in range(2):
         for bit in (0, 31, 32, 63):
@@ -129,12 +129,12 @@ def test_signals_go_to_the_process_itself_and_limits_are_only_read(machine: str)
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", ["ptrace", "process_vm_readv", "mount", "unshare", "bpf", "memfd_create"])
-def test_what_opens_the_kernel_or_other_processes_is_refused(machine: str, name: str) -> None:
+def test_calls_on_the_kernel_or_other_processes_are_refused(machine: str, name: str) -> None:
     assert ask(machine, name, writing=True, network=True) == failing(errno.EPERM)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_that_are_newer_than_what_libraries_need_seem_not_to_exist(machine: str) -> None:
+def test_newer_calls_than_libraries_need_fail_with_enosys(machine: str) -> None:
     for name in ("io_uring_setup", "landlock_restrict_self"):
         assert ask(machine, name) == failing(errno.ENOSYS)
     program = filter_program(machine, PID, SECRET, **WITH)
@@ -152,7 +152,7 @@ def test_calls_of_another_architecture_end_the_process() -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_filter_is_as_small_as_the_kernel_wants_it(machine: str) -> None:
+def test_the_filter_is_within_the_size_limit_of_the_kernel(machine: str) -> None:
     for processes in (False, True):
         program = filter_program(machine, PID, SECRET, writing=True, network=True, processes=processes)
         assert len(program) // 8 <= 4096

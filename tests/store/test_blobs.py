@@ -88,7 +88,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
         *(CHUNK_TARGET_BYTES + 1, 2 * CHUNK_TARGET_BYTES + 12_345),
     ],
 )
-def test_bytes_of_every_size_come_back(size: int, store: BlobStore) -> None:
+def test_bytes_of_every_size_read_back(size: int, store: BlobStore) -> None:
     data = sample(size)
     blob = store.put(data)
     assert (blob.digest, blob.size_bytes) == (digest_of(data), size)
@@ -102,7 +102,7 @@ def test_bytes_of_every_size_come_back(size: int, store: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("elements", [20, 40_000, 2 * MEBI + 5])
-def test_a_tensor_comes_back_in_its_own_codec(elements: int, store: BlobStore) -> None:
+def test_a_tensor_reads_back_in_its_own_codec(elements: int, store: BlobStore) -> None:
     plain = half_floats(elements)
     blob = write(store, codec_for("BF16"), plain)
     with store.open(address(blob)) as reader:
@@ -112,7 +112,7 @@ def test_a_tensor_comes_back_in_its_own_codec(elements: int, store: BlobStore) -
         assert blob.stored_bytes < 0.7 * blob.size_bytes
 
 
-def test_a_tensor_that_gains_nothing_is_stored_as_it_is(store: BlobStore) -> None:
+def test_a_tensor_that_cannot_be_compressed_is_stored_raw(store: BlobStore) -> None:
     plain = np.random.default_rng(3).bytes(5 * MEBI)
     blob = write(store, codec_for("BF16"), plain)
     assert blob.codec == codec_for("BF16").kept_raw().name
@@ -124,7 +124,7 @@ def test_a_tensor_that_gains_nothing_is_stored_as_it_is(store: BlobStore) -> Non
 
 @settings(PATIENT, max_examples=60)
 @given(st.data())
-def test_any_range_is_the_same_as_in_the_plain_bytes(kept: Kept, data: st.DataObject) -> None:
+def test_any_range_equals_that_of_the_plain_bytes(kept: Kept, data: st.DataObject) -> None:
     plain, blob = kept.of_size[data.draw(st.sampled_from(sorted(kept.of_size)))]
     begin = data.draw(st.integers(0, len(plain)))
     end = data.draw(st.integers(begin, len(plain)))
@@ -133,7 +133,7 @@ def test_any_range_is_the_same_as_in_the_plain_bytes(kept: Kept, data: st.DataOb
         assert reader.read(begin) == plain[begin:]
 
 
-def test_a_range_reads_only_the_chunks_that_it_lies_in(tmp_path: Path) -> None:
+def test_a_range_reads_only_its_own_chunks(tmp_path: Path) -> None:
     class Counting(Files):
         read_bytes = 0
 
@@ -191,7 +191,7 @@ def test_a_large_blob_is_streamed_in_the_memory_of_a_few_chunks(store: BlobStore
     ],
     ids=["one short", "one long", "a terabyte", "nothing", "stored one long", "stored a terabyte", "other digest"],
 )
-def test_a_row_that_lies_is_found_before_anything_is_allocated(
+def test_a_wrong_row_is_detected_before_memory_is_allocated(
     lie: Callable[[Address], Address], size: int, store: BlobStore
 ) -> None:
     row = lie(address(store.put(sample(size))))
@@ -222,13 +222,13 @@ def test_a_blob_cut_anywhere_is_refused_when_it_is_opened(size: int, store: Blob
             store.open(cut)
 
 
-def test_a_row_without_bytes_is_missing(store: BlobStore) -> None:
+def test_the_blob_of_a_row_without_bytes_is_missing(store: BlobStore) -> None:
     row = replace(address(store.put(sample(10))), inline=None)
     with pytest.raises(MissingBlob, match=row.digest):
         store.open(row)
 
 
-def test_bytes_that_have_another_digest_are_found_by_hashing(store: BlobStore) -> None:
+def test_bytes_with_another_digest_are_detected_by_hashing(store: BlobStore) -> None:
     plain, other = sample(100_000), sample(100_000, seed=1)
     writer = BlobWriter(store, digest_of(plain), len(plain), BYTES_CODEC)
     writer.append(encode_chunk(BYTES_CODEC, other))
@@ -248,7 +248,7 @@ def test_an_abandoned_blob_leaves_nothing(size: int, store: BlobStore) -> None:
     assert list(store.folder.walk()) == []
 
 
-def test_a_file_that_is_refused_is_closed_again(store: BlobStore) -> None:
+def test_a_refused_file_is_closed(store: BlobStore) -> None:
     row = address(store.put(sample(100_000)))
     before = len(list(Path("/dev/fd").iterdir()))
     for _ in range(5):

@@ -60,7 +60,7 @@ def bomb() -> bytes:
     return frame
 
 
-def test_a_frame_made_by_hand_is_accepted_so_that_the_refusals_below_mean_something() -> None:
+def test_a_valid_frame_made_by_hand_is_accepted() -> None:
     for head in (frame_head(len(LONG), window=0x38), frame_head(len(LONG))):
         assert load(forge(BYTES_CODEC, LONG, [head + BLOCKS], [False]), LONG) == LONG
     assert load(forge(BYTES_CODEC, PLAIN, [FRAME], [False]), PLAIN) == PLAIN
@@ -87,11 +87,11 @@ def test_a_bomb_that_declares_the_expected_size_is_stopped_there(bomb: bytes) ->
 
 
 @pytest.mark.parametrize("size_bytes", [TEBI, 2**64 - 1, len(LONG) - 1, len(LONG) + 1, 0])
-def test_a_frame_that_lies_about_its_size_is_refused_before_allocation(size_bytes: int) -> None:
+def test_a_frame_with_a_wrong_size_is_refused_before_allocation(size_bytes: int) -> None:
     refuse(frame_head(size_bytes) + BLOCKS, f"declares {size_bytes} bytes, {len(LONG)} are expected")
 
 
-def test_a_head_that_lies_about_the_plain_size_is_refused() -> None:
+def test_a_head_with_a_wrong_plain_size_is_refused() -> None:
     stored = bytearray(store(BYTES_CODEC, PLAIN))
     stored[16:24] = TEBI.to_bytes(8, "little")
     end = head_size_bytes(BYTES_CODEC, len(PLAIN))
@@ -137,7 +137,7 @@ def test_anything_but_one_whole_frame_is_refused(frame: bytes, reason: str) -> N
     refuse(frame, reason, plain=PLAIN)
 
 
-def test_bytes_behind_the_last_chunk_are_refused() -> None:
+def test_bytes_after_the_last_chunk_are_refused() -> None:
     stored = store(BYTES_CODEC, PLAIN)
     with pytest.raises(CorruptBlob, match="the table adds up to"):
         load(stored + b"\0", PLAIN)
@@ -174,7 +174,7 @@ def test_a_frame_that_this_store_never_writes_is_refused(frame: bytes, reason: s
     refuse(frame, reason)
 
 
-def test_the_outline_of_every_frame_that_zstandard_writes_is_understood() -> None:
+def test_the_outline_of_every_frame_of_zstandard_is_parsed() -> None:
     for length in (1, 255, 256, 65_791, 65_792, 300_000):
         for content in (bytes(length), noise(length), skewed(length)):
             for level in (1, 3, 9):
@@ -185,7 +185,7 @@ def test_the_outline_of_every_frame_that_zstandard_writes_is_understood() -> Non
 
 
 @pytest.mark.parametrize("dtype_name", ["BF16", "Q8_0", "Q4_K", "bytes", "raw"])
-def test_a_flipped_bit_anywhere_is_found(dtype_name: str) -> None:
+def test_a_flipped_bit_anywhere_is_detected(dtype_name: str) -> None:
     if dtype_name in ("bytes", "raw"):
         codec, plain = BYTES_CODEC if dtype_name == "bytes" else BYTES_CODEC.kept_raw(), PLAIN[:300]
     else:
@@ -206,7 +206,7 @@ def test_a_flipped_bit_anywhere_is_found(dtype_name: str) -> None:
             assert position >= payload
 
 
-def test_rot_in_a_chunk_of_full_size_is_found() -> None:
+def test_damage_in_a_chunk_of_full_size_is_detected() -> None:
     codec = codec_for("BF16")
     plain = weights("BF16", 2 * MEBI)
     stored = store(codec, plain)

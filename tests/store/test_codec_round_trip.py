@@ -66,13 +66,13 @@ def test_a_chunk_of_bf16_is_two_mebi_elements() -> None:
     seed=st.integers(0, 2**32 - 1),
     raw=st.booleans(),
 )
-def test_any_content_of_any_length_comes_back(codec: Codec, blocks: int, content: str, seed: int, raw: bool) -> None:
+def test_any_content_of_any_length_reads_back(codec: Codec, blocks: int, content: str, seed: int, raw: bool) -> None:
     plain = CONTENTS[content](blocks * codec.block_bytes, seed)
     assert load(store(codec.kept_raw() if raw else codec, plain), plain) == plain
 
 
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=CODEC_IDS)
-def test_lengths_around_a_cache_block_and_a_chunk_come_back(codec: Codec) -> None:
+def test_lengths_around_a_cache_block_and_a_chunk_read_back(codec: Codec) -> None:
     cache_block = CACHE_BLOCK_BYTES // codec.block_bytes
     chunk = codec.chunk_bytes // codec.block_bytes
     for blocks in (cache_block - 1, cache_block, cache_block + 1, chunk - 1, chunk, chunk + 1):
@@ -81,7 +81,7 @@ def test_lengths_around_a_cache_block_and_a_chunk_come_back(codec: Codec) -> Non
 
 
 @pytest.mark.parametrize("dtype_name", ["BF16", "F16"])
-def test_every_16_bit_float_comes_back(dtype_name: str) -> None:
+def test_every_16_bit_float_reads_back(dtype_name: str) -> None:
     plain = np.arange(65_536, dtype="<u2").tobytes()
     assert load(store(codec_for(dtype_name), plain), plain) == plain
 
@@ -92,7 +92,7 @@ def test_every_16_bit_float_comes_back(dtype_name: str) -> None:
     ids=["zero", "minus_zero", "inf", "minus_inf", "nan", "nan_payload", "all_ones", "denormal", "one"],
 )
 @pytest.mark.parametrize("dtype_name", ["BF16", "F16", "F32", "F64"])
-def test_equal_special_floats_come_back_and_shrink_to_nearly_nothing(dtype_name: str, bits: int) -> None:
+def test_equal_special_floats_read_back_and_compress_to_almost_nothing(dtype_name: str, bits: int) -> None:
     codec = codec_for(dtype_name)
     value = (bits << 32).to_bytes(8, "little")[-codec.block_bytes :]
     plain = value * 300_000
@@ -154,7 +154,7 @@ def test_threads_do_not_disturb_each_other() -> None:
         (BYTES_CODEC, "half a frame"),
     ],
 )
-def test_an_encoder_that_errs_is_found_before_anything_is_written(
+def test_a_faulty_encoder_is_detected_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, codec: Codec, damage: str
 ) -> None:
     def err(plane: Bytes, coder: Coder, room: Bytes) -> int | None:
@@ -172,17 +172,17 @@ def test_an_encoder_that_errs_is_found_before_anything_is_written(
         encode_chunk(codec, plain)
 
 
-def test_bytes_of_any_length_come_back_even_none() -> None:
+def test_bytes_of_any_length_even_zero_read_back() -> None:
     for length in (0, 1, 2, 4095, 100_001):
         plain = (b"vocabulary " * (length // 11 + 1))[:length]
         assert load(store(BYTES_CODEC, plain), plain) == plain
 
 
-def test_no_blocks_of_any_type_come_back_as_nothing() -> None:
+def test_zero_blocks_of_any_type_read_back_as_zero_bytes() -> None:
     assert all(load(store(codec_for(dtype.name), b""), b"") == b"" for dtype in DTYPES.values())
 
 
-def test_stored_bytes_stay_as_they_are_while_other_chunks_are_encoded() -> None:
+def test_stored_bytes_do_not_change_while_other_chunks_are_encoded() -> None:
     codec = codec_for("BF16")
     size = codec.chunk_bytes
     plain = [skewed(size, seed) for seed in range(12)]
@@ -192,7 +192,7 @@ def test_stored_bytes_stay_as_they_are_while_other_chunks_are_encoded() -> None:
     ]
 
 
-def test_memory_is_lent_again_only_when_every_view_of_it_is_gone() -> None:
+def test_memory_is_reused_only_after_every_view_of_it_is_gone() -> None:
     first = lend(LENT_MIN_BYTES)
     address = np.frombuffer(first, np.uint8).ctypes.data
     part = first[10:20]
@@ -205,7 +205,7 @@ def test_memory_is_lent_again_only_when_every_view_of_it_is_gone() -> None:
     assert len(again) == LENT_MIN_BYTES + 1
 
 
-def test_small_blobs_that_wait_together_hold_no_whole_buffers() -> None:
+def test_small_waiting_blobs_hold_no_whole_buffers() -> None:
     assert len(np.frombuffer(lend(100), np.uint8)) == 100
     tracemalloc.start()
     waiting = [encode_chunk(codec_for("F32"), skewed(1024, seed)) for seed in range(500)]

@@ -28,7 +28,7 @@ COMPRESSED_LITERALS, TREELESS_LITERALS = 2, 3
         ("Q5_1", 0.952),
     ],
 )
-def test_weights_shrink_to_the_size_that_the_design_promises(dtype_name: str, most: float) -> None:
+def test_weights_are_compressed_to_the_documented_size(dtype_name: str, most: float) -> None:
     plain = weights(dtype_name, 2 * MEBI)
     assert len(store(codec_for(dtype_name), plain)) <= most * len(plain)
 
@@ -40,7 +40,7 @@ def test_in_bf16_only_the_exponents_are_encoded() -> None:
     assert entry.plane_sizes_bytes[1] == MEBI
 
 
-def test_f32_that_came_from_bf16_takes_no_room_for_its_empty_bytes() -> None:
+def test_f32_converted_from_bf16_uses_no_space_for_its_zero_bytes() -> None:
     half = np.frombuffer(weights("BF16", MEBI), "<u2")
     plain = (half.astype("<u4") << 16).tobytes()
     assert len(store(codec_for("F32"), plain)) < len(store(codec_for("BF16"), half.tobytes())) + 2000
@@ -55,7 +55,7 @@ def test_the_frame_declares_its_size_and_carries_no_checksum_and_no_dictionary()
     assert not parameters.has_checksum
 
 
-def test_the_tuned_parameters_do_code_literals_and_beat_level_3() -> None:
+def test_the_tuned_parameters_encode_literals_and_beat_level_3() -> None:
     exponents = np.frombuffer(weights("BF16", MEBI), "<u2") >> 7 & 0xFF
     plane = exponents.astype(np.uint8)
     frame = frame_of(plane)
@@ -65,7 +65,7 @@ def test_the_tuned_parameters_do_code_literals_and_beat_level_3() -> None:
     assert frame[13] & 3 in (COMPRESSED_LITERALS, TREELESS_LITERALS)
 
 
-def test_what_shrinks_by_less_than_2_percent_is_not_worth_encoding() -> None:
+def test_a_plane_that_shrinks_by_less_than_2_percent_is_kept_raw() -> None:
     for dtype_name in ("BF16", "Q8_0", "Q4_K", "IQ2_XXS", "I8"):
         codec = codec_for(dtype_name)
         plain = noise(codec.chunk_bytes)
@@ -75,7 +75,7 @@ def test_what_shrinks_by_less_than_2_percent_is_not_worth_encoding() -> None:
     assert not worth_encoding(encode_chunk(BYTES_CODEC, noise(5000)))
 
 
-def test_kept_raw_the_plain_bytes_are_handed_on_as_they_are() -> None:
+def test_a_chunk_that_is_kept_raw_has_the_plain_bytes() -> None:
     codec = codec_for("Q4_K")
     plain = skewed(codec.chunk_bytes)
     chunk = encode_chunk(codec.kept_raw(), plain)
@@ -99,7 +99,7 @@ def entropy_of(plane: Bytes) -> float:
 @pytest.mark.parametrize(
     ("spread", "pays"), [(10, True), (48, True), (54, True), (58, False), (64, False), (80, False)]
 )
-def test_the_sample_lets_pass_what_gains_3_percent_and_stops_what_does_not(spread: int, pays: bool) -> None:
+def test_the_sample_accepts_planes_that_gain_3_percent(spread: int, pays: bool) -> None:
     assert (entropy_of(normal_plane(spread, 2 * MEBI, 0)) < 0.97) == pays
     verdicts = [looks_worth_it(normal_plane(spread, 64 << 10, seed)) for seed in range(20)]
     # A sample of 4 KiB is off by half a percent now and then, but not on the whole.

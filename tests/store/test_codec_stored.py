@@ -57,7 +57,7 @@ def test_the_head_of_a_small_blob_is_about_a_hundred_bytes() -> None:
     assert max(head_size_bytes(codec, codec.block_bytes) for codec in ALL_CODECS) <= 128
 
 
-def test_a_parsed_head_says_what_was_packed() -> None:
+def test_a_parsed_head_has_the_packed_values() -> None:
     codec = codec_for("Q8_0")
     plain = skewed(codec.chunk_bytes * 2 + codec.block_bytes * 3)
     stored = store(codec, plain)
@@ -87,7 +87,7 @@ def test_any_chunk_is_decoded_without_the_others() -> None:
         assert out == plain[chunk.plain_offset_bytes : chunk.plain_offset_bytes + chunk.plain_size_bytes]
 
 
-def test_a_plane_of_one_chunk_in_the_place_of_another_is_found() -> None:
+def test_a_plane_in_place_of_that_of_another_chunk_is_detected() -> None:
     codec = codec_for("BF16").kept_raw()
     plain = noise(2 * codec.chunk_bytes)
     stored = store(codec, plain)
@@ -107,7 +107,7 @@ def test_a_plane_of_one_chunk_in_the_place_of_another_is_found() -> None:
         (digest_of(PLAIN), len(PLAIN), len(STORED) + 1, "bytes are stored, the table adds up to"),
     ],
 )
-def test_a_head_that_is_not_what_the_catalog_expects_is_refused(
+def test_a_head_that_differs_from_the_catalog_is_refused(
     digest: Digest, plain_size: int, stored_size: int, reason: str
 ) -> None:
     with pytest.raises(CorruptBlob, match=reason) as caught:
@@ -158,13 +158,13 @@ def test_a_raw_blob_that_claims_an_encoded_plane_is_refused() -> None:
         load(head + frame, bytes(500))
 
 
-def test_the_start_of_a_head_that_is_none_is_refused() -> None:
+def test_an_invalid_start_of_a_head_is_refused() -> None:
     for start in (b"", b"ORGB", STORED[:60], bytes(START_BYTES)):
         with pytest.raises(CorruptBlob):
             head_size_of(start, digest=digest_of(PLAIN), plain_size_bytes=len(PLAIN))
 
 
-def test_whole_blocks_are_demanded() -> None:
+def test_a_size_that_is_not_whole_blocks_is_refused() -> None:
     codec = codec_for("Q8_0")
     odd = pack_head(codec, digest_of(b""), 35, [ChunkEntry((1, 1, 1), (False, False, False), 0)])
     with pytest.raises(CorruptBlob, match="bytes beyond whole blocks: the head says 1, 0 is expected"):

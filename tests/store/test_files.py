@@ -29,13 +29,13 @@ def descriptors() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-def test_pieces_are_written_one_after_another_from_the_offset(tmp_path: Path) -> None:
+def test_pieces_are_written_in_sequence_from_the_offset(tmp_path: Path) -> None:
     assert write(tmp_path / "a", b"bc", b"", b"def", offset=1) == 5
     assert (tmp_path / "a").read_bytes() == b"\0bcdef"
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
-def test_a_write_that_is_cut_short_is_finished(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_completed(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writev, write_one = os.pwritev, os.pwrite
     monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: writev(fd, [b"".join(pieces)[:most]], at))
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write_one(fd, bytes(data)[:most], at))
@@ -55,7 +55,7 @@ def test_a_file_above_the_size_limit_is_reported_as_a_full_disk(tmp_path: Path) 
     assert isinstance(translated(caught.value, tmp_path / "a"), DiskFull)
 
 
-def test_a_file_is_created_only_where_nothing_is(tmp_path: Path) -> None:
+def test_a_file_is_created_only_at_a_free_path(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"kept")
     (tmp_path / "link").symlink_to(target)
@@ -92,7 +92,7 @@ def a_socket(path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [a_symlink, a_second_name, a_socket, Path.mkdir, os.mkfifo], ids=lambda make: make.__name__
 )
-def test_only_a_plain_file_of_its_own_is_opened(
+def test_only_a_regular_file_with_a_single_link_is_opened(
     make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the address of a socket must be short

@@ -32,7 +32,7 @@ def calls_of(path: Path) -> list[str]:
     return calls
 
 
-def test_the_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path: Path) -> None:
+def test_the_bytes_are_durable_before_the_name_and_the_name_before_the_end(tmp_path: Path) -> None:
     calls = calls_of(tmp_path / "a")
     assert calls == [
         *("free_bytes", "create", "truncate", "write_at", "write_at"),
@@ -43,7 +43,7 @@ def test_the_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_end(t
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("failing", [failing_once, failing_from])
-def test_a_call_that_fails_leaves_the_old_file_or_the_new_one_whole(
+def test_a_failing_call_leaves_the_old_or_the_new_file_complete(
     failing: Callable[[int, int], SteppedFiles], number: int, tmp_path: Path
 ) -> None:
     calls = calls_of(tmp_path / "counted")
@@ -62,7 +62,7 @@ def test_a_call_that_fails_leaves_the_old_file_or_the_new_one_whole(
             (tmp_path / name).unlink()
 
 
-def test_a_block_that_raises_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_block_that_raises_leaves_only_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
 
     def interrupted() -> None:
@@ -76,7 +76,7 @@ def test_a_block_that_raises_leaves_the_old_file_and_nothing_beside_it(tmp_path:
     assert (tmp_path / "a").read_bytes() == b"old"
 
 
-def test_a_disk_without_room_is_noticed_before_anything_is_made(tmp_path: Path) -> None:
+def test_a_full_disk_is_detected_before_anything_is_created(tmp_path: Path) -> None:
     with pytest.raises(DiskFull, match="are needed"), placed(tmp_path / "a", 2**62):
         raise AssertionError
     assert list(tmp_path.iterdir()) == []
@@ -90,7 +90,7 @@ def test_a_path_that_is_not_a_folder_is_reported(folder: str, tmp_path: Path) ->
         place(tmp_path / folder / "a")
 
 
-def test_a_folder_is_made_durable_before_files_are_placed_in_it(tmp_path: Path) -> None:
+def test_a_new_folder_is_durable_before_files_are_placed_in_it(tmp_path: Path) -> None:
     calls: list[str] = []
     with folder_for_placing(tmp_path / "new", SteppedFiles(lambda _number, name: calls.append(name))):
         assert calls == ["make_folder", "sync_folder"]
@@ -100,7 +100,7 @@ def test_a_folder_is_made_durable_before_files_are_placed_in_it(tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a", "b"]
 
 
-def test_a_folder_that_was_made_in_vain_is_gone_again_and_no_other(tmp_path: Path) -> None:
+def test_only_a_new_and_unused_folder_is_removed(tmp_path: Path) -> None:
     def fail_in(folder: Path) -> None:
         with folder_for_placing(folder):
             if folder.name == "used":
@@ -115,13 +115,13 @@ def test_a_folder_that_was_made_in_vain_is_gone_again_and_no_other(tmp_path: Pat
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_a_folder_that_cannot_be_made_leaves_nothing(at: int, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_leaves_nothing(at: int, tmp_path: Path) -> None:
     with pytest.raises(DiskFull), folder_for_placing(tmp_path / "new", failing_once(at, errno.ENOSPC)):
         raise AssertionError
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_parent_of_a_new_folder_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_parent_folder_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(StoreUnwritable, match="no such folder"), folder_for_placing(tmp_path / "no" / "new"):
         raise AssertionError
     assert list(tmp_path.iterdir()) == []

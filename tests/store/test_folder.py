@@ -53,11 +53,11 @@ def test_a_placed_file_has_its_digest_a_nonce_and_mode_0400(store: BlobFolder) -
     assert names(store) == [file]
 
 
-def test_the_same_bytes_get_another_name_every_time(store: BlobFolder) -> None:
+def test_the_same_bytes_get_a_new_name_each_time(store: BlobFolder) -> None:
     assert len({written(store) for _ in range(20)}) == 20
 
 
-def test_nothing_is_in_its_place_before_it_is_placed(store: BlobFolder) -> None:
+def test_a_file_has_no_final_name_before_it_is_placed(store: BlobFolder) -> None:
     pending = store.begin(DIGEST, len(DATA))
     pending.append([DATA])
     assert [name.partition("/")[0] for name in names(store)] == ["tmp"]
@@ -73,7 +73,7 @@ def test_discarding_twice_and_after_placing_leaves_nothing(store: BlobFolder) ->
     assert names(store) == []
 
 
-def test_bytes_then_names_are_made_durable_in_that_order(tmp_path: Path) -> None:
+def test_bytes_are_made_durable_before_names(tmp_path: Path) -> None:
     called: list[str] = []
     store = BlobFolder(tmp_path / "blobs", SteppedFiles(lambda _number, name: called.append(name)))
     written(store)
@@ -102,7 +102,7 @@ def test_a_failure_of_any_call_is_reported_and_leaves_nothing(
     assert lucky.path(written(lucky)).read_bytes() == DATA
 
 
-def test_a_permanent_disk_failure_leaves_only_files_that_the_sweep_removes(tmp_path: Path) -> None:
+def test_a_permanent_disk_failure_leaves_only_files_for_the_sweep(tmp_path: Path) -> None:
     for at in range(1, FIRST_WRITE_CALLS + 1):
         store = BlobFolder(tmp_path / f"{at}", failing_from(at, errno.EIO))
         with pytest.raises(StoreError, match="Input/output error"):
@@ -110,7 +110,7 @@ def test_a_permanent_disk_failure_leaves_only_files_that_the_sweep_removes(tmp_p
         assert [stray.path for stray in store.walk()] == [store.root / name for name in names(store)]
 
 
-def test_a_file_is_refused_when_the_disk_has_no_room_for_it(tmp_path: Path) -> None:
+def test_a_file_too_large_for_the_disk_is_refused(tmp_path: Path) -> None:
     class Small(Files):
         def free_bytes(self, path: Path) -> int:
             return FREE_MARGIN_BYTES + 100
@@ -144,14 +144,14 @@ def test_a_file_is_refused_when_the_disk_has_no_room_for_it(tmp_path: Path) -> N
         f"{DIGEST[:2]}/{DIGEST}.0123456789abcdef\0",
     ],
 )
-def test_a_name_that_is_not_the_stores_never_becomes_a_path(name: str, store: BlobFolder) -> None:
+def test_a_foreign_name_never_becomes_a_path(name: str, store: BlobFolder) -> None:
     with pytest.raises(CorruptBlob, match="not a name of a file of the store"):
         store.path(name)
     with pytest.raises(CorruptBlob):
         store.open(name)
 
 
-def test_a_file_that_is_not_there_is_missing(store: BlobFolder) -> None:
+def test_an_absent_file_is_reported_as_missing(store: BlobFolder) -> None:
     file = written(store)
     store.remove(store.path(file))
     with pytest.raises(MissingBlob, match=DIGEST):
@@ -200,7 +200,7 @@ def test_the_walk_finds_files_and_temporaries_and_nothing_else(store: BlobFolder
     pending.discard()
 
 
-def test_files_may_vanish_while_they_are_walked_over(store: BlobFolder) -> None:
+def test_files_may_disappear_during_a_walk(store: BlobFolder) -> None:
     pending = [store.begin(DIGEST, 5) for _ in range(3)]
     walk = store.walk()
     first = next(walk)
@@ -210,7 +210,7 @@ def test_files_may_vanish_while_they_are_walked_over(store: BlobFolder) -> None:
     assert first.file is None
 
 
-def test_a_folder_in_the_place_of_a_file_is_left_alone(store: BlobFolder) -> None:
+def test_a_folder_in_place_of_a_file_is_not_removed(store: BlobFolder) -> None:
     path = store.path(written(store))
     path.unlink()
     path.mkdir()
@@ -218,7 +218,7 @@ def test_a_folder_in_the_place_of_a_file_is_left_alone(store: BlobFolder) -> Non
     assert path.is_dir()
 
 
-def test_one_sweep_at_a_time(store: BlobFolder) -> None:
+def test_two_sweeps_cannot_run_at_the_same_time(store: BlobFolder) -> None:
     with store.sweeping():
         with pytest.raises(Busy, match="another sweep"), BlobFolder(store.root).sweeping():
             pass
@@ -228,7 +228,7 @@ def test_one_sweep_at_a_time(store: BlobFolder) -> None:
         assert (store.root / "sweep.lock").exists()
 
 
-def test_the_lock_of_a_sweep_that_was_killed_is_free(store: BlobFolder) -> None:
+def test_the_lock_of_a_killed_sweep_is_released(store: BlobFolder) -> None:
     script = (
         "import pathlib, sys, time; from organs.registry.store.folder import BlobFolder\n"
         "with BlobFolder(pathlib.Path(sys.argv[1])).sweeping(): print(flush=True); time.sleep(600)"

@@ -50,7 +50,7 @@ NEAR_A_BLOCK = [0, 1, 96, ALIGNMENT - 1, ALIGNMENT, ALIGNMENT + 1, 2 * ALIGNMENT
 @pytest.mark.parametrize(
     "size", [*NEAR_A_BLOCK, ALIGNMENT - 96, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, len(DATA)]
 )
-def test_every_size_behind_every_front_comes_out_to_the_byte(front_bytes: int, size: int, tmp_path: Path) -> None:
+def test_data_of_every_size_after_every_front_is_written_exactly(front_bytes: int, size: int, tmp_path: Path) -> None:
     found = write(tmp_path / "a", front_bytes, [DATA[:size]])
     assert found == FRONT[:front_bytes] + DATA[:size]
 
@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @PATIENT
 @given(front_bytes=st.integers(0, 3 * ALIGNMENT), sizes=st.lists(st.integers(0, 3 * ALIGNMENT), max_size=12))
-def test_pieces_of_any_size_are_put_one_after_another(folder: Path, front_bytes: int, sizes: list[int]) -> None:
+def test_pieces_of_any_size_are_written_in_sequence(folder: Path, front_bytes: int, sizes: list[int]) -> None:
     path = folder / "any"
     path.unlink(missing_ok=True)
     ends = np.cumsum([0, *sizes]).tolist()
@@ -76,7 +76,7 @@ def test_pieces_may_be_any_bytes_in_memory(tmp_path: Path) -> None:
     assert write(tmp_path / "a", 7, pieces) == FRONT[:7] + numbers.tobytes() + b"abc" + numbers.tobytes()[1:7]
 
 
-def test_a_front_that_is_larger_than_the_buffer_is_written_whole(tmp_path: Path) -> None:
+def test_a_front_larger_than_the_buffer_is_written_completely(tmp_path: Path) -> None:
     files, front = Files(), DATA[: BUFFER_BYTES + 2 * ALIGNMENT + 9]
     descriptor = files.create_direct(tmp_path / "a")
     writer = DirectWriter(files, descriptor, AlignedBuffers(), len(front))
@@ -140,7 +140,7 @@ def occupied(tmp_path: Path) -> Iterator[Path]:
     assert path.read_bytes() == b"kept"
 
 
-def test_a_direct_file_is_created_only_where_nothing_is(occupied: Path) -> None:
+def test_a_direct_file_is_created_only_at_a_free_path(occupied: Path) -> None:
     with pytest.raises(FileExistsError):
         Files().create_direct(occupied)
     link = occupied.with_name("link")
@@ -149,7 +149,7 @@ def test_a_direct_file_is_created_only_where_nothing_is(occupied: Path) -> None:
         Files().create_direct(link)
 
 
-def test_only_the_missing_feature_is_worked_around(tmp_path: Path) -> None:
+def test_only_a_missing_feature_falls_back_to_plain_writes(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"")
     descriptor = os.open(path, os.O_RDONLY | DIRECT)

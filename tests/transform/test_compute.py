@@ -57,7 +57,7 @@ def test_merging_eight_million_values_takes_no_more_memory_than_a_few_windows() 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_pieces_come_in_order_in_whole_windows_and_again_the_same(method: PurifyMethod) -> None:
+def test_pieces_are_whole_windows_in_order_and_reproducible(method: PurifyMethod) -> None:
     source = organ(weights(2 * WINDOW_ELEMENTS + 320), Q8_0)
     computation = Computation(source, F16, purification=Purification(method))
     first, again = list(computed(computation)), list(computed(computation))
@@ -66,7 +66,7 @@ def test_pieces_come_in_order_in_whole_windows_and_again_the_same(method: Purify
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_bytes_are_those_of_the_purified_array_where_nothing_is_lost_by_encoding(method: PurifyMethod) -> None:
+def test_the_bytes_equal_the_purified_array_in_a_lossless_type(method: PurifyMethod) -> None:
     source = organ(weights(5000), F16)
     found = values_in(computed_bytes(Computation(source, F32, purification=Purification(method, 0.8))), F32)
     np.testing.assert_allclose(found, purified(values_of(source), method, 0.8), rtol=1e-6, atol=1e-9)
@@ -86,7 +86,7 @@ def test_adapters_are_added_before_the_purification() -> None:
     np.testing.assert_allclose(both, one_by_one, rtol=1e-5, atol=1e-8)
 
 
-def test_a_fault_in_the_last_window_comes_after_the_bytes_before_it() -> None:
+def test_a_fault_in_the_last_window_is_raised_after_the_earlier_bytes() -> None:
     values = weights(WINDOW_ELEMENTS + 32)
     values[-1] = np.nan
     pieces = computed(Computation(organ(values, F16), F16))

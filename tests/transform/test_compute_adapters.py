@@ -46,7 +46,7 @@ def product(b: NDArray[np.float64], a: NDArray[np.float64]) -> Values:
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
-def test_a_merge_is_the_sum_in_float64_to_the_rounding_of_the_type(dtype: DType) -> None:
+def test_a_merge_equals_the_sum_in_float64_rounded_to_the_type(dtype: DType) -> None:
     base, b, a = organ(normal(50, 64), dtype), organ(normal(50, 8, seed=1)), organ(normal(8, 64, seed=2))
     merged = values_in(computed_bytes(Computation(base, dtype, (Adapter(a, b, alpha=4.0, scale=0.8),))), dtype)
     change = product(values_of(b).reshape(50, 8), values_of(a).reshape(8, 64))
@@ -66,7 +66,7 @@ def test_a_merge_into_blocks_is_within_half_a_step_of_the_sum_in_float64(dtype: 
     assert (np.abs(found - blocks) <= most).all()
 
 
-def test_a_token_embedding_takes_its_factors_the_other_way_round() -> None:
+def test_a_token_embedding_uses_its_factors_in_reverse_order() -> None:
     base, a, b = organ(normal(100, 32)), organ(normal(100, 3, seed=1)), organ(normal(32, 3, seed=2))
     assert (base.shape, a.shape, b.shape) == ((32, 100), (3, 100), (3, 32))
     merged = computed_bytes(Computation(base, F32, (Adapter(a, b, alpha=0.0),), is_token_embedding=True))
@@ -74,7 +74,7 @@ def test_a_token_embedding_takes_its_factors_the_other_way_round() -> None:
     np.testing.assert_allclose(values_in(merged, F32), values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
 
 
-def test_every_expert_of_a_stack_takes_its_own_factors() -> None:
+def test_every_expert_of_a_stack_has_its_own_factors() -> None:
     base, a, b = organ(normal(5, 20, 32)), organ(normal(5, 3, 32, seed=1)), organ(normal(5, 20, 3, seed=2))
     assert (base.shape, a.shape, b.shape) == ((32, 20, 5), (32, 3, 5), (3, 20, 5))
     merged = values_in(computed_bytes(Computation(base, F32, (Adapter(a, b, alpha=6.0),))), F32)
@@ -83,13 +83,13 @@ def test_every_expert_of_a_stack_takes_its_own_factors() -> None:
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
 
 
-def test_an_alpha_of_nought_means_a_factor_of_one() -> None:
+def test_an_alpha_of_zero_means_a_factor_of_one() -> None:
     a, b = organ(normal(8, 4)), organ(normal(6, 8))
     assert Adapter(a, b, alpha=0.0, scale=0.5).factor == 0.5
     assert Adapter(a, b, alpha=16.0, scale=0.5).factor == 1.0
 
 
-def test_a_scale_of_nought_changes_no_byte_of_plain_floats() -> None:
+def test_a_scale_of_zero_changes_no_byte_of_plain_floats() -> None:
     base, a, b = organ(normal(6, 32), F16), organ(normal(8, 32)), organ(normal(6, 8))
     assert computed_bytes(Computation(base, F16, (Adapter(a, b, 16.0, scale=0.0),))) == base.read(0, base.size_bytes)
 
@@ -102,7 +102,7 @@ def test_several_adapters_are_summed_before_one_rounding() -> None:
     assert values_in(computed_bytes(Computation(base, F16, halves)), F16)[0] == 1.0 + 2**-10
 
 
-def test_a_merge_over_many_bands_and_tiles_is_that_of_the_whole() -> None:
+def test_a_merge_over_many_bands_and_tiles_equals_a_single_merge() -> None:
     rows, row = 700, 2048
     assert rows * row > WINDOW_ELEMENTS
     base, b, a = organ(normal(rows, row), F16), organ(normal(rows, 2, seed=1), F16), organ(normal(2, row, seed=2))
@@ -111,7 +111,7 @@ def test_a_merge_over_many_bands_and_tiles_is_that_of_the_whole() -> None:
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-13, atol=1e-13)
 
 
-def test_factors_of_a_quantised_type_are_merged_too() -> None:
+def test_factors_of_a_quantised_type_are_merged() -> None:
     base, b, a = organ(normal(6, 64), F32), organ(normal(6, 32, seed=1), F16), organ(normal(32, 64, seed=2), Q8_0)
     merged = values_in(computed_bytes(Computation(base, F32, (Adapter(a, b, 0.0),))), F32)
     change = product(values_of(b).reshape(6, 32), values_of(a).reshape(32, 64))
@@ -164,7 +164,7 @@ def test_factors_that_do_not_fit_are_refused_with_the_reason(
     assert FACTOR_MAX_ELEMENTS < 32 << 22
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_read() -> None:
+def test_factors_of_the_wrong_shape_are_refused_before_anything_is_read() -> None:
     base, a, b = organ(normal(6, 32)), organ(normal(8, 31)), organ(normal(6, 8))
     with pytest.raises(BadOrgan, match="does not fit"):
         computed_bytes(Computation(base, F32, (Adapter(a, b, 1.0),)))

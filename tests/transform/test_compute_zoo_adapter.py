@@ -25,7 +25,7 @@ def organs_of(name: str) -> dict[str, Plain]:
     return found
 
 
-def test_the_adapter_of_the_zoo_merges_to_the_sum_in_float64_within_the_rounding_of_f16() -> None:
+def test_the_adapter_of_the_zoo_merges_to_the_float64_sum_rounded_to_f16() -> None:
     base, adapter = organs_of("Zoo-A-2M-v1.0-F16.gguf"), organs_of("Zoo-A-2M-Code-LoRA-v1.0-F32.gguf")
     adapted = sorted({name for name in map(adapted_tensor, adapter) if name is not None})
     assert len(adapted) == len(adapter) // 2 > 20

@@ -27,7 +27,7 @@ def deviation(left: Values, right: Values) -> float:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("count", [64, 65, 100, 127, 128, 1000, 98_304, WINDOW_ELEMENTS + 1])
-def test_mean_and_standard_deviation_stay(method: PurifyMethod, count: int) -> None:
+def test_mean_and_standard_deviation_are_preserved(method: PurifyMethod, count: int) -> None:
     values = weights(count) + 0.01
     found = purified(values, method)
     assert abs(found.mean() - values.mean()) < 1e-12 * values.std()
@@ -36,13 +36,13 @@ def test_mean_and_standard_deviation_stay(method: PurifyMethod, count: int) -> N
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.9, 0.99])
-def test_what_spectral_leaves_is_as_like_the_source_as_the_kept_energy_says(keep: float) -> None:
+def test_the_similarity_to_the_source_follows_from_the_kept_energy(keep: float) -> None:
     values = noise(1 << 16)
     # What is kept and what is dropped are orthogonal, so the correlation is the root of the kept share.
     assert correlation(purified(values, SPECTRAL, keep), values) == pytest.approx(np.sqrt(keep), abs=2e-4)
 
 
-def test_the_whole_energy_is_everything() -> None:
+def test_keeping_all_energy_changes_nothing() -> None:
     values = weights(5000)
     np.testing.assert_allclose(purified(values, SPECTRAL, 1.0), values, atol=1e-12)
 
@@ -62,14 +62,14 @@ def test_spectral_drops_the_noise_around_a_matrix_of_rank_one() -> None:
     assert deviation(purified(noisy, SPECTRAL, 0.9), signal) < 0.5 * deviation(noisy, signal)
 
 
-def test_fractal_drops_noise_where_a_signal_has_edges_at_all_scales() -> None:
+def test_fractal_removes_noise_around_edges_at_all_scales() -> None:
     # Long stretches of a constant: their edges stand out at every scale, and the noise between them does not.
     signal = np.repeat(noise(64, seed=3), 256)
     noisy = signal + 0.1 * noise(signal.size)
     assert deviation(purified(noisy, FRACTAL), signal) < 0.95 * deviation(noisy, signal)
 
 
-def test_fractal_attenuates_the_detail_that_stands_alone_and_keeps_the_one_with_parents() -> None:
+def test_fractal_attenuates_isolated_details_and_keeps_those_with_parents() -> None:
     ground = 1e-3 * noise(128)
     # Up and down at once: the sum, and so the parent, knows nothing of it.
     alone = ground.copy()
@@ -83,7 +83,7 @@ def test_fractal_attenuates_the_detail_that_stands_alone_and_keeps_the_one_with_
     assert cleaned(spike, Purification(FRACTAL))[40] == pytest.approx(5.0, abs=0.01)
 
 
-def test_about_a_third_of_independent_details_lie_below_the_threshold_of_coherence() -> None:
+def test_about_a_third_of_independent_details_are_below_the_coherence_threshold() -> None:
     # The coherence of two independent normal values is |sin 2φ| of an even angle φ.
     own, parent = noise(1 << 16), noise(1 << 16, seed=4)
     coherence = 2 * np.abs(own * parent) / (own * own + parent * parent)
@@ -91,7 +91,7 @@ def test_about_a_third_of_independent_details_lie_below_the_threshold_of_coheren
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_constant_stays_as_it_is(method: PurifyMethod) -> None:
+def test_a_constant_is_not_changed(method: PurifyMethod) -> None:
     for value in (0.0, -0.0, 0.1, 1e30, -5e-324):
         values = np.full(1000, value)
         assert (purified(values, method) == values).all()
@@ -99,7 +99,7 @@ def test_a_constant_stays_as_it_is(method: PurifyMethod) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("count", [0, 1, 2, 63])
-def test_an_organ_too_small_for_a_spectrum_stays_as_it_is(method: PurifyMethod, count: int) -> None:
+def test_an_organ_too_small_for_a_spectrum_is_not_changed(method: PurifyMethod, count: int) -> None:
     values = weights(count)
     found = purified(values, method)
     assert (found == values).all()
@@ -108,7 +108,7 @@ def test_an_organ_too_small_for_a_spectrum_stays_as_it_is(method: PurifyMethod, 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_window_of_one_value_only_stays_beside_others(method: PurifyMethod) -> None:
+def test_a_constant_window_beside_others_is_not_changed(method: PurifyMethod) -> None:
     values = np.concatenate([weights(WINDOW_ELEMENTS), np.full(100, 0.25)])
     found = purified(values, method)
     assert len(set(found[WINDOW_ELEMENTS:].tolist())) == 1
@@ -116,7 +116,7 @@ def test_a_window_of_one_value_only_stays_beside_others(method: PurifyMethod) ->
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_values_that_are_no_numbers_are_refused(method: PurifyMethod, value: float) -> None:
+def test_nonfinite_values_are_refused(method: PurifyMethod, value: float) -> None:
     values = weights(200)
     values[3] = value
     with pytest.raises(BadOrgan, match="NaN or infinite"):
@@ -135,7 +135,7 @@ def test_a_share_outside_its_range_is_refused(keep: float) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_shape_stays_and_the_source_is_not_touched(method: PurifyMethod) -> None:
+def test_the_shape_is_kept_and_the_source_is_not_changed(method: PurifyMethod) -> None:
     values = weights(600).reshape(20, 30)
     before = values.copy()
     assert purified(values, method.value).shape == (20, 30)
@@ -143,7 +143,7 @@ def test_the_shape_stays_and_the_source_is_not_touched(method: PurifyMethod) -> 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_power_of_two_as_a_factor_changes_nothing_else(method: PurifyMethod) -> None:
+def test_a_power_of_two_as_a_factor_only_scales_the_result(method: PurifyMethod) -> None:
     values = weights(3000)
     assert (purified(values * 2.0**-60, method) == purified(values, method) * 2.0**-60).all()
 

@@ -53,7 +53,7 @@ def gains(count: int, seed: int = 0) -> Values:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", WIDELY_HELD, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("count", [256, 4096, 98_304, WINDOW_ELEMENTS + 64])
-def test_the_moments_of_weights_are_held_to_a_thousandth(method: PurifyMethod, dtype: DType, count: int) -> None:
+def test_the_moments_of_weights_are_preserved_to_a_thousandth(method: PurifyMethod, dtype: DType, count: int) -> None:
     source = organ(trained(count), dtype)
     distance, after = moved(source, dtype, method)
     assert distance <= TOLERANCE
@@ -62,18 +62,18 @@ def test_the_moments_of_weights_are_held_to_a_thousandth(method: PurifyMethod, d
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ALIKE, ids=lambda dtype: dtype.name)
-def test_coarser_types_hold_them_too_where_there_are_many_values(method: PurifyMethod, dtype: DType) -> None:
+def test_coarser_types_preserve_the_moments_of_many_values(method: PurifyMethod, dtype: DType) -> None:
     assert moved(organ(trained(98_304), dtype), dtype, method)[0] <= TOLERANCE
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_moments_of_gains_are_held(method: PurifyMethod) -> None:
+def test_the_moments_of_gains_are_preserved(method: PurifyMethod) -> None:
     assert moved(organ(gains(4096)), F32, method)[0] <= TOLERANCE
     assert moved(organ(gains(4096), F16), F16, method)[0] <= TOLERANCE
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_organ_that_becomes_another_type_keeps_the_moments_that_it_had(method: PurifyMethod) -> None:
+def test_an_organ_converted_to_another_type_keeps_its_moments(method: PurifyMethod) -> None:
     assert moved(organ(trained(8192), Q4_0), Q8_0, method)[0] <= TOLERANCE
 
 
@@ -85,7 +85,7 @@ def test_an_organ_that_becomes_another_type_keeps_the_moments_that_it_had(method
     st.integers(2, 300),
     st.integers(0, 99),
 )
-def test_the_moments_are_held_or_the_organ_is_refused(
+def test_the_moments_are_preserved_or_the_organ_is_refused(
     dtype: DType, method: PurifyMethod, keep: float, blocks: int, seed: int
 ) -> None:
     chosen = np.random.default_rng(seed)
@@ -94,14 +94,14 @@ def test_the_moments_are_held_or_the_organ_is_refused(
         assert moved(organ(values, dtype), dtype, method, keep)[0] <= TOLERANCE
 
 
-def test_values_closer_together_than_the_levels_of_a_type_are_refused_in_words() -> None:
+def test_values_closer_together_than_the_levels_of_a_type_are_refused() -> None:
     source = organ(1.0 + 1e-9 * np.random.default_rng(0).standard_normal(64), F64)
     with pytest.raises(BadOrgan, match="F32 is too coarse to hold this organ's mean and standard deviation"):
         moved(source, F32, PurifyMethod.SPECTRAL)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_coarse_types_refuse_nothing_that_they_can_hold(seed: int) -> None:
+def test_coarse_types_accept_every_organ_that_they_can_represent(seed: int) -> None:
     for dtype in (Q4_0, dtype_by_name("Q5_0")):
         source = organ(1.0 + 0.005 * np.random.default_rng(seed).standard_normal(96), dtype)
         for method in METHODS:
@@ -110,14 +110,14 @@ def test_coarse_types_refuse_nothing_that_they_can_hold(seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", ALIKE, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("method", METHODS)
-def test_zeros_constants_and_tiny_organs_are_written_as_they_are(dtype: DType, method: PurifyMethod) -> None:
+def test_zeros_constants_and_tiny_organs_are_written_unchanged(dtype: DType, method: PurifyMethod) -> None:
     for values in (np.zeros(96), np.full(96, -0.5), trained(32)):
         source = organ(values, dtype)
         plain = computed_bytes(Computation(source, dtype))
         assert computed_bytes(Computation(source, dtype, purification=Purification(method))) == plain
 
 
-def test_an_organ_of_one_value_is_written_as_it_is() -> None:
+def test_an_organ_of_one_value_is_written_unchanged() -> None:
     source = organ([0.125], F16)
     purification = Purification(PurifyMethod.FRACTAL)
     assert computed_bytes(Computation(source, F16, purification=purification)) == source.read(0, 2)
@@ -131,5 +131,5 @@ def test_a_value_that_grows_beyond_the_type_is_refused(method: PurifyMethod) -> 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_largest_numbers_of_f32_do_not_overflow_on_the_way(method: PurifyMethod) -> None:
+def test_the_largest_numbers_of_f32_do_not_overflow(method: PurifyMethod) -> None:
     assert moved(organ(trained(4096) * 1e38), F32, method)[0] <= TOLERANCE

@@ -17,7 +17,7 @@ from organs.registry.transform.values import (
 from tests.transform.memory_organs import F16, F32, F64, Q8_0, Reads, organ, values_of, weights
 
 
-def test_windows_are_all_values_in_order_by_one_read_each() -> None:
+def test_windows_give_all_values_in_order_with_one_read_each() -> None:
     whole = organ(weights(2 * WINDOW_ELEMENTS + 96), Q8_0)
     windows = list(whole.windows())
     assert [window.size for window in windows] == [WINDOW_ELEMENTS, WINDOW_ELEMENTS, 96]
@@ -35,7 +35,7 @@ def test_a_nan_or_infinite_value_is_refused(value: float) -> None:
             list(organ(values, dtype).windows())
 
 
-def test_a_double_that_no_result_could_hold_is_refused() -> None:
+def test_a_double_beyond_every_result_type_is_refused() -> None:
     with pytest.raises(BadOrgan, match="F32"):
         list(organ([1.0, 1e300], F64).windows())
 
@@ -55,7 +55,7 @@ def test_signalling_patterns_are_refused_without_a_warning() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(0, 3 * WINDOW_ELEMENTS // 2), max_size=4))
-def test_bands_cut_anywhere_give_the_same_windows(sizes: list[int]) -> None:
+def test_any_cut_into_bands_gives_the_same_windows(sizes: list[int]) -> None:
     values = np.arange(float(sum(sizes)))
     bands = np.split(values, np.cumsum(sizes)[:-1]) if sizes else []
     windows = list(in_windows(bands))

@@ -37,19 +37,19 @@ ALIKE = [dtype_by_name(name) for name in WRITTEN_AS_THEY_ARE]
 
 @pytest.mark.parametrize("dtype", ALIKE, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("wanted", WANTED)
-def test_a_type_that_can_be_written_stays(dtype: DType, wanted: str) -> None:
+def test_a_type_that_can_be_written_is_kept(dtype: DType, wanted: str) -> None:
     assert can_quantize(dtype)
     assert encoded_dtype(dtype, 256, wanted) == dtype
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "IQ4_NL", "IQ2_XXS", "NVFP4", "MXFP4", "TQ1_0", "TQ2_0"])
 @pytest.mark.parametrize("wanted", WANTED)
-def test_a_type_that_can_only_be_read_or_suits_no_sum_becomes_the_wanted_one(name: str, wanted: str) -> None:
+def test_a_type_that_cannot_be_written_or_summed_becomes_the_requested_type(name: str, wanted: str) -> None:
     assert encoded_dtype(dtype_by_name(name), 256, wanted).name == wanted
 
 
 @pytest.mark.parametrize("wanted", WANTED)
-def test_doubles_become_f32_whatever_is_wanted(wanted: str) -> None:
+def test_doubles_become_f32_for_any_requested_type(wanted: str) -> None:
     assert encoded_dtype(F64, 33, wanted) == F32
 
 
@@ -64,7 +64,7 @@ def test_whole_numbers_and_unreadable_types_are_refused(name: str) -> None:
         encoded_dtype(dtype_by_name(name), 256)
 
 
-def test_every_other_known_type_becomes_one_that_can_be_written() -> None:
+def test_every_other_known_type_becomes_a_writable_type() -> None:
     refused = {"I8", "I16", "I32", "I64", "Q8_1", "Q8_K", "Q1_0"}
     others = [dtype for dtype in DTYPES.values() if dtype.name not in refused]
     assert len(others) == len(DTYPES) - len(refused)
@@ -93,7 +93,7 @@ def test_an_organ_of_another_type_is_read_and_written_in_windows(dtype: DType) -
 @pytest.mark.parametrize(
     ("dtype", "value"), [(F16, 65_600.0), (BF16, 3.395e38), (F32, 1e39), (Q8_0, 1e8), (Q4_0, -1e7)]
 )
-def test_a_value_beyond_the_type_is_refused_and_not_cut_off(dtype: DType, value: float) -> None:
+def test_a_value_beyond_the_type_is_refused_and_not_clipped(dtype: DType, value: float) -> None:
     values = np.zeros(32)
     values[5] = value
     with pytest.raises(BadOrgan, match=dtype.name):
@@ -111,7 +111,7 @@ def test_a_nan_or_infinite_value_is_refused(dtype: DType, value: float) -> None:
 
 @pytest.mark.parametrize("dtype", ALIKE, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-41, -1e-41, 1e-300, 5e-324])
-def test_zeros_and_the_smallest_numbers_are_written_as_nearly_nothing(dtype: DType, value: float) -> None:
+def test_zeros_and_the_smallest_numbers_are_written_as_almost_zero(dtype: DType, value: float) -> None:
     data, back = encoded(np.array([value, 0.0] * 16), dtype)
     assert np.abs(back).max() <= max(abs(value), 2e-45)
     assert (values_in(data, dtype) == back).all()

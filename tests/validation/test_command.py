@@ -44,7 +44,7 @@ def refusal(folder: Path, body: str) -> str:
     return found.reason
 
 
-def test_a_command_is_given_the_model_each_text_and_the_tokens(tmp_path: Path) -> None:
+def test_a_command_receives_the_model_each_text_and_the_tokens(tmp_path: Path) -> None:
     body = f"""
 assert model == {str(A)!r}
 print(json.dumps({{"perplexity": 1 + len(open(text, encoding="utf-8").read()), "tokens": int(tokens)}}))
@@ -92,7 +92,7 @@ def test_a_command_may_say_that_the_model_does_not_load(tmp_path: Path) -> None:
         ("\x1b[2J\x07", "not a JSON object"),
     ],
 )
-def test_an_answer_that_is_none_is_refused_in_a_sentence(tmp_path: Path, printed: str, reason: str) -> None:
+def test_an_invalid_answer_is_refused_in_a_sentence(tmp_path: Path, printed: str, reason: str) -> None:
     found = refusal(tmp_path, f"print({printed!r})" if len(printed) < 100 else f"print('[' * {len(printed)})")
     assert reason in found
     assert found.isprintable()
@@ -151,7 +151,7 @@ def is_free(lock: TextIO) -> bool:
     return True
 
 
-def test_a_grandchild_that_holds_the_pipes_does_not_hold_us(tmp_path: Path) -> None:
+def test_a_grandchild_with_open_pipes_does_not_block_the_parent(tmp_path: Path) -> None:
     body = f"if not os.fork():\n    time.sleep(600)\n{SAYS_26}\nsys.stdout.flush()"
     found = read(tmp_path, body, sandbox=Sandbox(processes=True))
     assert found.loads
@@ -201,7 +201,7 @@ def test_the_child_sees_little_of_our_environment(tmp_path: Path, monkeypatch: p
     assert set(found.log.strip().split(",")) <= {"HOME", "LC_ALL", "LC_CTYPE", "PATH", "TMPDIR"}
 
 
-def test_the_childs_own_alarm_ends_it_when_the_parent_does_not() -> None:
+def test_the_alarm_of_the_child_stops_it_if_the_parent_does_not() -> None:
     orders = '{"limits": {"alarm_seconds": 1}}'
     confine = str(Path(sys.modules[run_confined.__module__].__file__ or "").with_name("confine.py"))
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-I", "-S", confine, orders, "/bin/sleep", "60"])
@@ -210,13 +210,13 @@ def test_the_childs_own_alarm_ends_it_when_the_parent_does_not() -> None:
     assert os.WTERMSIG(status) == 14
 
 
-def test_what_cannot_be_started_ends_with_127(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_exits_with_127(tmp_path: Path) -> None:
     ended = run_confined(["/no/such/program"], Limits(), Sandbox(), {}, tmp_path)
     assert ended.code == 127
     assert "No such file" in ended.log
 
 
-def test_an_exception_out_of_a_listener_kills_the_child(tmp_path: Path) -> None:
+def test_an_exception_in_a_listener_kills_the_child(tmp_path: Path) -> None:
     def refuse(_: bytes) -> None:
         raise KeyError("no more")
 
@@ -244,7 +244,7 @@ def test_a_template_that_cannot_be_used_is_refused(template: str, reason: str) -
         CommandRuntime(template)
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
+def test_a_missing_program_is_named() -> None:
     with pytest.raises(NoRuntime, match="the program 'no-such-runtime'"):
         CommandRuntime("no-such-runtime {model} {text}")
 
@@ -273,7 +273,7 @@ def test_a_command_cannot_be_given_adapters(tmp_path: Path) -> None:
         runtime.read(Request(A, TEXTS, adapters=(Adapter(A),)), lambda _: None)
 
 
-def test_a_command_reads_the_files_that_it_names_and_no_others(tmp_path: Path) -> None:
+def test_a_command_reads_only_the_files_that_it_names(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.write_text("a secret")
     body = f"try:\n    open({str(private)!r})\nexcept PermissionError as error:\n    sys.exit(str(error))\n{SAYS_26}"
@@ -285,7 +285,7 @@ def test_a_command_reads_the_files_that_it_names_and_no_others(tmp_path: Path) -
     assert named.read(Request(A, TEXTS[:1]), lambda _: None).loads
 
 
-def test_a_command_writes_into_its_home_alone(tmp_path: Path) -> None:
+def test_a_command_writes_only_into_its_home(tmp_path: Path) -> None:
     body = f"""
 import tempfile
 with tempfile.NamedTemporaryFile() as file:

@@ -130,7 +130,7 @@ def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> Non
     assert "organ was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).verdict.reason
 
 
-def test_where_nothing_was_grafted_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
+def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
     purified = graft(A, B, feed_forward(A, [0]), tmp_path / "chimera.gguf")
     for perplexity, kind in ((9.0, "gains"), (10.1, "coherent"), (15.0, "degraded"), (99.0, "broken")):
         found = compared(purified, numbers(chimera=perplexity), grafted=[])
@@ -140,7 +140,7 @@ def test_where_nothing_was_grafted_there_is_no_control_and_the_other_rules_decid
         )
 
 
-def test_a_graft_is_judged_by_itself_whatever_else_was_changed(tmp_path: Path) -> None:
+def test_a_graft_is_judged_separately_from_other_changes(tmp_path: Path) -> None:
     chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
     runtime = numbers(chimera=12.0, control=12.1)
     found = compared(chimera, runtime, grafted=feed_forward(A, [3]))
@@ -185,7 +185,7 @@ def test_a_chimera_that_is_slow_where_its_base_is_not_is_broken(chimera: Path) -
 
 
 @pytest.mark.parametrize("kind", [FailureKind.REFUSED, FailureKind.CRASHED])
-def test_a_base_that_does_not_run_is_an_error_and_no_verdict(chimera: Path, kind: FailureKind) -> None:
+def test_a_base_that_does_not_run_is_an_error_and_not_a_verdict(chimera: Path, kind: FailureKind) -> None:
     runtime = numbers(base=Failure(kind, "unknown architecture"))
     with pytest.raises(NoVerdict, match=r"^the base does not run, so there is no verdict: unknown architecture$"):
         compared(chimera, runtime)
@@ -229,7 +229,7 @@ def test_a_text_of_fewer_than_32_tokens_is_refused(chimera: Path) -> None:
     assert compared(chimera, runtime).verdict.kind is VerdictKind.COHERENT
 
 
-def test_the_error_of_the_difference_is_that_of_the_same_tokens_also_out_of_the_cache(chimera: Path) -> None:
+def test_the_error_of_the_difference_is_of_the_same_tokens_also_from_the_cache(chimera: Path) -> None:
     runtime, cache = numbers(), MemoryCache()
     runtime.surprises = {A.name: (1.0, 5.0, 3.0), "chimera.gguf": (1.5, 5.5, 3.8)}
     for _ in range(2):
@@ -240,7 +240,7 @@ def test_the_error_of_the_difference_is_that_of_the_same_tokens_also_out_of_the_
     assert compared(chimera, runtime, cache=cache).verdict.texts[0].difference_error is None
 
 
-def test_all_but_the_chimera_come_out_of_the_cache(chimera: Path) -> None:
+def test_all_scores_except_the_chimeras_come_from_the_cache(chimera: Path) -> None:
     cache, runtime = MemoryCache(), numbers()
     first = compared(chimera, runtime, cache=cache)
     runtime.asked.clear()
@@ -267,7 +267,7 @@ def test_another_text_length_or_runtime_is_not_in_the_cache(chimera: Path, chang
     assert len(runtime.asked) == 4
 
 
-def test_failures_are_not_kept(chimera: Path) -> None:
+def test_failures_are_not_cached(chimera: Path) -> None:
     cache, runtime = MemoryCache(), numbers(base=Failure(FailureKind.STOPPED, "it was slow"))
     compared(chimera, runtime, cache=cache)
     runtime.perplexities[A.name] = 10.0
@@ -287,7 +287,7 @@ def test_progress_names_the_model_and_the_step_and_can_stop_the_run(chimera: Pat
         compared(chimera, numbers(), progress=stop)
 
 
-def test_a_runtime_that_is_not_there_is_an_error_and_no_verdict(chimera: Path) -> None:
+def test_a_missing_runtime_is_an_error_and_not_a_verdict(chimera: Path) -> None:
     class Absent(Stand):
         def read(self, request: Request, say: Say) -> Reading:
             raise NoRuntime("not installed")
@@ -322,7 +322,7 @@ def test_the_same_file_has_no_grafted_organs_and_another_dtype_has_all() -> None
     assert grafted_organs(A, A_F16) == feed_forward(A)
 
 
-def test_a_chat_template_is_seen(tmp_path: Path) -> None:
+def test_a_chat_template_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "chat.gguf"
     path.write_bytes(file_bytes([text("tokenizer.chat_template", "{{ messages }}")], [tensor("a")]))
     assert has_chat_template(path)

@@ -17,7 +17,7 @@ from tests.validation.changed_models import A
 
 
 @pytest.mark.parametrize(("contexts", "fits"), [((40, 99, 80), 39), ((99, 40, 80), 39), ((99, 80, 8), 79)])
-def test_a_context_that_is_too_small_counts_unless_it_is_a_donors(contexts: tuple[int, ...], fits: int) -> None:
+def test_a_too_small_context_counts_unless_it_is_that_of_a_donor(contexts: tuple[int, ...], fits: int) -> None:
     chimera, base, donor = (replace(file_candidate(A), context_tokens=context) for context in contexts)
     assert length_that_fits(128, chimera, base, [donor]).tokens == fits
     for pair in ((replace(chimera, context_tokens=32), base), (chimera, replace(base, context_tokens=0))):
@@ -25,7 +25,7 @@ def test_a_context_that_is_too_small_counts_unless_it_is_a_donors(contexts: tupl
             length_that_fits(128, *pair, [])
 
 
-def test_a_header_that_says_nothing_of_its_context_limits_nothing(tmp_path: Path) -> None:
+def test_a_header_without_a_context_length_limits_nothing(tmp_path: Path) -> None:
     path = tmp_path / "silent.gguf"
     path.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a")]))
     silent = file_candidate(path)

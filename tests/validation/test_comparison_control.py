@@ -28,7 +28,7 @@ def test_zero_bytes_are_zeros_in_every_dtype_that_can_be_read(dtype: DType) -> N
     assert zero_bytes_mean_zero(dtype) == can_dequantize(dtype)
 
 
-def test_the_named_tensors_are_zero_and_all_else_is_the_same_to_the_last_byte(tmp_path: Path) -> None:
+def test_the_named_tensors_become_zero_and_all_other_bytes_stay_the_same(tmp_path: Path) -> None:
     names, target = feed_forward(A, [1, 3]), tmp_path / "control.gguf"
     write_control(A, names, target)
     assert target.stat().st_size == A.stat().st_size
@@ -41,7 +41,7 @@ def test_the_named_tensors_are_zero_and_all_else_is_the_same_to_the_last_byte(tm
     assert len(names) == 6
 
 
-def test_a_copy_without_the_kernels_help_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_without_kernel_support_has_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = feed_forward(A)
     write_control(A, names, tmp_path / "fast.gguf")
     monkeypatch.setattr(comparison, "_copy_range", lambda *_: 0)
@@ -49,12 +49,12 @@ def test_a_copy_without_the_kernels_help_is_the_same(tmp_path: Path, monkeypatch
     assert (tmp_path / "fast.gguf").read_bytes() == (tmp_path / "slow.gguf").read_bytes()
 
 
-def test_nothing_to_zero_is_a_copy(tmp_path: Path) -> None:
+def test_an_empty_list_of_tensors_gives_a_copy(tmp_path: Path) -> None:
     write_control(A, [], tmp_path / "copy.gguf")
     assert (tmp_path / "copy.gguf").read_bytes() == A.read_bytes()
 
 
-def test_a_name_that_is_not_there_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_an_unknown_name_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no tensor 'nonsense'"):
         write_control(A, ["nonsense"], tmp_path / "control.gguf")
     assert list(tmp_path.iterdir()) == []

@@ -63,7 +63,7 @@ def test_an_adapter_is_applied_at_its_scale() -> None:
     assert whole < half < none
 
 
-def test_parts_of_characters_are_scored_as_exactly_as_whole_ones(tmp_path: Path) -> None:
+def test_parts_of_characters_are_scored_as_exactly_as_whole_characters(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("Grüße, 世界! Ein naïver Text 🙂 of eight words", encoding="utf-8")
     with closing(Session(str(A), [], tokens=128, threads=1, wall_seconds=60)) as session:
@@ -74,7 +74,7 @@ def test_parts_of_characters_are_scored_as_exactly_as_whole_ones(tmp_path: Path)
     assert together == pytest.approx(one_by_one, abs=1e-4)
 
 
-def test_a_chat_template_is_written_by(tmp_path: Path) -> None:
+def test_a_chat_template_formats_the_text(tmp_path: Path) -> None:
     template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
     found = read(with_chat_template(A, template, tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
     assert found.by_chat_template
@@ -91,7 +91,7 @@ def test_a_refused_chat_template_is_not_a_fault_of_the_weights(tmp_path: Path) -
     assert "loading without it" in found.log
 
 
-def test_a_crash_by_a_signal_is_a_reading(tmp_path: Path) -> None:
+def test_a_crash_by_a_signal_is_a_result(tmp_path: Path) -> None:
     found = failure(with_f64(A, feed_forward(A)[0], tmp_path / "f64.gguf"))
     assert found.kind is FailureKind.CRASHED
     assert found.reason.startswith("the runtime crashed (SIGSEGV)")
@@ -157,5 +157,5 @@ def test_the_identity_names_the_version() -> None:
         ("a.cpp:12: GGML_ASSERT(n > 0) failed\n", "GGML_ASSERT(n > 0) failed"),
     ],
 )
-def test_the_telling_line_of_a_log_is_found(log: str, line: str | None) -> None:
+def test_the_relevant_line_of_a_log_is_found(log: str, line: str | None) -> None:
     assert telling_line(log) == line

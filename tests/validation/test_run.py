@@ -66,7 +66,7 @@ def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent
         assert found.verdict.kind in ("inert", "undecided")
 
 
-def test_where_nothing_was_grafted_there_is_no_control_and_the_reason_says_so(kin: LocalRegistry) -> None:
+def test_without_a_graft_there_is_no_control_and_the_reason_is_reported(kin: LocalRegistry) -> None:
     found = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
     report = verdict_report(found)
     assert (report.control, report.zeroed, report.verdict) == (None, (), "gains")
@@ -90,7 +90,7 @@ def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_sc
     assert decode(encode(first), VerdictReport) == first
 
 
-def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_kept(kin: LocalRegistry, tmp_path: Path) -> None:
+def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: LocalRegistry, tmp_path: Path) -> None:
     model = made(kin.compose(A).graft(CODE, type="organ", blocks=1).named("me/unlucky"))
     runtime = CommandRuntime(script(tmp_path, "sys.exit(3)"), Limits(wall_seconds=30.0))
     with pytest.raises(NoVerdict, match="the base does not run, so there is no verdict: the runtime ended with 3"):

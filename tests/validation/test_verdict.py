@@ -108,7 +108,7 @@ def test_a_chimera_that_does_not_run_is_broken_and_says_why() -> None:
     assert found.reason == "The chimera does not run: the runtime crashed (SIGSEGV)."
 
 
-def test_nothing_scored_is_undecided() -> None:
+def test_a_verdict_without_scores_is_undecided() -> None:
     assert judge([]).kind is K.UNDECIDED
 
 
@@ -135,7 +135,7 @@ def test_a_change_of_unknown_kind_is_not_called_a_graft() -> None:
         assert "changed" in reason
 
 
-def test_a_verdict_that_chance_may_have_made_says_so_and_stays() -> None:
+def test_a_verdict_within_chance_is_marked_and_stays() -> None:
     def judged(chimera: float, error: float | None) -> Verdict:
         return judge([TextScores("code", 10.0, chimera, 1000.0, difference_error=error)])
 
@@ -199,7 +199,7 @@ def test_the_report_says_how_much_of_each_text_was_scored() -> None:
 
 @PATIENT
 @given(st.lists(TEXTS, max_size=4), st.none() | st.just("it fell over"))
-def test_there_is_exactly_one_verdict_for_any_numbers(texts: list[TextScores], failure: str | None) -> None:
+def test_any_numbers_give_exactly_one_verdict(texts: list[TextScores], failure: str | None) -> None:
     found = judge(texts, failure)
     assert found.kind in set(VerdictKind)
     assert found.reason.endswith(".")

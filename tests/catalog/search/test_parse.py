@@ -63,13 +63,13 @@ def refusal(text: str, vocabulary: Vocabulary = ORGANS) -> str:
 # What each form means.
 
 
-def test_an_empty_query_asks_for_everything_by_falling_theta() -> None:
+def test_an_empty_query_selects_everything_by_descending_theta() -> None:
     for text in ("", "   ", "\t\n"):
         assert parse_query(text) == Query((), (), (), None, False, Sort("theta", True))
     assert parse_query("", MODELS).sort == Sort("new", True)
 
 
-def test_the_sentence_of_the_design_is_understood() -> None:
+def test_the_example_of_the_design_is_parsed() -> None:
     query = parse_query(
         "type:organ slot:ffn_up,ffn_down block:5-20 theta>=45 signal>0.6 spectral>=0.3 arch:qwen2 dtype:Q8_0 "
         "model:acme/tiny license:mit by:alice sort:-theta coder"
@@ -143,7 +143,7 @@ def test_the_sentence_of_the_design_is_understood() -> None:
         ("size=512b", Numbers("size", (Interval(512, 512),))),
     ],
 )
-def test_a_term_means(text: str, term: Choice | Numbers) -> None:
+def test_a_term_is_parsed(text: str, term: Choice | Numbers) -> None:
     assert one_term(text) == term
 
 
@@ -158,12 +158,12 @@ def test_a_term_means(text: str, term: Choice | Numbers) -> None:
         ("size>1k", Numbers("size", (Interval(low=1000, low_open=True),))),
     ],
 )
-def test_a_term_of_models_means(text: str, term: Choice | Numbers) -> None:
+def test_a_term_of_models_is_parsed(text: str, term: Choice | Numbers) -> None:
     assert one_term(text, MODELS) == term
 
 
 @pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
-def test_every_field_can_be_asked_for_and_left_out(vocabulary: Vocabulary) -> None:
+def test_every_field_can_be_selected_and_excluded(vocabulary: Vocabulary) -> None:
     for name, field in vocabulary.fields.items():
         value = field.choices[0] if field.kind is Kind.CHOICE else "5"
         for text, negated in (
@@ -177,32 +177,32 @@ def test_every_field_can_be_asked_for_and_left_out(vocabulary: Vocabulary) -> No
 
 
 @pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
-def test_everything_sorts_from_both_ends(vocabulary: Vocabulary) -> None:
+def test_every_sort_works_in_both_directions(vocabulary: Vocabulary) -> None:
     for name in vocabulary.sorts:
         assert parse_query(f"sort:{name}", vocabulary).sort == Sort(name, False)
         assert parse_query(f"sort=-{name.upper()}", vocabulary).sort == Sort(name, True)
     assert parse_query(f"sort:{vocabulary.default_sort}", vocabulary) == parse_query("", vocabulary)
 
 
-def test_an_alias_means_a_field_of_organs_or_models() -> None:
+def test_every_alias_is_a_field_of_organs_or_models() -> None:
     assert set(ALIASES.values()) <= set(ORGANS.fields) | set(MODELS.fields)
     assert not set(ALIASES) & (set(ORGANS.fields) | set(MODELS.fields))
     assert parse_query("sort:-magnitude").sort == Sort("z", True)
     assert parse_query("sort:-created", MODELS).sort == Sort("new", True)
 
 
-def test_words_are_folded_and_each_stands_once() -> None:
+def test_words_are_folded_and_deduplicated() -> None:
     assert parse_query("Coder CODER Zoo-A Größe v1.0").words == ("coder", "zoo", "a", "grosse", "v1", "0")
     assert parse_query('"two words"').words == ("two", "words")
     assert parse_query("5:20").words == ("5", "20")
 
 
-def test_what_stands_behind_one_minus_is_left_out_together() -> None:
+def test_the_words_after_one_minus_are_excluded_together() -> None:
     assert parse_query("-coder -Zoo-A --x").excluded_words == ("coder", "zoo-a", "x")
     assert parse_query("-coder").words == ()
 
 
-def test_the_likes_of_an_organ_and_each_organ_once() -> None:
+def test_like_and_unique_are_parsed() -> None:
     assert parse_query(f"like:sha256:{DIGEST}").like == DIGEST
     assert parse_query("like:ABCDEF12").like == "abcdef12"
     assert parse_query("like:abcdef12 type:organ").sort == Sort("theta", True)
@@ -287,7 +287,7 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("slot:a\x00", "a value is printable text of at most 200 characters"),
     ],
 )
-def test_what_means_nothing_is_refused_in_one_sentence(text: str, sentence: str) -> None:
+def test_an_invalid_query_is_refused_in_one_sentence(text: str, sentence: str) -> None:
     said = refusal(text)
     assert sentence in said
     assert len(said) < 400
@@ -308,11 +308,11 @@ def test_what_means_nothing_is_refused_in_one_sentence(text: str, sentence: str)
         ("tensors>=2.5", "tensors is a whole number"),
     ],
 )
-def test_what_means_nothing_for_models_is_refused_in_one_sentence(text: str, sentence: str) -> None:
+def test_an_invalid_query_for_models_is_refused_in_one_sentence(text: str, sentence: str) -> None:
     assert sentence in refusal(text, MODELS)
 
 
-def test_the_term_that_is_wrong_is_named_and_cut() -> None:
+def test_an_invalid_term_is_named_and_shortened() -> None:
     with pytest.raises(BadQuery) as caught:
         parse_query(f"type:organ slot:{'x' * 300} theta>=5")
     assert caught.value.term.startswith("slot:xxx")
@@ -333,7 +333,7 @@ def test_the_term_that_is_wrong_is_named_and_cut() -> None:
         ("-" + "-".join(["ab"] * WORDS_MAX), "-" + "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
     ],
 )
-def test_everything_has_a_limit(fits: str, does_not: str, sentence: str) -> None:
+def test_every_part_of_a_query_has_a_limit(fits: str, does_not: str, sentence: str) -> None:
     assert parse_query(fits)
     assert sentence in refusal(does_not)
 
@@ -380,7 +380,7 @@ def test_a_query_is_written_back_in_one_form(typed: str, canonical: str) -> None
 @pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
 @PATIENT
 @given(data=st.data())
-def test_what_is_written_back_is_the_same_query(vocabulary: Vocabulary, data: st.DataObject) -> None:
+def test_a_written_query_parses_to_the_same_query(vocabulary: Vocabulary, data: st.DataObject) -> None:
     query = parse_query(data.draw(query_texts(vocabulary)), vocabulary)
     again = parse_query(str(query), vocabulary)
     assert parts(again) == parts(query)
@@ -391,7 +391,7 @@ def test_what_is_written_back_is_the_same_query(vocabulary: Vocabulary, data: st
 @given(st.floats(0, 2**62, allow_subnormal=False), st.sampled_from((">", ">=", "<", "<=", ":")))
 @example(1e-7, ">=")
 @example(float(2**62), "<")
-def test_any_number_that_can_be_typed_is_written_back_exactly(value: float, operator: str) -> None:
+def test_any_number_is_written_back_exactly(value: float, operator: str) -> None:
     query = parse_query(f"theta{operator}{value:.17f}")
     assert parts(parse_query(str(query))) == parts(query)
 
@@ -407,7 +407,7 @@ _PIECES = st.sampled_from(["type", "theta", "block", "sort", "like", "unique", "
 @example("a-" * 1000)
 @example("(" * 2000)
 @example("\U0001fdfa " * 20)
-def test_whatever_is_typed_is_a_query_or_refused(text: str) -> None:
+def test_any_text_is_a_query_or_refused(text: str) -> None:
     for vocabulary in (ORGANS, MODELS):
         try:
             query = parse_query(text, vocabulary)
@@ -420,7 +420,7 @@ def test_whatever_is_typed_is_a_query_or_refused(text: str) -> None:
                 assert all(math.isfinite(bound) and 0 <= bound <= NUMBER_MAX for bound in bounds)
 
 
-def test_the_nearest_word_is_found_whatever_its_case() -> None:
+def test_the_nearest_word_is_found_in_any_case() -> None:
     assert nearest("QWEN", ["llama", "Qwen2"]) == "Qwen2"
     assert nearest("xyz", ["llama"]) is None
     assert nearest("xyz", []) is None
@@ -430,14 +430,14 @@ def test_the_nearest_word_is_found_whatever_its_case() -> None:
 
 
 @pytest.mark.parametrize("token", ["AND", "OR", "NOT", "&&", "(type:organ)", "(coder"])
-def test_logic_is_refused_and_told_how_it_is_written_here(token: str) -> None:
+def test_boolean_operators_are_refused_with_a_hint(token: str) -> None:
     assert 'all of them must hold; write "or" as a comma' in refusal(f"type:organ {token} coder")
 
 
 @pytest.mark.parametrize(
     ("word", "meant"), [("attention", "skeleton"), ("FFN", "organ"), ("mlp", "organ"), ("lora", "adapter")]
 )
-def test_the_words_of_the_field_are_led_to_ours(word: str, meant: str) -> None:
+def test_a_common_synonym_gets_a_suggestion(word: str, meant: str) -> None:
     assert refusal(f"type:{word}").endswith(f"did you mean type:{meant}?")
 
 
@@ -455,7 +455,7 @@ def test_a_range_may_be_open(typed: str, interval: Interval) -> None:
 
 
 @pytest.mark.parametrize("text", ["sort:theta sort:z", "like:abcdef12 like:abcdef12"])
-def test_what_orders_stands_once(text: str) -> None:
+def test_a_duplicate_sort_or_like_is_refused(text: str) -> None:
     assert "is there twice" in refusal(text)
 
 

@@ -30,7 +30,7 @@ from organs.registry.catalog.search import (
         ("arch:llama sort:size", "slot", "ffn_up", "arch:llama slot:ffn_up sort:size"),
     ],
 )
-def test_a_value_of_a_facet_is_put_in_and_taken_out(before: str, field: str, value: str, after: str) -> None:
+def test_a_facet_value_is_added_and_removed(before: str, field: str, value: str, after: str) -> None:
     changed = toggled_texts(parse_query(before), field, ["nothing of the kind", value])
     assert changed[value] == after
     assert parse_query(changed[value]) == parse_query(after), "what a click makes can be typed"
@@ -49,11 +49,11 @@ def test_a_negated_value_is_not_chosen() -> None:
         ("theta>=40 theta<45 coder", None, None, "coder"),
     ],
 )
-def test_a_bar_replaces_what_was_said_of_theta(before: str, low: float, high: float, after: str) -> None:
+def test_a_bar_replaces_the_bounds_of_theta(before: str, low: float, high: float, after: str) -> None:
     assert short_text(bounded(parse_query(before), "theta", low, high)) == after
 
 
-def test_a_head_sorts_the_largest_first_and_then_turns_round() -> None:
+def test_a_column_head_sorts_descending_first_and_then_ascending() -> None:
     once = sorted_by(parse_query("type:organ"), "spectral")
     assert short_text(once) == "type:organ sort:-spectral"
     assert short_text(sorted_by(once, "spectral")) == "type:organ sort:spectral"
@@ -61,7 +61,7 @@ def test_a_head_sorts_the_largest_first_and_then_turns_round() -> None:
     assert short_text(sorted_by(parse_query("like:0123456789abcdef"), "size")) == "sort:-size"
 
 
-def test_a_term_or_a_word_is_taken_out() -> None:
+def test_a_term_or_a_word_is_removed() -> None:
     query = parse_query("type:organ theta>=40 coder -farmer")
     assert [short_text(without(query, part)) for part in (*query.terms, "coder", "-farmer")] == [
         "theta>=40 coder -farmer",
@@ -71,7 +71,7 @@ def test_a_term_or_a_word_is_taken_out() -> None:
     ]
 
 
-def test_the_sort_that_there_is_anyway_is_not_written() -> None:
+def test_the_default_sort_is_not_written() -> None:
     assert short_text(parse_query("sort:-theta")) == ""
     assert short_text(parse_query("sort:-new", MODELS), MODELS) == ""
     assert short_text(parse_query("sort:-theta", MODELS), MODELS) == "sort:-theta"
