@@ -10,7 +10,7 @@ pipeline       the coordinator of one model's ingest, in the caller's thread
 measuring      measure the tensors of files without a registry
 records        convert the results of a run to the record that the catalog registers
 add           `add_model`: add one model to a registry, local or remote, from a script
-service        ingest one model from its files to its rows, with a report
+service        ingest one model: from its files to its rows, with a report
 transplant     compose without a registry
 jobs           work that takes longer than a request, and the runner that does it
 contributions  uploads, submissions and pushes

@@ -34,10 +34,10 @@ def add_model(
     """Add the model in a GGUF file, a split set or an organ directory to `registry`.
 
     A local registry reads and measures the file; a remote one receives only the organs that it lacks, and checks them.
-    `name` is `namespace/name`; by default the name of the file, in `local` or in the namespace of your account. The
-    same file again adds nothing. In a local registry, another file under a name that is taken raises NameTaken, unless
-    `new_version` is set; a remote registry always adds a version. Raises BadSource if `path` is not one model, BadInput
-    for a file that is refused, StoreError, and for a remote registry NotAllowed, OverQuota and Unreachable.
+    `name` is `namespace/name`; by default the name of the file, in `local` or in the namespace of your account. Adding
+    the same file again changes nothing. In a local registry, another file under a name that is taken raises NameTaken,
+    unless `new_version` is set; a remote registry always adds a version. Raises BadSource if `path` is not one model,
+    BadInput for a file that is refused, StoreError, and for a remote registry NotAllowed, OverQuota and Unreachable.
     """
     source = path if isinstance(path, ModelSource) else _single_source(find_sources([str(path)], "add"), str(path))
     if isinstance(registry, LocalRegistry):

@@ -1,4 +1,4 @@
-"""Plan how a file is split: the spans that become blobs, and the number of tensors that its size allows.
+"""The plan for splitting a file: the spans that become blobs, and the limits of the number of its tensors.
 
 `read_front` is the only part that parses: submissions run it in a confined process
 (`ingest.contributions.inspector`).
@@ -23,10 +23,11 @@ from organs.registry.gguf.types import UNQUANTISED
 TENSORS_MAX = 65_536
 TENSOR_MIN_BYTES = 4096
 FREE_TENSORS = 4096
+"""Limit of tensors of one model that are smaller than TENSOR_MIN_BYTES or repeat another of its tensors."""
 
 
 class TensorCount:
-    """Counts the tensors of one model while they are read; raises TooManyTensors at the first one over the limit."""
+    """Counts the tensors of one model while they are read; raises TooManyTensors at the first tensor over the limit."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -64,7 +65,7 @@ ODD_PADDING_MAX_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The content of the front of one GGUF file, which an ingest needs."""
+    """The header of one GGUF file, and the metadata that an ingest uses."""
 
     header: Header
     tags: tuple[str, ...]
@@ -102,11 +103,11 @@ class DissectedFile:
             yield piece
 
     def literals(self) -> Iterator[Span]:
-        """The header without its large arrays, in file order."""
+        """Yield the spans of the header without its large arrays, in file order."""
         return around(self.arrays, self.header.end)
 
     def literal_bytes(self) -> bytes:
-        """Return the bytes that are stored as they are: the literals, then padding that is not zero."""
+        """Return the bytes that are stored unchanged: the literals, then padding that is not zero."""
         runs = [self.source.read_at(span.offset, span.size_bytes) for span in self.literals()]
         return b"".join([*runs, *(data for _, data in self.paddings)])
 
@@ -128,10 +129,13 @@ def read_front(source: ByteSource) -> Front:
 
 
 def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
-    """Read the front of `source`, unless it is given, and its paddings. Raises BadGguf, BadSource, TooManyTensors."""
+    """Read the front of `source`, unless `front` is given, and its paddings.
+
+    Raises BadGguf, BadSource, TooManyTensors.
+    """
     front = front or read_front(source)
     header = front.header
-    # Once more, because the front may come from a process that is not trusted.
+    # `read_front` checked this too, but `front` may come from a process that is not trusted.
     check_tensor_sizes(source.name, (tensor.size_bytes for tensor in header.tensors))
     paddings = tuple(_paddings(source, header))
     return DissectedFile(
@@ -146,7 +150,7 @@ def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
 
 
 def places(header: Header) -> list[Place]:
-    """The place of every tensor, in listing order."""
+    """Return the place of every tensor, in listing order."""
     return [place_of(tensor.name) for tensor in header.tensors]
 
 
@@ -154,15 +158,15 @@ def _paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
     spans = [Span(header.end, min(header.data_offset, header.file_size_bytes) - header.end)]
     for tensor in header.tensors:
         end = header.data_offset + tensor.offset + tensor.size_bytes
-        due = padded(tensor.size_bytes, header.alignment) - tensor.size_bytes
-        spans.append(Span(end, min(due, header.file_size_bytes - end)))
-    kept_bytes = 0
+        size_bytes = padded(tensor.size_bytes, header.alignment) - tensor.size_bytes
+        spans.append(Span(end, min(size_bytes, header.file_size_bytes - end)))
+    nonzero_bytes = 0
     for span in spans:
         data = source.read_at(span.offset, span.size_bytes) if span.size_bytes > 0 else b""
         if not data.strip(b"\0"):
             continue
-        kept_bytes += len(data)
-        if kept_bytes > ODD_PADDING_MAX_BYTES:
+        nonzero_bytes += len(data)
+        if nonzero_bytes > ODD_PADDING_MAX_BYTES:
             reason = f"more than {ODD_PADDING_MAX_BYTES} bytes of padding are not zero: something is hidden there"
             raise BadGguf(source.name, "padding", span.offset, reason)
         yield span.offset, data

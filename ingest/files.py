@@ -60,14 +60,14 @@ class BufferPool:
     """A pool of `count` buffers of `BUFFER_BYTES`, allocated on first use."""
 
     def __init__(self, count: int, cancelled: threading.Event) -> None:
-        self._free: queue.LifoQueue[SharedBuffer] = queue.LifoQueue()  # the one used last is still in the cache
-        self._unmade = count
+        self._free: queue.LifoQueue[SharedBuffer] = queue.LifoQueue()  # the buffer used last is still in the cache
+        self._unallocated = count
         self._cancelled = cancelled
 
     def get(self, size: int) -> SharedBuffer:
         """Wait for a buffer and return it for `size` bytes. Raises Cancelled if the run is cancelled."""
         assert size <= BUFFER_BYTES
-        buffer = self._made() or self._wait()
+        buffer = self._take_free_or_new() or self._wait()
         buffer.take(size)
         return buffer
 
@@ -75,14 +75,14 @@ class BufferPool:
         """Return a buffer to the pool; the last holder calls this."""
         self._free.put(buffer)
 
-    def _made(self) -> SharedBuffer | None:
+    def _take_free_or_new(self) -> SharedBuffer | None:
         try:
             return self._free.get_nowait()
         except queue.Empty:
             pass
-        if not self._unmade:
+        if not self._unallocated:
             return None
-        self._unmade -= 1
+        self._unallocated -= 1
         return SharedBuffer(self, memoryview(bytearray(BUFFER_BYTES)))
 
     def _wait(self) -> SharedBuffer:
@@ -162,7 +162,7 @@ class FileSource:
         self.path = path
         self.name = str(path)
         try:
-            _refuse_irregular(path, os.stat(path))  # before opening: a FIFO would block, a device would act
+            _refuse_irregular(path, os.stat(path))  # before opening: opening a FIFO blocks, opening a device may act
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             status = os.fstat(self._descriptor)
             _refuse_irregular(path, status)
@@ -184,8 +184,8 @@ class FileSource:
         except OSError as error:
             raise BadSource(f"{self.path}: {error.strerror} at byte {offset}") from error
         if len(data) != size:
-            # One read gives at most 2 GiB, and less when a signal comes in between.
-            data += self.read_at(offset + len(data), size - len(data)) if data else self._shrunk(offset)
+            # One read returns at most 2 GiB, and less if a signal interrupts it.
+            data += self.read_at(offset + len(data), size - len(data)) if data else self._refuse_shrunk(offset)
         return data
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -197,7 +197,7 @@ class FileSource:
             except OSError as error:
                 raise BadSource(f"{self.path}: {error.strerror} at byte {offset + done}") from error
             if not read:
-                self._shrunk(offset + done)
+                self._refuse_shrunk(offset + done)
             done += read
 
     def check_unchanged(self) -> None:
@@ -223,7 +223,7 @@ class FileSource:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
-    def _shrunk(self, offset: int) -> bytes:
+    def _refuse_shrunk(self, offset: int) -> bytes:
         raise BadSource(f"{self.path}: ends at byte {offset}, shorter than when it was opened")
 
 
@@ -278,7 +278,7 @@ class ComposedFile:
         self.name = str(path)
         self.size_bytes = size_bytes
         self.sha256 = sha256
-        """The announced SHA-256 of the whole file; None without one."""
+        """The SHA-256 that the whole file should have; None if it is unknown."""
         self._sections = tuple(section for section in sections if section.size_bytes)
         self._ends = [section.offset_bytes + section.size_bytes for section in self._sections]
 
@@ -302,15 +302,15 @@ class ComposedFile:
             section = self._sections[index]
             if section.offset_bytes >= end:
                 break
-            begin, last = max(offset, section.offset_bytes), min(end, self._ends[index])
+            begin, stop = max(offset, section.offset_bytes), min(end, self._ends[index])
             _zero(buffer[position - offset : begin - offset])
             skipped = begin - section.offset_bytes
-            section.source.read_into(buffer[begin - offset : last - offset], section.source_offset_bytes + skipped)
-            position = last
+            section.source.read_into(buffer[begin - offset : stop - offset], section.source_offset_bytes + skipped)
+            position = stop
         _zero(buffer[position - offset :])
 
     def check_unchanged(self) -> None:
-        """Raise BadSource if one of its sources was written or replaced."""
+        """Raise BadSource if a source of a section was written or replaced."""
         for source in dict.fromkeys(section.source for section in self._sections):
             source.check_unchanged()
 

@@ -1,4 +1,4 @@
-"""Read a file once and compute its SHA-256, its header's, and those of its pieces; and measure the stages."""
+"""SHA-256 of a file, its header and its pieces, from one read; and the times of the stages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Stages:
 
 
 HELD_CHUNKS_MAX = 8
-"""Chunks of a piece that stay in memory; larger pieces are read again when they are stored."""
+"""Limit of chunks of a piece that stay in memory; larger pieces are read again when they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Piece:
 class HashedPiece:
     """A piece with its digest and the checksums of its chunks, which are compared when the piece is stored.
 
-    `buffers` has the chunks themselves, held once for the receiver of the piece; it is empty for large pieces.
+    `buffers` has the chunks, held once for the receiver of the piece; it is empty for large pieces.
     """
 
     piece: Piece
@@ -161,7 +161,7 @@ class FilePass:
         digest = hashlib.sha256()
         checksums, buffers, nonfinite = [], [], 0
         chunk_bytes = piece.codec.chunk_bytes
-        keep = piece.span.size_bytes <= HELD_CHUNKS_MAX * chunk_bytes
+        keeps_chunks = piece.span.size_bytes <= HELD_CHUNKS_MAX * chunk_bytes
         for begin in range(piece.span.offset, piece.span.end, chunk_bytes):
             buffer = self._read(begin, min(chunk_bytes, piece.span.end - begin))
             with self._stages.timed("hash organs", len(buffer.data)):
@@ -170,7 +170,7 @@ class FilePass:
             if piece.tensor is not None:
                 with self._stages.timed("count non-finite", len(buffer.data)):
                     nonfinite += count_nonfinite(buffer.data, piece.tensor.dtype)
-            if keep:
+            if keeps_chunks:
                 buffers.append(buffer)
             else:
                 buffer.release()
@@ -192,9 +192,9 @@ class FilePass:
             offset, buffer = item
             try:
                 self._hash(offset, buffer.data)
-            except BaseException as error:  # noqa: BLE001  # carried over to the reader, which raises it
+            except BaseException as error:  # noqa: BLE001  # the reader's thread raises it
                 self._hasher_failed = error
-            buffer.release()  # also then: the reader may be waiting for it
+            buffer.release()  # also after an error: the reader may be waiting for the buffer
 
     def _hash(self, offset: int, data: memoryview) -> None:
         with self._stages.timed("hash file", len(data)):

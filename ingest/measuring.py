@@ -1,4 +1,4 @@
-"""Measure the tensors of files without a registry. Nothing is stored."""
+"""Measurement of the tensors of files without a registry. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class MeasuredModel:
     size_bytes: int
     """Size of all its files."""
     tensor_count: int
-    """Number of all its tensors, selected or not; so is the next."""
+    """Number of all its tensors, selected or not."""
     parameters: int
+    """Number of values of all its tensors, selected or not."""
     tensors: tuple[MeasuredTensor, ...]
 
 
@@ -77,16 +78,16 @@ def measure_all(
 def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: Progress | None = None) -> MeasuredModel:
     """Measure the tensors of one model, in threads; raises BadInput for invalid files.
 
-    Memory does not depend on the size of tensors: a limited sample of each is read, by one thread for each processor.
-    `progress` gets the processed bytes, in total the size of the source.
+    Memory does not depend on the size of tensors: a limited sample of each is read. There is one thread for each
+    processor. `progress` is called with the number of newly processed bytes; their sum is the size of the source.
     """
     report_progress = progress or _no_progress
     with ExitStack() as opened:
         files = open_files(opened, source)
-        chosen = [(file, tensor) for file in files for tensor in file.header.tensors if _is_wanted(tensor, wanted)]
+        selected = [(file, tensor) for file in files for tensor in file.header.tensors if _is_wanted(tensor, wanted)]
         reported_bytes = 0
         measured: list[MeasuredTensor] = []
-        for result in _in_threads(chosen):
+        for result in _measure_in_threads(selected):
             measured.append(result)
             reported_bytes += result.size_bytes
             report_progress(result.size_bytes)
@@ -108,17 +109,17 @@ def _is_wanted(tensor: TensorInfo, wanted: Wanted | None) -> bool:
     return wanted is None or wanted(tensor.name, place_of(tensor.name))
 
 
-def _in_threads(chosen: list[tuple[DissectedFile, TensorInfo]]) -> Iterator[MeasuredTensor]:
+def _measure_in_threads(selected: list[tuple[DissectedFile, TensorInfo]]) -> Iterator[MeasuredTensor]:
     workers = ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="measure")
     try:
-        with threadpool_limits(1, "blas"):  # our threads are the parallelism
-            yield from workers.map(_measured, chosen)
+        with threadpool_limits(1, "blas"):  # the threads of `workers` already use all processors
+            yield from workers.map(_measure_tensor, selected)
     finally:
-        workers.shutdown(cancel_futures=True)  # after a Ctrl-C nobody waits for what has not begun
+        workers.shutdown(cancel_futures=True)  # after Ctrl-C, tasks that have not begun are dropped
 
 
-def _measured(chosen: tuple[DissectedFile, TensorInfo]) -> MeasuredTensor:
-    file, tensor = chosen
+def _measure_tensor(file_and_tensor: tuple[DissectedFile, TensorInfo]) -> MeasuredTensor:
+    file, tensor = file_and_tensor
     read = partial(_read, file, file.tensor_span(tensor).offset)
     return MeasuredTensor(
         name=tensor.name,

@@ -53,18 +53,18 @@ from organs.registry.store import StoredBlob
 def notified_of_interrupts(notify: Callable[[], None]) -> Iterator[None]:
     """Call `notify` at the first Ctrl-C inside the block; it must be safe in a signal handler.
 
-    Without effect outside of the main thread, and if another handler is installed.
+    Do nothing outside of the main thread, or if another handler is installed.
     """
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
 
-    def first(_number: int, _frame: FrameType | None) -> None:
+    def handle_first(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         notify()
 
-    signal.signal(signal.SIGINT, first)
+    signal.signal(signal.SIGINT, handle_first)
     try:
         yield
     finally:
@@ -73,7 +73,7 @@ def notified_of_interrupts(notify: Callable[[], None]) -> Iterator[None]:
 
 BATCH_SHARE = 64
 BATCH_MIN_BYTES, BATCH_MAX_BYTES = 8 * 1024 * 1024, 64 * 1024 * 1024
-"""Rows are committed after every 64th of the plain bytes, within these limits: the work that a kill can lose."""
+"""Rows are committed after every 64th of the plain bytes, within these limits: this bounds the work that a kill loses."""
 BATCH_BLOBS = 256
 HEARTBEAT_SECONDS = 60.0
 
@@ -121,7 +121,7 @@ class Pipeline:
         self._is_local = measurer is None
         self._writers: dict[Digest, PieceWriter] = {}
         self._seen: set[Digest] = set()
-        self._doubtful: dict[Digest, BlobRow] = {}
+        self._damaged: dict[Digest, BlobRow] = {}
         """Damaged blobs in the store, which are replaced when their bytes are stored again."""
         self._tensors = TensorCount(files[0].source.name)
         self._measuring: set[OrganKey] = set()
@@ -129,8 +129,8 @@ class Pipeline:
         self._batch_bytes = 0
         share = sum(file.header.file_size_bytes for file in files) // BATCH_SHARE
         self._batch_limit = min(max(share, BATCH_MIN_BYTES), BATCH_MAX_BYTES)
-        self._under_way = 0
-        """Number of tasks without an event so far."""
+        self._pending = 0
+        """Number of tasks that have not emitted their event."""
 
     def run(self) -> Gathered:
         """Run all tasks; raises the error of the first failing thread. All threads have ended on return."""
@@ -139,17 +139,17 @@ class Pipeline:
 
     def _run(self) -> Gathered:
         try:
-            # Our threads are the parallelism. A process that only waits for measurements leaves BLAS as it is.
+            # The threads of the ingest use all processors. BLAS is not limited if another process measures.
             with threadpool_limits(1, "blas") if self._is_local else nullcontext():
                 self._tasks.start(self._files)
-                while len(self.gathered.files) < len(self._files) or self._under_way:
+                while len(self.gathered.files) < len(self._files) or self._pending:
                     self._handle(self._next_event())
             self._commit()
         except BaseException as error:
             self._abandon(keep=isinstance(error, KeyboardInterrupt))
             raise
         self._tasks.stop(cancel=False)
-        while not self._tasks.events.empty():  # a Ctrl-C that came with the last commit
+        while not self._tasks.events.empty():  # Ctrl-C during the last commit
             self._handle(self._tasks.events.get())
         return self.gathered
 
@@ -169,13 +169,13 @@ class Pipeline:
             case Hashed():
                 self._admit([event, *self._more_hashed()])
             case Checked():
-                self._under_way -= 1
+                self._pending -= 1
                 self._after_check(event)
             case Stored():
-                self._under_way -= 1
+                self._pending -= 1
                 self._after_store(event.blob)
             case Measured():
-                self._under_way -= 1
+                self._pending -= 1
                 self.gathered.measurements[_organ_key(event.hashed)] = event.measurement
 
     def _more_hashed(self) -> list[Hashed]:
@@ -203,17 +203,17 @@ class Pipeline:
         self.gathered.healed_blobs += sum(row.state == "corrupt" for row in rows.values())
         for hashed in pieces:
             key = _organ_key(hashed)
-            wanted = hashed.piece.tensor is not None and key not in measured and key not in self._measuring
-            if wanted:
+            must_measure = hashed.piece.tensor is not None and key not in measured and key not in self._measuring
+            if must_measure:
                 hashed.hold()
             if hashed.digest in self._seen:
-                self._known(hashed)
+                self._count_known(hashed)
             else:
                 self._seen.add(hashed.digest)
-                self._begin(hashed, present.get(hashed.digest))
-            if wanted:
+                self._check_or_store(hashed, present.get(hashed.digest))
+            if must_measure:
                 self._measuring.add(key)
-                self._under_way += 1
+                self._pending += 1
                 self._tasks.measure(hashed)
 
     def _note(self, event: Hashed) -> None:
@@ -234,36 +234,36 @@ class Pipeline:
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
             renew_lease(session, self._ingest_id)
             rows_by_digest = blobs_by_digest(session, [row.digest for row in rows])
-            still = {digest: row for digest, row in rows_by_digest.items() if row.state != "corrupt"}
-            lease_blobs(session, self._ingest_id, [row.id for row in still.values()])
-        return still
+            leased = {digest: row for digest, row in rows_by_digest.items() if row.state != "corrupt"}
+            lease_blobs(session, self._ingest_id, [row.id for row in leased.values()])
+        return leased
 
-    def _begin(self, hashed: HashedPiece, row: BlobRow | None) -> None:
+    def _check_or_store(self, hashed: HashedPiece, row: BlobRow | None) -> None:
         if row is None:
             self._store(hashed)
         else:
-            self._under_way += 1
+            self._pending += 1
             self._tasks.check(hashed, row)
 
     def _after_check(self, event: Checked) -> None:
         if event.intact:
-            self._known(event.hashed)
+            self._count_known(event.hashed)
             return
-        # Not set aside yet: it may be the disk that fails, and then this ingest will too.
-        self._doubtful[event.row.digest] = event.row
+        # The damaged blob is not set aside yet: if the disk fails, this ingest fails too.
+        self._damaged[event.row.digest] = event.row
         self.gathered.healed_blobs += 1
         self._store(event.hashed)
 
-    def _known(self, hashed: HashedPiece) -> None:
+    def _count_known(self, hashed: HashedPiece) -> None:
         hashed.release()
         self._tasks.piece_done()
         self.gathered.known_bytes += hashed.piece.span.size_bytes
         self._progress(hashed.piece.span.size_bytes)
 
     def _store(self, hashed: HashedPiece) -> None:
-        self._under_way += 1
+        self._pending += 1
         writer = PieceWriter(self._registry.blobs, hashed, self._stages)
-        self._writers[hashed.digest] = writer  # before it writes: whoever abandons the run must find it
+        self._writers[hashed.digest] = writer  # before it writes, so that `_abandon` finds it
         self._tasks.store(writer)
 
     def _after_store(self, blob: StoredBlob) -> None:
@@ -278,11 +278,11 @@ class Pipeline:
             self._commit()
 
     def _commit(self) -> None:
-        # Handed over before it is tried: when the commit's answer is lost, rows may be there, whose files must stay.
+        # Cleared before the commit: if its answer is lost, the rows may exist, and `_abandon` must keep their files.
         batch, self._batch, self._batch_bytes = self._batch, [], 0
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
             renew_lease(session, self._ingest_id)
-            for row in [self._doubtful.pop(blob.digest) for blob in batch if blob.digest in self._doubtful]:
+            for row in [self._damaged.pop(blob.digest) for blob in batch if blob.digest in self._damaged]:
                 mark_corrupt(session, row)
             unused = record_blobs(session, self._ingest_id, batch)
         self._remove(unused)
@@ -297,7 +297,7 @@ class Pipeline:
                 self._batch.append(event.blob)
         for writer in self._writers.values():
             writer.discard()
-        with suppress(OrganError):  # what brought us here matters more; the sweep finds what is left
+        with suppress(OrganError):  # the first error matters more; a sweep removes the remaining files
             if keep:
                 self._commit()
             else:

@@ -1,4 +1,4 @@
-"""Convert the results of a run to the record that the catalog registers."""
+"""Conversion of the results of a run to the record that the catalog registers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from organs.registry.relatives.resolve import (
 )
 
 NONFINITE_SHOWN = 5
-"""Tensors with NaN or infinite values in a sentence."""
+"""Limit of tensor names in a sentence about NaN or infinite values."""
 
 
 def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
@@ -66,7 +66,7 @@ def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dic
 
 
 def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
-    """Return one sentence about `tensors`, names with counts; nothing without such tensors."""
+    """Yield one sentence about `tensors`, counts by name; yield nothing if it is empty."""
     if tensors:
         names = [f"{name} ({count:,})" for name, count in islice(tensors.items(), NONFINITE_SHOWN)]
         more = f" and {len(tensors) - len(names)} more tensors" if len(tensors) > len(names) else ""
@@ -142,13 +142,13 @@ def _placements(index: int, file: DissectedFile, gathered: Gathered) -> Iterator
 
 
 def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None:
-    """Return the original of edited `files`: its first file's name, its digest as a model, all edited organs.
+    """Return the original of edited `files`: the name of its first file, its digest as a model, and all edited organs.
 
-    None if it is unknown for any file, and if nothing was edited.
+    Return None if the original of a file is unknown, or if nothing was edited.
     """
-    own = by_file(len(files), gathered.digests)
-    stated = [file.source.origin(own[index]) for index, file in enumerate(files)]
-    origins = [origin for origin in stated if origin is not None]
+    digests = by_file(len(files), gathered.digests)
+    all_origins = [file.source.origin(digests[index]) for index, file in enumerate(files)]
+    origins = [origin for origin in all_origins if origin is not None]
     unedited = all(origin.sha256 == gathered.files[index].file for index, origin in enumerate(origins))
     if len(origins) < len(files) or unedited:
         return None
@@ -160,8 +160,8 @@ def _flags(files: Sequence[DissectedFile], origin: Origin | None) -> Iterator[st
     for file in files:
         yield from file.flags
     if origin is not None:
-        how = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
-        yield f"made from a folder of {origin.name} {how}"
+        edit = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
+        yield f"made from a folder of {origin.name} {edit}"
 
 
 def _parents(header: Header, kind: str, origin: Origin | None) -> Iterator[ParentRecord]:
@@ -176,7 +176,9 @@ def _parents(header: Header, kind: str, origin: Origin | None) -> Iterator[Paren
 
 
 def _relation(header: Header, kind: str, parent: DeclaredParent) -> str:
-    """Return the declared relation to `parent`: a model that names itself is another encoding of the same weights."""
+    """Return the declared relation to `parent`; a parent with the model's own name has the same weights, encoded
+    differently.
+    """
     if kind == "adapter":
         return "adapter"
     name, version = (folded(header.text(f"general.{key}") or "") for key in ("name", "version"))

@@ -1,4 +1,4 @@
-"""Ingest one model from its files to its rows, with a report; many models; and publish a quarantined one."""
+"""Ingest of one model from its files to its rows, with a report; of many models; and publication of a hidden one."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from organs.registry.relatives import record_relatives, resolve_declared
 def publish_model(session: Session, model: Model, by: str) -> None:
     """Publish a quarantined or yanked model, find its relatives, and resolve declared parents from and to it.
 
-    None of this is done while a model is hidden, also not by later models. A visible model is left unchanged. Raises
-    Conflict for a removed model.
+    While a model is hidden, neither its own ingest nor that of a later model does this. A visible model is left
+    unchanged. Raises Conflict for a removed model.
     """
     if model.state == "visible":
         return
@@ -82,7 +82,7 @@ class IngestReport:
 
 
 NewVersion = Callable[[NameTaken], bool]
-"""Decides whether a model becomes the next version of a name with other bytes. False refuses it."""
+"""Returns whether a model becomes the next version of a name that has other bytes. False refuses the model."""
 
 
 def never(_taken: NameTaken) -> bool:
@@ -95,7 +95,7 @@ def always(_taken: NameTaken) -> bool:
     return True
 
 
-def _as_it_is(record: ModelRecord) -> ModelRecord:
+def _keep_record(record: ModelRecord) -> ModelRecord:
     return record
 
 
@@ -114,7 +114,7 @@ class Intake:
     """Whether the same bytes under another name become another model."""
     new_version: NewVersion = never
     """Decides about the next version of a name that is taken."""
-    settle: Callable[[ModelRecord], ModelRecord] = _as_it_is
+    settle: Callable[[ModelRecord], ModelRecord] = _keep_record
     """Checks and completes the record before it is registered."""
     registered: Callable[[Model], None] = _ignore_model
     """Called with the model, in the transaction that registers it or finds an existing one."""
@@ -163,9 +163,9 @@ def ingest_model(
 ) -> IngestReport:
     """Split one model into organs, store and measure them, and register the model.
 
-    Its name is `name`, or that of its file. The same bytes add nothing. Other bytes under an existing name become its
-    next version if `new_version` returns True (`always`, or a function that asks a person). It is called before
-    anything is stored if the sizes differ, else before the model is registered.
+    Its name is `name`, or that of its file. Ingesting the same bytes again changes nothing. Other bytes under an
+    existing name become its next version if `new_version` returns True (`always`, or a function that asks a person).
+    It is called before anything is stored if the sizes differ, else before the model is registered.
 
     Raises BadInput for invalid files, NameTaken, StoreError if the store cannot be written; then nothing is registered.
     After an interruption, the next run continues.
@@ -197,7 +197,7 @@ def ingest_files(
         return _ingest(registry, files, ingest_id, intake, stages, progress or _no_progress, names)
     except BaseException as error:
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        # What brought us here is what the caller must hear, also when not even this can be written any more.
+        # The caller must get the first error, also if the catalog cannot record the failure.
         with suppress(OrganError), registry.catalog.writing() as session:
             end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
         raise
@@ -228,7 +228,7 @@ def _ingest(
         with stages.timed("register"):
             registered = register_model(session, record, keep_name=intake.keep_name)
         if registered.created and registered.model.state == "visible":
-            with stages.timed("relatives"):  # here, where writers take turns: two that come at once find each other
+            with stages.timed("relatives"):  # in this transaction: of two concurrent models, the second finds the first
                 record_relatives(session, registered.model)
                 resolve_declared(session, registered.model)
         intake.registered(registered.model)
@@ -275,7 +275,7 @@ class _NameCheck:
         """The id of the newest version that was allowed."""
 
     def check_size(self, size_bytes: int) -> None:
-        """Ask before anything is stored. A file of the same size may be the registered one: its digest decides."""
+        """Ask before anything is stored, unless a file of the same size is registered: then only the digest decides."""
         with self._registry.catalog.reading() as session:
             taken = None if has_visible_model_of_size(session, size_bytes) else self._taken(session)
         self._ask(taken)

@@ -1,4 +1,4 @@
-"""Sources of an ingest: files, folders, patterns, split sets, organ directories; find and open them."""
+"""Sources of an ingest: files, folders, patterns, split sets and organ directories, found and opened."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Skipped(NamedTuple):
 def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[ModelSource]:
     """Return the models in `arguments`: paths of files and folders (searched recursively), and patterns.
 
-    A shard stands for its whole set. Each file is used once. Raises BadSource for an argument without files; `purpose`
+    A shard selects its whole set. Each file is used once. Raises BadSource for an argument without files; `purpose`
     is the verb of its message.
     """
     paths: dict[Path, None] = {}
@@ -65,9 +65,9 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[Mode
         except OSError as error:
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not matches:
-            others = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
-            nothing = f"{argument}: nothing to {purpose}: no such file, or a folder without GGUF files or organs"
-            raise BadSource(f"{nothing}{others}")
+            hint = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
+            problem = f"{argument}: nothing to {purpose}: no such file, or a folder without GGUF files or organs"
+            raise BadSource(f"{problem}{hint}")
         paths.update(dict.fromkeys(matches))
     return _group(paths, LOCAL_NAMESPACE)
 
@@ -90,7 +90,7 @@ def is_gguf_name(name: str) -> bool:
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """Return the files below `folder` that are neither hidden nor part of an organ directory."""
+    """Yield the files below `folder` that are neither hidden nor part of an organ directory."""
     for parent, folders, files in os.walk(folder):
         directory = Path(parent)
         folders[:] = [name for name in folders if not name.startswith(".") and not is_organ_directory(directory / name)]
@@ -108,7 +108,7 @@ def find_hub_sources(cache: Path) -> list[ModelSource]:
     for folder in sorted(cache.glob(f"{_HUB_FOLDER}*--*")):
         owner = folder.name.removeprefix(_HUB_FOLDER).partition("--")[0]
         snapshots = [snapshot for snapshot in folder.glob("snapshots/*") if snapshot.is_dir()]
-        files = dict.fromkeys(sorted(path for snapshot in snapshots for path in _below(snapshot)))
+        files = dict.fromkeys(sorted(path for snapshot in snapshots for path in _find_models(snapshot)))
         sources.extend(_group(files, namespace_from_text(owner)))
     return sources
 
@@ -116,7 +116,7 @@ def find_hub_sources(cache: Path) -> list[ModelSource]:
 def _expand(argument: str) -> Iterator[Path]:
     path = Path(argument)
     if path.is_dir():
-        yield from _below(path)
+        yield from _find_models(path)
     elif path.exists() or path.is_symlink():
         yield path
     elif glob.has_magic(argument):
@@ -124,7 +124,7 @@ def _expand(argument: str) -> Iterator[Path]:
         yield from (match for match in matches if not match.is_dir() or is_organ_directory(match))
 
 
-def _below(folder: Path) -> list[Path]:
+def _find_models(folder: Path) -> list[Path]:
     files = [path for path in folder.rglob("*") if is_gguf_name(path.name) and path.is_file()]
     directories = [path.parent for path in folder.rglob(MANIFEST_FILE) if is_organ_directory(path.parent)]
     return sorted([*files, *directories])
@@ -190,16 +190,18 @@ def notes_of(
     files: Sequence[DissectedFile], digests: Mapping[int, Digest], pieces: Mapping[tuple[int, int], Digest]
 ) -> tuple[str, ...]:
     """Return notes on `files`, from the digests of the files by index and of their pieces by offset."""
-    own = by_file(len(files), pieces)
-    return tuple(note for index, file in enumerate(files) for note in file.source.notes(digests[index], own[index]))
+    by_offset = by_file(len(files), pieces)
+    return tuple(
+        note for index, file in enumerate(files) for note in file.source.notes(digests[index], by_offset[index])
+    )
 
 
 def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[int, Digest]]:
     """Return the digests of pieces by offset, for each of `count` files."""
-    own: list[dict[int, Digest]] = [{} for _ in range(count)]
+    by_offset: list[dict[int, Digest]] = [{} for _ in range(count)]
     for (index, offset), digest in pieces.items():
-        own[index][offset] = digest
-    return own
+        by_offset[index][offset] = digest
+    return by_offset
 
 
 def _open(opened: ExitStack, path: Path) -> Sequence[OpenFile]:

@@ -1,4 +1,4 @@
-"""The tasks of an ingest's threads: read and hash, check, encode and write, sync, measure. None uses the catalog."""
+"""The tasks of an ingest's threads: read and hash, check, encode and write, sync, measure. No task uses the catalog."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class PieceWriter:
         piece = self.hashed.piece
         begin, size = index * piece.codec.chunk_bytes, self.chunk_size_bytes(index)
         with self._stages.timed("read again", size):
-            # Not into a buffer of the thread's own: a chunk that waits for its turn keeps these bytes alive.
+            # New bytes, not a reused buffer: a chunk that waits for its turn refers to them.
             plain = piece.source.read_at(piece.span.offset + begin, size)
         if xxhash.xxh3_64_intdigest(plain) != self.hashed.checksums[index]:
             raise BadSource(f"{piece.source.name}: changed while it was read; nothing was registered")
@@ -144,9 +144,9 @@ class PieceWriter:
 
     def _write(self, index: int, codec: Codec, chunk: EncodedChunk) -> None:
         if self._writer is None:
-            own = codec_for_blob(codec, chunk)
-            self._writer = self._open(own)
-        if codec != self._writer.codec:  # encoded before the first chunk had shown that it does not pay
+            blob_codec = codec_for_blob(codec, chunk)
+            self._writer = self._open(blob_codec)
+        if codec != self._writer.codec:  # encoded before the first chunk showed that this codec saves nothing
             chunk = encode_chunk(self._writer.codec, self._plain(index))
         with self._stages.timed("write", chunk.stored_size_bytes):
             self._writer.append(chunk)
@@ -164,10 +164,10 @@ def check_stored(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: St
         with stages.timed("check known", row.size_bytes), store.open(row) as reader:
             for _ in reader.stream():
                 pass
-            # Bytes that were first stored as another dtype are cut elsewhere: each chunk's own checksum must do.
-            cut_alike = reader.head.codec.chunk_bytes == hashed.piece.codec.chunk_bytes
+            # Bytes first stored as another dtype have other chunks: then only the checks of the stream apply.
+            same_chunks = reader.head.codec.chunk_bytes == hashed.piece.codec.chunk_bytes
             checksums = tuple(chunk.entry.checksum for chunk in reader.chunks)
-            return not cut_alike or checksums == hashed.checksums
+            return not same_chunks or checksums == hashed.checksums
     except StoreError:
         return False
 
@@ -186,7 +186,7 @@ class Measurer(Protocol):
     """Measures tensors."""
 
     threads: int
-    """Number of tensors that can be measured at once."""
+    """Number of tensors that can be measured at the same time."""
 
     def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         """Measure a tensor whose bytes `read` returns. Called by several threads."""
@@ -222,7 +222,7 @@ class Tasks:
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="ingest")
         self._syncers = ThreadPoolExecutor(SYNCERS, thread_name_prefix="sync")
         self._measurer = measurer
-        # Who waits for another process must not take a place among those that work.
+        # Threads that wait for another process must not occupy the workers.
         is_local = isinstance(measurer, LocalMeasurer)
         self._measurers = self._workers if is_local else ThreadPoolExecutor(measurer.threads, "measure")
         self._chunk_slots = threading.Semaphore(2 * workers + 2)
@@ -254,11 +254,11 @@ class Tasks:
 
     def check(self, hashed: HashedPiece, row: BlobRow) -> None:
         """Read the stored blob of `row`: emits Checked."""
-        self._guarded(self._workers, partial(self._check, hashed, row))
+        self._submit(self._workers, partial(self._check, hashed, row))
 
     def measure(self, hashed: HashedPiece) -> None:
         """Measure a tensor whose chunks are held: emits Measured."""
-        self._guarded(self._measurers, partial(self._measure, hashed))
+        self._submit(self._measurers, partial(self._measure, hashed))
 
     def stop(self, *, cancel: bool) -> None:
         """Wait for all threads; with `cancel`, cancel them first."""
@@ -282,7 +282,7 @@ class Tasks:
                 self.events.put(FileDone(index, digests))
         except Cancelled:
             return
-        except BaseException as error:  # noqa: BLE001  # carried over to the coordinator, which raises it
+        except BaseException as error:  # noqa: BLE001  # the coordinator raises it
             self.events.put(Failed(error))
 
     def _emit(self, file_index: int, hashed: HashedPiece) -> None:
@@ -290,17 +290,17 @@ class Tasks:
         self.events.put(Hashed(file_index, hashed))
 
     def _feed(self) -> None:
-        """Give chunks to the workers when a slot is free, so that the coordinator need not wait."""
+        """Give chunks to the workers when a slot is free, so that the coordinator does not wait."""
         try:
             while (writer := self._to_store.get()) is not None:
                 if not writer.chunk_count:
-                    self._guarded(self._syncers, partial(self._finish, writer))
+                    self._submit(self._syncers, partial(self._finish, writer))
                 for index in range(writer.chunk_count):
                     self._wait_for(self._chunk_slots)
-                    self._guarded(self._workers, partial(self._store_chunk, writer, index))
+                    self._submit(self._workers, partial(self._store_chunk, writer, index))
         except Cancelled:
             return
-        except BaseException as error:  # noqa: BLE001  # without a feeder the coordinator would wait for ever
+        except BaseException as error:  # noqa: BLE001  # without a feeder the coordinator would wait forever
             self.events.put(Failed(error))
 
     def _wait_for(self, slots: threading.Semaphore) -> None:
@@ -323,7 +323,7 @@ class Tasks:
             self._chunk_slots.release(written)
         self._progress(writer.chunk_size_bytes(index))
         if last:
-            self._guarded(self._syncers, partial(self._finish, writer))
+            self._submit(self._syncers, partial(self._finish, writer))
 
     def _finish(self, writer: PieceWriter) -> None:
         if not self._cancelled.is_set():
@@ -341,7 +341,7 @@ class Tasks:
         hashed.release()
         self.events.put(Measured(hashed, result))
 
-    def _guarded(self, pool: ThreadPoolExecutor, task: Callable[[], None]) -> None:
+    def _submit(self, pool: ThreadPoolExecutor, task: Callable[[], None]) -> None:
         pool.submit(task).add_done_callback(self._report)
 
     def _report(self, done: Future[None]) -> None:
@@ -363,14 +363,14 @@ def _reader_of(hashed: HashedPiece) -> Callable[[int, int], bytes | memoryview]:
     span, source, chunk_bytes = hashed.piece.span, hashed.piece.source, hashed.piece.codec.chunk_bytes
     buffers = [buffer.data for buffer in hashed.buffers]
 
-    def read_kept(offset: int, size: int) -> bytes | memoryview:
+    def read_buffered(offset: int, size: int) -> bytes | memoryview:
         index, begin = divmod(offset, chunk_bytes)
         data = buffers[index][begin : begin + size]
         if len(data) == size:
             return data
-        return bytes(data) + bytes(read_kept(offset + len(data), size - len(data)))
+        return bytes(data) + bytes(read_buffered(offset + len(data), size - len(data)))
 
     def read_again(offset: int, size: int) -> bytes:
         return source.read_at(span.offset + offset, size)
 
-    return read_kept if buffers else read_again
+    return read_buffered if buffers else read_again

@@ -1,4 +1,4 @@
-"""Compose without a registry: models in files or organ directories, the same plan, and one written file."""
+"""Composition without a registry: from models in files or organ directories to one file, with the same planner."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class FileLibrary:
     """Models in files by name. Each is hashed and measured on first use."""
 
     opened: ExitStack
-    """Closes their files."""
+    """Closes the files of the models."""
     sources: Mapping[str, ModelSource]
-    _held: dict[str, tuple[Parent, list[DissectedFile]]] = field(default_factory=dict)
+    _parents: dict[str, tuple[Parent, list[DissectedFile]]] = field(default_factory=dict)
 
     def parent(self, text: str) -> Parent:
         """Return the model `text`; raises NotFound, BadInput."""
@@ -96,25 +96,25 @@ class FileLibrary:
         raise BadQuery(query, "files cannot be searched: ingest them, and compose in the registry")
 
     def in_common(self, base: Parent) -> dict[Slot, set[str]]:
-        """Return nothing: there are no queries."""
+        """Return an empty dictionary: files have no queries."""
         return {}
 
     def place_of(self, parent: Parent, name: str) -> tuple[DissectedFile, TensorInfo]:
-        """Return the place of the tensor `name` of `parent`."""
+        """Return the file of the tensor `name` of `parent`, and its entry in the header."""
         _, files = self._open(parent.label)
         return next((file, tensor) for file in files for tensor in file.header.tensors if tensor.name == name)
 
     def _open(self, text: str) -> tuple[Parent, list[DissectedFile]]:
         if text not in self.sources:
             raise NotFound(f"no file has the name {text}")
-        if text not in self._held:
+        if text not in self._parents:
             files = open_files(self.opened, self.sources[text])
-            self._held[text] = (parent_of_files(text, files), files)
-        return self._held[text]
+            self._parents[text] = (parent_of_files(text, files), files)
+        return self._parents[text]
 
 
 def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
-    """Return the file that `recipe` makes of the models in `library`, for `path`.
+    """Return the file that `recipe` makes from the models in `library`; `path` is its future path.
 
     Raises NotComposable if it cannot be made, BadInput for invalid files.
     """
@@ -122,7 +122,7 @@ def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
     plan.check()
     assert not plan.computations, "files are grafted; adapters and purification are the registry's"
     lock = plan.lock()
-    return Transplant(plan, lock, _composed(plan, lock, library, path))
+    return Transplant(plan, lock, _compose_file(plan, lock, library, path))
 
 
 def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
@@ -185,12 +185,12 @@ def _digest_and_count(file: DissectedFile, tensor: TensorInfo) -> tuple[Digest, 
     return Digest(digest.hexdigest()), nonfinite
 
 
-def _composed(plan: Plan, lock: Lock, library: FileLibrary, path: Path) -> ComposedFile:
+def _compose_file(plan: Plan, lock: Lock, library: FileLibrary, path: Path) -> ComposedFile:
     data = plan.header(lock)
     size = plan.size_bytes
     header = read_header(HeaderSource(data, size, str(path)))
-    of_header = Section(0, len(data), BytesInMemory(data))
-    return ComposedFile(path, size, [of_header, *_sections(plan, header.data_offset, header.tensors, library)])
+    header_section = Section(0, len(data), BytesInMemory(data))
+    return ComposedFile(path, size, [header_section, *_sections(plan, header.data_offset, header.tensors, library)])
 
 
 def _sections(plan: Plan, data_offset: int, tensors: Iterable[TensorInfo], library: FileLibrary) -> Iterator[Section]:

@@ -1,13 +1,13 @@
-"""Jobs: what was asked for and takes longer than a request, and the runner that does it.
+"""Jobs: work that takes longer than a request, and the runner that does it.
 
-    kind         what a kind of job is, and how its arguments are checked
+    kind         the class of a kind of job, and the checks of its arguments
     compose      the kinds `compose`, `graft` and `purify`: a recipe becomes a registered chimera
     validate     the kind `validate`: a chimera run in llama.cpp beside its base
-    measure      the kind `measure`: a registered model measured anew from its stored bytes
+    measure      the kind `measure`: a registered model measured again from its stored bytes
     extract      the kind `extract`: a registered model as an organ directory
     publish      the kinds `inspect` and `publish`: a submission is inspected, or published as a model
     report       the kind `report`: the report on the registry, or on one model
     runner       add jobs to the queue, and run them
 
-A job may run twice, when its runner was killed, so what it does must be safe to repeat.
+A job runs again if its runner was killed, so its work must be safe to repeat.
 """

@@ -62,8 +62,8 @@ def plan_first(registry: LocalRegistry, arguments: RecipeArguments, contributor:
 
 
 def planned(registry: LocalRegistry, recipe: Recipe, seconds: float, budget: Budget | None = None) -> Plan:
-    """Return the plan of `recipe`, made within `seconds` and `budget`; a recipe beyond the budget is refused before its
-    models are read.
+    """Return the plan of `recipe`, made within `seconds` and `budget`; a recipe beyond the budget is refused before
+    its models are read.
 
     Raises NotFound, BadName for its base, TooSlow, TooCostly.
     """
@@ -128,14 +128,14 @@ COMPOSE = JobKind("compose", WORK, RecipeArguments, _check_compose, make_planned
 """Takes `recipe`, an object, or `recipe_text`, YAML; returns the members of a MadeChimera, and `address`."""
 
 
-_OF_GRAFT = {"donor": "from", "type": "type", "slot": "slot", "blocks": "blocks"}
-"""Arguments, and their names in a graft of a recipe."""
+_GRAFT_KEYS = {"donor": "from", "type": "type", "slot": "slot", "blocks": "blocks"}
+"""Names of arguments, and their keys in a graft of a recipe."""
 _RECIPE_MEMBERS = ("base", "name", "accept")
 
 
 def _check_graft(arguments: Inputs) -> RecipeArguments:
-    check_members(arguments, (*_RECIPE_MEMBERS, *_OF_GRAFT))
-    graft = {key: arguments[name] for name, key in _OF_GRAFT.items() if name in arguments}
+    check_members(arguments, (*_RECIPE_MEMBERS, *_GRAFT_KEYS))
+    graft = {key: arguments[name] for name, key in _GRAFT_KEYS.items() if name in arguments}
     recipe = {name: arguments[name] for name in _RECIPE_MEMBERS if name in arguments}
     return waiting(read_recipe(json.dumps(recipe | {"grafts": [graft]})))
 
@@ -145,14 +145,14 @@ GRAFT = JobKind("graft", WORK, RecipeArguments, _check_graft, make_planned, plan
 same as `compose`."""
 
 
-_OF_STEP = ("method", "keep", "where", "type", "slot", "blocks")
+_STEP_NAMES = ("method", "keep", "where", "type", "slot", "blocks")
 _RECIPE_NAMES = {"model": "base", "name": "name", "encode": "encode", "accept": "accept"}
-"""Arguments, and their names in a recipe."""
+"""Names of arguments, and their keys in a recipe."""
 
 
 def _check_purify(arguments: Inputs) -> RecipeArguments:
-    check_members(arguments, (*_RECIPE_NAMES, *_OF_STEP))
-    step = {name: arguments[name] for name in _OF_STEP if name in arguments}
+    check_members(arguments, (*_RECIPE_NAMES, *_STEP_NAMES))
+    step = {name: arguments[name] for name in _STEP_NAMES if name in arguments}
     recipe = {key: arguments[name] for name, key in _RECIPE_NAMES.items() if name in arguments}
     return waiting(read_recipe(json.dumps(recipe | {"purify": step})))
 

@@ -1,4 +1,4 @@
-"""The kind `extract`: a registered model as an organ directory, packed as one uncompressed `.zip` for a day."""
+"""The kind `extract`: a registered model as an organ directory, packed as one uncompressed `.tar` for a day."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def pack_file(home: Path, key: object, name: object) -> Path | None:
 def remove_old_packs(home: Path, now: float | None = None) -> None:
     """Remove packs that are older than a day, and the oldest while all take more than 10 GB.
 
-    A download that is under way goes on: it holds the file.
+    A running download continues: it has the file open.
     """
     now = time.time() if now is None else now
-    found = sorted(_packs(packs_folder(home)), reverse=True)
-    taken = 0
-    for place, (made_at, size_bytes, folder) in enumerate(found):
-        taken += size_bytes
-        is_too_much = place > 0 and taken > TOTAL_MAX_BYTES
+    newest_first = sorted(_packs(packs_folder(home)), reverse=True)
+    total_bytes = 0
+    for index, (made_at, size_bytes, folder) in enumerate(newest_first):
+        total_bytes += size_bytes
+        is_too_much = index > 0 and total_bytes > TOTAL_MAX_BYTES
         if now - made_at > KEPT_SECONDS or (is_too_much and not _is_being_written(folder, now - made_at)):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -77,18 +77,18 @@ def remove_old_packs(home: Path, now: float | None = None) -> None:
 def _is_being_written(folder: Path, age_seconds: float) -> bool:
     """Return whether the pack is in progress: its source folder is removed when the pack is complete."""
     entries = list(folder.glob("*"))
-    return age_seconds < WRITING_SECONDS and (not entries or any(one.is_dir() for one in entries))
+    return age_seconds < WRITING_SECONDS and (not entries or any(entry.is_dir() for entry in entries))
 
 
 def _packs(folder: Path) -> list[tuple[float, int, Path]]:
     """Return the time of each pack, in seconds since the epoch, and its size in bytes."""
-    found = []
+    packs = []
     with suppress(OSError):  # the folder is absent or not readable
         for entry in os.scandir(folder):
             if _KEY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # another runner removed it
-                    found.append((entry.stat().st_mtime, _size_bytes(Path(entry.path)), Path(entry.path)))
-    return found
+                    packs.append((entry.stat().st_mtime, _size_bytes(Path(entry.path)), Path(entry.path)))
+    return packs
 
 
 def _size_bytes(folder: Path) -> int:
@@ -111,7 +111,10 @@ Advance = Callable[[int], None]
 def _run(
     registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
 ) -> ExtractionJobResult:
-    """Report the progress: each byte counts twice, read from the store and written to the pack."""
+    """Extract the model and pack it.
+
+    In the progress each byte counts twice: read from the store, and written to the pack.
+    """
     report_progress(0.0, "reading the headers")
     name = parse_model_name(arguments.model)
     contents = registered_contents(registry, name)
@@ -144,11 +147,12 @@ def _run(
 
 
 def write_tar(directory: Path, path: Path, advance: Advance) -> tuple[Digest, int]:
-    """`directory` as the uncompressed tar `path`, with a fixed owner and time; its SHA-256 and size in bytes.
+    """Write `directory` as the uncompressed tar `path`, with a fixed owner and time, and delete its files. Return the
+    SHA-256 of the tar and its size in bytes.
 
     Raises DiskFull, StoreUnwritable.
     """
-    members = [(file, _head(directory, file)) for file in sorted(directory.rglob("*"))]
+    members = [(file, _tar_head(directory, file)) for file in sorted(directory.rglob("*"))]
     content = sum(len(head) + _padded(file.stat().st_size if file.is_file() else 0) for file, head in members)
     size = -(-(content + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
     digest = hashlib.sha256()
@@ -156,11 +160,11 @@ def write_tar(directory: Path, path: Path, advance: Advance) -> tuple[Digest, in
         offset = 0
         for piece in _pieces(members, size - content, advance):
             digest.update(piece)
-            offset = _written(target, piece, offset)
+            offset = _write_piece(target, piece, offset)
     return Digest(digest.hexdigest()), size
 
 
-def _written(target: UnplacedFile, piece: bytes, offset: int) -> int:
+def _write_piece(target: UnplacedFile, piece: bytes, offset: int) -> int:
     target.write_at(piece, offset)
     return offset + len(piece)
 
@@ -176,11 +180,11 @@ def _pieces(members: list[tuple[Path, bytes]], end_bytes: int, advance: Advance)
                     yield piece
                     advance(len(piece))
             yield bytes(_padded(size) - size)
-            file.unlink()  # so that the disk never holds it twice
+            file.unlink()  # so that the disk does not hold it twice
     yield bytes(end_bytes)
 
 
-def _head(directory: Path, file: Path) -> bytes:
+def _tar_head(directory: Path, file: Path) -> bytes:
     inside = f"{directory.name}/{file.relative_to(directory)}"
     info = tarfile.TarInfo(inside)
     info.mode = FILE_MODE

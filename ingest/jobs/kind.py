@@ -14,7 +14,7 @@ WORK, VALIDATE, INTAKE = "work", "validate", "intake"
 LANES = (WORK, VALIDATE, INTAKE)
 """A runner runs one job of each lane at a time."""
 ALONE = (VALIDATE,)
-"""Lanes in which all runners of a registry together run one job at a time: such jobs fill a machine's memory."""
+"""Lanes in which all runners of a registry together run one job at a time: each job can fill a machine's memory."""
 
 Inputs = Mapping[str, object]
 """Arguments from outside: JSON that is not checked yet."""
@@ -42,24 +42,24 @@ class JobKind(Generic[A]):
     arguments: type[A]
     """The class of the arguments, which wait in the queue as JSON."""
     check: Callable[[Inputs], A]
-    """Check arguments from outside. Raises BadInput, or another OrganError with the problem. It must be quick,
-    and reads nothing."""
+    """Check arguments from outside. Raises BadInput, or another OrganError with the problem. It must be quick, and
+    must not read the registry."""
     run: Callable[[LocalRegistry, A, ReportProgress, str], Entity]
     """Do the job for the contributor whose name comes last, and return its result. The name of a model under `model`,
     or names under `models`, and the digest of an organ under `organ`, or digests under `organs`, become links. Raises
-    OrganError if it fails. It calls its third argument about every second: between two calls it cannot be cancelled."""
+    OrganError if it fails. It must call its third argument about every second: only these calls can cancel the job."""
     settle: Callable[[LocalRegistry, A, str], A] = unchanged
-    """Check the arguments against the registry before the job waits, for the contributor of that name: models that do
-    not exist, and what the contributor must not do, are refused at once. Raises OrganError. It must be quick, and read
-    no more than the catalog and headers."""
+    """Check the arguments against the registry before the job is queued, for the contributor of that name. Raises
+    OrganError for models that do not exist, and for requests that the contributor is not allowed to make. It must be
+    quick, and must read only the catalog and headers."""
 
 
 def check_members(arguments: Inputs, known: Sequence[str]) -> None:
     """Raise BadInput for members that are not `known`, which would otherwise be ignored."""
-    strange = sorted(repr(name[:80]) for name in arguments if name not in known)
-    if strange:
-        takes = ", ".join(known) or "none"
-        raise BadInput(f"unknown argument {', '.join(strange[:10])}; use {takes}")
+    unknown = sorted(repr(name[:80]) for name in arguments if name not in known)
+    if unknown:
+        allowed = ", ".join(known) or "none"
+        raise BadInput(f"unknown argument {', '.join(unknown[:10])}; use {allowed}")
 
 
 def text_or_none(arguments: Inputs, name: str, most: int) -> str | None:

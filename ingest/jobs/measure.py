@@ -33,7 +33,7 @@ from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from organs.registry.store import RangeReader
 
 TENSORS_MAX = 2000
-"""Tensors whose numbers are listed; all are measured."""
+"""Limit of tensors that the result lists; all are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,17 @@ def _run(
 ) -> MeasureJobResult:
     report_progress(0.0, "looking the tensors up")
     tensors = _tensors(registry, arguments.model)
-    found = []
+    pairs = []
     with threadpool_limits(1, "blas"):  # leaves the other processor for requests
         for number, tensor in enumerate(tensors):
             report_progress(number / len(tensors), f"measuring {tensor.name}")
-            found.append((tensor, _remeasured(tensor.name, _measured(registry, tensor))))
+            pairs.append((tensor, _remeasured(tensor.name, _measure_stored(registry, tensor))))
     return MeasureJobResult(
         model=arguments.model,
-        measured=len(found),
-        differences={name: _largest(found, name) for name in MEASURE_NAMES},
-        tensors=tuple(tensor for _, tensor in found[:TENSORS_MAX]),
-        tensors_left_out=max(0, len(found) - TENSORS_MAX),
+        measured=len(pairs),
+        differences={name: _largest_difference(pairs, name) for name in MEASURE_NAMES},
+        tensors=tuple(tensor for _, tensor in pairs[:TENSORS_MAX]),
+        tensors_left_out=max(0, len(pairs) - TENSORS_MAX),
     )
 
 
@@ -90,11 +90,11 @@ def _tensors(registry: LocalRegistry, name: str) -> list[_Tensor]:
 
 def _tensor(placement: Placement, shape: str, digest: str, blobs: dict[Digest, BlobRow]) -> _Tensor:
     lengths = tuple(map(int, shape.split("x")))
-    recorded = {number: getattr(placement, number) for number in MEASURE_NAMES}
+    recorded = {measure_name: getattr(placement, measure_name) for measure_name in MEASURE_NAMES}
     return _Tensor(placement.name, placement.dtype, lengths, recorded, blobs.get(Digest(digest)))
 
 
-def _measured(registry: LocalRegistry, tensor: _Tensor) -> Measurement:
+def _measure_stored(registry: LocalRegistry, tensor: _Tensor) -> Measurement:
     if tensor.blob is None:
         raise MissingBlob(f"{tensor.name} has no stored bytes")
     with naming(tensor.name, tensor.blob.digest), registry.blobs.open(tensor.blob) as reader:
@@ -105,18 +105,18 @@ def _remeasured(name: str, measurement: Measurement) -> RemeasuredTensor:
     return RemeasuredTensor(name=name, **{measure: getattr(measurement, measure) for measure in MEASURE_NAMES})
 
 
-def _largest(found: Iterable[tuple[_Tensor, RemeasuredTensor]], measure: str) -> MeasuredDifference | None:
+def _largest_difference(tensors: Iterable[tuple[_Tensor, RemeasuredTensor]], measure: str) -> MeasuredDifference | None:
     """Return the largest difference of a measure from its recorded value; None if no tensor has both."""
-    pairs = ((tensor, tensor.recorded[measure], getattr(remeasured, measure)) for tensor, remeasured in found)
-    known = [
+    pairs = ((tensor, tensor.recorded[measure], getattr(remeasured, measure)) for tensor, remeasured in tensors)
+    differences = [
         (abs(now - before), tensor.name) for tensor, before, now in pairs if now is not None and before is not None
     ]
-    if not known:
+    if not differences:
         return None
-    difference, name = max(known, key=lambda pair: pair[0])
+    difference, name = max(differences, key=lambda pair: pair[0])
     return MeasuredDifference(difference=difference, tensor=name)
 
 
 MEASURE = JobKind("measure", WORK, ModelRequest, checked_model, _run, settled_model)
-"""Takes `model`; returns `tensors` with their numbers, and `differences`, the largest of each number from its recorded
-value."""
+"""Takes `model`; returns `tensors` with their measures, and `differences`, the largest difference of each measure from
+its recorded value."""

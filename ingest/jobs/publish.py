@@ -22,7 +22,7 @@ from organs.registry.local import LocalRegistry
 ID_MAX = 2**63 - 1
 
 
-def _checked(arguments: Inputs) -> SubmissionArguments:
+def _check(arguments: Inputs) -> SubmissionArguments:
     check_members(arguments, ("submission",))
     return SubmissionArguments(submission=whole_number(arguments, "submission", 0, 1, ID_MAX))
 
@@ -41,7 +41,7 @@ def _publish(
     return process_submission(registry, arguments.submission, report_progress, publish=True)
 
 
-INSPECT = JobKind(INSPECT_NAME, INTAKE, SubmissionArguments, _checked, _inspect)
+INSPECT = JobKind(INSPECT_NAME, INTAKE, SubmissionArguments, _check, _inspect)
 """Takes `submission`, an id; returns it with its `state`."""
-PUBLISH = JobKind(PUBLISH_NAME, INTAKE, SubmissionArguments, _checked, _publish)
-"""The same, and registers a model unless the submission is refused."""
+PUBLISH = JobKind(PUBLISH_NAME, INTAKE, SubmissionArguments, _check, _publish)
+"""Takes and returns the same as `inspect`, and registers a model unless the submission is refused."""

@@ -22,7 +22,7 @@ from organs.registry.reports.overview import registry_report
 ROWS_MAX = 1000
 
 
-def _checked(arguments: Inputs) -> ReportRequest:
+def _check(arguments: Inputs) -> ReportRequest:
     check_members(arguments, ("model", "limit"))
     model = text_or_none(arguments, "model", MODEL_TEXT_MAX_LENGTH)
     limit = whole_number(arguments, "limit", ROWS_DEFAULT if model is None else ORGANS_DEFAULT, 1, ROWS_MAX)
@@ -41,5 +41,5 @@ def _run(
         return ReportJobResult(model=model.full_name, report=report)
 
 
-REPORT = JobKind("report", WORK, ReportRequest, _checked, _run)
+REPORT = JobKind("report", WORK, ReportRequest, _check, _run)
 """Takes `model` (by default the registry) and `limit`, rows of a list. The result has `report`, and `model`."""

@@ -118,7 +118,7 @@ class Held:
         with self._lock:
             if time.monotonic() - self._reported_at < self._notify_seconds:
                 return
-            # A database that is busy now is no reason to stop the job.
+            # A busy database is no reason to stop the job.
             with suppress(OrganError):
                 self._write(min(max(progress, 0.0), 1.0), note)
             self._reported_at = time.monotonic()
@@ -127,7 +127,7 @@ class Held:
 
     def _write(self, progress: float, note: str) -> None:
         reported = (round(progress, 3), note)
-        if reported == self._reported:  # nothing new to write, but it may have been cancelled
+        if reported == self._reported:  # nothing new to write, but the job may have been cancelled
             with self._registry.catalog.reading() as session:
                 is_ours = is_to_be_done(session, self.claim.id, self.claim.attempt)
         else:
@@ -206,10 +206,10 @@ class Runner:
         """Run jobs until `stop` is set; with `once`, until the queue is empty. Return whether all threads have ended.
 
         When the runner ends, each job stops at its next report of progress and returns to the queue. A job that reports
-        nothing for `stop_seconds` returns to the queue too, while its thread still runs: then the process must exit at
-        once. Raises the error that broke the runner itself; errors of jobs do not.
+        nothing for `stop_seconds` returns to the queue too, while its thread still runs: then the process must exit
+        immediately. Raises an error of the runner itself; errors of jobs are recorded, not raised.
         """
-        threads = [threading.Thread(target=self._guarded, args=(lane, once), daemon=True) for lane in self._lanes]
+        threads = [threading.Thread(target=self._guard_lane, args=(lane, once), daemon=True) for lane in self._lanes]
         for thread in threads:
             thread.start()
         self._watch(threads)
@@ -235,7 +235,7 @@ class Runner:
             if self._stop.wait(WATCH_SECONDS):
                 return
 
-    def _guarded(self, lane: str, once: bool) -> None:
+    def _guard_lane(self, lane: str, once: bool) -> None:
         try:
             self._run_lane(lane, once)
         except BaseException as error:  # noqa: BLE001  # `run` raises it
@@ -285,16 +285,16 @@ class Runner:
             result = kind.run(self._registry, arguments, held.report, claim.contributor)
             text = job_json(result, "result")
         except Cancelled:
-            return self._put_back(held)
+            return self._record_put_back(held)
         except OrganError as error:
             return self._record_failure(held, str(error), encoded(problem_of(error), data_of(error)))
-        except BaseException as error:  # noqa: BLE001  # the next job must run whatever this one does
+        except BaseException as error:  # noqa: BLE001  # the next job must run after any error of this one
             _log.error("job %d (%s) broke", claim.id, claim.kind, exc_info=error)
             sentence = f"an internal error ({type(error).__name__}); the log has the details"
             return self._record_failure(held, sentence, encoded(plain_problem(INTERNAL, sentence)))
         return "finished" if self._write_end(lambda session: finish_job(session, claim, text)) else "cancelled", ""
 
-    def _put_back(self, held: Held) -> tuple[str, str]:
+    def _record_put_back(self, held: Held) -> tuple[str, str]:
         is_waiting_again = self._write_end(lambda session: put_back_job(session, held.claim))
         return ("put back", "the runner ends") if is_waiting_again else ("cancelled", "")
 

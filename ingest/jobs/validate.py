@@ -1,6 +1,6 @@
 """The kind `validate`: a chimera run in llama.cpp beside its base, its donors and its control.
 
-Only the built-in runtime and the built-in texts: what a server runs, nobody names from outside.
+It uses only the built-in runtime and the built-in texts: a request must not choose the program that a server runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROLES_TYPICAL = 4
 _LOCK = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-def _checked(arguments: Inputs) -> ValidationRequest:
+def _check(arguments: Inputs) -> ValidationRequest:
     check_members(arguments, ("chimera", "tokens", "texts"))
     chimera = text_or_none(arguments, "chimera", MODEL_TEXT_MAX_LENGTH)
     if chimera is None:
@@ -63,7 +63,7 @@ def _texts(requested: object) -> tuple[str, ...]:
     return tuple(name for name in BUILT_IN_NAMES if name in requested)
 
 
-def _settled(registry: LocalRegistry, arguments: ValidationRequest, _contributor: str) -> ValidationRequest:
+def _settle(registry: LocalRegistry, arguments: ValidationRequest, _contributor: str) -> ValidationRequest:
     """Return the arguments with the chimera's full name, under which its jobs are listed."""
     text = arguments.chimera
     with registry.catalog.reading() as session:
@@ -87,13 +87,13 @@ def _run(
         texts,
         runtime,
         arguments.tokens or TOKENS_DEFAULT,
-        _Watched(report_progress),
+        _RoleProgress(report_progress),
     )
     models = (result.model, result.base, *result.donors)
     return ValidationJobResult(**asdict(verdict_report(result)), models=models)
 
 
-class _Watched:
+class _RoleProgress:
     """Reports a job's progress: the share of the models that have run."""
 
     def __init__(self, report_progress: ReportProgress) -> None:
@@ -111,6 +111,6 @@ def _share(roles: Sequence[str]) -> float:
     return done / max(ROLES_TYPICAL, len(roles))
 
 
-VALIDATE = JobKind("validate", LANE, ValidationRequest, _checked, _run, _settled)
-"""Takes `chimera`, a name or the digest of a lock, `tokens` a text and `texts`, names of built-in ones; returns
-the verdict with its evidence."""
+VALIDATE = JobKind("validate", LANE, ValidationRequest, _check, _run, _settle)
+"""Takes `chimera`, a name or the digest of a lock; `tokens`, their number in each text; and `texts`, names of built-in
+texts. Returns the verdict with its evidence."""
