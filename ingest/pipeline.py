@@ -73,7 +73,7 @@ def notified_of_interrupts(notify: Callable[[], None]) -> Iterator[None]:
 
 BATCH_SHARE = 64
 BATCH_MIN_BYTES, BATCH_MAX_BYTES = 8 * 1024 * 1024, 64 * 1024 * 1024
-"""Rows are committed after every 64th of the plain bytes, within these limits: this bounds the work that a kill loses."""
+"""Rows are committed after every 64th of the plain bytes, within these limits. A kill loses at most one batch."""
 BATCH_BLOBS = 256
 HEARTBEAT_SECONDS = 60.0
 

@@ -1,4 +1,4 @@
-"""Write GGUF files or a registered model as an organ directory."""
+"""Organ directories written from GGUF files or a registered model."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Content:
     name: str
     header: Header
     head: ByteSource
-    """Has at least the header's bytes."""
+    """The beginning of the file: at least the bytes of the header."""
     views: Callable[[], AbstractContextManager[Iterator[memoryview]]]
-    """Returns the bytes of the whole file in order; a view is valid until the next one is read."""
+    """Returns the bytes of the whole file in order; a view is valid until the next view is read."""
     measures: Callable[[TensorInfo], Measures]
     """Measures an organ; safe for several threads."""
     check: Callable[[Digest], None]
@@ -88,15 +88,15 @@ def file_contents(files: Sequence[DissectedFile]) -> list[Content]:
             header=file.header,
             head=file.source,
             views=partial(_file_views, file),
-            measures=partial(_measured, file),
-            check=partial(_unchanged, file),
+            measures=partial(_measure_tensor, file),
+            check=partial(_check_unchanged, file),
         )
         for file in files
     ]
 
 
 ShowDownload = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""Opens the display of a download of so many bytes, which is called with the number of new bytes."""
+"""Called with the size of a download in bytes. The block of its result gets a function for the number of new bytes."""
 
 
 def model_contents(
@@ -110,9 +110,9 @@ def model_contents(
 ) -> list[Content]:
     """Return the contents of a registered model, for an organ directory `target`. Each chunk is checked.
 
-    Measures of a local registry are used again. Files of a remote registry are downloaded beside `target`, checked, and
-    deleted when `opened` closes. Raises NotFound, NotAssemblable, CorruptBlob, MissingBlob, Unreachable; BadSource if
-    something is in the way.
+    The stored measures of a local registry are used. Files of a remote registry are downloaded beside `target`,
+    checked, and deleted when `opened` closes. Raises NotFound, NotAssemblable, CorruptBlob, MissingBlob, Unreachable;
+    BadSource if `target` exists and is not replaced.
     """
     if isinstance(registry, LocalRegistry):
         return registered_contents(registry, name)
@@ -123,7 +123,7 @@ def model_contents(
     files = opened.enter_context(registry.downloaded(str(name), target, show_download))
     dissected = [dissect(opened.enter_context(FileSource(file.path))) for file in files]
     if len(dissected) > 1:
-        check_split(str(name), [(file.name, one.header) for file, one in zip(files, dissected, strict=True)])
+        check_split(str(name), [(file.name, split.header) for file, split in zip(files, dissected, strict=True)])
     contents = zip(file_contents(dissected), files, strict=True)
     return [replace(content, name=file.name) for content, file in contents]
 
@@ -141,7 +141,7 @@ def registered_contents(registry: LocalRegistry, name: ModelName) -> list[Conten
             placement.name: {name: getattr(placement, name) for name in MEASURE_NAMES}
             for placement, *_ in placements_of(session, model.id)
         }
-    return [_registered(registry.blobs, plan, size, measures) for plan, size in zip(plans, header_sizes, strict=True)]
+    return [_blob_content(registry.blobs, plan, size, measures) for plan, size in zip(plans, header_sizes, strict=True)]
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def _views_of(file: DissectedFile) -> Iterator[memoryview]:
         yield view
 
 
-def _measured(file: DissectedFile, tensor: TensorInfo) -> Measures:
+def _measure_tensor(file: DissectedFile, tensor: TensorInfo) -> Measures:
     begin = file.tensor_span(tensor).offset
 
     def read(offset: int, size: int) -> bytes:
@@ -168,14 +168,14 @@ def _measured(file: DissectedFile, tensor: TensorInfo) -> Measures:
     return {name: getattr(measurement, name) for name in MEASURE_NAMES}
 
 
-def _unchanged(file: DissectedFile, _found: Digest) -> None:
+def _check_unchanged(file: DissectedFile, _digest: Digest) -> None:
     file.source.check_unchanged()
 
 
-def _registered(store: BlobStore, plan: FilePlan, header_bytes: int, measures: dict[str, Measures]) -> Content:
-    begin = tuple(piece for piece in plan.slices if piece.offset_bytes < header_bytes)
+def _blob_content(store: BlobStore, plan: FilePlan, header_bytes: int, measures: dict[str, Measures]) -> Content:
+    header_slices = tuple(piece for piece in plan.slices if piece.offset_bytes < header_bytes)
     collected = bytearray()
-    with FileStream(store, FilePlan(plan.name, header_bytes, None, b"", begin)) as stream:
+    with FileStream(store, FilePlan(plan.name, header_bytes, None, b"", header_slices)) as stream:
         for view in stream:
             collected += view
     head = HeaderSource(bytes(collected), plan.size_bytes, plan.name)
@@ -185,7 +185,7 @@ def _registered(store: BlobStore, plan: FilePlan, header_bytes: int, measures: d
         head=head,
         views=partial(_plan_views, store, plan),
         measures=lambda tensor: measures[tensor.name],
-        check=partial(_as_it_came, plan),
+        check=partial(_check_digest, plan),
     )
 
 
@@ -195,7 +195,7 @@ def _plan_views(store: BlobStore, plan: FilePlan) -> Iterator[Iterator[memoryvie
         yield iter(stream)
 
 
-def _as_it_came(plan: FilePlan, digest: Digest) -> None:
+def _check_digest(plan: FilePlan, digest: Digest) -> None:
     if plan.sha256 is not None and digest != plan.sha256:
         raise CorruptBlob(plan.name, f"its SHA-256 would be {digest} instead of {plan.sha256}; nothing was written")
 
@@ -273,10 +273,11 @@ class _Extraction:
                 self.staging.make_folder(folder)
         workers = ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="measure")
         try:
-            with threadpool_limits(1, "blas"), self.staging.new_file(HEADER_FILE) as header_file:  # threads of our own
-                left = iter(names)
+            # `workers` already use all processors.
+            with threadpool_limits(1, "blas"), self.staging.new_file(HEADER_FILE) as header_file:
+                file_names = iter(names)
                 for number, content in enumerate(self.contents):
-                    self._take_apart(number, content, left, header_file, workers)
+                    self._extract_file(number, content, file_names, header_file, workers)
                 self.tensors = [
                     replace(tensor, measures=measured.result())
                     for tensor, measured in zip(self.tensors, self._measuring, strict=True)
@@ -287,27 +288,27 @@ class _Extraction:
             content.check(gguf.sha256)
         self._write_manifest()
 
-    def _take_apart(
+    def _extract_file(
         self, number: int, content: Content, names: Iterator[str], header_file: StagedFile, workers: ThreadPoolExecutor
     ) -> None:
         header = content.header
-        begun = header_file.size_bytes
+        header_begin = header_file.size_bytes
         with content.views() as views:
             bytes_in_order = _Passage(views, self.progress)
             for view in bytes_in_order.take(header.end):
                 header_file.write(view)
-            paddings = list(_odd(bytes_in_order, _until_data(content), header_file))
+            paddings = list(_copy_padding(bytes_in_order, _until_data(content), header_file))
             for tensor in header.tensors:
                 self._write_organ(number, content, tensor, next(names), bytes_in_order)
                 self._measuring.append(workers.submit(content.measures, tensor))
-                paddings += _odd(bytes_in_order, _until_next(content, tensor), header_file)
+                paddings += _copy_padding(bytes_in_order, _until_next(content, tensor), header_file)
         self.ggufs.append(
             WrittenGguf(
                 name=safe_file_name(content.name),
                 size_bytes=header.file_size_bytes,
                 sha256=bytes_in_order.digest(),
                 alignment=header.alignment,
-                header=Stretch(begun, header.end),
+                header=Stretch(header_begin, header.end),
                 paddings=tuple(paddings),
                 metadata=readable_metadata(content.head, header),
             )
@@ -348,7 +349,7 @@ class _Passage:
         self._digest = hashlib.sha256()
 
     def take(self, size: int) -> Iterator[memoryview]:
-        """Return the next `size` bytes, in pieces."""
+        """Yield the next `size` bytes, in pieces."""
         while size:
             if not len(self._view):
                 self._view = next(self._views)
@@ -379,7 +380,7 @@ def _until_next(content: Content, tensor: TensorInfo) -> tuple[int, int]:
     return end, min(end + padding, header.file_size_bytes)
 
 
-def _odd(bytes_in_order: _Passage, between: tuple[int, int], header_file: StagedFile) -> Iterator[Padding]:
+def _copy_padding(bytes_in_order: _Passage, between: tuple[int, int], header_file: StagedFile) -> Iterator[Padding]:
     """Read the padding `between` two offsets, and store it if it is not all zeros."""
     begin, end = between
     data = b"".join(bytes(view) for view in bytes_in_order.take(end - begin))

@@ -1,4 +1,4 @@
-"""Read files below an open folder by checked relative paths; and write a folder completely or not at all."""
+"""Files below an open folder, read by checked relative paths; and folders written completely or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from organs.registry.store.files import (
 )
 
 OPEN_FILES_MAX = 64
-"""A model can have thousands of tensors, a process often only 1,024 descriptors."""
+"""Limit of open files: a model can have thousands of tensors, a process often only 1,024 descriptors."""
 PEEK_BYTES = 1024
 
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -66,7 +66,7 @@ class Folder:
 
     def size_bytes(self, file: str) -> int:
         """Return the size of `file`; raises BadSource for anything but a regular file, and for links."""
-        with self._lent(file):
+        with self._borrow(file):
             return self.identities[file].size_bytes
 
     def read_at(self, file: str, offset: int, size: int) -> bytes:
@@ -78,7 +78,7 @@ class Folder:
     def read_into(self, file: str, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset` of `file`; raises BadSource if it is shorter."""
         done = 0
-        with self._lent(file) as descriptor:
+        with self._borrow(file) as descriptor:
             while done < len(buffer):
                 try:
                     read = os.preadv(descriptor, [buffer[done:]], offset + done)
@@ -101,7 +101,7 @@ class Folder:
             raise BadSource(f"{self.path / file}: changed while it was read; nothing was registered")
 
     def organ_files(self) -> Iterator[str]:
-        """Return the files in the folders of organs whose names are those of organ files."""
+        """Yield the files in the folders of organs whose names are those of organ files."""
         for folder in FOLDERS.values():
             try:
                 with os.scandir(self.path / folder) as entries:
@@ -121,7 +121,7 @@ class Folder:
                 self._descriptor = -1
 
     @contextmanager
-    def _lent(self, file: str) -> Iterator[int]:
+    def _borrow(self, file: str) -> Iterator[int]:
         """Yield a descriptor of `file` that stays open inside the block."""
         with self._lock:
             item = self._opened.get(file)
@@ -145,7 +145,7 @@ class Folder:
     def _open(self, file: str) -> int:
         try:
             with self._parent(file) as (parent, name):
-                # Before opening: a FIFO would block, a device would act.
+                # Before opening: opening a FIFO blocks, opening a device may act.
                 self._refuse_irregular(file, os.stat(name, dir_fd=parent, follow_symlinks=False))
                 descriptor = os.open(name, _FILE, dir_fd=parent)
         except OSError as error:
@@ -168,7 +168,7 @@ class Folder:
 
     @contextmanager
     def _parent(self, file: str) -> Iterator[tuple[int, str]]:
-        """Open the folder of `file` without following links; return it with the file's name in it."""
+        """Open the folder of `file` without following links; yield its descriptor, and the file's name in it."""
         *folders, name = path_segments(file)
         with ExitStack() as opened:
             parent = self._descriptor
@@ -179,7 +179,7 @@ class Folder:
 
 
 def is_organ_directory(path: Path) -> bool:
-    """Return whether the folder `path` is an organ directory: by its manifest, and the files beside or in it."""
+    """Return whether the folder `path` has a manifest, and folders of organs or the format of this program."""
     if not os.path.lexists(path / MANIFEST_FILE):
         return False
     return any((path / folder).is_dir() for folder in FOLDERS.values()) or says_its_format(path)
@@ -200,7 +200,7 @@ def says_its_format(path: Path) -> bool:
 
 SYNCERS = 4
 WAITING_MAX = 64
-"""Written files that wait for the disk, each with an open descriptor."""
+"""Limit of written files that wait for the disk, each with an open descriptor."""
 
 
 class Staging:
@@ -210,7 +210,7 @@ class Staging:
         self.path = path
         self._files = files
         self._syncers = ThreadPoolExecutor(SYNCERS, thread_name_prefix="sync")
-        self._room = threading.Semaphore(WAITING_MAX)
+        self._slots = threading.Semaphore(WAITING_MAX)
         self._syncing: list[Future[None]] = []
         self._folders = [path]
 
@@ -228,7 +228,7 @@ class Staging:
         except BaseException:
             self._files.close(descriptor)
             raise
-        self._room.acquire()
+        self._slots.acquire()
         self._syncing.append(self._syncers.submit(self._sync, descriptor))
 
     def finish(self) -> None:
@@ -249,7 +249,7 @@ class Staging:
             finally:
                 self._files.close(descriptor)
         finally:
-            self._room.release()
+            self._slots.release()
 
 
 class StagedFile:
@@ -269,8 +269,8 @@ class StagedFile:
 def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None = None) -> Iterator[Staging]:
     """Yield a folder to fill, which becomes `target` at the end of the block; an error removes it.
 
-    With `replace`, an existing organ directory of this format is replaced; an empty folder always is. Raises BadSource
-    for anything else at `target`, DiskFull if `size_bytes` do not fit, StoreUnwritable.
+    With `replace`, an existing organ directory of this format is replaced; an empty folder is always replaced. Raises
+    BadSource for anything else at `target`, DiskFull if `size_bytes` do not fit, StoreUnwritable.
     """
     files = files or Files()
     check_target(target, replace=replace)

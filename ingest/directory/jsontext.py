@@ -1,4 +1,4 @@
-"""Read JSON from outside: size, depth and future memory are limited before anything is built."""
+"""A JSON reader for data from outside: size, depth and memory are checked before any value is built."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 MANIFEST_MAX_BYTES = 64 * 1024 * 1024
 PARSED_MAX_BYTES = 64 * 1024 * 1024
 PARSED_MAX_RATIO = 4
-"""The memory that a parsed manifest may take: a fixed number of bytes, and more for each byte of its text. Our line for
-a tensor has 560 bytes and takes 1,700; the three bytes of `{},` take 72."""
+"""The memory that a parsed manifest may take: a fixed number of bytes, and more for each byte of its text. The line for
+a tensor that this program writes has 560 bytes and takes 1,700; the three bytes of `{},` take 72."""
 KEYS_MAX = 200_000
-"""Different keys. This program's manifest has 40, others have one for each tensor and metadata entry."""
+"""Limit of different keys. This program's manifest has 40; manifests of other tools have one for each tensor and
+metadata entry."""
 DEPTH_MAX = 12
 
 CHUNK_BYTES = 256 * 1024
@@ -24,8 +25,8 @@ _BACKSLASHES = re.compile(rb"\\*+")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 _OBJECT_BYTES, _MEMBER_BYTES, _LIST_BYTES, _SLOT_BYTES, _TEXT_BYTES, _NUMBER_BYTES = 80, 40, 72, 9, 50, 32
-"""What CPython needs: for an empty object, more for each member; an empty list; a place in a list; an empty text (and
-a byte for each of its own); a number."""
+"""Bytes that CPython needs for an empty object; each member of an object; an empty list; a place in a list; an empty
+text, to which each byte of the text is added; and a number."""
 
 
 @dataclass(slots=True)
@@ -48,24 +49,24 @@ class Outline:
         brackets = []
         self.size_bytes += len(data)
         for inside, pieces in _chunks(data):
-            bones = b'"'.join(pieces[inside::2])
-            self.bone_bytes += len(bones)
+            structure = b'"'.join(pieces[inside::2])
+            self.bone_bytes += len(structure)
             self.strings += len(pieces) // 2
-            self.objects += bones.count(b"{")
-            self.lists += bones.count(b"[")
-            self.empty += bones.count(b"{}") + bones.count(b"[]")
-            self.members += bones.count(b":")
-            self.commas += bones.count(b",")
-            brackets.append(bones.translate(None, _NO_BRACKETS))
+            self.objects += structure.count(b"{")
+            self.lists += structure.count(b"[")
+            self.empty += structure.count(b"{}") + structure.count(b"[]")
+            self.members += structure.count(b":")
+            self.commas += structure.count(b",")
+            brackets.append(structure.translate(None, _NO_BRACKETS))
         return b"".join(brackets)
 
     def refusal(self) -> str | None:
-        """Return why such a text is refused, or None."""
+        """Return why a text with these counts is refused, or None."""
         if self.size_bytes > MANIFEST_MAX_BYTES:
             return f"{self.size_bytes} bytes; at most {MANIFEST_MAX_BYTES} are read"
-        most = PARSED_MAX_BYTES + PARSED_MAX_RATIO * self.size_bytes
-        if self._parsed_bytes() > most:
-            return f"its values would take about {self._parsed_bytes()} bytes of memory; at most {most} are allowed"
+        limit = PARSED_MAX_BYTES + PARSED_MAX_RATIO * self.size_bytes
+        if self._parsed_bytes() > limit:
+            return f"its values would take about {self._parsed_bytes()} bytes of memory; at most {limit} are allowed"
         return None
 
     def _parsed_bytes(self) -> int:
@@ -100,7 +101,7 @@ def parse_json(data: bytes) -> Any:
     if outline.members > KEYS_MAX:
         _check_keys(data)
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique_members, parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -108,7 +109,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Split `data` at the quotes of its strings, chunk by chunk; with 1 if a chunk begins inside a string, else 0.
+    """Yield for each chunk of `data` 1 if it begins inside a string, else 0; and its parts, split at the quotes.
 
     Parts inside and outside of strings alternate. Escaped quotes and backslashes are left out.
     """
@@ -136,19 +137,19 @@ def _check_depth(brackets: bytes) -> None:
 def _check_keys(data: bytes) -> None:
     keys: set[int] = set()
     for inside, pieces in _chunks(data):
-        strings, behind = pieces[1 - inside :: 2], pieces[2 - inside :: 2]
-        # Hashes, as keys may be of any length.
-        keys.update(hash(item) for item, other in zip(strings, behind, strict=False) if other.lstrip().startswith(b":"))
+        strings, after = pieces[1 - inside :: 2], pieces[2 - inside :: 2]
+        # Hashes, because keys can have any length.
+        keys.update(hash(item) for item, rest in zip(strings, after, strict=False) if rest.lstrip().startswith(b":"))
         if len(keys) > KEYS_MAX:
             raise ValueError(f"more than {KEYS_MAX} different keys")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:80]!r} appears twice in one object")
+        repeated_key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {repeated_key[:80]!r} appears twice in one object")
     return values
 
 

@@ -31,7 +31,7 @@ FOLDERS: dict[OrganType, str] = {
     OrganType.ADAPTER: "adapter",
     OrganType.OTHER: "other",
 }
-"""The folders of organs; the last one is created only if needed."""
+"""The folder of each type of organ; the last folder is created only if needed."""
 
 PATH_MAX_LENGTH = 512
 SEGMENT_MAX_BYTES = 200
@@ -62,11 +62,11 @@ def organ_files(names: Iterable[str]) -> list[str]:
     Dots become underscores and `.weight` is removed. A name that is already used, in any case, or that is a device,
     gets the first digits of the SHA-256 of the tensor's name.
     """
-    taken: set[str] = set()
+    used: set[str] = set()
     files = []
     for name in names:
-        file = next(candidate for candidate in _candidates(name) if candidate.lower() not in taken)
-        taken.add(file.lower())
+        file = next(candidate for candidate in _candidates(name) if candidate.lower() not in used)
+        used.add(file.lower())
         files.append(file)
     return files
 
@@ -74,7 +74,7 @@ def organ_files(names: Iterable[str]) -> list[str]:
 def path_segments(text: str) -> tuple[str, ...]:
     """Return the parts of a relative path that stays below its folder on every system.
 
-    Raises ValueError with what is wrong: absolute, upwards, a drive, a backslash, a device, too long or too deep.
+    Raises ValueError with the reason: absolute, upwards, a drive, a backslash, a device, too long or too deep.
     """
     if not 1 <= len(text) <= PATH_MAX_LENGTH:
         raise ValueError(f"a path of {len(text)} characters; it must have 1 to {PATH_MAX_LENGTH}")
@@ -89,7 +89,7 @@ def path_segments(text: str) -> tuple[str, ...]:
 
 
 def safe_file_name(name: str) -> str:
-    """Return `name` if it is valid for a GGUF file on every system, else the nearest such name."""
+    """Return `name` if it is valid for a GGUF file on every system, else a similar name that is."""
     stem = name.removesuffix(GGUF_SUFFIX)
     with suppress(ValueError):
         _check_segment(name)
@@ -137,7 +137,7 @@ def encode_head(spec: TensorSpec) -> bytes:
 def parse_head(data: bytes, file_size_bytes: int) -> tuple[TensorSpec, int]:
     """Return the tensor of a file of `file_size_bytes`, and the offset of its bytes.
 
-    `data` is the beginning of the file, up to HEAD_MAX_BYTES. Raises ValueError with what is wrong.
+    `data` is the beginning of the file, up to HEAD_MAX_BYTES. Raises ValueError with the reason.
     """
     name_size = _number(data, 0, "name length")
     if not 1 <= name_size <= NAME_MAX_BYTES:
@@ -161,8 +161,8 @@ def parse_head(data: bytes, file_size_bytes: int) -> tuple[TensorSpec, int]:
     check_shape(shape, spec.dtype)
     position += 4
     if file_size_bytes != position + spec.size_bytes:
-        had = file_size_bytes - position
-        raise ValueError(f"{spec.dtype.name} of {list(shape)} takes {spec.size_bytes} bytes, but the file has {had}")
+        actual = file_size_bytes - position
+        raise ValueError(f"{spec.dtype.name} of {list(shape)} takes {spec.size_bytes} bytes, but the file has {actual}")
     return spec, position
 
 

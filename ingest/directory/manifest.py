@@ -1,4 +1,4 @@
-"""manifest.json: write it, read this program's strictly, and those of other tools tolerantly."""
+"""manifest.json: its writer, and its reader, which is strict for this program's manifests and lenient for others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from organs.registry.gguf.read import FIELDS_MAX
 from organs.registry.gguf.types import KEY_MAX_BYTES, SIZE_MAX
 
 REASONS_MAX = 20
-"""Reasons in a message; a hostile folder can have any number."""
+"""Limit of reasons in a message; a hostile folder can have any number."""
 TEXT_MAX_LENGTH = 1024
 
 
@@ -125,12 +125,12 @@ class Fields:
         if not isinstance(value, dict) or not all(_is_number(item) for item in value.values()):
             self._refuse(key, "an object of numbers", required=False)
 
-    def _refuse(self, key: str, wanted: str, *, required: bool) -> None:
+    def _refuse(self, key: str, expected: str, *, required: bool) -> None:
         if self.values.get(key) is None:
             if required:
                 self.reasons.add(f"{self.where}{key} is missing")
         elif required or not self.lenient:
-            self.reasons.add(f"{self.where}{key} is not {wanted}")
+            self.reasons.add(f"{self.where}{key} is not {expected}")
 
 
 def _is_number(value: object) -> bool:
@@ -163,7 +163,7 @@ Measures = Mapping[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor of the map. Its file defines its dtype and shape."""
+    """A tensor of the tensor map. Its file defines its dtype and shape."""
 
     name: str
     file: str
@@ -189,7 +189,7 @@ class GgufEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The GGUF files of a folder, its tensors in order, and omitted parts of another tool's manifest."""
+    """The GGUF files of a folder, its tensors in order, and notes on omitted parts of another tool's manifest."""
 
     files: tuple[GgufEntry, ...]
     tensors: tuple[TensorEntry, ...]
@@ -225,10 +225,10 @@ class WrittenGguf:
 def manifest_lines(
     architecture: str | None, files: Sequence[WrittenGguf], tensors: Sequence[WrittenTensor]
 ) -> Iterator[str]:
-    """Return the text of manifest.json, line by line."""
-    about = {"format": FORMAT, "version": FORMAT_VERSION, "architecture": architecture, "header_file": HEADER_FILE}
+    """Yield the text of manifest.json, line by line."""
+    members = {"format": FORMAT, "version": FORMAT_VERSION, "architecture": architecture, "header_file": HEADER_FILE}
     yield "{\n"
-    for key, value in about.items():
+    for key, value in members.items():
         yield f" {_json(key)}: {_json(value)},\n"
     yield ' "files": [\n'
     for number, file in enumerate(files):
@@ -240,7 +240,7 @@ def manifest_lines(
 
 
 def _file_lines(file: WrittenGguf, *, last: bool) -> Iterator[str]:
-    about = {
+    members = {
         "name": file.name,
         "size_bytes": file.size_bytes,
         "sha256": file.sha256,
@@ -249,7 +249,7 @@ def _file_lines(file: WrittenGguf, *, last: bool) -> Iterator[str]:
         "padding": [asdict(padding) for padding in file.paddings],
     }
     yield "  {\n"
-    for key, value in about.items():
+    for key, value in members.items():
         yield f"   {_json(key)}: {_json(value)},\n"
     yield '   "metadata": [\n'
     for number, entry in enumerate(file.metadata):
@@ -330,10 +330,10 @@ def plain_key_value(key: str, value: Any) -> KeyValue:
     known = _known_type(key)
     if known is not None:
         try:
-            return key_value(key, known, _loosened(known, value))
+            return key_value(key, known, _convert_number(known, value))
         except ValueError:
-            pass  # a known key with another use: the value decides
-    return key_value(key, _type_of(value), value)
+            pass  # a known key with another use: the value decides the type
+    return key_value(key, _type_of_value(value), value)
 
 
 def _known_type(key: str) -> str | None:
@@ -345,7 +345,7 @@ def _known_type(key: str) -> str | None:
     return next((kind for ending, kind in KNOWN_ENDINGS if key.endswith(ending)), None)
 
 
-def _loosened(kind: str, value: Any) -> Any:
+def _convert_number(kind: str, value: Any) -> Any:
     """Return `value` as an integer or boolean if other tools wrote 32.0 or 1."""
     if kind == "bool" and value in (0, 1):
         return bool(value)
@@ -354,13 +354,13 @@ def _loosened(kind: str, value: Any) -> Any:
     return value
 
 
-def _type_of(value: Any) -> str:
+def _type_of_value(value: Any) -> str:
     if isinstance(value, str):
         return "string"
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):
-        return _smallest([value], ("uint32", "int32", "uint64", "int64"))
+        return _smallest_type([value], ("uint32", "int32", "uint64", "int64"))
     if isinstance(value, float):
         return _float_type([value])
     if isinstance(value, list):
@@ -376,13 +376,13 @@ def _element_type(values: list[Any]) -> str:
     if any(isinstance(value, bool) for value in values):
         raise ValueError("a list of several kinds")
     if all(isinstance(value, int) for value in values):
-        return _smallest(values, ("int32", "uint32", "int64", "uint64"))
+        return _smallest_type(values, ("int32", "uint32", "int64", "uint64"))
     if all(isinstance(value, int | float) for value in values):
         return _float_type(values)
     raise ValueError("a list of several kinds, or of a kind that GGUF has no type for")
 
 
-def _smallest(values: list[int], order: tuple[str, ...]) -> str:
+def _smallest_type(values: list[int], order: tuple[str, ...]) -> str:
     ranges = {name: (low, high) for name, low, high in _INTEGERS}
     low, high = min(values), max(values)
     for name in order:
@@ -411,13 +411,14 @@ def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
     if not isinstance(values, dict):
         reasons.add(f"{MANIFEST_FILE} is not a JSON object")
         reasons.raise_if_any(path)
-    own = values.get("format") == FORMAT
-    fields = Fields(values, "", reasons, lenient=not own)
-    if own and values.get("version") != FORMAT_VERSION:
+    strict = values.get("format") == FORMAT
+    fields = Fields(values, "", reasons, lenient=not strict)
+    if strict and values.get("version") != FORMAT_VERSION:
         reasons.add(f"its version is {str(values.get('version'))[:20]!r}; this program reads version {FORMAT_VERSION}")
         reasons.raise_if_any(path)
     notes: list[str] = []
-    files = tuple(_files(fields, notes)) if own and "files" in values else (_single_file(fields, default_name, notes),)
+    has_files = strict and "files" in values
+    files = tuple(_files(fields, notes)) if has_files else (_single_file(fields, default_name, notes),)
     tensors = tuple(_tensors(fields, len(files)))
     _check_unique(tensors, files, reasons)
     reasons.raise_if_any(path)
@@ -474,17 +475,17 @@ def _single_file(fields: Fields, name: str, notes: list[str]) -> GgufEntry:
     """Return the one GGUF of a manifest without `files`: metadata, with architecture and model name added."""
     _readable, pairs = _metadata(fields, notes)
     keys = {pair if isinstance(pair, str) else pair.key for pair in pairs}
-    more = []
+    added = []
     for key, value in (("general.architecture", _architecture(fields)), ("general.name", _model_name(fields))):
         if value is not None and key not in keys:
-            more.append(KeyValue(key, ValueType.STRING, value))
-    return GgufEntry(name, pairs=(*more, *pairs))
+            added.append(KeyValue(key, ValueType.STRING, value))
+    return GgufEntry(name, pairs=(*added, *pairs))
 
 
 def _architecture(fields: Fields) -> str | None:
     model = fields.values.get("model")
-    inside = model.get("architecture") if isinstance(model, dict) else None
-    return fields.text("architecture") or (inside if isinstance(inside, str) and inside.isprintable() else None)
+    value = model.get("architecture") if isinstance(model, dict) else None
+    return fields.text("architecture") or (value if isinstance(value, str) and value.isprintable() else None)
 
 
 def _model_name(fields: Fields) -> str | None:

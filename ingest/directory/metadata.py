@@ -1,8 +1,8 @@
-"""Convert GGUF metadata to readable JSON, and back.
+"""Conversion of GGUF metadata to readable JSON, and back.
 
 An entry is `{"key": ..., "type": "uint32" or "array of string" ..., "value": ...}`. Text that is not UTF-8 is
-`{"base64": ...}`; NaN and the infinities, which JSON lacks, are words. Beyond the limits below a value is left out: the
-exact bytes of every entry are in header.bin anyway.
+`{"base64": ...}`; NaN and the infinities, which JSON lacks, are words. Values beyond the limits below are omitted:
+header.bin has the exact bytes of every entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Entry = dict[str, object]
 
 READABLE_MAX_BYTES = 32 * 1024 * 1024
 READABLE_MAX_VALUES = 1_500_000
-"""Values of one header. A vocabulary of 262,000 tokens with 515,000 merges has 1.3 million."""
+"""Limit of the values of one header. A vocabulary of 262,000 tokens with 515,000 merges has 1.3 million."""
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _KEY = re.compile(r"[\x20-\x7e]+")
@@ -34,13 +34,13 @@ _FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
 def readable_metadata(source: ByteSource, header: Header) -> list[Entry]:
     """Return all entries of `header` in order; those beyond the limits have no value."""
     entries: list[Entry] = []
-    room_bytes, room_values = READABLE_MAX_BYTES, READABLE_MAX_VALUES
+    left_bytes, left_values = READABLE_MAX_BYTES, READABLE_MAX_VALUES
     for field in header.fields:
         entry: Entry = {"key": field.key, "type": field_type_text(field)}
-        if field.size_bytes <= room_bytes and field.count <= room_values:
+        if field.size_bytes <= left_bytes and field.count <= left_values:
             entry["value"] = _readable(source, field)
-            room_bytes -= field.size_bytes
-            room_values -= field.count
+            left_bytes -= field.size_bytes
+            left_values -= field.count
         entries.append(entry)
     return entries
 

@@ -1,4 +1,4 @@
-"""Open an organ directory, check it as a whole, and read it as GGUF files without writing them."""
+"""Organ directories opened, checked as a whole, and read as GGUF files without writing them."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class PlacedOrgan:
 
 
 class VirtualFile(ComposedFile):
-    """One GGUF file of an organ directory. `sha256` is that of the file that the folder was made from, if the manifest
-    says it; `remarks` are what was found out when the folder was opened.
+    """One GGUF file of an organ directory. `sha256` is the digest of the file that the folder was made from, if the
+    manifest states it; `remarks` are notes on changes, from opening the folder.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class VirtualFile(ComposedFile):
         self._organs = tuple(organs)
 
     def check_unchanged(self) -> None:
-        """Raise BadSource if one of its files was written or replaced."""
+        """Raise BadSource if a file of the folder that it uses was written or replaced."""
         self._folder.check_unchanged(MANIFEST_FILE)
         super().check_unchanged()
 
@@ -110,7 +110,7 @@ class VirtualFile(ComposedFile):
         return Origin(self.path.name, self.sha256, tuple(edited))
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterator[str]:
-        """Return notes for people, from the digest `sha256` of the file and those of its `organs` by offset."""
+        """Yield notes for people, from the digest `sha256` of the file and those of its `organs` by offset."""
         yield from self.remarks
         origin = self.origin(organs)
         if origin is not None and origin.sha256 != sha256:
@@ -119,7 +119,7 @@ class VirtualFile(ComposedFile):
         yield from self._mismatches(organs)
 
     def _mismatches(self, organs: Mapping[int, Digest]) -> Iterator[str]:
-        """Return the organ files with another SHA-256 than in the manifest, with both digests."""
+        """Yield a sentence for each organ file whose SHA-256 differs from the manifest, with both digests."""
         wrong = [
             (organ, actual)
             for organ in self._organs
@@ -142,8 +142,8 @@ class VirtualFile(ComposedFile):
 
 
 HEADERS_MAX_BYTES = 256 * 1024 * 1024
-"""Of all GGUF files of a folder, as kept in header.bin and held while it is open. The largest vocabularies in use take
-20 MB, and of a split set only the first file has one."""
+"""Limit of the headers of all GGUF files of a folder together; they are held in memory while it is open. The largest
+vocabularies in use take 20 MB, and only the first file of a split set has a vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +174,15 @@ def open_directory(folder: Folder) -> list[VirtualFile]:
     organs = _organs(folder, manifest, reasons)
     headers = _stored_headers(folder, manifest.files, reasons)
     reasons.raise_if_any(where)
-    own: list[list[Organ]] = [[] for _ in manifest.files]
+    organs_of: list[list[Organ]] = [[] for _ in manifest.files]
     for organ in organs:
-        own[organ.entry.gguf].append(organ)
+        organs_of[organ.entry.gguf].append(organ)
     files = []
     for number, entry in enumerate(manifest.files):
         try:
-            files.append(_virtual(folder, entry, own[number], headers[number], () if number else manifest.notes))
+            files.append(
+                _open_file(folder, entry, organs_of[number], headers[number], () if number else manifest.notes)
+            )
         except ValueError as error:
             reasons.add(f"{entry.name}: {error}")
     reasons.raise_if_any(where)
@@ -222,16 +224,16 @@ def _organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]
 
 
 def _stored_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_StoredHeader | None]:
-    """Return the header of each file; several files can use the same bytes, so read bytes are counted over all."""
+    """Return the header of each file. Files can use the same bytes, so the limit applies to the total of read bytes."""
     headers = []
-    room = HEADERS_MAX_BYTES
+    left_bytes = HEADERS_MAX_BYTES
     for entry in files:
-        headers.append(_kept_header(folder, entry, room, reasons))
-        room -= 0 if entry.header is None else min(room, entry.header.size_bytes)
+        headers.append(_read_stored_header(folder, entry, left_bytes, reasons))
+        left_bytes -= 0 if entry.header is None else min(left_bytes, entry.header.size_bytes)
     return headers
 
 
-def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) -> _StoredHeader | None:
+def _read_stored_header(folder: Folder, entry: GgufEntry, left_bytes: int, reasons: Reasons) -> _StoredHeader | None:
     if entry.header is None:
         return None
     assert entry.size_bytes is not None
@@ -242,7 +244,7 @@ def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) 
             raise ValueError(f"it has {size} bytes, but the manifest needs more")
         if entry.header.size_bytes > entry.size_bytes:
             raise ValueError(f"a header of {entry.header.size_bytes} bytes in a file of {entry.size_bytes}")
-        if entry.header.size_bytes > room:
+        if entry.header.size_bytes > left_bytes:
             raise ValueError(f"the headers of all files take more than {HEADERS_MAX_BYTES} bytes")
         data = folder.read_at(HEADER_FILE, entry.header.offset_bytes, entry.header.size_bytes)
         source = HeaderSource(data, entry.size_bytes, f"{HEADER_FILE} for {entry.name}")
@@ -260,12 +262,12 @@ def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) 
     return None
 
 
-def _virtual(
+def _open_file(
     folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None, notes: Sequence[str]
 ) -> VirtualFile:
-    misfit = _misfit(entry, organs, header)
+    misfit = _misfit_reason(entry, organs, header)
     if header is not None and misfit is None:
-        return _with_kept_header(folder, entry, organs, header.header)
+        return _file_with_stored_header(folder, entry, organs, header.header)
     literal, alignment = _fresh_header(entry, organs, header)
     sections = [Section(0, len(literal), BytesInMemory(literal))]
     placed = []
@@ -278,14 +280,14 @@ def _virtual(
     return VirtualFile(folder, entry.name, offset, sections, placed, entry.sha256, remarks)
 
 
-def _misfit(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> str | None:
+def _misfit_reason(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> str | None:
     """Return why the header in the folder cannot be used, or None."""
     if header is None:
         return "none came with the folder"
-    due = {tensor.name: (tensor.shape, tensor.dtype) for tensor in header.header.tensors}
-    if list(due) != [organ.spec.name for organ in organs]:
+    expected = {tensor.name: (tensor.shape, tensor.dtype) for tensor in header.header.tensors}
+    if list(expected) != [organ.spec.name for organ in organs]:
         return "tensors were added, removed or moved"
-    changed = [organ.spec.name for organ in organs if due[organ.spec.name] != (organ.spec.shape, organ.spec.dtype)]
+    changed = [organ.spec.name for organ in organs if expected[organ.spec.name] != (organ.spec.shape, organ.spec.dtype)]
     if changed:
         return f"another type or shape: {names_text(changed)}"
     if entry.readable is not None and not same_metadata(
@@ -295,7 +297,7 @@ def _misfit(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | N
     return None
 
 
-def _with_kept_header(folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: Header) -> VirtualFile:
+def _file_with_stored_header(folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: Header) -> VirtualFile:
     assert entry.header is not None
     headers = FolderFile(folder, HEADER_FILE)
     sections = [Section(0, header.end, headers, entry.header.offset_bytes)]
@@ -346,11 +348,11 @@ def _metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
     raw = {field.key: carry_over(header.source, field) for field in header.header.fields}
     if entry.readable is None:
         return list(raw.values())
-    of_header = {item["key"]: item for item in readable_metadata(header.source, header.header)}
+    entries_by_key = {item["key"]: item for item in readable_metadata(header.source, header.header)}
     metadata: list[Metadata] = []
     for pair, value in zip(entry.pairs, entry.readable, strict=True):
         key = pair if isinstance(pair, str) else pair.key
-        if key in of_header and same_metadata([value], [of_header[key]]):
+        if key in entries_by_key and same_metadata([value], [entries_by_key[key]]):
             metadata.append(raw[key])
         elif isinstance(pair, str):
             raise ValueError(f"metadata without a value in the manifest or the header: {key[:80]!r}")
