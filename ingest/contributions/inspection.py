@@ -1,4 +1,4 @@
-"""Use a confined inspector to parse submitted files and to measure their tensors.
+"""The registry's side of a confined inspector, which parses submitted files and measures their tensors.
 
 The inspector (`ingest.contributions.inspector`) is one process for each submission. It has no file and no database;
 this side sends it the requested bytes, and checks all answers (`ingest.contributions.messages`).
@@ -39,7 +39,7 @@ ADDRESS_SPACE_BYTES = 2 * 1024**3
 CPU_SECONDS_LEAST, CPU_BYTES_A_SECOND = 120, 4_000_000
 """Parsing and measuring take about a tenth of that."""
 WALL_SECONDS_LEAST, WALL_BYTES_A_SECOND = 300, 1_000_000
-"""The inspector lives as long as the whole ingest, which waits for the disk and for others."""
+"""The inspector runs as long as the whole ingest, which also waits for the disk and for other processes."""
 ANSWER_SECONDS = 120.0
 """The limit of the time to send or receive one whole message. It takes milliseconds, or some seconds on a busy
 machine."""
@@ -53,7 +53,7 @@ NICENESS = 10
 GRACE_SECONDS = 1.0
 """The time that a process has to end after its pipes were closed."""
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""The inspector's own threads are the parallelism."""
+"""The inspector has threads of its own, so each of them uses one thread of BLAS."""
 PROGRAM = "organs.ingest.contributions.inspector"
 TOO_LARGE = "The headers have more metadata and tensors than a submission may have."
 SLOW_FRONTS = "The inspection was stopped: reading the headers took longer than {:g} s."
@@ -102,7 +102,7 @@ class Inspection:
         """Guards the attributes below; never held while anything waits for the inspector."""
         self._numbers = 0
         self._waited_seconds = 0.0
-        """For measurements."""
+        """Total time that threads have waited for measurements."""
         self._waiting: dict[int, Future[Measurement]] = {}
         self._error: BaseException | None = None
         self._receiver: threading.Thread | None = None
@@ -110,7 +110,7 @@ class Inspection:
     def front(self, source: OpenFile, advance: Callable[[], None]) -> Front:
         """Return the front of one file; `advance` is called at each request of the inspector for bytes.
 
-        Raises Refused, Stopped, and what reading `source` raises. To be called before the first `measure`.
+        Raises Refused, Stopped, and the errors of reading `source`. Call it before the first `measure`.
         """
         reader = FrontReader(source)
         reads = _Reads(self._channel, source)
@@ -118,18 +118,18 @@ class Inspection:
             request = {"inspect": source.path.name, "size_bytes": source.size_bytes}
             self._channel.send(request, timeout_seconds=ANSWER_SECONDS)
             while True:
-                values = self._front_answer()
+                values = self._receive_front_message()
                 if "read" in values:
                     advance()
-                    reads.answer(_only(values, "read"))
+                    reads.answer(_single_member(values, "read"))
                 elif "fields" in values:
-                    reader.add_fields(_only(values, "fields"))
+                    reader.add_fields(_single_member(values, "fields"))
                 elif "tensors" in values:
-                    reader.add_tensors(_only(values, "tensors"))
+                    reader.add_tensors(_single_member(values, "tensors"))
                 elif "refused" in values:
-                    raise Refused(*read_refusal(_only(values, "refused")))
+                    raise Refused(*read_refusal(_single_member(values, "refused")))
                 else:
-                    return reader.finish(_only(values, "front"))
+                    return reader.finish(_single_member(values, "front"))
         except BadMessage as error:
             raise _bad_answer(error) from error
         except BrokenPipeError:
@@ -138,7 +138,10 @@ class Inspection:
             raise _no_answer() from None
 
     def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
-        """Let the inspector measure a tensor whose bytes `read` gives. For several threads. Raises Refused, Stopped."""
+        """Let the inspector measure a tensor whose bytes `read` returns. Several threads can call it.
+
+        Raises Refused, Stopped.
+        """
         data = b"".join(read(offset, size) for offset, size in required_reads(shape, dtype))
         number, answer = self._expect_measurement()
         request = {"measure": number, "shape": list(shape), "dtype": dtype.name}
@@ -172,9 +175,11 @@ class Inspection:
             self._receiver.join()
         self._channel.close()
 
-    def _front_answer(self) -> Values:
-        """Return the next message about a front. Raises what `_answer` raises, Refused and Stopped for the limits."""
-        values = self._answer(ANSWER_SECONDS)
+    def _receive_front_message(self) -> Values:
+        """Return the next message about a front. Raises the errors of `_receive_message`, Refused and
+        Stopped for the limits.
+        """
+        values = self._receive_message(ANSWER_SECONDS)
         if self._channel.received_bytes > FRONTS_MAX_BYTES:
             raise Refused("too-large", TOO_LARGE)
         if self._channel.waited_seconds > FRONTS_SECONDS:
@@ -197,11 +202,11 @@ class Inspection:
         """Add the time of a measurement. Kill the inspector and raise Stopped if the total is too long."""
         with self._lock:
             self._waited_seconds += seconds
-            most = MEASURED_SECONDS_LEAST + MEASURED_SECONDS_EACH * self._numbers
-            is_too_slow, number = self._waited_seconds > most, self._numbers
+            limit_seconds = MEASURED_SECONDS_LEAST + MEASURED_SECONDS_EACH * self._numbers
+            is_too_slow, number = self._waited_seconds > limit_seconds, self._numbers
         if is_too_slow:
             self._kill()
-            raise Stopped(SLOW_MEASUREMENTS.format(number, most), is_limit=True)
+            raise Stopped(SLOW_MEASUREMENTS.format(number, limit_seconds), is_limit=True)
 
     def _send(self, request: Values, data: bytes) -> None:
         """Send a request. If the inspector does not read it, kill it and fail all pending answers."""
@@ -216,35 +221,35 @@ class Inspection:
     def _receive(self) -> None:
         """Pass measurements on to the threads that wait for them, until the inspector ends.
 
-        It may wait for ever: each of those threads has its own deadline, and the end of the inspector ends this too.
+        It has no deadline: each of those threads has its own, and the end of the inspector ends this thread too.
         """
         try:
             while True:
-                self._hand_over(self._answer())
+                self._deliver(self._receive_message())
         except BadMessage as error:
             self._fail(_bad_answer(error))
         except BrokenPipeError:
             if not self._is_over:
                 self._fail(self._how_it_ended())
-        except BaseException as error:  # noqa: BLE001  # for the waiting threads
+        except BaseException as error:  # noqa: BLE001  # the waiting threads raise it
             self._fail(error)
 
-    def _hand_over(self, values: Values) -> None:
+    def _deliver(self, values: Values) -> None:
         with self._lock:
-            waiting = self._waiting.pop(_number(values), None)
-        if waiting is None:
+            answer = self._waiting.pop(_measurement_number(values), None)
+        if answer is None:
             raise BadMessage("a measurement that was not requested")
         try:
             if "refused" in values:
-                waiting.set_exception(Refused(*read_refusal(values["refused"])))
+                answer.set_exception(Refused(*read_refusal(values["refused"])))
             else:
-                waiting.set_result(read_measurement(values.get("measurement")))
+                answer.set_result(read_measurement(values.get("measurement")))
         except BadMessage as error:
-            waiting.set_exception(_bad_answer(error))
+            answer.set_exception(_bad_answer(error))
             raise
 
-    def _answer(self, timeout_seconds: float | None = None) -> Values:
-        """Return the next message. Raises BadMessage, TimeoutError, and BrokenPipeError when there is none."""
+    def _receive_message(self, timeout_seconds: float | None = None) -> Values:
+        """Return the next message. Raises BadMessage, TimeoutError, and BrokenPipeError if the inspector has ended."""
         message = self._channel.receive(timeout_seconds=timeout_seconds)
         if message is None:
             raise BrokenPipeError
@@ -270,7 +275,7 @@ class _Reads:
     def answer(self, request: object) -> None:
         """Send the bytes that a request names.
 
-        Raises BadMessage, BrokenPipeError, TimeoutError, and what reading raises.
+        Raises BadMessage, BrokenPipeError, TimeoutError, and the errors of reading.
         """
         offset, size = read_range(request, self._source.size_bytes)
         self._left_bytes -= max(size, READ_COST_BYTES)
@@ -280,8 +285,8 @@ class _Reads:
 
 
 StartInspector = Callable[[int, bool], AbstractContextManager[Inspection]]
-"""Starts an inspector for files of so many bytes, which ends with the block; with True, only if this kernel can
-confine it completely."""
+"""Starts an inspector, which ends with the block. The first argument is the total size of the files in bytes; with True
+as the second, it starts only if this kernel can confine it completely."""
 
 
 def limits_for(size_bytes: int) -> Limits:
@@ -297,9 +302,9 @@ def limits_for(size_bytes: int) -> Limits:
 
 @contextmanager
 def confined_inspector(size_bytes: int, required: bool, limits: Limits | None = None) -> Iterator[Inspection]:
-    """Start an inspector as a confined process, for files of that size together.
+    """Start an inspector as a confined process, for files of that total size.
 
-    With `required` it runs only where this kernel can enforce its whole sandbox (`registry.errors.NoSandbox`).
+    With `required`, it runs only if this kernel can enforce its whole sandbox (`registry.errors.NoSandbox`).
     """
     process = InspectorProcess(limits or limits_for(size_bytes), required=required)
     inspection = Inspection(process.channel, process.how_it_ended, process.kill)
@@ -315,13 +320,13 @@ class InspectorProcess:
     """A confined process that has the other ends of the two pipes of `channel`, and nothing else."""
 
     def __init__(self, limits: Limits, *, required: bool = False, program: str = PROGRAM) -> None:
-        its_reads, our_writes = os.pipe()
-        our_reads, its_writes = os.pipe()
-        self.channel = Channel(our_reads, our_writes)
+        process_reads, channel_writes = os.pipe()
+        channel_reads, process_writes = os.pipe()
+        self.channel = Channel(channel_reads, channel_writes)
         self._program = program
         self._limits = limits
         self._sandbox = Sandbox(required=required)
-        self._descriptors = (its_reads, its_writes)
+        self._descriptors = (process_reads, process_writes)
         self._is_over = threading.Event()
         self._result: Result | None = None
         self._error: BaseException | None = None
@@ -329,7 +334,7 @@ class InspectorProcess:
         self._keeper.start()
 
     def kill(self) -> None:
-        """End the process by a signal, soon."""
+        """Request the end of the process by a signal; return immediately."""
         self._is_over.set()
 
     def wait(self) -> None:
@@ -343,8 +348,8 @@ class InspectorProcess:
         self.wait()
         if self._result is None:
             return self._error if isinstance(self._error, OrganError) else OrganError(f"no inspector: {self._error}")
-        _log.error("an inspector ended badly: %s\n%s", _how(self._result), self._result.log)
-        return Stopped(_how(self._result), is_limit=self._result.stopped is not None)
+        _log.error("an inspector ended badly: %s\n%s", _describe_end(self._result), self._result.log)
+        return Stopped(_describe_end(self._result), is_limit=self._result.stopped is not None)
 
     def _run(self) -> None:
         try:
@@ -364,11 +369,11 @@ class InspectorProcess:
                 os.close(descriptor)
 
 
-def _how(result: Result) -> str:
+def _describe_end(result: Result) -> str:
     if result.stopped is not None:
         return f"The inspection was stopped: {result.stopped}."
-    how = "ended without an answer" if result.signal_name is None else f"ended by {result.signal_name}"
-    return f"The inspection crashed ({how}). The files are probably damaged."
+    ending = "ended without an answer" if result.signal_name is None else f"ended by {result.signal_name}"
+    return f"The inspection crashed ({ending}). The files are probably damaged."
 
 
 def _bad_answer(error: BadMessage) -> Stopped:
@@ -382,13 +387,13 @@ def _no_answer() -> Stopped:
     return Stopped(sentence, is_limit=True)
 
 
-def _only(values: Values, member: str) -> object:
+def _single_member(values: Values, member: str) -> object:
     if len(values) != 1 or member not in values:
         raise BadMessage("a message has the wrong members")
     return values[member]
 
 
-def _number(values: Values) -> int:
+def _measurement_number(values: Values) -> int:
     number = values.get("measured")
     if type(number) is not int or set(values) not in ({"measured", "measurement"}, {"measured", "refused"}):
         raise BadMessage("a message has the wrong members")

@@ -2,7 +2,7 @@
 
     python -m organs.ingest.contributions.inspector READS WRITES     two descriptors of pipes
 
-It reads untrusted bytes, so it gets nothing that is worth an attack: no file, no database, no blob store, no
+It reads untrusted bytes, so it has nothing that an attacker could use: no file, no database, no blob store, no
 network, no setting. The bytes come through one pipe, the answers go through the other
 (`ingest.contributions.messages`). It ends when the registry closes its end.
 """
@@ -32,14 +32,14 @@ from organs.registry.gguf import dtype_by_name
 from organs.registry.measure import measure, required_reads
 
 THREADS = min(4, max(2, os.cpu_count() or 2))
-"""Tensors that are measured at once. The sample of one has at most 33 MiB, and is decoded and copied."""
+"""Number of tensors that are measured at the same time. A sample has at most 33 MiB; decoding it makes copies."""
 NO_MEMORY = "The inspection was stopped: it takes more memory than a submission may use."
 
 
 def main() -> None:
     """Serve the two pipes that the command line names."""
     channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
-    with suppress(BrokenPipeError):  # the registry has ended, or needs no more
+    with suppress(BrokenPipeError):  # the registry has ended, or needs nothing more
         serve(channel)
     os._exit(0)  # nothing needs cleanup
 
@@ -91,16 +91,16 @@ def _inspect(channel: Channel, values: Values) -> None:
 
 def _measure(channel: Channel, sending: threading.Lock, values: Values, data: bytes) -> None:
     shape, dtype = tuple(values["shape"]), dtype_by_name(values["dtype"])
-    view, held, position = memoryview(data), {}, 0
+    view, parts, position = memoryview(data), {}, 0
     for offset, size in required_reads(shape, dtype):
-        held[offset, size] = view[position : position + size]
+        parts[offset, size] = view[position : position + size]
         position += size
     if position != len(data):
         raise BadMessage(f"{len(data)} bytes came with a tensor; expected {position}")
     answer = {"measured": values["measure"]}
     try:
-        measured = measure(lambda offset, size: held[offset, size], shape, dtype)
-        answer["measurement"] = measurement_values(measured)
+        measurement = measure(lambda offset, size: parts[offset, size], shape, dtype)
+        answer["measurement"] = measurement_values(measurement)
     except MemoryError:
         answer["refused"] = {"code": "limit", "sentence": NO_MEMORY}
     with sending:
@@ -108,7 +108,7 @@ def _measure(channel: Channel, sending: threading.Lock, values: Values, data: by
 
 
 def _end_if_broken(done: Future[None]) -> None:
-    """End the process after an error: the registry would wait for the answer for ever."""
+    """End the process after an error: the registry would wait for the answer forever."""
     error = done.exception()
     if error is not None and not isinstance(error, BrokenPipeError):
         traceback.print_exception(error)

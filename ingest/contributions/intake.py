@@ -1,13 +1,13 @@
-"""The jobs on submissions: inspect the files, register a model, publish it or keep it back.
+"""The jobs on submissions: inspect the files, register a model, and publish it or hold it for review.
 
 checking -> ready                            inspected, `publish` false
 checking -> publishing -> ready              a finding must be accepted before it is published
 checking -> publishing -> published          or quarantined, where an administrator must approve it
 checking, publishing -> refused              with findings; its uploads are removed
 
-Two processes work at a submission (`docs/design/inspection.md`). A confined inspector parses the files and measures
-their tensors. This one finds the bytes, hands them to the inspector, checks its answers, computes every digest, stores
-the blobs and writes the rows.
+Two processes work on a submission (`docs/design/inspection.md`). A confined inspector parses the files and measures
+their tensors. This process locates the bytes, sends them to the inspector, checks its answers, computes every
+digest, stores the blobs and writes the rows.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ def process_submission(
     publish: bool,
     start_inspector: StartInspector = confined_inspector,
 ) -> SubmissionJobResult:
-    """Inspect a submission, and with `publish` make a model of it. Return its `submission` id and its new `state`.
+    """Inspect a submission, and with `publish` register it as a model. Return its `submission` id and its new `state`.
 
-    One that has been dealt with already is left as it is. Raises OrganError for a fault of the registry, after noting
-    it in the submission, and what `report_progress` raises.
+    A submission that was processed before is left unchanged. Raises OrganError for a fault of the registry, after
+    recording it in the submission, and the errors of `report_progress`.
     """
     with registry.catalog.reading() as session:
         state = submission_by_id(session, submission_id).row.state
@@ -137,7 +137,7 @@ def process_submission(
             _log.info("submission %d was withdrawn while it was inspected", submission_id)
         except OrganError:
             with registry.catalog.writing() as session:
-                _note_our_fault(session, locked_submission(session, submission_id))
+                _record_our_fault(session, locked_submission(session, submission_id))
             _withdraw_unwanted(registry, submission_id, outcome)
             raise
         except BaseException:
@@ -148,7 +148,7 @@ def process_submission(
 
 
 def settle_abandoned(registry: LocalRegistry) -> None:
-    """End submissions whose job ended without a result: a runner that died, a job that was cancelled."""
+    """End submissions whose job ended without a result, because its runner was killed or the job was cancelled."""
     with registry.catalog.reading() as session:
         abandoned = abandoned_submissions(session)
     for submission_id, job_state, _ in abandoned:
@@ -159,8 +159,8 @@ def settle_abandoned(registry: LocalRegistry) -> None:
             if job_state == "cancelled":
                 change_submission(session, row, "withdrawn", reason=CANCELLED)
             else:
-                _note_our_fault(session, row)
-            # The job may have registered a model before it ended, and did not come to note it.
+                _record_our_fault(session, row)
+            # The job may have registered a model and ended before it recorded that.
             for model in unclaimed_models(session, row):
                 withdraw_model(session, model, ABANDONED, "local")
 
@@ -184,7 +184,7 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """A submission as values."""
+    """The values of a submission, read from the catalog."""
 
     id: int
     name: ModelName
@@ -222,14 +222,14 @@ def _attempt(
             if not publish:
                 progress = _Progress(report_progress, submission.size_bytes, "checking all weights")
                 outcome.findings += nonfinite_finding(count_nonfinite_weights(files, progress))
-            _note_inspection(registry, submission, proposal, outcome.findings, publish=publish)
+            _record_inspection(registry, submission, proposal, outcome.findings, publish=publish)
             if not publish:
-                return  # another base may still be named: what refuses it is only said
-            outcome.refused += [one for one in outcome.findings if one.severity == REFUSE]
+                return  # refusals are only reported, because the contributor can still name another base
+            outcome.refused += [finding for finding in outcome.findings if finding.severity == REFUSE]
             if not outcome.refused:
                 _register(registry, files, submission, proposal, inspection, report_progress, outcome)
     except _NotAccepted:
-        pass  # it stays `ready`, with its findings
+        pass  # the submission stays `ready`, with its findings
     except BadManifest as error:
         sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
         outcome.refused += [SubmissionFinding(REFUSE, "missing-bytes", sentence) for sentence in sentences]
@@ -262,8 +262,8 @@ def _read_files(
         advance = partial(report_progress, INSPECTED_SHARE * number / len(submission.files), "reading the headers")
         dissected = dissect(source, inspection.front(source, advance))
         if sum(span.size_bytes for span in dissected.literals()) > LITERALS_MAX_BYTES:
-            most = f"{LITERALS_MAX_BYTES:,} bytes of short values"
-            raise Refused("too-large", f"{file.name}: its header has more than {most}.")
+            limit = f"{LITERALS_MAX_BYTES:,} bytes of short values"
+            raise Refused("too-large", f"{file.name}: its header has more than {limit}.")
         files.append(dissected)
     return in_order(submission.name.name, files)
 
@@ -271,16 +271,16 @@ def _read_files(
 def _review(
     registry: LocalRegistry, files: Sequence[DissectedFile], submission: _Submission, proposal: Proposal
 ) -> list[SubmissionFinding]:
-    """Return the findings on the headers, by themselves and against the catalog."""
+    """Return the findings on the headers alone, and on their comparison with the catalog."""
     findings = list(findings_of(files, submission.name, proposal))
-    digests = [_announced(file) for file in files]
+    digests = [_announced_digest(file) for file in files]
     is_partial = proposal.kind == "model" and not proposal.complete
     organs = [tensor for file in files for tensor in file.header.tensors] if is_partial else []
     header = files[0].header
     child = identity_of(header, submission.name, proposal)
     with registry.catalog.reading() as session:
         findings += base_findings(session, proposal.base, organs, child, declared_parents(header))
-        known = [one for one in digests if one is not None]
+        known = [announced for announced in digests if announced is not None]
         digest = model_digest(known) if len(known) == len(digests) else None
         findings += name_findings(session, submission.name, digest)
         if digest is not None:
@@ -288,12 +288,12 @@ def _review(
     return findings
 
 
-def _announced(file: DissectedFile) -> Digest | None:
+def _announced_digest(file: DissectedFile) -> Digest | None:
     """Return the SHA-256 that the contributor announced for a file."""
     return file.source.sha256 if isinstance(file.source, ComposedFile) else None
 
 
-def _note_inspection(
+def _record_inspection(
     registry: LocalRegistry,
     submission: _Submission,
     proposal: Proposal,
@@ -324,21 +324,21 @@ def _register(
     report_progress: ReportProgress,
     outcome: _Outcome,
 ) -> None:
-    """Store and measure the pieces, register the model in quarantine, compare it with the others.
+    """Store and measure the pieces, register the model as quarantined, and compare it with other models.
 
-    Weights that are NaN or infinite are counted in the pass that hashes all bytes, so the finding about them comes
-    here, before anything is registered. Raises _NotAccepted.
+    Weights that are NaN or infinite are counted while all bytes are hashed, so the finding about them is added here,
+    before the model is registered. Raises _NotAccepted.
     """
 
     def settle(record: ModelRecord) -> ModelRecord:
         for file, stored in zip(files, record.files, strict=True):
-            announced = _announced(file)
+            announced = _announced_digest(file)
             if announced is not None and announced != stored.sha256:
                 raise BadInput(f"{file.source.name}: its SHA-256 is {stored.sha256}, not the announced {announced}")
         counts = {placement.name: placement.nonfinite for placement in record.placements if placement.nonfinite}
         outcome.findings += nonfinite_finding(counts)
         if open_findings := unaccepted(outcome.findings, submission.accepted):
-            raise _NotAccepted(f"must be accepted first: {', '.join(one.code for one in open_findings)}")
+            raise _NotAccepted(f"must be accepted first: {', '.join(finding.code for finding in open_findings)}")
         return _with_stated(record, submission)
 
     models: list[int] = []
@@ -353,7 +353,7 @@ def _register(
     )
     progress = _Progress(report_progress, submission.size_bytes, "storing and measuring")
     report = ingest_files(registry, files, intake, progress)
-    outcome.model_id = models[0]  # only now: the transaction has been committed
+    outcome.model_id = models[0]  # set after the transaction was committed
     report_progress(1.0, "comparing it with other models")
     with registry.catalog.reading() as session:
         model = session.get_one(Model, outcome.model_id)
@@ -402,7 +402,7 @@ def _conclude(registry: LocalRegistry, submission_id: int, outcome: _Outcome) ->
         if row.state not in UNDER_WAY:
             _withdraw_quarantined(session, outcome.model_id)
             return
-        owner_id, manifest = row.contributor_id, row.manifest  # which is removed when it has ended
+        owner_id, manifest = row.contributor_id, row.manifest  # read now: the manifest is removed at the end
         if outcome.refused:
             _refuse(session, row, [*outcome.refused, *outcome.findings])
         elif outcome.model_id is not None:
@@ -422,28 +422,30 @@ def _settle(
         _refuse(session, row, [SubmissionFinding(REFUSE, "removed", REMOVED_MEANWHILE), *findings])
         return
     is_suspended = session.get_one(Contributor, row.contributor_id).state != "active"
-    awaits = (
-        is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in findings)
+    needs_review = (
+        is_suspended
+        or registry.settings.review != "auto"
+        or any(finding.code in FOR_ADMINISTRATORS for finding in findings)
     )
-    if model.state == "quarantined" and not awaits:
-        unfit = misfit_of_base(session, model)
-        if unfit is not None:  # its base was registered after its header was inspected
-            _refuse(session, row, [unfit, *findings])
+    if model.state == "quarantined" and not needs_review:
+        misfit = misfit_of_base(session, model)
+        if misfit is not None:  # its base was registered after the inspection of its header
+            _refuse(session, row, [misfit, *findings])
             _withdraw_quarantined(session, model.id, MISFIT)
             return
-        publish_model(session, model, _name_of(session, row))
+        publish_model(session, model, _contributor_name(session, row))
     state = "quarantined" if model.state == "quarantined" else "published"
     change_submission(session, row, state, findings=findings_json(findings), model_id=model.id)
 
 
 def _refuse(session: Session, row: Submission, findings: list[SubmissionFinding]) -> None:
-    reason = next(one.sentence for one in findings if one.severity == REFUSE)
+    reason = next(finding.sentence for finding in findings if finding.severity == REFUSE)
     change_submission(session, row, "refused", findings=findings_json(findings), reason=reason)
-    name, model = _name_of(session, row), f"{row.namespace}/{row.name}"
+    name, model = _contributor_name(session, row), f"{row.namespace}/{row.name}"
     record_event(session, name, Action.FAIL_CHECKS, model, reason, submission=row.id)
 
 
-def _note_our_fault(session: Session, row: Submission) -> None:
+def _record_our_fault(session: Session, row: Submission) -> None:
     if row.state in UNDER_WAY:
         document = findings_json([SubmissionFinding(REFUSE, "our-fault", OUR_FAULT)])
         change_submission(session, row, "refused", findings=document, reason=OUR_FAULT)
@@ -464,5 +466,5 @@ def _withdraw_quarantined(session: Session, model_id: int | None, reason: str = 
         withdraw_model(session, model, reason, "local")
 
 
-def _name_of(session: Session, row: Submission) -> str:
+def _contributor_name(session: Session, row: Submission) -> str:
     return submission_by_id(session, row.id).contributor

@@ -5,14 +5,14 @@ A message has two lengths, a JSON object, and bytes. The registry requests:
     {"inspect": NAME, "size_bytes": N}                  describe the front of this file
     {"measure": NUMBER, "shape": [...], "dtype": NAME}  with the bytes that `registry.measure.required_reads` names
 
-The inspector has no file. While it inspects one it requests bytes, {"read": [OFFSET, SIZE]}, and gets {"bytes": SIZE}
-with them. It answers with any number of {"fields": [...]} and {"tensors": [...]}, then {"front": {...}}; or else with
-{"refused": {...}}. To the other request it answers {"measured": NUMBER, "measurement": {...}}.
+The inspector has no file. To `inspect` it answers with requests for bytes, {"read": [OFFSET, SIZE]}, and gets
+{"bytes": SIZE} with the bytes; then with any number of {"fields": [...]} and {"tensors": [...]}, and {"front": {...}};
+or with {"refused": {...}}. To `measure` it answers with {"measured": NUMBER, "measurement": {...}}.
 
-The inspector parses untrusted files, so their author may control it. `FrontReader` and
-`read_measurement` take every value from it as hostile: types, counts, lengths, ranges and offsets are checked before
-they are used. No digest of stored bytes is taken from it, and no value of a metadata entry: the registry computes
-digests, and decodes numbers and texts from the file itself, at offsets that were checked.
+The inspector parses untrusted files, so their author may control it. `FrontReader` and `read_measurement` treat every
+value from it as hostile: types, counts, lengths, ranges and offsets are checked before they are used. The registry
+takes neither digests of stored bytes nor values of metadata entries from it: it computes the digests, and decodes
+numbers and texts from the file, at checked offsets.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Values = dict[str, Any]
 JSON_MAX_BYTES = 1024 * 1024
 """Limit of the JSON of one message."""
 BYTES_MAX = 64 * 1024 * 1024
-"""Bytes that follow one message. The largest sample of a tensor has 33 MiB."""
+"""Limit of the bytes that follow one message. The largest sample of a tensor has 33 MiB."""
 FRONTS_MAX_BYTES = 64 * 1024 * 1024
 """Limit of all answers about the fronts of one submission: names, shapes and offsets of some 600,000 tensors."""
 READ_MAX_BYTES = 1024 * 1024
@@ -68,9 +68,9 @@ READ_MAX_BYTES = 1024 * 1024
 READ_COST_BYTES = 4096
 """A smaller request counts as this many bytes in the budget of reads."""
 READS_BASE_BYTES = 64 * 1024 * 1024
-"""A file's header may be read twice (its tokens are checked again), and this many bytes more."""
+"""The budget of reads is twice the size of the file, because its tokens are read again for a check, and these bytes."""
 BATCH_ENTRIES = 500
-"""Fields or tensors in one message; at most, a key has 64 KiB."""
+"""Limit of fields or tensors in one message. A key has at most 64 KiB."""
 BATCH_TEXT_BYTES = 256 * 1024
 REASONS_MAX = 16
 REASON_MAX_CHARACTERS = 1000
@@ -84,7 +84,7 @@ _PRINT = re.compile(f"[0-9a-f]{{{2 * FINGERPRINT_BYTES}}}")
 
 
 class BadMessage(OrganError, code="bad-message"):
-    """A message between the server and an inspection breaks the rules of such messages."""
+    """A message between the server and an inspection breaks the rules of these messages."""
 
 
 class Channel:
@@ -100,7 +100,7 @@ class Channel:
                 os.set_blocking(descriptor, False)
 
     def send(self, values: Values, *data: bytes | memoryview, timeout_seconds: float | None = None) -> None:
-        """Write one message, all of it within `timeout_seconds`.
+        """Write one whole message within `timeout_seconds`.
 
         Raises BrokenPipeError when the other side has ended, and TimeoutError when it does not read. After a timeout
         the other side may have half a message: send nothing more.
@@ -110,10 +110,10 @@ class Channel:
         self._write([memoryview(part) for part in (head, text, *data) if len(part)], _deadline(timeout_seconds))
 
     def receive(self, bytes_max: int = 0, timeout_seconds: float | None = None) -> tuple[Values, bytes] | None:
-        """Read one message, with at most `bytes_max` bytes behind it; None when the other side has ended.
+        """Read one message, with at most `bytes_max` bytes after it; None when the other side has ended.
 
-        Raises BadMessage for anything else than a JSON object of a bounded size, and TimeoutError when the whole
-        message has not come within `timeout_seconds`.
+        Raises BadMessage for anything but a JSON object of a limited size, and TimeoutError if the whole message does
+        not arrive within `timeout_seconds`.
         """
         deadline = _deadline(timeout_seconds)
         head = self._read(_LENGTHS.size, deadline)
@@ -128,7 +128,7 @@ class Channel:
         if len(text) < text_bytes or len(data) < data_bytes:
             raise BadMessage("a message is incomplete")
         try:
-            values = json.loads(text, parse_constant=_no_constant)
+            values = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             raise BadMessage("a message is not JSON") from None
         if not isinstance(values, dict):
@@ -138,11 +138,11 @@ class Channel:
 
     def end(self) -> None:
         """Close the pipe for sending: the other side sees the end."""
-        self._writes = _closed(self._writes)
+        self._writes = _close_descriptor(self._writes)
 
     def close(self) -> None:
         """Close both pipes; safe to call twice. No thread may be receiving."""
-        self._reads, self._writes = _closed(self._reads), _closed(self._writes)
+        self._reads, self._writes = _close_descriptor(self._reads), _close_descriptor(self._writes)
 
     def _write(self, views: list[memoryview], deadline: float | None) -> None:
         while views:
@@ -173,21 +173,21 @@ class Channel:
     def _wait(self, descriptor: int, event: int, deadline: float | None) -> None:
         """Wait until a descriptor can be read or written. Raises TimeoutError at the deadline.
 
-        `select.select` would not do: it fails for descriptors from 1024 on, which a busy server has.
+        `select.select` fails for descriptors from 1024 on, which a busy server has.
         """
         began = time.monotonic()
-        if deadline is not None and began >= deadline:  # checked first: one byte at a time is no way around it
+        if deadline is not None and began >= deadline:  # first, because single bytes must not extend the time
             raise TimeoutError
-        waiting = select.poll()
-        waiting.register(descriptor, event)
-        waiting.poll(None if deadline is None else 1000 * (deadline - began))
+        poll = select.poll()
+        poll.register(descriptor, event)
+        poll.poll(None if deadline is None else 1000 * (deadline - began))
         self.waited_seconds += time.monotonic() - began
 
 
 def front_messages(front: Front) -> Iterator[Values]:
-    """Return the messages that describe `front`."""
+    """Yield the messages that describe `front`."""
     header = front.header
-    described = [
+    field_entries = [
         [
             field.key,
             field.type,
@@ -199,9 +199,9 @@ def front_messages(front: Front) -> Iterator[Values]:
         ]
         for field in header.fields
     ]
-    yield from _batches("fields", described, [len(field.key) for field in header.fields])
-    tensors = [[tensor.name, tensor.shape, tensor.dtype.id, tensor.offset] for tensor in header.tensors]
-    yield from _batches("tensors", tensors, [len(tensor.name) for tensor in header.tensors])
+    yield from _batches("fields", field_entries, [len(field.key) for field in header.fields])
+    tensor_entries = [[tensor.name, tensor.shape, tensor.dtype.id, tensor.offset] for tensor in header.tensors]
+    yield from _batches("tensors", tensor_entries, [len(tensor.name) for tensor in header.tensors])
     yield {
         "front": {
             "version": header.version,
@@ -371,7 +371,7 @@ def read_range(values: Any, size_bytes: int) -> tuple[int, int]:
 
 
 def _batches(kind: str, entries: Sequence[list[Any]], texts: Sequence[int]) -> Iterator[Values]:
-    """Return `entries` in messages of bounded length; `texts` are the lengths of their names."""
+    """Yield `entries` in messages of limited length; `texts` are the lengths of their names."""
     batch: list[list[Any]] = []
     text_bytes = 0
     for entry, length in zip(entries, texts, strict=True):
@@ -414,7 +414,7 @@ def _text(value: Any, name: str, longest: int, pattern: re.Pattern[str] | None =
 
 
 def _texts(values: Any, name: str, most: int, longest: int) -> Iterator[str]:
-    """Return at most `most` texts, each of at most `longest` characters."""
+    """Yield at most `most` texts, each of at most `longest` characters."""
     if not isinstance(values, list) or len(values) > most:
         raise BadMessage(f"the {name} are not a list of at most {most:,}")
     for value in values:
@@ -468,53 +468,53 @@ def _fits(kind: ValueType, element: ValueType | None, count: int, size: int) -> 
     return count == 1 and (size <= VALUE_MAX if kind is ValueType.STRING else size == SCALAR_SIZES[kind])
 
 
-def _number(least: float, most: float) -> Callable[[Any], bool]:
+def _number_check(least: float, most: float) -> Callable[[Any], bool]:
     def check(value: Any) -> bool:
         if type(value) is int and abs(value) > SIZE_MAX:
-            return False  # before it is compared with a float, which it may not fit into
+            return False  # before `math.isfinite`, which fails for integers that are too large for a float
         return value is None or (type(value) in (int, float) and math.isfinite(value) and least <= value <= most)
 
     return check
 
 
-def _count(most: int) -> Callable[[Any], bool]:
+def _count_check(most: int) -> Callable[[Any], bool]:
     return lambda value: type(value) is int and 0 <= value <= most
 
 
-def _count_or_none(most: int) -> Callable[[Any], bool]:
+def _optional_count_check(most: int) -> Callable[[Any], bool]:
     return lambda value: value is None or (type(value) is int and 0 <= value <= most)
 
 
 ROUNDING = 1e-6
-_ANY = _number(-math.inf, math.inf)
+_ANY = _number_check(-math.inf, math.inf)
 _MEASUREMENT: dict[str, Callable[[Any], bool]] = {
     "method": lambda value: value == Z_METHOD,
-    "sample_size": _count(SAMPLE_MAX_ELEMENTS),
+    "sample_size": _count_check(SAMPLE_MAX_ELEMENTS),
     **{
-        item.name: _number(item.low, math.inf if item.high is None else item.high + ROUNDING)
+        item.name: _number_check(item.low, math.inf if item.high is None else item.high + ROUNDING)
         for item in MEASURES.values()
     },
     "entropy": _ANY,
     "kurtosis": _ANY,
     "coherence": _ANY,
     "reason": lambda value: value is None or (isinstance(value, str) and len(value) <= 256 and value.isprintable()),
-    "nan_count": _count(SAMPLE_MAX_ELEMENTS),
-    "infinite_count": _count(SAMPLE_MAX_ELEMENTS),
+    "nan_count": _count_check(SAMPLE_MAX_ELEMENTS),
+    "infinite_count": _count_check(SAMPLE_MAX_ELEMENTS),
     "constant": lambda value: isinstance(value, bool),
     "mean": _ANY,
-    "standard_deviation": _number(0, math.inf),
+    "standard_deviation": _number_check(0, math.inf),
     "minimum": _ANY,
     "maximum": _ANY,
     "spectral_method": lambda value: value in (None, SPECTRAL_METHOD),
-    "spectral_rows": _count_or_none(PATCH_MAX_ROWS),
-    "spectral_columns": _count_or_none(PATCH_MAX_COLUMNS),
+    "spectral_rows": _optional_count_check(PATCH_MAX_ROWS),
+    "spectral_columns": _optional_count_check(PATCH_MAX_COLUMNS),
     "nonfinite": lambda value: value is None,
     "fingerprint": lambda value: value is None or (isinstance(value, str) and _PRINT.fullmatch(value) is not None),
 }
 """The check of each value of a measurement."""
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
@@ -522,7 +522,7 @@ def _deadline(timeout_seconds: float | None) -> float | None:
     return None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
 
-def _closed(descriptor: int) -> int:
+def _close_descriptor(descriptor: int) -> int:
     if descriptor >= 0:
         os.close(descriptor)
     return -1
