@@ -60,9 +60,9 @@ def spans_of(file: DissectedFile) -> tuple[Span, ...]:
 def cut(files: Sequence[DissectedFile], memory: Memory, advance: Advance) -> list[CutFile]:
     """Return `files` with their digests, from `memory` or by reading them once.
 
-    `advance` gets the processed bytes. Raises BadSource.
+    `advance` is called with the number of newly processed bytes. Raises BadSource.
     """
-    return [_cut(file, memory, advance) for file in files]
+    return [_cut_file(file, memory, advance) for file in files]
 
 
 def _spans(file: DissectedFile) -> Iterator[Span]:
@@ -72,7 +72,7 @@ def _spans(file: DissectedFile) -> Iterator[Span]:
     yield from (file.tensor_span(tensor) for tensor in file.header.tensors)
 
 
-def _cut(file: DissectedFile, memory: Memory, advance: Advance) -> CutFile:
+def _cut_file(file: DissectedFile, memory: Memory, advance: Advance) -> CutFile:
     spans, size_bytes = spans_of(file), file.header.file_size_bytes
     identity = file.source.identity if isinstance(file.source, FileSource) else None
     hashed = None if identity is None else memory.hashed(file.source.path, identity, spans)
@@ -99,15 +99,15 @@ def _hash(file: DissectedFile, spans: Sequence[Span], advance: Advance) -> Hashe
         position = hashed.piece.span.end
 
     pieces = [Piece(file.source, span, BYTES_CODEC, None) for span in spans]
-    whole = FilePass(file, BufferPool(BUFFERS, cancelled), Stages(), cancelled).run(pieces, emit)
+    file_digests = FilePass(file, BufferPool(BUFFERS, cancelled), Stages(), cancelled).run(pieces, emit)
     advance(file.header.file_size_bytes - position)
-    return Hashed(whole.file, tuple(digests))
+    return Hashed(file_digests.file, tuple(digests))
 
 
 SENT_PACK_BYTES = 4 * 1024 * 1024
-"""The largest pack that this client sends: a cut connection costs no more than that."""
+"""Limit of the size of a pack that this client sends: a broken connection costs at most these bytes."""
 SENT_PACK_PIECES = 1000
-"""The most pieces of a pack that this client sends."""
+"""Limit of the pieces of a pack that this client sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +161,15 @@ class OpenLoad:
 
 def distinct(files: Iterable[CutFile]) -> dict[Digest, Wanted]:
     """Return the pieces of `files`, each digest once, in file order."""
-    loads: dict[Digest, Wanted] = {}
+    pieces: dict[Digest, Wanted] = {}
     for file in files:
         for span, digest in file.pieces:
-            loads.setdefault(digest, Wanted(file.file.source, span, digest))
-    return loads
+            pieces.setdefault(digest, Wanted(file.file.source, span, digest))
+    return pieces
 
 
 def loads(missing: Sequence[Wanted]) -> list[Load]:
-    """Return `missing` as loads, the largest first, so that all lanes end at about the same time.
+    """Return `missing` as loads, the largest first, so that all threads of a push end at about the same time.
 
     The same pieces always give the same loads: an interrupted push finds its uploads again.
     """
@@ -192,7 +192,7 @@ def _packs(small: Iterable[Wanted]) -> Iterator[tuple[Wanted, ...]]:
 
 
 ENTRIES_MAX = 256
-"""Files and submissions in the memory; the oldest are removed first."""
+"""Limit of files and submissions in the memory; the oldest are removed first."""
 ENTRY_MAX_BYTES = 64 * 1024 * 1024
 SETTLED_SECONDS = 2.0
 """A more recently written file could be written again within the same time stamp."""
@@ -242,8 +242,8 @@ class Memory:
 
     def submission(self, url: str, name: str, digest: str) -> int | None:
         """Return the id of the submission of the model `digest` to the registry at `url` as `name`, if there is one."""
-        name_of_submission = self._read(_submission_key(url, name, digest)).get("submission")
-        return name_of_submission if type(name_of_submission) is int else None
+        submission_id = self._read(_submission_key(url, name, digest)).get("submission")
+        return submission_id if type(submission_id) is int else None
 
     def store_submission(self, url: str, name: str, digest: str, submission: int) -> None:
         """Store the id of a submission."""
@@ -295,14 +295,14 @@ def _span_values(spans: Sequence[Span]) -> list[list[int]]:
 
 
 def _file_key(path: Path) -> str:
-    return "file-" + _short(os.fsencode(path.resolve()))
+    return "file-" + _entry_name(os.fsencode(path.resolve()))
 
 
 def _submission_key(url: str, name: str, digest: str) -> str:
-    return "submission-" + _short(f"{url}\n{name}\n{digest}".encode())
+    return "submission-" + _entry_name(f"{url}\n{name}\n{digest}".encode())
 
 
-def _short(text: bytes) -> str:
+def _entry_name(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:32] + ".json"
 
 

@@ -1,4 +1,4 @@
-"""Read the manifest of a submission and the description of a model from outside, with an error for each field."""
+"""Readers of the manifest of a submission and of the metadata of a model, with an error for each field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELDS = ("title", "description", "license", "base", "tags")
 BREAKS = "\n\t"
 """Control characters that a description can have."""
 _HARMLESS = "\u00a0\u200c\u200d"
-"""Spaces without line breaks, and joiners: Python counts them as not printable."""
+"""A no-break space and joiners, which Python counts as not printable."""
 
 Wrong = tuple[str, str]
 """A field and a sentence."""
@@ -37,25 +37,25 @@ def read_edits(values: Mapping[str, object]) -> tuple[Edits, list[Wrong]]:
     An absent field is unchanged; null, an empty text and an empty list remove its value. If there are errors, the edits
     must not be used.
     """
-    wrong: list[Wrong] = []
-    read: dict[str, Any] = {}
+    errors: list[Wrong] = []
+    edits: dict[str, Any] = {}
     for name, reader in _READERS.items():
         if name in values:
             try:
-                read[name] = reader("" if values[name] is None else values[name])
+                edits[name] = reader("" if values[name] is None else values[name])
             except BadValue as error:
-                wrong.append((name, _sentence(str(error))))
-    return (Edits() if wrong else Edits(**read)), wrong
+                errors.append((name, _sentence(str(error))))
+    return (Edits() if errors else Edits(**edits)), errors
 
 
 def has_controls(text: str, breaks: str = "") -> bool:
     """Return whether `text` has control characters, such as line breaks, other than `breaks`."""
-    return any(not (sign.isprintable() or sign in breaks or sign in _HARMLESS) for sign in text)
+    return any(not (character.isprintable() or character in breaks or character in _HARMLESS) for character in text)
 
 
-def _line(name: str, limit: int) -> Callable[[object], str]:
+def _line_reader(name: str, limit: int) -> Callable[[object], str]:
     def read(value: object) -> str:
-        text = _text(value, name, limit)
+        text = _read_text(value, name, limit)
         if has_controls(text):
             raise BadValue(f"{name} must be one line of plain text, without control characters")
         return text
@@ -63,33 +63,33 @@ def _line(name: str, limit: int) -> Callable[[object], str]:
     return read
 
 
-def _description(value: object) -> str:
-    text = _text(value, "the description", DESCRIPTION_MAX)
+def _read_description(value: object) -> str:
+    text = _read_text(value, "the description", DESCRIPTION_MAX)
     if has_controls(text, BREAKS):
         raise BadValue("the description has control characters; only line breaks and tabs are allowed")
     return text
 
 
-def _license(value: object) -> str:
-    text = " ".join(_text(value, "the license", TITLE_MAX).split())
-    wrong = license_problem(text) if text else None
-    if wrong is not None:
-        raise BadValue(wrong)
+def _read_license(value: object) -> str:
+    text = " ".join(_read_text(value, "the license", TITLE_MAX).split())
+    problem = license_problem(text) if text else None
+    if problem is not None:
+        raise BadValue(problem)
     return text
 
 
-def _tags(value: object) -> tuple[str, ...]:
+def _read_tags(value: object) -> tuple[str, ...]:
     if value == "":
         return ()
     if not isinstance(value, list):
         raise BadValue("the tags must be a list of texts")
     if len(value) > TAGS_MAX:
         raise BadValue(f"{len(value)} tags; at most {TAGS_MAX} are allowed")
-    tags = [_line("a tag", TAG_MAX)(tag) for tag in value]
+    tags = [_line_reader("a tag", TAG_MAX)(tag) for tag in value]
     return tuple(dict.fromkeys(tag for tag in tags if tag))
 
 
-def _text(value: object, name: str, limit: int) -> str:
+def _read_text(value: object, name: str, limit: int) -> str:
     if not isinstance(value, str):
         raise BadValue(f"{name} must be a text")
     text = value.replace("\r\n", "\n").replace("\r", "\n").strip()
@@ -101,20 +101,20 @@ def _sentence(text: str) -> str:
 
 
 _READERS: dict[str, Callable[[object], object]] = {
-    "title": _line("the title", TITLE_MAX),
-    "description": _description,
-    "license": _license,
-    "base": _line("the base", BASE_MAX),
-    "tags": _tags,
+    "title": _line_reader("the title", TITLE_MAX),
+    "description": _read_description,
+    "license": _read_license,
+    "base": _line_reader("the base", BASE_MAX),
+    "tags": _read_tags,
 }
 
 
 REASONS_MAX = 20
-"""Reasons in a message; the others are counted."""
+"""Limit of reasons in a message; the others are counted."""
 MEMBERS = ("files", "metadata", "publish", "accept")
 METADATA_MEMBERS = ("title", "description", "license", "base", "tags")
-_OF_PIECES = frozenset(("name", "size_bytes", "sha256", "pieces"))
-_OF_UPLOAD = frozenset(("name", "upload"))
+_PIECES_MEMBERS = frozenset(("name", "size_bytes", "sha256", "pieces"))
+_UPLOAD_MEMBERS = frozenset(("name", "upload"))
 
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _UPLOAD = re.compile(r"[0-9A-Za-z_-]{22}", re.ASCII)
@@ -171,8 +171,8 @@ class StatedMetadata:
 
     def over(self, before: StatedMetadata) -> StatedMetadata:
         """Return these values, with those of `before` for None."""
-        own, old = asdict(self), asdict(before)
-        return StatedMetadata(**{name: old[name] if value is None else value for name, value in own.items()})
+        new, old = asdict(self), asdict(before)
+        return StatedMetadata(**{name: old[name] if value is None else value for name, value in new.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +213,12 @@ def parse_manifest(values: Mapping[str, object]) -> Manifest:
     """Return the manifest in `values`; raises BadManifest with every reason."""
     reasons = _Reasons()
     reasons.check_members(values, MEMBERS, "")
-    files = _files(values.get("files"), reasons)
-    stated = _stated(values.get("metadata"), reasons)
+    files = _read_files(values.get("files"), reasons)
+    stated = _read_stated(values.get("metadata"), reasons)
     publish = values.get("publish", True)
     if not isinstance(publish, bool):
         reasons.add("publish", "publish must be true or false")
-    accepted = _accepted(values.get("accept"), reasons)
+    accepted = _read_accepted(values.get("accept"), reasons)
     reasons.settle()
     return Manifest(files, stated, bool(publish), accepted)
 
@@ -226,7 +226,7 @@ def parse_manifest(values: Mapping[str, object]) -> Manifest:
 def parse_accepted(values: Any) -> tuple[str, ...]:
     """Return the codes of findings that `values` accept. Raises BadManifest."""
     reasons = _Reasons()
-    codes = _accepted(values, reasons)
+    codes = _read_accepted(values, reasons)
     reasons.settle()
     return codes
 
@@ -234,19 +234,19 @@ def parse_accepted(values: Any) -> tuple[str, ...]:
 def parse_stated_metadata(values: Any) -> StatedMetadata:
     """Return the stated metadata in `values`. Raises BadManifest with all reasons."""
     reasons = _Reasons()
-    stated = _stated(values, reasons)
+    stated = _read_stated(values, reasons)
     reasons.settle()
     return stated
 
 
 @dataclass(slots=True)
 class _Reasons:
-    found: list[Reason] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
     more: int = 0
 
     def add(self, where: str, sentence: str) -> None:
-        if len(self.found) < REASONS_MAX:
-            self.found.append((where, sentence))
+        if len(self.reasons) < REASONS_MAX:
+            self.reasons.append((where, sentence))
         else:
             self.more += 1
 
@@ -256,11 +256,11 @@ class _Reasons:
                 self.add(f"{where}{name[:80]}", f"unknown member {name[:80]!r}; use {', '.join(known)}")
 
     def settle(self) -> None:
-        if self.found:
-            raise BadManifest([*self.found, *([("", f"and {self.more} more")] if self.more else [])])
+        if self.reasons:
+            raise BadManifest([*self.reasons, *([("", f"and {self.more} more")] if self.more else [])])
 
 
-def _accepted(values: Any, reasons: _Reasons) -> tuple[str, ...]:
+def _read_accepted(values: Any, reasons: _Reasons) -> tuple[str, ...]:
     if values is None:
         return ()
     known = sorted(MUST_ACCEPT)
@@ -270,7 +270,7 @@ def _accepted(values: Any, reasons: _Reasons) -> tuple[str, ...]:
     return tuple(sorted(set(values)))
 
 
-def _files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
+def _read_files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= SUBMISSION_FILES_MAX:
         reasons.add("files", f"files must be a list of 1 to {SUBMISSION_FILES_MAX:,} files")
         return ()
@@ -282,7 +282,7 @@ def _files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
             "files", f"the files have {sum(counts):,} pieces together; at most {SUBMISSION_PIECES_MAX:,} are allowed"
         )
         return ()
-    files_or_none = [_file(value, f"files[{number}]", reasons) for number, value in enumerate(values)]
+    files_or_none = [_read_file(value, f"files[{number}]", reasons) for number, value in enumerate(values)]
     files = tuple(file for file in files_or_none if file is not None)
     names = [file.name.lower() for file in files]
     if len(set(names)) != len(names):
@@ -293,17 +293,17 @@ def _files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
     return files
 
 
-def _file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
-    if not isinstance(value, dict) or set(value) not in (_OF_PIECES, _OF_UPLOAD):
+def _read_file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
+    if not isinstance(value, dict) or set(value) not in (_PIECES_MEMBERS, _UPLOAD_MEMBERS):
         reasons.add(where, "a file must have name, size_bytes, sha256 and pieces, or name and upload")
         return None
     name = value["name"]
-    sound = _check_name(name, where, reasons)
+    is_valid = _check_name(name, where, reasons)
     if "upload" in value:
         if not isinstance(value["upload"], str) or not _UPLOAD.fullmatch(value["upload"]):
             reasons.add(f"{where}.upload", "upload must be the id of an upload")
             return None
-        return WantedFile(name, 0, None, upload=value["upload"]) if sound else None
+        return WantedFile(name, 0, None, upload=value["upload"]) if is_valid else None
     size, sha256 = value["size_bytes"], value["sha256"]
     if type(size) is not int or not 0 < size <= SIZE_MAX:
         reasons.add(f"{where}.size_bytes", "size_bytes must be the size of the file, a whole number from 1")
@@ -311,23 +311,23 @@ def _file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
     if not _is_digest(sha256):
         reasons.add(f"{where}.sha256", "sha256 must be the file's SHA-256: 64 lower-case hexadecimal characters")
         return None
-    pieces = _pieces(value["pieces"], size, f"{where}.pieces", reasons)
-    return WantedFile(name, size, Digest(sha256), pieces) if sound else None
+    pieces = _read_pieces(value["pieces"], size, f"{where}.pieces", reasons)
+    return WantedFile(name, size, Digest(sha256), pieces) if is_valid else None
 
 
 def _check_name(name: Any, where: str, reasons: _Reasons) -> bool:
     """Check that `name` is the name of a GGUF file, without a path, and valid on every system."""
-    fits = (
+    is_short_line = (
         isinstance(name, str) and name.isprintable() and 0 < len(name.encode("utf-8", "replace")) <= FILE_NAME_MAX_BYTES
     )
-    if not fits or _FORBIDDEN.search(name) or not name.lower().endswith(".gguf") or name[0] in ".- ":
+    if not is_short_line or _FORBIDDEN.search(name) or not name.lower().endswith(".gguf") or name[0] in ".- ":
         sentence = "name must be a file name without a path, at most 255 bytes, that ends in .gguf"
         reasons.add(f"{where}.name", sentence)
         return False
     return True
 
 
-def _pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tuple[WantedPiece, ...]:
+def _read_pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tuple[WantedPiece, ...]:
     if not isinstance(values, list):
         reasons.add(where, "pieces must be a list of [offset_bytes, size_bytes, digest]")
         return ()
@@ -351,7 +351,7 @@ def _pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tupl
     return tuple(pieces)
 
 
-def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
+def _read_stated(values: Any, reasons: _Reasons) -> StatedMetadata:
     if values is None:
         return StatedMetadata()
     if not isinstance(values, dict):
@@ -366,9 +366,9 @@ def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
         for name, limit in limits.items()
     }
     tags = _manifest_tags(values.get("tags"), reasons)
-    wrong = license_problem(texts["license"]) if texts["license"] else None
-    if wrong is not None:
-        reasons.add("metadata.license", wrong.rstrip("."))
+    problem = license_problem(texts["license"]) if texts["license"] else None
+    if problem is not None:
+        reasons.add("metadata.license", problem.rstrip("."))
     return StatedMetadata(texts["title"], texts["description"], texts["license"], texts["base"], tags)
 
 
@@ -408,5 +408,5 @@ def _is_digest(value: Any) -> bool:
 
 
 def _format_number(number: int) -> str:
-    """Return a shortened number: one from outside can have thousands of digits."""
+    """Return the number as text, shortened: a number from outside can have thousands of digits."""
     return f"{number:,}" if abs(number) <= SIZE_MAX else "far too many"

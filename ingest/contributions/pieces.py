@@ -1,10 +1,11 @@
-"""Locate the pieces of a manifest, and read a file that consists of them without writing it.
+"""The places of the pieces of a manifest, and files that are read from these pieces without writing them.
 
-A piece lies in one of the contributor's uploads, or in the store. Of the store only those blobs count that anybody may
-see, and those of the contributor's own models: all others count as absent, so that naming a digest reveals nothing.
+A piece is in one of the contributor's uploads, or in the store. In the store, only public blobs and those of the
+contributor's own models are used. All others count as absent, so that a digest in a request does not reveal whether the
+registry has its bytes.
 
-Reading needs little memory: files and blobs are opened when they are needed, the one that was not used for longest is
-closed, and of one blob the chunk that was decoded last is kept. Bytes of blobs are compared with their checksums.
+Reading needs little memory: files and blobs are opened when they are needed, the least recently used is closed, and
+only the last decoded chunk is kept. Bytes of blobs are compared with their checksums.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from organs.registry.store.codec import StoredChunk
 
 MISSING_SHOWN_MAX = 19
 OPEN_FILES_MAX = 32
-"""Files and blobs that are open at once: a process may have a few hundred descriptors."""
+"""Limit of open files and blobs: a process may have a few hundred descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class InStore:
 
 @dataclass(frozen=True, slots=True)
 class LocatedPiece:
-    """`size_bytes` bytes at an offset of the file, and their place."""
+    """`size_bytes` bytes at an offset of the file, and the place where they are stored."""
 
     offset_bytes: int
     size_bytes: int
@@ -93,15 +94,15 @@ def locate(session: Session, contributor_id: int, spool: Path, manifest: Manifes
     digests = manifest.digests()
     sent = pieces_of(session, contributor_id, digests)
     shared = known_digests(session, contributor_id, digests - sent.keys(), now())
-    known = _Known(spool, sent, blob_sizes(session, shared))
+    known = _KnownPieces(spool, sent, blob_sizes(session, shared))
     missing: list[Reason] = []
     files = []
     for number, file in enumerate(manifest.files):
         where = f"files[{number}]"
         if file.upload is not None:
-            located = _whole_upload(session, contributor_id, spool, file, where, missing)
+            located = _locate_upload(session, contributor_id, spool, file, where, missing)
         else:
-            located = _composed(known, file, where, missing)
+            located = _locate_pieces(known, file, where, missing)
         if located is not None:
             files.append(located)
     if missing:
@@ -133,11 +134,11 @@ class Sources:
         """Fill `buffer` from `offset` of a piece. Raises BadSource, CorruptBlob, MissingBlob."""
         with self._lock:
             if isinstance(at, InSpool):
-                self._file(at.path).read_into(buffer, at.offset_bytes + offset)
+                self._open_file(at.path).read_into(buffer, at.offset_bytes + offset)
             else:
                 self._read_blob(buffer, at.digest, offset)
 
-    def _file(self, path: Path) -> FileSource:
+    def _open_file(self, path: Path) -> FileSource:
         source = self._open.get(path)
         if source is None:
             try:
@@ -149,7 +150,7 @@ class Sources:
         self._open.move_to_end(path)
         return source
 
-    def _blob(self, digest: Digest) -> BlobReader:
+    def _open_blob(self, digest: Digest) -> BlobReader:
         reader = self._open.get(digest)
         if reader is None:
             with self._registry.catalog.reading() as session:
@@ -171,16 +172,16 @@ class Sources:
             self._open.popitem(last=False)[1].close()
 
     def _read_blob(self, buffer: memoryview, digest: Digest, offset: int) -> None:
-        reader = self._blob(digest)
+        reader = self._open_blob(digest)
         end = offset + len(buffer)
         for chunk in _overlapping(reader.chunks, offset, end):
-            first = chunk.plain_offset_bytes
-            begin, last = max(offset, first), min(end, first + chunk.plain_size_bytes)
-            target = buffer[begin - offset : last - offset]
+            chunk_begin = chunk.plain_offset_bytes
+            begin, stop = max(offset, chunk_begin), min(end, chunk_begin + chunk.plain_size_bytes)
+            target = buffer[begin - offset : stop - offset]
             if len(target) == chunk.plain_size_bytes and self._decoded_chunk != (digest, chunk):
                 reader.read_chunk(chunk, target)
             else:
-                target[:] = self._decode(reader, digest, chunk)[begin - first : last - first]
+                target[:] = self._decode(reader, digest, chunk)[begin - chunk_begin : stop - chunk_begin]
 
     def _decode(self, reader: BlobReader, digest: Digest, chunk: StoredChunk) -> memoryview:
         if len(self._buffer) < chunk.plain_size_bytes:
@@ -195,12 +196,12 @@ class Sources:
 
 def composed_file(sources: Sources, file: LocatedFile) -> ComposedFile:
     """Return one file of a submission, readable while `sources` are open. Its path is its bare name."""
-    sections = [Section(piece.offset_bytes, piece.size_bytes, _Located(sources, piece.at)) for piece in file.pieces]
+    sections = [Section(piece.offset_bytes, piece.size_bytes, _PieceBytes(sources, piece.at)) for piece in file.pieces]
     return ComposedFile(Path(file.name), file.size_bytes, sections, file.sha256)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownPieces:
     spool: Path
     sent: Mapping[Digest, StoredPiece]
     stored: Mapping[Digest, int]
@@ -215,7 +216,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Located:
+class _PieceBytes:
     """The bytes at one place (`ingest.files.Bytes`)."""
 
     sources: Sources
@@ -228,7 +229,7 @@ class _Located:
         """Do nothing: finished uploads and blobs do not change."""
 
 
-def _whole_upload(
+def _locate_upload(
     session: Session, contributor_id: int, spool: Path, file: WantedFile, where: str, missing: list[Reason]
 ) -> LocatedFile | None:
     assert file.upload is not None
@@ -242,7 +243,7 @@ def _whole_upload(
     return LocatedFile(file.name, upload.size_bytes, digest, (LocatedPiece(0, upload.size_bytes, at),))
 
 
-def _composed(known: _Known, file: WantedFile, where: str, missing: list[Reason]) -> LocatedFile | None:
+def _locate_pieces(known: _KnownPieces, file: WantedFile, where: str, missing: list[Reason]) -> LocatedFile | None:
     pieces = []
     for number, piece in enumerate(file.pieces):
         at = known.at(piece.digest, piece.size_bytes)
@@ -260,7 +261,7 @@ def _composed(known: _Known, file: WantedFile, where: str, missing: list[Reason]
 
 
 def _overlapping(chunks: Sequence[StoredChunk], offset: int, end: int) -> Sequence[StoredChunk]:
-    """Return the chunks that hold these bytes; all but the last are of one size."""
+    """Return the chunks that hold these bytes; all chunks but the last have the same size."""
     if not chunks or offset >= end:
         return ()
     size = chunks[0].plain_size_bytes

@@ -65,22 +65,22 @@ def base_findings(
     child: Identity | None = None,
     parents: Sequence[DeclaredParent] = (),
 ) -> Iterator[SubmissionFinding]:
-    """Return findings on the named base: whether it is registered, and whether the `organs` of a partial model fit.
+    """Yield findings on the named base: whether it is registered, and whether the `organs` of a partial model fit.
 
-    A name of a model outside of this registry can be any text. With the `child` that names it and the `parents` in its
-    header, the base is also searched as at publication: this is a guess, which refuses nothing.
+    A name of a model outside of this registry can be any text. With `child`, the model that names it, and
+    `parents`, those in its header, the base is also searched as at publication. A guess refuses nothing.
     """
     if base is None:
         return
-    known = registered_base(session, base)
-    if known is not None:
-        unfit = _unfit(session, known, organs)
-        if unfit is not None:
-            yield SubmissionFinding(REFUSE, UNFIT, unfit)
+    registered = registered_base(session, base)
+    if registered is not None:
+        misfit = _misfit_of(session, registered, organs)
+        if misfit is not None:
+            yield SubmissionFinding(REFUSE, UNFIT, misfit)
         return
     quoted = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
-    meant = next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
-    guesses = [] if child is None else models_meant(session, child, meant)
+    declared = next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
+    guesses = [] if child is None else models_meant(session, child, declared)
     if not guesses:
         sentence = (
             f"Its base {quoted} was not registered under that name at the inspection; when it is, the two are linked."
@@ -89,17 +89,17 @@ def base_findings(
         return
     names = names_text([guess.full_name for guess in guesses])
     match = names if len(guesses) == 1 else f"the most similar of {names}"
-    how = "by the name in its header" if meant in parents else "by its name"
-    yield SubmissionFinding(NOTE, "base-found", f"Its base {quoted} was identified {how} as {match}.")
-    unfits = [_unfit(session, guess, organs) for guess in guesses]
-    if unfits[0] is not None and None not in unfits:
-        yield SubmissionFinding(WARN, UNFIT, unfits[0])
+    evidence = "by the name in its header" if declared in parents else "by its name"
+    yield SubmissionFinding(NOTE, "base-found", f"Its base {quoted} was identified {evidence} as {match}.")
+    misfits = [_misfit_of(session, guess, organs) for guess in guesses]
+    if misfits[0] is not None and None not in misfits:
+        yield SubmissionFinding(WARN, UNFIT, misfits[0])
 
 
 def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
     """Return why a registered partial model does not fit into the current version of its base.
 
-    None if it fits, and if no base is registered under exactly this name.
+    Return None if it fits, or if no base is registered under exactly this name.
     """
     if model.kind != "model" or model.complete:
         return None
@@ -110,7 +110,7 @@ def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
     return None
 
 
-def _unfit(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
+def _misfit_of(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
     return misfit_sentence(session, base, organs) if base.complete else None
 
 
@@ -126,7 +126,7 @@ def registered_base(session: Session, base: str) -> Model | None:
 def digest_findings(
     session: Session, digest: Digest, name: ModelName, contributor_id: int
 ) -> Iterator[SubmissionFinding]:
-    """Return findings if the same bytes are registered, or were before an administrator removed or yanked them.
+    """Yield findings if the same bytes are registered, or were before an administrator removed or yanked them.
 
     Bytes that were refused before publication are mentioned only to their sender.
     """
@@ -151,7 +151,7 @@ def digest_findings(
 
 
 def name_findings(session: Session, name: ModelName, digest: Digest | None) -> Iterator[SubmissionFinding]:
-    """Return a finding if the model will become a new version of an existing name."""
+    """Yield a finding if the model will become a new version of an existing name."""
     newest = newest_reachable(session, name)
     if newest is not None and (digest is None or visible_model_with_digest(session, digest, name) is None):
         sentence = (
@@ -162,7 +162,7 @@ def name_findings(session: Session, name: ModelName, digest: Digest | None) -> I
 
 
 def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[SubmissionFinding]:
-    """Warn if most organs of `model` are those of another contributor's model that is not named as its base."""
+    """Yield a warning if most organs of `model` are those of another contributor's model that is not named as base."""
     named = folded((base or "").partition("@")[0])
     organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
     for row in others:
@@ -172,8 +172,8 @@ def organ_findings(session: Session, model: Model, base: str | None) -> Iterator
         if other.digest == model.digest or is_named:
             continue
         if row.shared >= MUCH * organs:
-            much = f"{row.shared:,} of its {organs:,} organs are those of {other.full_name}"
-            yield SubmissionFinding(WARN, "organs-of-another", f"{much}, which it does not name as its base.")
+            share = f"{row.shared:,} of its {organs:,} organs are those of {other.full_name}"
+            yield SubmissionFinding(WARN, "organs-of-another", f"{share}, which it does not name as its base.")
         return
 
 
@@ -256,12 +256,12 @@ def declared_parents(header: Header) -> list[DeclaredParent]:
 
 def identity_of(header: Header, name: ModelName, proposed: Proposal) -> Identity:
     """Return the names by which other models can declare this one."""
-    own = (header.text(key) or "" for key in IDENTITY_KEYS)
-    return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *own)
+    header_names = (header.text(key) or "" for key in IDENTITY_KEYS)
+    return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *header_names)
 
 
 def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposal) -> Iterator[SubmissionFinding]:
-    """Return the findings on the files themselves, without the catalog."""
+    """Yield the findings on the files alone, without the catalog."""
     header = files[0].header
     for file in files:
         for reason in file.unassemblable:
@@ -269,8 +269,8 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
             yield SubmissionFinding(WARN, "unassemblable", sentence)
         for flag in file.flags:
             yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
-    yield from _of_license(proposed.license, header.text("general.license"))
-    yield from _of_name(header, name)
+    yield from _license_findings(proposed.license, header.text("general.license"))
+    yield from _header_findings(header, name)
     if proposed.kind == "model" and not proposed.complete and proposed.base is None:
         sentence = "It has only some organs of its header, and names no base with the others: state its base."
         yield SubmissionFinding(WARN, "partial-without-base", sentence)
@@ -286,7 +286,7 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
         yield SubmissionFinding(NOTE, "chat-template", sentence)
 
 
-def _of_license(license: str | None, in_header: str | None) -> Iterator[SubmissionFinding]:
+def _license_findings(license: str | None, in_header: str | None) -> Iterator[SubmissionFinding]:
     differing = differing_license(license, in_header)
     if differing is not None:
         yield SubmissionFinding(WARN, "license-differs", differing)
@@ -294,14 +294,14 @@ def _of_license(license: str | None, in_header: str | None) -> Iterator[Submissi
         sentence = "No license is stated, so nobody may use it: state one, such as Apache-2.0 or CC-BY-4.0."
         yield SubmissionFinding(WARN, "no-license", sentence)
         return
-    stated = [part.strip("() ") for item in license.split(AND) for part in item.split(" OR ")]
-    unknown = [part for part in stated if part and terms_of(part) is None]
+    parts = [part.strip("() ") for item in license.split(AND) for part in item.split(" OR ")]
+    unknown = [part for part in parts if part and terms_of(part) is None]
     if unknown:
         sentence = f"The license {_shown(unknown[0])} is unknown; use an SPDX identifier such as MIT."
         yield SubmissionFinding(NOTE, "unknown-license", sentence)
 
 
-def _of_name(header: Header, name: ModelName) -> Iterator[SubmissionFinding]:
+def _header_findings(header: Header, name: ModelName) -> Iterator[SubmissionFinding]:
     title = header.text("general.name")
     if title and folded(title) not in folded(name.name) and folded(name.name) not in folded(title):
         sentence = f"The header has the name {_shown(title)}; the catalog will list it as {name.namespace}/{name.name}."

@@ -1,4 +1,4 @@
-"""Push one model to a remote registry: only missing pieces are sent."""
+"""The push of one model to a remote registry: only missing pieces are sent."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ Answer = TypeVar("Answer")
 
 
 class Stopped(Exception):
-    """The push was stopped, by the user or by an error of another lane; raised inside its threads to end them."""
+    """The push was stopped, by the user or by an error in another thread; raised inside its threads to end them."""
 
 
 class Patience:
@@ -128,7 +128,7 @@ def patiently(stop: threading.Event, ask: Callable[[], Answer]) -> Answer:
 
 
 LEAVE_SECONDS = 3.0
-"""Seconds for a lane to end after the others: a chunk in progress is not awaited."""
+"""Seconds that the threads have to end after an error: a chunk in progress is not awaited."""
 
 T = TypeVar("T")
 
@@ -153,9 +153,9 @@ def in_lanes(items: Iterable[T], do: Callable[[T], None], count: int, stop: thre
                 raise failure
     except BaseException:
         stop.set()
-        leave = time.monotonic() + LEAVE_SECONDS
+        deadline = time.monotonic() + LEAVE_SECONDS
         for lane in lanes:
-            lane.join(max(0.0, leave - time.monotonic()))
+            lane.join(max(0.0, deadline - time.monotonic()))
         raise
 
 
@@ -189,8 +189,8 @@ def check_room(
     account = patiently(stop, partial(connection.read, Account, f"{API}/account"))
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > account.quota.upload_max_bytes:
-        most = size_text(account.quota.upload_max_bytes)
-        raise OverQuota(f"{name} has {size_text(size_bytes)}; {connection.url} takes at most {most}: {UNSENT}")
+        limit = size_text(account.quota.upload_max_bytes)
+        raise OverQuota(f"{name} has {size_text(size_bytes)}; {connection.url} takes at most {limit}: {UNSENT}")
     if account.namespace == LOCAL:
         return  # the local account has no quota
     uploads = patiently(stop, partial(connection.read, UploadPage, f"{API}/uploads"))
@@ -205,23 +205,23 @@ def _check_quota(
     known_bytes: int,
     uploads: Sequence[Upload],
 ) -> None:
-    """Check the quota after the submission: the files count with their whole size, and their uploads no longer.
+    """Check the quota as it will be after the submission: the files count with their whole size, their uploads do not.
 
-    `uploads` of an earlier run already count. Some known pieces can be in finished uploads, at most as many bytes as
-    there are besides open uploads.
+    `uploads` of an earlier run already count. Known pieces can be in finished uploads; their size is at most that of
+    all uploads without the open ones.
     """
     new_bytes = sum(_counted_bytes(load) for load in loads(list(missing.values())) if not _has_upload(load, uploads))
     finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in uploads))
     sent_bytes = sum(piece.span.size_bytes for piece in missing.values()) + min(known_bytes, finished_bytes)
-    then = structs.replace(
+    new_quota = structs.replace(
         quota, used_bytes=quota.used_bytes + new_bytes, uploads_bytes=quota.uploads_bytes + new_bytes
     )
-    more_bytes = then.more_bytes(size_bytes, sent_bytes)
+    more_bytes = new_quota.more_bytes(size_bytes, sent_bytes)
     if more_bytes > 0:
-        others = size_text(quota.limit_bytes + more_bytes - size_bytes)
-        besides = f"together with your other {others}, " if quota.used_bytes + quota.submitted_bytes else ""
+        others_size = size_text(quota.limit_bytes + more_bytes - size_bytes)
+        others = f"together with your other {others_size}, " if quota.used_bytes + quota.submitted_bytes else ""
         raise OverQuota(
-            f"{name} has {size_text(size_bytes)}; {besides}that is {size_text(more_bytes)} more than your quota of "
+            f"{name} has {size_text(size_bytes)}; {others}that is {size_text(more_bytes)} more than your quota of "
             f"{size_text(quota.limit_bytes)}: {UNSENT}"
         )
 
@@ -231,7 +231,7 @@ def _counted_bytes(load: Load) -> int:
 
 
 def _has_upload(load: Load, uploads: Sequence[Upload]) -> bool:
-    """Return whether an upload of exactly this load is open. The bytes of a pack are read only if one has its size."""
+    """Return whether an upload of exactly this load is open. A pack is read only if an upload has its size."""
     same_size = [upload for upload in uploads if upload.size_bytes == load.size_bytes]
     if not same_size:
         return False
@@ -269,7 +269,7 @@ def submit(connection: Connection, name: ModelName, request: SubmissionRequest, 
 def followed(
     connection: Connection, submission: Submission, stop: threading.Event, notify: Callable[[Submission], None]
 ) -> Submission:
-    """Wait for the end of `submission` and return it; `notify` gets each state. Raises Unreachable, NotFound."""
+    """Wait for the end of `submission` and return it; call `notify` with each state. Raises Unreachable, NotFound."""
     patience = Patience(stop)
     pause = POLL_SECONDS
     while not submission.has_ended:
@@ -286,7 +286,7 @@ def followed(
 
 
 def looked_up(connection: Connection, submission: int) -> Submission:
-    """Return the submission of that id; raises NotFound for one that does not exist, or of another contributor."""
+    """Return the submission of that id; raises NotFound if it does not exist or belongs to another contributor."""
     return connection.read(Submission, f"{API}/submissions/{submission}")
 
 
@@ -308,7 +308,7 @@ class Sender:
     def __init__(
         self, connection: Connection, stop: threading.Event, advance: Advance, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
-        """Create a sender; `advance` gets the bytes that the registry has, also those from before."""
+        """Create a sender; `advance` is called with the number of bytes that arrived, also those of earlier runs."""
         self._connection = connection
         self._stop = stop
         self._advance = advance
@@ -326,37 +326,37 @@ class Sender:
         while True:
             self._check_not_stopped()
             try:
-                session = self._next(opened, session)
+                session = self._do_next_step(opened, session)
             except (*PASSING, Conflict) as error:  # the server may hold an incomplete chunk for a while
                 patience.wait(error)
-                session = session and self._where(session, opened)
+                session = session and self._look_up(session, opened)
                 continue
             except (BadInput, NotFound) as error:
                 refused += 1
                 if session is None or isinstance(error, BadSource | Misfit) or refused > DAMAGED_MAX:
                     raise
-                session = None  # the chunk was damaged in transit, or the session is gone
+                session = None  # the chunk was damaged in transit, or the upload is gone
                 patience.wait(error)
                 continue
             if session.received_bytes > reported or session.is_complete:
                 patience.succeeded()
-            reached = opened.span.size_bytes if session.is_complete else session.received_bytes
-            self._advance(reached - reported)
-            reported = reached
+            received = opened.span.size_bytes if session.is_complete else session.received_bytes
+            self._advance(received - reported)
+            reported = received
             if session.is_complete:
                 return
 
-    def _next(self, load: OpenLoad, session: Upload | None) -> Upload:
+    def _do_next_step(self, load: OpenLoad, session: Upload | None) -> Upload:
         """Do the next step: open the upload, send a chunk, or finish."""
         size_bytes = load.span.size_bytes
         if session is None:
-            return _checked(self._connection.post(Upload, UPLOADS, load.request), size_bytes)
+            return _check_received(self._connection.post(Upload, UPLOADS, load.request), size_bytes)
         if session.received_bytes < size_bytes:
-            return self._chunk(load, session)
+            return self._send_chunk(load, session)
         self._finish(session)
         return structs.replace(session, received_bytes=size_bytes, state="complete")
 
-    def _chunk(self, load: OpenLoad, session: Upload) -> Upload:
+    def _send_chunk(self, load: OpenLoad, session: Upload) -> Upload:
         begin, size_bytes = session.received_bytes, load.span.size_bytes
         data = load.read(begin, min(self._chunk_bytes, session.chunk_bytes.most))
         headers = {
@@ -365,12 +365,12 @@ class Sender:
         }
         with self._lock:
             self.sent_bytes += len(data)
-        after = _checked(
+        upload = _check_received(
             self._connection.send_bytes(Upload, "PATCH", f"{UPLOADS}/{session.id}", data, headers), size_bytes
         )
-        if after.received_bytes == begin:
+        if upload.received_bytes == begin:
             raise BadReply("the registry refuses more bytes of an upload without a reason")
-        return after
+        return upload
 
     def _finish(self, session: Upload) -> None:
         try:
@@ -380,10 +380,10 @@ class Sender:
                 self._connection.delete(Upload, f"{UPLOADS}/{session.id}")  # otherwise the next run would continue it
             raise Misfit(str(error)) from error
 
-    def _where(self, session: Upload, load: OpenLoad) -> Upload | None:
+    def _look_up(self, session: Upload, load: OpenLoad) -> Upload | None:
         """Return the current upload from the registry; the last known one if it does not answer, None if it is gone."""
         try:
-            return _checked(self._connection.read(Upload, f"{UPLOADS}/{session.id}"), load.span.size_bytes)
+            return _check_received(self._connection.read(Upload, f"{UPLOADS}/{session.id}"), load.span.size_bytes)
         except NotFound:
             return None
         except OrganError:
@@ -394,8 +394,8 @@ class Sender:
             raise Stopped
 
 
-def _checked(upload: Upload, size_bytes: int) -> Upload:
-    """Return `upload`; raises BadReply if its received bytes exceed `size_bytes`."""
+def _check_received(upload: Upload, size_bytes: int) -> Upload:
+    """Return `upload`; raise BadReply if its received bytes exceed `size_bytes`."""
     if upload.received_bytes > size_bytes:
         raise BadReply(f"the registry reports {upload.received_bytes} received bytes of {size_bytes}")
     return upload
@@ -439,7 +439,7 @@ class SilentProgress:
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """The options of a push; None leaves a value to the file and to the registry."""
+    """The options of a push; for None, the file or the registry decides."""
 
     name: str | None = None
     """`NAMESPACE/NAME`, or a name in the account's own namespace."""
@@ -478,8 +478,8 @@ def push(
 ) -> PushReport:
     """Push the model in `source` to the registry of `connection`; only missing pieces are sent.
 
-    Raises BadInput for files that are invalid or refused, NotAllowed, OverQuota, Unreachable. A model that the registry
-    refuses after its inspection is no error: the report has the state.
+    Raises BadInput for files that are invalid or refused, NotAllowed, OverQuota, Unreachable. A refusal by
+    the registry after the inspection does not raise an error: the report has the state.
     """
     check_metadata(options.metadata)
     stop = threading.Event()
@@ -488,12 +488,12 @@ def push(
         _check_partial(files, options)
         name = model_name(connection, source, options)
         progress.stage("read", sum(file.header.file_size_bytes for file in files))
-        item = _Push(connection, name, cut(files, memory, progress.advance), options, memory, progress, stop)
+        steps = _Push(connection, name, cut(files, memory, progress.advance), options, memory, progress, stop)
         try:
-            return item.run()
+            return steps.run()
         except Misfit:
             for path in source.paths:
-                memory.forget_hashed(path)  # it changed, but its date and size did not
+                memory.forget_hashed(path)  # the file changed, but its date and size did not
             raise
 
 
@@ -502,8 +502,8 @@ def check_metadata(metadata: Mapping[str, str | list[str]]) -> None:
     try:
         parse_stated_metadata(dict(metadata))
     except BadManifest as error:
-        wrong = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
-        raise BadInput("; ".join(wrong)) from error
+        sentences = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
+        raise BadInput("; ".join(sentences)) from error
 
 
 def model_name(connection: Connection, source: ModelSource, options: PushOptions) -> ModelName:
@@ -511,13 +511,13 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
 
     Raises BadName, and NotAllowed for another contributor's namespace, before anything is read or sent.
     """
-    own = connection.read(Account, f"{API}/account").namespace
+    namespace = connection.read(Account, f"{API}/account").namespace
     requested = options.name or source.name.name
-    name = parse_model_name(requested if "/" in requested else f"{own}/{requested}")
+    name = parse_model_name(requested if "/" in requested else f"{namespace}/{requested}")
     if name.version is not None:
         raise BadName("leave out @version: the registry assigns the next free version")
-    if own != LOCAL and name.namespace.lower() != own.lower():
-        raise NotAllowed(f"{name.namespace} is not your namespace: use {own}/{name.name}")
+    if namespace != LOCAL and name.namespace.lower() != namespace.lower():
+        raise NotAllowed(f"{name.namespace} is not your namespace: use {namespace}/{name.name}")
     return name
 
 
@@ -550,18 +550,18 @@ class _Push:
         self._digest = model_digest([file.sha256 for file in files])
 
     def run(self) -> PushReport:
-        if (registered := self._there()) is not None:
+        if (registered := self._find_registered()) is not None:
             return registered
         pieces = distinct(self._files)
-        if (earlier := self._handed_in_earlier()) is not None:
-            return self._report(self._followed(earlier), {}, pieces, 0)
-        known = self._known(list(pieces))
+        if (earlier := self._find_earlier_submission()) is not None:
+            return self._report(self._wait_for_end(earlier), {}, pieces, 0)
+        known = self._look_up_known(list(pieces))
         missing = {digest: piece for digest, piece in pieces.items() if digest not in known}
-        there_already = {digest: piece for digest, piece in pieces.items() if digest in known}
+        known_pieces = {digest: piece for digest, piece in pieces.items() if digest in known}
         if missing:
-            check_room(self._connection, self._name, self._files, missing, _size_bytes(there_already), self._stop)
+            check_room(self._connection, self._name, self._files, missing, _size_bytes(known_pieces), self._stop)
         if self._options.dry_run:
-            return self._report(None, missing, there_already, _size_bytes(missing))
+            return self._report(None, missing, known_pieces, _size_bytes(missing))
         sent_bytes = self._send(missing)
         for file in self._files:
             file.file.source.check_unchanged()
@@ -569,13 +569,13 @@ class _Push:
         request = submission_request(self._files, metadata, self._options.accepted)
         submission = submit(self._connection, self._name, request, self._stop)
         self._memory.store_submission(*self._key, submission.id)
-        return self._report(self._followed(submission), missing, there_already, sent_bytes)
+        return self._report(self._wait_for_end(submission), missing, known_pieces, sent_bytes)
 
     @property
     def _key(self) -> tuple[str, str, str]:
         return self._connection.url, str(self._name), self._digest
 
-    def _there(self) -> PushReport | None:
+    def _find_registered(self) -> PushReport | None:
         """Return the report if the newest model of this name has the same files; else None."""
         try:
             files = self._connection.read(_ModelFiles, f"{API}/models/{self._name.namespace}/{self._name.name}")
@@ -585,18 +585,18 @@ class _Push:
             return None
         model = files.name
         pieces, address = distinct(self._files), f"{self._connection.url}/models/{model}"
-        unheard = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
+        unused_metadata = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
         return PushReport(
             name=str(self._name),
             model=model,
             address=address,
             state=ALREADY_THERE,
-            notes=(*self._notes(), *unheard),
+            notes=(*self._notes(), *unused_metadata),
             bytes_known=_size_bytes(pieces),
             pieces_known=len(pieces),
         )
 
-    def _handed_in_earlier(self) -> Submission | None:
+    def _find_earlier_submission(self) -> Submission | None:
         """Return the open submission of these files from an earlier run, or None."""
         earlier = self._memory.submission(*self._key)
         if earlier is None or self._options.dry_run:
@@ -605,17 +605,17 @@ class _Push:
             submission = looked_up(self._connection, earlier)
         except NotFound:
             return None
-        under_way = submission.state == "quarantined" or not submission.has_ended
-        return submission if under_way else None
+        is_open = submission.state == "quarantined" or not submission.has_ended
+        return submission if is_open else None
 
-    def _known(self, digests: Sequence[Digest]) -> frozenset[str]:
+    def _look_up_known(self, digests: Sequence[Digest]) -> frozenset[str]:
         self._progress.stage("look up", None)
         known: frozenset[str] = frozenset()
         for begin in range(0, len(digests), LOOKUP_MAX):
-            known |= patiently(self._stop, partial(self._looked_up, list(digests[begin : begin + LOOKUP_MAX])))
+            known |= patiently(self._stop, partial(self._request_known, list(digests[begin : begin + LOOKUP_MAX])))
         return known & frozenset(digests)
 
-    def _looked_up(self, digests: list[Digest]) -> frozenset[str]:
+    def _request_known(self, digests: list[Digest]) -> frozenset[str]:
         return frozenset(self._connection.post(KnownDigests, f"{UPLOADS}/lookup", {"digests": digests}).known)
 
     def _send(self, missing: Mapping[Digest, Wanted]) -> int:
@@ -627,7 +627,7 @@ class _Push:
         in_lanes(loads(list(missing.values())), sender.send, LANES, self._stop)
         return sender.sent_bytes
 
-    def _followed(self, submission: Submission) -> Submission:
+    def _wait_for_end(self, submission: Submission) -> Submission:
         """Return `submission` at its end, or immediately if the push does not wait."""
         if not self._options.wait:
             return submission
@@ -645,7 +645,7 @@ class _Push:
         self,
         submission: Submission | None,
         missing: Mapping[Digest, Wanted],
-        there_already: Mapping[Digest, Wanted],
+        known_pieces: Mapping[Digest, Wanted],
         sent_bytes: int,
     ) -> PushReport:
         path = None if submission is None else submission.address or f"/submissions/{submission.id}"
@@ -659,9 +659,9 @@ class _Push:
             findings=() if submission is None else submission.findings,
             notes=self._notes(),
             bytes_sent=sent_bytes,
-            bytes_known=_size_bytes(there_already),
+            bytes_known=_size_bytes(known_pieces),
             pieces_sent=len(missing),
-            pieces_known=len(there_already),
+            pieces_known=len(known_pieces),
         )
 
     def _notes(self) -> tuple[str, ...]:

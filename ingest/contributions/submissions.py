@@ -58,13 +58,13 @@ from organs.registry.names import ModelName
 from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
 
 STATED, PROPOSED, _PUBLISH, ACCEPTED = "given", "proposed", "publish", "accepted"
-"""Members of the column `metadata_given`: what the contributor states, the proposal made from it and from the
-headers, whether the submission is published as soon as it has been inspected, and the codes of findings that the
-contributor accepts."""
+"""Members of the column `metadata_given`: the metadata that the contributor states, the proposal made from it
+and from the headers, whether the submission is published as soon as it has been inspected, and the codes of findings
+that the contributor accepts."""
 
 
 def manifest_of(row: Submission) -> Manifest:
-    """Return the manifest of a submission. Raises BadManifest for one that has ended: its manifest is removed."""
+    """Return the manifest of a submission. Raises BadManifest after its end, when the manifest is removed."""
     return read_manifest(row.manifest)
 
 
@@ -145,10 +145,10 @@ _WITHDRAWABLE = ("checking", "ready", "quarantined")
 def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest: Manifest) -> int:
     """Enqueue the inspection of a model, and its publication if the manifest asks for it. Return the submission's id.
 
-    The same request, while its submission is open, returns the same submission; one that was only inspected is
+    While a submission is open, the same request returns the same submission. A submission that was only inspected is
     published now if the manifest asks for it. The caller has checked that the namespace belongs to the contributor.
-    Raises BadName for a name that stock clients refuse, BadManifest for pieces that have not been uploaded, OverQuota,
-    TooMany, QueueFull.
+    Raises BadName for a name that standard clients refuse, BadManifest for pieces that have not been uploaded,
+    OverQuota, TooMany, QueueFull.
     """
     with registry.catalog.writing() as session:
         owner_id = contributor_id(session, contributor)
@@ -157,18 +157,18 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
         files = locate(session, owner_id, registry.settings.uploads, manifest)
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > registry.settings.upload_max_bytes:
-        most = registry.settings.upload_max_bytes
-        raise OverQuota(f"the files have {size_bytes:,} bytes; the limit is {most:,}")
+        limit = registry.settings.upload_max_bytes
+        raise OverQuota(f"the files have {size_bytes:,} bytes; the limit is {limit:,}")
     files_json = manifest.files_json()
     metadata = metadata_json(manifest.stated, publish=manifest.publish, accepted=manifest.accepted)
     with registry.catalog.writing() as session:
         hold_contributor(session, owner_id)
-        same = _same(session, owner_id, name, files_json, manifest)
-        if same is not None:
-            if manifest.publish and same.state == "ready":
-                change_submission(session, same, "publishing", description=metadata)
-                _enqueue(session, same, PUBLISH, contributor)
-            return same.id
+        existing = _find_same(session, owner_id, name, files_json, manifest)
+        if existing is not None:
+            if manifest.publish and existing.state == "ready":
+                change_submission(session, existing, "publishing", description=metadata)
+                _enqueue(session, existing, PUBLISH, contributor)
+            return existing.id
         if contributor != LOCAL:
             _check_room(session, registry, owner_id, files)
         row = add_submission(
@@ -184,8 +184,8 @@ def submit(registry: LocalRegistry, contributor: str, name: ModelName, manifest:
         uploads = _uploads_of(files)
         if renew_uploads(session, owner_id, (), uploads) < len(uploads):
             # A submission that has just ended removed some of them: locate again, which raises for missing pieces.
-            again = locate(session, owner_id, registry.settings.uploads, manifest)
-            renew_uploads(session, owner_id, (), _uploads_of(again))
+            located = locate(session, owner_id, registry.settings.uploads, manifest)
+            renew_uploads(session, owner_id, (), _uploads_of(located))
         _enqueue(session, row, PUBLISH if manifest.publish else INSPECT, contributor)
         return row.id
 
@@ -207,19 +207,19 @@ def publish(
         row = locked_submission(session, submission_id, contributor_id(session, contributor))
         if row.state != "ready":
             raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
-        agreed = {*accepted, *accepted_of(row)}
-        for finding in unaccepted(stored_findings(row.findings), agreed):
+        all_accepted = {*accepted, *accepted_of(row)}
+        for finding in unaccepted(stored_findings(row.findings), all_accepted):
             raise BadInput(f"{finding.sentence} To publish it anyway, accept {finding.code}")
-        document = metadata_json(stated.over(stated_metadata_of(row)), publish=True, accepted=agreed)
+        metadata = metadata_json(stated.over(stated_metadata_of(row)), publish=True, accepted=all_accepted)
         if name is not None:
             check_model_name(session, ModelName(row.namespace, name))
             row.name = name
-        change_submission(session, row, "publishing", description=document)
+        change_submission(session, row, "publishing", description=metadata)
         _enqueue(session, row, PUBLISH, contributor)
 
 
 def withdraw(registry: LocalRegistry, contributor: str, submission_id: int) -> None:
-    """Withdraw a submission and the quarantined model that was made of it. Its uploads stay until they expire.
+    """Withdraw a submission and the quarantined model that was made from it. Its uploads stay until they expire.
 
     Withdrawing it again has no effect. Raises NotFound for a submission of another contributor, Conflict for one that
     has ended in another way.
@@ -239,7 +239,9 @@ def withdraw(registry: LocalRegistry, contributor: str, submission_id: int) -> N
             withdraw_model(session, model, WITHDRAWN, contributor)
 
 
-def _same(session: Session, owner_id: int, name: ModelName, files_json: str, manifest: Manifest) -> Submission | None:
+def _find_same(
+    session: Session, owner_id: int, name: ModelName, files_json: str, manifest: Manifest
+) -> Submission | None:
     for row in same_submissions(session, owner_id, name, files_json):
         is_requested = row.state == "ready" or wants_publishing(row) or not manifest.publish
         if is_requested and stated_metadata_of(row) == manifest.stated:
@@ -255,8 +257,8 @@ def _uploads_of(files: list[LocatedFile]) -> set[str]:
 def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files: list[LocatedFile]) -> None:
     """Raise OverQuota when the contributor may not submit these files.
 
-    A piece in an upload is already counted in the quota, but only once, however often the files contain it. A piece
-    that is already in the store counts with its whole size.
+    A piece in an upload is already counted in the quota, and only once, even if the files contain it several times.
+    A piece that is already in the store counts with its whole size.
     """
     if count_open_submissions(session, owner_id) >= OPEN_SUBMISSIONS_MAX:
         raise OverQuota(f"{OPEN_SUBMISSIONS_MAX} submissions are open: publish or withdraw some first")
@@ -279,9 +281,11 @@ def approve_submission(registry: LocalRegistry, submission_id: int, by: str) -> 
     """
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
-        unfit = misfit_of_base(session, model)
-        if unfit is not None:
-            raise Conflict(f"{model.full_name} cannot be published: {unfit.sentence[:1].lower()}{unfit.sentence[1:-1]}")
+        misfit = misfit_of_base(session, model)
+        if misfit is not None:
+            raise Conflict(
+                f"{model.full_name} cannot be published: {misfit.sentence[:1].lower()}{misfit.sentence[1:-1]}"
+            )
         record_event(session, by, Action.APPROVE, model.full_name, model_id=model.id, submission=submission_id)
         publish_model(session, model, by)
         for row in submissions_waiting_for(session, model.id):
@@ -289,15 +293,15 @@ def approve_submission(registry: LocalRegistry, submission_id: int, by: str) -> 
 
 
 def refuse_submission(registry: LocalRegistry, submission_id: int, reason: str, by: str) -> None:
-    """Remove the model of a quarantined submission; its contributor reads the reason.
+    """Remove the model of a quarantined submission; its contributor can read the reason.
 
     The next sweep removes bytes that no other model needs. Raises NotFound, Conflict, and BadValue for a reason that is
     empty or too long.
     """
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
-        about = (model.full_name, reason[:200])
-        record_event(session, by, Action.REFUSE, *about, model_id=model.id, submission=submission_id)
+        name_and_reason = (model.full_name, reason[:200])
+        record_event(session, by, Action.REFUSE, *name_and_reason, model_id=model.id, submission=submission_id)
         rows = submissions_waiting_for(session, model.id)
         remove_model(session, model, reason, by)
         for row in rows:

@@ -1,4 +1,4 @@
-"""Uploads: from opening to end, their files that grow chunk by chunk, and the removal of expired ones."""
+"""Uploads from opening to end, their files in the spool, and the removal of expired uploads."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class SpooledFile:
 
 
 class Spool:
-    """The files in one folder."""
+    """The folder that holds the files of uploads."""
 
     def __init__(self, root: Path, files: Files | None = None) -> None:
         self.root = root
         self._files = files or Files()
 
     def make(self, expected_bytes: int) -> str:
-        """Create an empty file with a new name; both are on the disk on return.
+        """Create an empty file with a new name; both are durable on return.
 
         Raises DiskFull if there is no space for `expected_bytes`, StoreUnwritable; then there is no file.
         """
@@ -107,10 +107,10 @@ class Spool:
             _lock(descriptor, path)
             yield SpoolFile(self._files, path, descriptor)
         finally:
-            os.close(descriptor)  # and with it goes the lock
+            os.close(descriptor)  # this releases the lock
 
     def has(self, name: str, size_bytes: int) -> bool:
-        """Return whether the file exists with at least so many bytes."""
+        """Return whether the file exists with at least `size_bytes` bytes."""
         try:
             return self.path(name).stat().st_size >= size_bytes
         except OSError:
@@ -133,7 +133,7 @@ class Spool:
         return self.root / name
 
     def walk(self) -> Iterator[SpooledFile]:
-        """Return all files of the spool. Files can appear and disappear meanwhile."""
+        """Yield all files of the spool. Files can appear and disappear meanwhile."""
         try:
             entries = list(os.scandir(self.root))
         except FileNotFoundError:
@@ -172,7 +172,10 @@ class SpoolFile:
             raise translated(error, self._path) from error
 
     def read(self, offset_bytes: int, size_bytes: int) -> Iterator[bytes]:
-        """Return the bytes of a range in order, at most READ_BYTES at once; fewer at the end. Raises StoreError."""
+        """Yield the bytes of a range in order, at most READ_BYTES at a time; fewer at the end of the file.
+
+        Raises StoreError.
+        """
         end = offset_bytes + size_bytes
         while offset_bytes < end:
             try:
@@ -205,7 +208,7 @@ WRONG_PIECES_TOLD = 20
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declaration of an upload. Raises BadInput for an impossible one."""
+    """The declaration of an upload. Raises BadInput for an impossible declaration."""
 
     kind: str
     size_bytes: int
@@ -227,7 +230,7 @@ class Declared:
 
     @property
     def piece_rows(self) -> Pieces:
-        """Return the rows of its pieces; a single piece is its own."""
+        """Return the rows of its pieces; an upload of kind `piece` has one row."""
         if self.kind == "piece":
             assert self.digest is not None
             return ((self.size_bytes, self.digest),)
@@ -236,13 +239,13 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of an upload: from byte `begin` to before byte `end`, of `size_bytes` in total."""
+    """A part of an upload of `size_bytes`: from byte `begin` up to byte `end`, which is not included."""
 
     begin: int
     end: int
     size_bytes: int
     sha256: bytes | None = None
-    """The SHA-256 that the sender declares; None without one."""
+    """The SHA-256 that the sender declares, or None."""
 
 
 class WrongOffset(Conflict, code="wrong-offset", status=416):
@@ -262,7 +265,7 @@ def open_upload(registry: LocalRegistry, contributor_id: int, declared: Declared
     Raises OverQuota, TooMany, DiskFull, StoreUnwritable.
     """
     with registry.catalog.reading() as session:
-        existing = _same(registry, session, contributor_id, declared)
+        existing = _find_same(registry, session, contributor_id, declared)
         if existing is not None:
             return existing
         _check_allowed(registry, session, contributor_id, declared, hold=False)
@@ -293,7 +296,7 @@ def look_up(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upl
 
 
 def is_received(upload: Upload, chunk: Chunk) -> bool:
-    """Return whether the whole chunk was received before, for example because its answer was lost.
+    """Return whether the whole chunk was received before, for example if the client did not get the answer.
 
     Raises WrongOffset if it does not begin at the end of the received bytes, BadInput for another total size.
     """
@@ -346,7 +349,7 @@ def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest:
                 f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes were received: send the rest first"
             )
         assert file is not None
-        problem = _checked(registry, upload, file, digest or _declared_digest(upload))
+        problem = _check_pieces(registry, upload, file, digest or _declared_digest(upload))
         with registry.catalog.writing() as session:
             if not complete_upload(session, upload.id, problem):
                 raise Conflict("the upload has ended meanwhile")
@@ -357,7 +360,7 @@ def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Uplo
     """Remove an upload and its bytes, finished or not, and return it. Raises NotFound, Conflict while another client
     uses it.
     """
-    with _locked(registry, contributor_id, public_id, lost_too=True) as (upload, _file):
+    with _locked(registry, contributor_id, public_id, allow_lost=True) as (upload, _file):
         with registry.catalog.writing() as session:
             remove_upload(session, upload.id)
         spool_of(registry).remove(public_id)
@@ -366,16 +369,16 @@ def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Uplo
 
 @contextmanager
 def _locked(
-    registry: LocalRegistry, contributor_id: int, public_id: str, *, lost_too: bool = False
+    registry: LocalRegistry, contributor_id: int, public_id: str, *, allow_lost: bool = False
 ) -> Iterator[tuple[Upload, SpoolFile | None]]:
-    """Lock and yield the row and the file; with `lost_too`, no file if it is lost."""
-    look_up(registry, contributor_id, public_id)  # what is not there, or is another's, has no lock
+    """Lock and yield the row and the file; with `allow_lost`, no file if it is lost."""
+    look_up(registry, contributor_id, public_id)  # raises NotFound before a lock is taken
     with ExitStack() as stack:
         file = None
         try:
             file = stack.enter_context(spool_of(registry).locked(public_id))
         except BytesLost:
-            if not lost_too:
+            if not allow_lost:
                 raise
         yield look_up(registry, contributor_id, public_id), file
 
@@ -383,17 +386,17 @@ def _locked(
 def _check_pack(size_bytes: int, pieces: Pieces) -> None:
     if len(pieces) > PACK_PIECES_MAX:
         raise BadInput(f"a pack has at most {PACK_PIECES_MAX:,} pieces, not {len(pieces):,}")
-    large = [size for size, _ in pieces if not 0 < size <= PACK_PIECE_MAX_BYTES]
-    if large:
-        raise BadInput(f"a piece of a pack has 1 to {PACK_PIECE_MAX_BYTES:,} bytes, not {large[0]:,}")
+    bad_sizes = [size for size, _ in pieces if not 0 < size <= PACK_PIECE_MAX_BYTES]
+    if bad_sizes:
+        raise BadInput(f"a piece of a pack has 1 to {PACK_PIECE_MAX_BYTES:,} bytes, not {bad_sizes[0]:,}")
     if size_bytes > PACK_MAX_BYTES:
         raise BadInput(f"a pack has at most {PACK_MAX_BYTES:,} bytes, not {size_bytes:,}")
-    together = sum(size for size, _ in pieces)
-    if together != size_bytes:
-        raise BadInput(f"the pieces have {together:,} bytes in total, but the pack is declared with {size_bytes:,}")
+    total = sum(size for size, _ in pieces)
+    if total != size_bytes:
+        raise BadInput(f"the pieces have {total:,} bytes in total, but the pack is declared with {size_bytes:,}")
 
 
-def _same(registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:
+def _find_same(registry: LocalRegistry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:
     """Return an open upload with the same declaration whose file exists, or None."""
     spool = spool_of(registry)
     for upload in open_uploads(session, contributor_id, now()):
@@ -423,63 +426,63 @@ def _check_allowed(
 
 def _compare(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
     """Compare a repeated chunk with the stored bytes. Raises Conflict if they differ, BadInput as `_write` does."""
-    place = chunk.begin
+    offset = chunk.begin
     for piece in pieces:
-        if place + len(piece) > chunk.end:
+        if offset + len(piece) > chunk.end:
             raise BadInput(f"the chunk has more than the {chunk.end - chunk.begin:,} bytes that it declares")
-        if b"".join(file.read(place, len(piece))) != piece:
+        if b"".join(file.read(offset, len(piece))) != piece:
             raise Conflict(f"other bytes were received before for {chunk.begin:,} to {chunk.end - 1:,}")
-        place += len(piece)
-    if place < chunk.end:
-        raise BadInput(f"the chunk ends after {place - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
+        offset += len(piece)
+    if offset < chunk.end:
+        raise BadInput(f"the chunk ends after {offset - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
 
 
 def _write(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
     """Write the bytes from `chunk.begin` on, not more than the chunk has."""
-    place, hashed = chunk.begin, hashlib.sha256()
+    offset, hashed = chunk.begin, hashlib.sha256()
     for piece in pieces:
-        if place + len(piece) > chunk.end:
+        if offset + len(piece) > chunk.end:
             raise BadInput(f"the chunk has more than the {chunk.end - chunk.begin:,} bytes that it declares")
         if chunk.sha256 is not None:
             hashed.update(piece)
-        file.write(piece, place)
-        place += len(piece)
-    if place < chunk.end:
-        raise BadInput(f"the chunk ends after {place - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
+        file.write(piece, offset)
+        offset += len(piece)
+    if offset < chunk.end:
+        raise BadInput(f"the chunk ends after {offset - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
     if chunk.sha256 is not None and hashed.digest() != chunk.sha256:
-        is_of = base64.b64encode(hashed.digest()).decode("ascii")
-        raise BadInput(f"the chunk has another digest than it declares: sha-256=:{is_of}:")
+        actual = base64.b64encode(hashed.digest()).decode("ascii")
+        raise BadInput(f"the chunk has another digest than it declares: sha-256=:{actual}:")
 
 
 def _declared_digest(upload: Upload) -> Digest | None:
     return None if upload.digest is None else Digest(upload.digest)
 
 
-def _checked(registry: LocalRegistry, upload: Upload, file: SpoolFile, wanted: Digest | None) -> Digest:
+def _check_pieces(registry: LocalRegistry, upload: Upload, file: SpoolFile, expected: Digest | None) -> Digest:
     """Return the digest of all bytes, read in small portions; raises BadInput for a wrong piece."""
     spans: list[tuple[int, int, Digest | None]] = [(0, upload.size_bytes, None)]
     if upload.kind == "pack":
         with registry.catalog.reading() as session:
             spans = [*pieces_of_upload(session, upload.id)]
-    whole, wrong = hashlib.sha256(), list[int]()
+    total_hash, wrong_offsets = hashlib.sha256(), list[int]()
     for offset, size, digest in spans:
-        single = hashlib.sha256()
+        piece_hash = hashlib.sha256()
         for data in file.read(offset, size):
-            whole.update(data)
+            total_hash.update(data)
             if digest is not None:
-                single.update(data)
-        if digest is not None and single.hexdigest() != digest:
-            wrong.append(offset)
-    if wanted is not None and whole.hexdigest() != wanted:
-        raise BadInput(f"its bytes have the digest {whole.hexdigest()}, not {wanted}")
-    if wrong:
-        offsets = ", ".join(f"{offset:,}" for offset in wrong[:WRONG_PIECES_TOLD])
-        raise BadInput(f"{len(wrong)} of its pieces have other digests than declared: those at byte {offsets}")
-    return Digest(whole.hexdigest())
+                piece_hash.update(data)
+        if digest is not None and piece_hash.hexdigest() != digest:
+            wrong_offsets.append(offset)
+    if expected is not None and total_hash.hexdigest() != expected:
+        raise BadInput(f"its bytes have the digest {total_hash.hexdigest()}, not {expected}")
+    if wrong_offsets:
+        offsets = ", ".join(f"{offset:,}" for offset in wrong_offsets[:WRONG_PIECES_TOLD])
+        raise BadInput(f"{len(wrong_offsets)} of its pieces have other digests than declared: those at byte {offsets}")
+    return Digest(total_hash.hexdigest())
 
 
 STRAY_AFTER_SECONDS = 3600.0
-"""Age from which a file without a row is removed: the row of a newer one may not be written yet."""
+"""Age from which a file without a row is removed: the row of a newer file may not be written yet."""
 AT_ONCE = 500
 
 RemoveRow = Callable[[Session, int], bool]
@@ -505,7 +508,7 @@ def tidy_uploads(registry: LocalRegistry, *, dry_run: bool = False) -> TidyRepor
         if not expired:
             break
         after_id = expired[-1][0]
-        for name in [name for _, name in expired] if dry_run else _removed(registry, expired, remove_expired_upload):
+        for name in [name for _, name in expired] if dry_run else _remove_all(registry, expired, remove_expired_upload):
             report.expired_uploads += 1
             report.removed_bytes += sizes.get(name, 0)
     _remove_strays(registry, report, dry_run)
@@ -519,17 +522,17 @@ def forget_uploads(
     public_ids: Collection[str] = (),
     remove: RemoveRow = remove_upload,
 ) -> int:
-    """Remove the contributor's finished uploads all of whose pieces are in `digests`, and those with `public_ids`.
+    """Remove the contributor's finished uploads whose pieces are all in `digests`, and the uploads with `public_ids`.
 
-    Returns the number of removed uploads. Digests of pieces that another model needs must be left out; `remove` checks
+    Return the number of removed uploads. Digests of pieces that another model needs must be left out; `remove` checks
     again in the removing transaction, and keeps an upload by returning False.
     """
     with registry.catalog.reading() as session:
-        wanted = uploads_within(session, contributor_id, digests, public_ids)
-    return len(_removed(registry, wanted, remove))
+        uploads = uploads_within(session, contributor_id, digests, public_ids)
+    return len(_remove_all(registry, uploads, remove))
 
 
-def _removed(registry: LocalRegistry, uploads: Sequence[tuple[int, str]], remove: RemoveRow) -> list[str]:
+def _remove_all(registry: LocalRegistry, uploads: Sequence[tuple[int, str]], remove: RemoveRow) -> list[str]:
     """Remove `uploads`, ids and names, except those in use and those that `remove` keeps; return the removed names."""
     spool = spool_of(registry)
     return [name for upload_id, name in uploads if _remove(registry, spool, upload_id, name, remove)]
