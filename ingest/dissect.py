@@ -94,7 +94,7 @@ class DissectedFile:
         return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
 
     def tensor_pieces(self, tensor: TensorInfo) -> Iterator[memoryview]:
-        """Read the tensor's bytes, at most 4 MiB at a time. Each piece is valid until the next one is read."""
+        """Read the tensor's bytes, at most 4 MiB at a time. Each piece is valid until the next piece is read."""
         span = self.tensor_span(tensor)
         buffer = memoryview(bytearray(min(BUFFER_BYTES, span.size_bytes)))
         for begin in range(span.offset, span.end, BUFFER_BYTES):

@@ -167,7 +167,7 @@ class Pipeline:
             case FileDone():
                 self.gathered.files[event.file_index] = event.digests
             case Hashed():
-                self._admit([event, *self._more_hashed()])
+                self._admit([event, *self._take_waiting_hashed()])
             case Checked():
                 self._pending -= 1
                 self._after_check(event)
@@ -178,7 +178,7 @@ class Pipeline:
                 self._pending -= 1
                 self.gathered.measurements[_organ_key(event.hashed)] = event.measurement
 
-    def _more_hashed(self) -> list[Hashed]:
+    def _take_waiting_hashed(self) -> list[Hashed]:
         """Return further waiting pieces, for one query of the catalog."""
         hashed: list[Hashed] = []
         others: list[Event] = []
@@ -194,7 +194,7 @@ class Pipeline:
 
     def _admit(self, events: Sequence[Hashed]) -> None:
         for event in events:
-            self._note(event)
+            self._record_digest(event)
         pieces = [event.hashed for event in events]
         with self._stages.timed("catalog"), self._registry.catalog.reading() as session:
             rows = blobs_by_digest(session, [hashed.digest for hashed in pieces])
@@ -216,7 +216,7 @@ class Pipeline:
                 self._pending += 1
                 self._tasks.measure(hashed)
 
-    def _note(self, event: Hashed) -> None:
+    def _record_digest(self, event: Hashed) -> None:
         piece, digest = event.hashed.piece, event.hashed.digest
         if piece.tensor is not None:
             self._tensors.add(_organ_key(event.hashed), piece.span.size_bytes)

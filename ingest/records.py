@@ -74,7 +74,7 @@ def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
 
 
 def model_digest(files: Sequence[Digest]) -> Digest:
-    """Return the digest of a model from the SHA-256 digests of its files in order; a single file has its own."""
+    """Return the digest of a model from the SHA-256 digests of its files in order: for one file, that digest."""
     return files[0] if len(files) == 1 else digest_of("".join(f"{file}\n" for file in files).encode())
 
 

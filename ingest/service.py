@@ -1,4 +1,4 @@
-"""Ingest of one model from its files to its rows, with a report; of many models; and publication of a hidden one."""
+"""Ingest of models from their files to their rows, with a report for each; and publication of a hidden model."""
 
 from __future__ import annotations
 
@@ -277,23 +277,23 @@ class _NameCheck:
     def check_size(self, size_bytes: int) -> None:
         """Ask before anything is stored, unless a file of the same size is registered: then only the digest decides."""
         with self._registry.catalog.reading() as session:
-            taken = None if has_visible_model_of_size(session, size_bytes) else self._taken(session)
+            taken = None if has_visible_model_of_size(session, size_bytes) else self._find_taken(session)
         self._ask(taken)
 
     def check_digest(self, record: ModelRecord) -> None:
         """Ask before the model is registered, unless it already is."""
         with self._registry.catalog.reading() as session:
-            taken = None if existing_model(session, record, self._intake.keep_name) else self._taken(session)
+            taken = None if existing_model(session, record, self._intake.keep_name) else self._find_taken(session)
         self._ask(taken)
 
     def check_again(self, session: Session, record: ModelRecord) -> None:
         """Refuse a model whose name was taken meanwhile: the transaction that registers it cannot ask."""
-        if existing_model(session, record, self._intake.keep_name) is None and (taken := self._taken(session)):
+        if existing_model(session, record, self._intake.keep_name) is None and (taken := self._find_taken(session)):
             newest, error = taken
             if newest != self._allowed_over and self._intake.new_version is not always:
                 raise error
 
-    def _taken(self, session: Session) -> tuple[int, NameTaken] | None:
+    def _find_taken(self, session: Session) -> tuple[int, NameTaken] | None:
         newest = newest_reachable(session, self._intake.name)
         if newest is None:
             return None

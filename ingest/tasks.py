@@ -94,7 +94,7 @@ class PieceWriter:
     def store_chunk(self, index: int) -> tuple[int, bool]:
         """Encode chunk `index` and write all chunks that are next in order.
 
-        Returns the number of written chunks, and whether the last one was among them, which is true for exactly one
+        Return the number of written chunks, and whether the last chunk is among them, which is true for exactly one
         call. Raises BadSource, StoreError.
         """
         plain = self._plain(index)

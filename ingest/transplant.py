@@ -176,12 +176,12 @@ def _digest_and_count(file: DissectedFile, tensor: TensorInfo) -> tuple[Digest, 
     """Return the SHA-256 of a tensor's bytes and the number of NaN or infinite values, from one read."""
     digest = hashlib.sha256()
 
-    def hashed() -> Iterator[memoryview]:
+    def hash_pieces() -> Iterator[memoryview]:
         for piece in file.tensor_pieces(tensor):
             digest.update(piece)
             yield piece
 
-    nonfinite = count_nonfinite_in(hashed(), tensor.dtype)
+    nonfinite = count_nonfinite_in(hash_pieces(), tensor.dtype)
     return Digest(digest.hexdigest()), nonfinite
 
 

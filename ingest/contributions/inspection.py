@@ -47,8 +47,8 @@ FRONTS_SECONDS = 600.0
 """The limit of the total wait for the inspector of one submission while it parses the headers. The largest accepted
 header takes less than a minute."""
 MEASURED_SECONDS_LEAST, MEASURED_SECONDS_EACH = 300.0, 1.0
-"""The limit of the total wait of all threads for measurements: a fixed time, and more for each one. A matrix of
-8192 x 4096 takes 0.05 s on two busy cores."""
+"""The limit of the total wait of all threads for measurements: a fixed time, and more for each measurement. A
+matrix of 8192 x 4096 takes 0.05 s on two busy cores."""
 NICENESS = 10
 GRACE_SECONDS = 1.0
 """The time that a process has to end after its pipes were closed."""

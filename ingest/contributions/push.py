@@ -321,73 +321,73 @@ class Sender:
         and Stopped if the push was stopped."""
         opened = load.opened()
         patience = Patience(self._stop)
-        session: Upload | None = None
+        upload: Upload | None = None
         reported = refused = 0
         while True:
             self._check_not_stopped()
             try:
-                session = self._do_next_step(opened, session)
+                upload = self._do_next_step(opened, upload)
             except (*PASSING, Conflict) as error:  # the server may hold an incomplete chunk for a while
                 patience.wait(error)
-                session = session and self._look_up(session, opened)
+                upload = upload and self._look_up(upload, opened)
                 continue
             except (BadInput, NotFound) as error:
                 refused += 1
-                if session is None or isinstance(error, BadSource | Misfit) or refused > DAMAGED_MAX:
+                if upload is None or isinstance(error, BadSource | Misfit) or refused > DAMAGED_MAX:
                     raise
-                session = None  # the chunk was damaged in transit, or the upload is gone
+                upload = None  # the chunk was damaged in transit, or the upload is gone
                 patience.wait(error)
                 continue
-            if session.received_bytes > reported or session.is_complete:
+            if upload.received_bytes > reported or upload.is_complete:
                 patience.succeeded()
-            received = opened.span.size_bytes if session.is_complete else session.received_bytes
+            received = opened.span.size_bytes if upload.is_complete else upload.received_bytes
             self._advance(received - reported)
             reported = received
-            if session.is_complete:
+            if upload.is_complete:
                 return
 
-    def _do_next_step(self, load: OpenLoad, session: Upload | None) -> Upload:
+    def _do_next_step(self, load: OpenLoad, upload: Upload | None) -> Upload:
         """Do the next step: open the upload, send a chunk, or finish."""
         size_bytes = load.span.size_bytes
-        if session is None:
+        if upload is None:
             return _check_received(self._connection.post(Upload, UPLOADS, load.request), size_bytes)
-        if session.received_bytes < size_bytes:
-            return self._send_chunk(load, session)
-        self._finish(session)
-        return structs.replace(session, received_bytes=size_bytes, state="complete")
+        if upload.received_bytes < size_bytes:
+            return self._send_chunk(load, upload)
+        self._finish(upload)
+        return structs.replace(upload, received_bytes=size_bytes, state="complete")
 
-    def _send_chunk(self, load: OpenLoad, session: Upload) -> Upload:
-        begin, size_bytes = session.received_bytes, load.span.size_bytes
-        data = load.read(begin, min(self._chunk_bytes, session.chunk_bytes.most))
+    def _send_chunk(self, load: OpenLoad, upload: Upload) -> Upload:
+        begin, size_bytes = upload.received_bytes, load.span.size_bytes
+        data = load.read(begin, min(self._chunk_bytes, upload.chunk_bytes.most))
         headers = {
             "Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{size_bytes}",
             "Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:",
         }
         with self._lock:
             self.sent_bytes += len(data)
-        upload = _check_received(
-            self._connection.send_bytes(Upload, "PATCH", f"{UPLOADS}/{session.id}", data, headers), size_bytes
+        updated = _check_received(
+            self._connection.send_bytes(Upload, "PATCH", f"{UPLOADS}/{upload.id}", data, headers), size_bytes
         )
-        if upload.received_bytes == begin:
+        if updated.received_bytes == begin:
             raise BadReply("the registry refuses more bytes of an upload without a reason")
-        return upload
+        return updated
 
-    def _finish(self, session: Upload) -> None:
+    def _finish(self, upload: Upload) -> None:
         try:
-            self._connection.put(Upload, f"{UPLOADS}/{session.id}")
+            self._connection.put(Upload, f"{UPLOADS}/{upload.id}")
         except BadInput as error:
             with suppress(OrganError):
-                self._connection.delete(Upload, f"{UPLOADS}/{session.id}")  # otherwise the next run would continue it
+                self._connection.delete(Upload, f"{UPLOADS}/{upload.id}")  # otherwise the next run would continue it
             raise Misfit(str(error)) from error
 
-    def _look_up(self, session: Upload, load: OpenLoad) -> Upload | None:
-        """Return the current upload from the registry; the last known one if it does not answer, None if it is gone."""
+    def _look_up(self, upload: Upload, load: OpenLoad) -> Upload | None:
+        """Return the current state of `upload`; the last known if the registry does not answer, None if it is gone."""
         try:
-            return _check_received(self._connection.read(Upload, f"{UPLOADS}/{session.id}"), load.span.size_bytes)
+            return _check_received(self._connection.read(Upload, f"{UPLOADS}/{upload.id}"), load.span.size_bytes)
         except NotFound:
             return None
         except OrganError:
-            return session
+            return upload
 
     def _check_not_stopped(self) -> None:
         if self._stop.is_set():
@@ -412,7 +412,7 @@ class Progress(Protocol):
     """Shows the progress of a push."""
 
     def stage(self, label: str, total_bytes: int | None) -> None:
-        """Begin a stage of so many bytes; None for a wait."""
+        """Begin a stage of `total_bytes`; None for a wait."""
         ...
 
     def advance(self, size_bytes: int) -> None:

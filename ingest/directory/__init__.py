@@ -8,6 +8,6 @@
     opening   organ directories opened, checked, and read as GGUF files
     extract   organ directories written from GGUF files or a registered model
 
-A *stretch* is a range of bytes of `header.bin`. A *fresh* header is a new one: the header in the folder does not fit
-its organs, or the folder has none.
+A *stretch* is a range of bytes of `header.bin`. A *fresh* header is a new header, made if the header in the
+folder does not fit its organs, or if the folder has no header.
 """

@@ -93,7 +93,7 @@ class Held:
         self._lock = threading.Lock()
         self._reported_at = -notify_seconds
         self._reported: tuple[float, str] | None = None
-        self._keeper = threading.Thread(target=self._keep, name=f"job {claim.id} keeper", daemon=True)
+        self._keeper = threading.Thread(target=self._keep_lease, name=f"job {claim.id} keeper", daemon=True)
 
     def __enter__(self) -> Held:
         self._keeper.start()
@@ -137,7 +137,7 @@ class Held:
         if not is_ours:
             self._lost.set()
 
-    def _keep(self) -> None:
+    def _keep_lease(self) -> None:
         while not self._over.wait(self._renewed_seconds):
             with suppress(OrganError), self._registry.catalog.writing() as session:
                 if not renew_job(session, self.claim):
