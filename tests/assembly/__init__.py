@@ -1,1 +1,1 @@
-"""From plans to files."""
+"""Tests of assembling files from plans."""

@@ -1,4 +1,4 @@
-"""A part of a planned file is a planned file, and reads only what it touches."""
+"""Tests of a part of a planned file, which reads only its own blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New files from a model's tensors: one from shards, or shards of a size. Headers are new, tensors are not."""
+"""Tests of new files from a model's tensors: one file from shards, or shards of a size. Only headers are new."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def merged_of(registry: LocalRegistry, name: str = "a") -> list[FilePlan]:
 
 
 def written(registry: LocalRegistry, plans: Sequence[FilePlan], folder: Path) -> list[Contents]:
-    """The files of `plans`, on the disk and read again."""
+    """Return the files of `plans`, written and read again."""
     folder.mkdir(exist_ok=True)
     found = []
     for plan in plans:
@@ -74,7 +74,7 @@ def values(header: Header) -> list[tuple[str, object]]:
 
 
 TENSORS = [tensor(f"blk.{index}.attn_q.weight", (24,)) for index in range(7)]
-"""96 bytes each, 96 when padded to 32, 128 when padded to 64."""
+"""96 bytes each; 96 if padded to 32, 128 if padded to 64."""
 METADATA: list[KeyValue | RawKeyValue] = [text("general.architecture", "llama"), *every_value_type()]
 
 

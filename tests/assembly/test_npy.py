@@ -1,4 +1,4 @@
-"""An organ as a NumPy file: what numpy reads is what the kernels give, from any byte to any other."""
+"""Tests of an organ as a NumPy file: its values equal those of the kernels in any byte range."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_any_part_is_the_same_slice_of_the_whole(dtype: str, registry: LocalRegi
 def test_bytes_stored_as_another_type_are_cut_into_the_blocks_of_that_type(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    """Chunks of I8 end anywhere; the same bytes also stand as Q4_0, whose blocks have 18."""
+    """Chunks of I8 end at any byte; the same bytes are also stored as Q4_0, whose blocks have 18."""
     spec = TensorSpec("t", (18 * 300_000,), dtype_by_name("I8"))
     data = some_bytes(spec)
     row = stored(registry, tmp_path, spec, data)

@@ -1,4 +1,4 @@
-"""A planned file appears whole, checked and durable, or what was there stays as it was."""
+"""Tests of placing a planned file: complete, checked and durable, or the old file stays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def out(tmp_path: Path) -> Path:
 
 
 class Recording(Files):
-    """Notes what is done to names, in order; fails at `fail_at` with `error_number`."""
+    """Records changes of names in order; fails at `fail_at` with `error_number`."""
 
     def __init__(self, fail_at: str = "", error_number: int = errno.EIO) -> None:
         self.calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Plans: every byte of a file to be, by name and never by value."""
+"""Tests of plans: every byte of a future file, by digest."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_model_that_must_not_be_assembled_has_no_plan(registry: LocalRegistry,
 def test_a_blob_without_a_row_is_missing(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ingest_file(registry, tmp_path / "a.gguf")
-    # Past the constraint that makes it impossible: as a damaged database would look.
+    # Bypass the constraint that prevents this, as in a damaged database.
     other = sqlite3.connect(tmp_path / "home" / "registry.sqlite3")
     assert other.execute("DELETE FROM blobs").rowcount == 2
     other.commit()

@@ -1,4 +1,4 @@
-"""The bytes of a planned file, in order, each checked; every file handle given back."""
+"""Tests of the stream of a planned file: bytes in order, each checked; every file handle is closed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHUNK = 4 << 20
 
 
 def mixed_model() -> bytes:
-    """Small inline organs between large ones, one of several chunks."""
+    """Return small inline organs between large ones, one of several chunks."""
     numbers = np.random.default_rng(1).integers(-9, 9, 2 * CHUNK + 12_345, dtype=np.int8).tobytes()
     long = TensorSpec("blk.1.ffn_up.weight", (len(numbers),), dtype_by_name("I8"))
     return file_bytes(

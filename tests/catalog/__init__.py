@@ -1,1 +1,1 @@
-"""The catalog: schema, constraints, sessions, queries."""
+"""Tests of the catalog: schema, constraints, sessions, queries."""

@@ -1,4 +1,4 @@
-"""Transactions that are undone, and whether what is counted in one equals a count."""
+"""Transactions that are rolled back, and a comparison of stored counts with a recount."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from organs.registry.names import parse_model_name
 
 @contextmanager
 def rolled_back(registry: LocalRegistry) -> Iterator[Session]:
-    """A transaction of which nothing stays."""
+    """Yield a session whose changes are rolled back at the end."""
     with registry.catalog.writing() as session:
         yield session
         session.rollback()
@@ -33,7 +33,7 @@ def model_named(session: Session, name: str) -> Model:
 
 
 def assert_counts_are_right(session: Session) -> None:
-    """Totals, facet counts, what searches see, and grafts are what a count of all rows gives."""
+    """Assert that totals, facet counts, visible rows and graft counts equal a count of all rows."""
     assert running_totals(session) == counted_totals(session)
     rows = session.execute(
         select(Placement.facet_id, Placement.theta, Placement.visible, Model.state).join(

@@ -1,4 +1,4 @@
-"""Accounts in the catalog: who is let in, what is kept of secrets, how much of a quota is used."""
+"""Tests of accounts in the catalog: authentication, stored secrets, and the used quota."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.small_models import ingest_file, small_model
 
 @pytest.fixture
 def token(registry: LocalRegistry) -> NewToken:
-    """A token of Ada, for uploads, for a month."""
+    """Return a token of Ada with the scope `upload`, valid for a month."""
     with registry.catalog.writing() as session:
         return create_token(session, add_contributor(session, "Ada").id, ["upload"], "laptop", 30)
 
@@ -56,7 +56,7 @@ def by_session(registry: LocalRegistry, secret: str, later: timedelta = timedelt
 
 
 def opened(registry: LocalRegistry, made: NewToken) -> tuple[str, NewToken]:
-    """A session by that token, and a page's token of it."""
+    """Open a session with the token, and a page token of the session."""
     account = by_token(registry, made)
     assert account is not None
     with registry.catalog.writing() as session:
@@ -69,7 +69,7 @@ def opened(registry: LocalRegistry, made: NewToken) -> tuple[str, NewToken]:
 
 
 def let_in(registry: LocalRegistry, made: NewToken, secret: str, page: NewToken) -> list[bool]:
-    """Whether the token, the session and the page's token are good."""
+    """Return whether the token, the session and the page token are valid."""
     return [bool(by_token(registry, made)), bool(by_session(registry, secret)), bool(by_token(registry, page))]
 
 

@@ -1,4 +1,4 @@
-"""What readers remember: never older than the last commit, by whomever; worked out once; bounded."""
+"""Tests of the cache of readers: never older than the last commit, computed once, limited in size."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_name(registry: LocalRegistry, name: str) -> None:
 
 
 def names(registry: LocalRegistry) -> list[str]:
-    """The contributors' names, remembered."""
+    """Return the names of the contributors, cached."""
     with registry.catalog.reading() as session:
         ordered = select(Contributor.name).order_by(Contributor.id)
         return cached(session, "names", lambda: list(session.scalars(ordered)))
@@ -103,7 +103,7 @@ def test_a_forked_process_has_its_own_connection(registry: LocalRegistry) -> Non
     registry.catalog.writer.dispose()
     end, begin = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # other threads of the test runner's are not used by the child
+        warnings.simplefilter("ignore")  # the child does not use other threads of the test runner
         child = os.fork()
     if child == 0:
         try:
@@ -135,7 +135,7 @@ def test_a_catalog_without_a_version_caches_nothing(registry: LocalRegistry) -> 
     assert len(made) == 2
 
 
-# Remembering.
+# Caching.
 
 
 def test_a_commit_invalidates_every_cached_value(registry: LocalRegistry) -> None:
@@ -216,7 +216,7 @@ def test_the_least_recently_used_value_is_dropped() -> None:
     assert found == {"a": "first a", "c": "first c", "b": "again"}
 
 
-# Searches from memory.
+# Searches from the cache.
 
 
 @pytest.fixture

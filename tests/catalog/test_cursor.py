@@ -1,4 +1,4 @@
-"""The text of a place in a list: it comes back as it was, and whatever else is given is refused."""
+"""Tests of cursors: a cursor reads back exactly, and any other text is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a model is changed: what it is found by and counted under follows, its bytes stay."""
+"""Tests of editing the metadata of a model: searches and counts follow, the bytes do not change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.related_models import ingest_bytes, model_file, parent_entries, relat
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    """A base, and a child that declares another parent, which is not here."""
+    """Return a registry with a base and a child that declares another, unregistered parent."""
     home = tmp_path_factory.mktemp("editing")
     with LocalRegistry.open(home / "home") as opened:
         ingest_bytes(opened, home, "base", model_file("Base", related_tensors()))
@@ -46,7 +46,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
 
 @pytest.fixture
 def session(family: LocalRegistry) -> Iterator[Session]:
-    """A transaction that is undone."""
+    """Yield a session whose changes are rolled back."""
     with rolled_back(family) as session:
         yield session
 
@@ -197,7 +197,7 @@ def test_tags_are_stored_as_a_list(session: Session) -> None:
 
 
 def test_an_edited_license_applies_to_chimeras(family: LocalRegistry) -> None:
-    """Though the file's header says another, or none: else an edit would be for show."""
+    """The edited license applies although the header of the file has another or none."""
     with rolled_back(family) as session:
         edit_model(session, model_named(session, "child"), Edits(license="cc-by-nc-4.0"), "ada")
         library = RegisteredLibrary(session, family.blobs)

@@ -1,4 +1,4 @@
-"""Sessions and engines: pragmas in every connection, readers that cannot write, writers that wait for each other."""
+"""Tests of sessions and engines: pragmas of every connection, read-only readers, and waiting writers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_opening_again_reads_the_written_rows(tmp_path: Path) -> None:
 def test_every_connection_of_both_engines_has_the_pragmas(kind: str, registry: LocalRegistry) -> None:
     engine = getattr(registry.catalog, kind)
     with ExitStack() as stack:
-        # Raw connections, so that several of the writer's are open at once without waiting for its lock.
+        # Raw connections: several connections of the writer are open together without waiting for its lock.
         connections = [stack.enter_context(engine.pool.connect()) for _ in range(4)]
         assert len({id(connection.dbapi_connection) for connection in connections}) == 4
         for connection in connections:
@@ -131,11 +131,11 @@ def test_eight_concurrent_writers_lose_no_count(tmp_path: Path) -> None:
     start = threading.Barrier(8)
 
     def write(number: int) -> None:
-        with LocalRegistry.open(tmp_path) as registry:  # connections of its own, as another process has
+        with LocalRegistry.open(tmp_path) as registry:  # with its own connections, like another process
             start.wait()
             for _ in range(40):
                 with registry.catalog.writing() as session:
-                    # Read, then write: this is what fails halfway when a lock is taken late.
+                    # Read, then write: this fails if the lock is taken only at the write.
                     names = set(session.scalars(select(Contributor.name)))
                     assert f"writer {number}" in names or contributor_id(session, f"writer {number}")
                     row = {"facet_id": facet_id, "theta_bin": 5, "placements": 1}

@@ -1,4 +1,4 @@
-"""Questions that take too long are stopped, and the connection is as good as before."""
+"""Tests of the time limit of statements: a slow statement is stopped and the connection stays usable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roll-up of counts equals a recount, whatever came in."""
+"""Tests of facet counts: the stored counts equal a recount after any ingest."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_theta_is_counted_in_bins_of_five_degrees(theta: float | None, expected:
     assert theta_bin(theta) == expected
 
 
-# Counts beside a search.
+# Counts of a search.
 
 
 FIELDS_SHOWN = ("type", "slot", "dtype", "arch", "license")
@@ -111,7 +111,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegist
 
 
 def compare_counts(registry: LocalRegistry, placed: WrittenCatalog, text: str) -> FacetCounts:
-    """The counts are those of a look at every row, or say that they are not exact, and then lie within the bins."""
+    """Assert that the counts equal a scan of all rows, or are marked as not exact and within the bins."""
     query = parse_query(text)
     counts = registry.count(text)
     total = len(expected_organs(placed, replace(query, unique=False)))
@@ -127,7 +127,7 @@ def compare_counts(registry: LocalRegistry, placed: WrittenCatalog, text: str) -
 
 
 def lower_the_cap(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on hardly anything is counted one by one; what was counted before is forgotten."""
+    """Lower the limit for exact counting and clear the cache."""
     monkeypatch.setattr(search_plan, "GATHER_MAX", 3)
     monkeypatch.setattr(spread_module, "GATHER_MAX", 3)
     registry.catalog.cache.clear()

@@ -1,4 +1,4 @@
-"""What can be grafted into a model: `fits:` against its definition in plain words, and the counts for fitting."""
+"""Tests of `fits:` against its definition, and of the counts of fitting organs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BASE = ModelRow(
     ),
     name="base",
 )
-"""Four types, a place outside the blocks, a vector, two blocks."""
+"""Four types, a place outside blocks, a vector, and two blocks."""
 
 
 def donor(*rows: PlacementRow, **more: Any) -> ModelRow:
@@ -48,7 +48,7 @@ def donor(*rows: PlacementRow, **more: Any) -> ModelRow:
 
 
 def found(registry: LocalRegistry, text: str) -> list[str]:
-    """Model and slot of what is found."""
+    """Return the model and slot of each result."""
     return sorted(f"{one.model.partition('@')[0]} {one.slot}" for one in registry.search(text, limit=PAGE_MAX))
 
 
@@ -57,7 +57,7 @@ def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> Fitti
         return fitting_models(session, model_by_name(session, parse_model_name(name)), limit)
 
 
-# The definition, one part at a time.
+# The definition, part by part.
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_metadata_of_another_architecture_is_ignored(registry: LocalRegistry) ->
     assert found(registry, "fits:acme/base") == ["acme/donor attn_q"]
 
 
-# The name.
+# Names of bases.
 
 
 def versions(*states: str) -> list[ModelRow]:
-    """Versions of one model that differ in the slot that they have."""
+    """Write versions of one model that have different slots."""
     return [
         replace(BASE, rows=(PlacementRow(slot=f"slot{number}", organ=number),), version=number, state=state)
         for number, state in enumerate(states, 1)
@@ -234,7 +234,7 @@ def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> 
     assert models_fitting(registry, "acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
 
 
-# Beside other filters, and as a count.
+# Combination with other filters, and counts.
 
 
 def test_names_in_a_term_mean_or_several_terms_mean_and_and_minus_means_not(
@@ -292,7 +292,7 @@ def test_models_cannot_be_searched_by_fit(registry: LocalRegistry) -> None:
         registry.models("fits:acme/base")
 
 
-# Whatever is registered: the definition by looking at every row.
+# Random catalogs, compared with the definition for every row.
 
 
 SHAPES = st.sampled_from(("64x64", "64x64", "64x32", "64", "64x1"))
@@ -312,7 +312,7 @@ FACTS = st.sampled_from(("llama.attention.head_count", "llama.expert_count", "qw
 
 @st.composite
 def catalogs(draw: st.DrawFn) -> list[ModelRow]:
-    """Models of which many share places, shapes, organs and facts."""
+    """Generate models, many of which share places, shapes, organs and facts."""
     places = draw(st.lists(st.tuples(PLACES, SHAPES, DTYPES), min_size=1, max_size=12))
     organs = [
         PlacementRow(*where, organ=number, shape=shape, dtype=dtype)
@@ -380,7 +380,7 @@ def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
     return counted
 
 
-# For who composes.
+# Models that fit, for the page of a base.
 
 
 def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry) -> None:
@@ -441,7 +441,7 @@ def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegis
     assert [kind for kind, one in model.types.items() if one.whole] == ["organ", "embed", "norm"]
 
 
-# The zoo, of which it is known.
+# The zoo, whose fits are known.
 
 
 @pytest.fixture(scope="module")

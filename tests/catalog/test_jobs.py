@@ -1,4 +1,4 @@
-"""The queue of jobs in the database: who gets which job, and what becomes of those whose runner dies."""
+"""Tests of the job queue in the database: claims, leases, and jobs of dead runners."""
 
 from __future__ import annotations
 

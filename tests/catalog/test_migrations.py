@@ -1,4 +1,4 @@
-"""Migrations and tables agree, from every revision on; a schema from the future is refused."""
+"""Tests of migrations: the result agrees with the tables from every revision, and newer schemas are refused."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def differences(engine: Engine) -> list[Any]:
 
 
 def schema(engine: Engine) -> dict[str, Any]:
-    """Everything that a table is made of, CHECKs included, which Alembic does not compare.
+    """Return everything that a table consists of, with the CHECKs, which Alembic does not compare.
 
     Names of foreign keys are left out: SQLAlchemy does not see those of columns that were added to a table on SQLite.
     """
@@ -120,7 +120,7 @@ def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path:
 
 
 def go_back(session: Session, revision: int) -> None:
-    """Take away what the migration to `revision` and those after it bring, which no migration does."""
+    """Undo the migration to `revision` and all later ones; no migration does this."""
     assert revision == 4
     tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
     columns = {"contributors": ("state", "quota_bytes")}
@@ -163,7 +163,14 @@ def test_migrating_a_registry_without_running_totals_counts_them(tmp_path: Path)
         with registry.catalog.writing() as session:
             kept = running_totals(session)
             go_back(session, 4)
-            for table in ("totals", "scores", "verdicts", "computations", "chimeras", "jobs"):  # later ones
+            for table in (
+                "totals",
+                "scores",
+                "verdicts",
+                "computations",
+                "chimeras",
+                "jobs",
+            ):  # tables of later revisions
                 session.execute(text(f"DROP TABLE {table}"))
             session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
@@ -215,7 +222,7 @@ def test_a_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Engine]:
-    """A writer of a database without tables, with the pragmas of ours."""
+    """Return the writer of a database without tables, with the pragmas of the registry."""
     catalog = open_catalog(f"sqlite:///{tmp_path / 'empty.sqlite3'}", lambda _engine: None, migrations.HEAD)
     yield catalog.writer
     catalog.close()
@@ -269,7 +276,7 @@ def test_four_processes_open_the_same_new_registry_concurrently_and_write_to_it(
 
 
 def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
-    """All steps are one transaction: who migrates at the same time sees the old schema or the new one."""
+    """All steps are one transaction: a concurrent migration sees the old schema or the new one."""
     url = f"sqlite:///{tmp_path / 'cut.sqlite3'}"
 
     def cut(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -303,7 +310,7 @@ def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_pat
 
 
 def stamped(url: str, revision: str, *changes: str) -> None:
-    """Make an SQLite database of that revision, and change its schema behind the back of the migrations."""
+    """Make an SQLite database of that revision, and change its schema without a migration."""
     engine = create_engine(url)
     command.upgrade(migrations.configuration(engine), revision)
     with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""What the questions to the catalog answer, and in which order."""
+"""Tests of catalog queries: results and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EXPLAIN of every SELECT behind searches: nothing reads a whole table, small or large, with statistics or without."""
+"""Tests of query plans: no SELECT of a search reads a whole table, small or large, with or without statistics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE_TABLES = ("placements", "organs", "blobs", "fingerprints", "measurements", "models", "model_words", "lineage")
-"""What grows with the registry. Facets with their counts are some thousands of rows, contributors some hundreds."""
+"""Tables that grow with the registry. Facets and their counts have thousands of rows, contributors hundreds."""
 SCAN = re.compile(rf"SCAN (?P<table>{'|'.join(LARGE_TABLES)})(?:_\d+)?\b")
 ALMOST_ALL = "models"
 """Once SQLite has statistics it knows that nearly every model is visible, and that a look through the thousands of
@@ -69,14 +69,14 @@ OF_MODELS = (
 )
 
 AT_RANKS = {"registry/catalog/queries/reports.py": "Quartiles for a report: ranks that it works out itself, not pages."}
-"""Where a row is asked for by its rank: path to the reason."""
+"""Statements that select a row by its rank: path to the reason."""
 
 Statements = list[tuple[str, Any]]
 
 
 @contextmanager
 def spoken(registry: LocalRegistry) -> Iterator[Statements]:
-    """Every statement, with its parameters, that the registry's readers send meanwhile."""
+    """Collect every statement of the registry's readers, with its parameters, inside the block."""
     heard: Statements = []
 
     def hear(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -88,17 +88,17 @@ def spoken(registry: LocalRegistry) -> Iterator[Statements]:
 
 
 def planner(registry: LocalRegistry) -> closing[sqlite3.Connection]:
-    """A connection of our own, which reads the schema once."""
+    """Yield a new connection, which reads the schema once."""
     return closing(sqlite3.connect(registry.settings.home / "registry.sqlite3"))
 
 
 def plan(connection: sqlite3.Connection, statement: str, parameters: Any) -> list[str]:
-    """What SQLite would do, step by step."""
+    """Return the query plan of SQLite, step by step."""
     return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
 
 
 def ask_everything(registry: LocalRegistry) -> None:
-    """Every kind of search, two pages of each, counts and likes."""
+    """Run every kind of search with two pages each, counts, and searches for similar organs."""
     for text in (*(text for group in QUERIES.values() for text in group), *MORE):
         page = registry.search(text, limit=3)
         if page.next is not None:
@@ -193,7 +193,7 @@ def test_a_scan_of_a_whole_table_is_detected(registry: LocalRegistry) -> None:
 
 @contextmanager
 def counted(registry: LocalRegistry) -> Iterator[list[int]]:
-    """How many hundreds of steps SQLite's machine takes meanwhile, as one number that grows."""
+    """Count the steps of SQLite's virtual machine inside the block, in hundreds, in a one-element list."""
     steps = [0]
 
     def step() -> int:

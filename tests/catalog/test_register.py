@@ -1,4 +1,4 @@
-"""What registering writes, in one transaction or not at all."""
+"""Tests of registering: everything is written in one transaction or not at all."""
 
 from __future__ import annotations
 

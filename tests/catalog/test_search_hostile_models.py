@@ -1,4 +1,4 @@
-"""Searches beside models that were made to be in the way: very many slots, words that are none."""
+"""Tests of searches with hostile models: very many slots, and words that are not words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models by the query language: compared with a look at every model, in every order, page by page."""
+"""Tests of the search for models, compared with a scan of every model, in every order, page by page."""
 
 from __future__ import annotations
 

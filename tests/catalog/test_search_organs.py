@@ -1,4 +1,4 @@
-"""What a search finds, compared with a look at every row; its order, its pages, and what is nobody's to see."""
+"""Tests of the search for organs, compared with a scan of every row: results, order, pages, visibility."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ Many = tuple[LocalRegistry, WrittenCatalog]
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
-    """A registry of some hundred placements, and what was put into it."""
+    """Return a registry with some hundred placements, and the written rows."""
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
         yield registry, write_models(registry, random_models(60, seed=7))
 
 
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:
-    """Answer what comes by one of the two ways, or by the one that is thought cheaper."""
+    """Force one of the two plans, or let the cost decide."""
     patch.setattr(search_plan, "GATHER_MAX", 0 if plan == "in order" else 20_000)
     patch.setattr(search_plan, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
 
 
 def walk(registry: LocalRegistry, text: str, sizes: Iterator[int]) -> list[PlacedOrgan]:
-    """All pages, one behind the other."""
+    """Return the results of all pages in sequence."""
     found: list[PlacedOrgan] = []
     after: str | None = None
     while True:
@@ -227,7 +227,7 @@ def test_question_marks_and_brackets_are_not_wildcards(registry: LocalRegistry) 
         assert sorted(one.slot for one in registry.search(f"slot:{pattern}")) == slots
 
 
-# What is nobody's to see.
+# Visibility.
 
 HIDDEN = ModelRow(
     (PlacementRow(slot="secret_slot", dtype="Q8_0", organ=2), PlacementRow(organ=3)),
@@ -291,11 +291,11 @@ def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry:
         assert registry.search(text).notes == (f"nothing here has {text}",)
 
 
-# The likes of one organ.
+# Similar organs.
 
 
 def alike_by_hand(placed: WrittenCatalog, text: str, organ: int) -> list[tuple[float, int]]:
-    """Correlation and id of the placements that are comparable, by looking at each."""
+    """Return the correlation and id of all comparable placements by examining each of them."""
     query = parse_query(text)
     own = placed.prints[organ]
     slots = {row.slot for row, _ in placed.visible.values() if row.organ == organ}
@@ -375,7 +375,7 @@ def test_a_prefix_of_two_digests_is_ambiguous(registry: LocalRegistry) -> None:
     assert registry.search(f"like:{digest(-2)[:16]}").items[0].digest == digest(-2)
 
 
-# What comes from outside as a number or a text.
+# Invalid numbers and texts.
 
 
 @pytest.mark.parametrize("limit", [0, -1, PAGE_MAX + 1, 2**63])

@@ -1,4 +1,4 @@
-"""Models that are shown, hidden and removed: whatever the order, the counts equal a count and nothing else breaks."""
+"""Tests of model states: in any order of changes the counts equal a recount and no model is damaged."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ACTS = ("show", "yank", "quarantine", "remove")
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    """A base, a fine-tune of it, a stranger, and a chimera with an organ of either and one that was computed."""
+    """Return a registry with a base, a fine-tune, an unrelated model, and a chimera of both with a computed organ."""
     home = tmp_path_factory.mktemp("states")
     with LocalRegistry.open(home / "home") as opened:
         ingest_bytes(opened, home, "base", model_file("Base", related_tensors()))
@@ -73,13 +73,13 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
 
 @pytest.fixture
 def session(family: LocalRegistry) -> Iterator[Session]:
-    """A transaction that is undone."""
+    """Yield a session whose changes are rolled back."""
     with rolled_back(family) as session:
         yield session
 
 
 def act(session: Session, model: Model, what: str) -> None:
-    """What an owner or an administrator does; what is refused changes nothing."""
+    """Change the state of a model as an owner or administrator; a refusal changes nothing."""
     deeds: dict[str, Callable[[], None]] = {
         "show": lambda: show_model(session, model, "local"),
         "yank": lambda: hide_model(session, model, "yanked", "it was wrong", "local"),
@@ -94,7 +94,7 @@ def act(session: Session, model: Model, what: str) -> None:
 
 
 def copied(session: Session, model: Model, name: str, state: str) -> Model:
-    """The same bytes registered once more, in that state."""
+    """Register the same bytes once more in the given state."""
     files = [_file(session, model, position) for position, _ in enumerate(files_of(session, model.id))]
     record = ModelRecord(
         parse_model_name(name), Digest(model.digest), model.kind, model.architecture, model.title, None,

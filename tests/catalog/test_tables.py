@@ -1,4 +1,4 @@
-"""What the tables refuse by themselves, whoever writes to them; and the times that they give back."""
+"""Tests of the constraints of tables, and of the times that they return."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def filled(registry: LocalRegistry) -> LocalRegistry:
 
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[LocalRegistry]:
-    """The same for all tests in which whatever is tried is refused: it stays as it is."""
+    """Return one registry for all tests whose changes are refused."""
     home = tmp_path_factory.mktemp("refusing")
     shutil.copy(migrated_database, home)
     with LocalRegistry.open(home) as registry:
@@ -246,7 +246,7 @@ def change(registry: LocalRegistry, table: type[Base], **values: object) -> None
 
 
 def put(registry: LocalRegistry, table: str, column: str, value: object) -> None:
-    """Set one column of the one row of `table` to whatever it is."""
+    """Set one column of the one row of `table` to any value."""
     with registry.catalog.writing() as session:
         session.execute(text(f'UPDATE {table} SET "{column}" = :value'), {"value": value})
 
@@ -310,7 +310,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "TEXT": (b"abc",),
     "BLOB": ("abc", 5, 1.5),
 }
-"""By the type in SQLite, what it must not take. A number where a text is due becomes that number's text."""
+"""Values that a column must refuse, by the SQLite type. A number in a text column becomes its text."""
 
 
 @pytest.mark.parametrize("column", [pytest.param(column, id=str(column)) for column in COLUMNS])

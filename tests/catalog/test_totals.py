@@ -1,4 +1,4 @@
-"""The running totals equal a count of everything, whatever was brought in, lost, healed and swept away."""
+"""Tests of the running totals: they equal a full count after ingests, losses, repairs and sweeps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.small_models import ingest_file, small_model, weight_tensor
 
 
 def exact(registry: LocalRegistry) -> RegistryTotals:
-    """The totals, which are as a count gives them."""
+    """Return the totals after asserting that they equal a full count."""
     with registry.catalog.reading() as session:
         kept = running_totals(session)
         assert kept == counted_totals(session)
@@ -48,7 +48,7 @@ def exact(registry: LocalRegistry) -> RegistryTotals:
 
 
 def spoilt(registry: LocalRegistry) -> None:
-    """Totals that are wrong."""
+    """Write wrong totals."""
     with registry.catalog.writing() as session:
         add_to_totals(session, {"models": 3, "size_bytes": -1})
 

@@ -1,4 +1,4 @@
-"""Text as every database takes it: shown text is cut and made visible, names are refused."""
+"""Tests of stored text: shown text is cut and escaped, invalid names are refused."""
 
 from __future__ import annotations
 

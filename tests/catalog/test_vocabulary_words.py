@@ -1,4 +1,4 @@
-"""Words of models: folded the same way when they are kept and when they are asked for, and found by how they begin."""
+"""Tests of the words of models: stored and queried with the same folding, and found by prefix."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def wordy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
 
 
 LETTERS = st.text(st.sampled_from("abyz09世\ud7fb\uffdc\U00010000\U000323af"), min_size=1, max_size=3)
-"""The last letters before and behind the surrogates, of the first plane and of all, stand among them."""
+"""The words include the last letters before and after the surrogates, of the first plane and of all planes."""
 
 
 @settings(deadline=None, max_examples=60)

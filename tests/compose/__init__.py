@@ -1,1 +1,1 @@
-"""Recipes, findings and what is composed of them."""
+"""Tests of recipes, findings and chimeras."""

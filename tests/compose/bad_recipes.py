@@ -1,4 +1,4 @@
-"""Recipes that are refused: what is wrong, the text, and the fields that are complained of."""
+"""Invalid recipes: the fault, the text, and the reported fields."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ BAD: list[tuple[str, str | bytes, list[str]]] = [
         ],
     ),
 ]
-"""A name for the case, the text, and the path of each field that is wrong, in order."""
+"""The name of the case, the text, and the path of each invalid field, in order."""
 
 HINTS: list[tuple[str, str]] = [
     ("bse: a", "did you mean base?"),
@@ -175,4 +175,4 @@ HINTS: list[tuple[str, str]] = [
     ("base: a\n  name: b", "line 2, column 7"),
     ('{"base" "a"}', "line 1, column 9"),
 ]
-"""A text, and what one of the sentences about it says."""
+"""A text, and a part of a message about it."""

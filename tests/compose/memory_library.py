@@ -1,4 +1,4 @@
-"""Models to compose without a registry: parents in memory, and a search whose answer is written down."""
+"""Models for composing without a registry: parents in memory, and a search with a fixed result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MemoryLibrary:
     parents: Sequence[Parent]
     found: Sequence[PlacedOrgan] = ()
     asked: list[str] = field(default_factory=list)
-    """The queries, as they came."""
+    """The received queries, in order."""
 
     def parent(self, text: str) -> Parent:
         for parent in self.parents:
@@ -49,7 +49,7 @@ class MemoryLibrary:
 
 
 def found_organ(parent: Parent, part: Part) -> PlacedOrgan:
-    """`part` as a search finds it."""
+    """Return `part` as a search result."""
     return PlacedOrgan(
         digest=part.digest,
         model=parent.label,
@@ -73,10 +73,10 @@ def found_organ(parent: Parent, part: Part) -> PlacedOrgan:
 
 
 def as_registered(parent: Parent, label: str, model_id: int = 1) -> Parent:
-    """`parent` under another label, as if a registry had it."""
+    """Return `parent` under another label, as if it were registered."""
     return replace(parent, label=label, model_id=model_id)
 
 
 def plan_in_memory(text: str, *parents: Parent, found: Sequence[PlacedOrgan] = ()) -> Plan:
-    """What the recipe `text` comes to with `parents` on the shelf."""
+    """Return the plan of the recipe `text` with `parents` as the library."""
     return plan_recipe(read_recipe(text), MemoryLibrary(parents, found))

@@ -1,4 +1,4 @@
-"""Parents out of GGUF files: the zoo's, and made-up ones with any header and any tensors."""
+"""Parents from GGUF files: those of the zoo, and synthetic ones with any header and tensors."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ HeaderValue = str | int | float | bool | Sequence[int] | None
 
 @cache
 def zoo(name: str) -> Parent:
-    """A model of the zoo, read and measured once."""
+    """Return a model of the zoo, read and measured once."""
     return parent_of(ZOO / name)
 
 
 def parent_of(path: Path) -> Parent:
-    """The parent that a GGUF file is; its label is the file's stem."""
+    """Return the parent of a GGUF file; its label is the stem of the file."""
     return parent_from(path.read_bytes(), path.stem)
 
 
 def parent_from(data: bytes, label: str) -> Parent:
-    """The parent that the bytes of a GGUF file are, measured as an ingest does."""
+    """Return the parent of the bytes of a GGUF file, measured as by an ingest."""
     source = MemorySource(data, label)
     header = read_header(source)
     parts = []
@@ -66,10 +66,10 @@ def parent_from(data: bytes, label: str) -> Parent:
 def synthetic_parent(
     label: str = "Base", *, tensors: Tensors | None = None, tokens: bool = True, **said: HeaderValue
 ) -> Parent:
-    """A little Llama whose header says `said` beside the usual; None takes a key away.
+    """Return a little Llama whose header has the usual entries and `said`; None removes a key.
 
-    Keywords are keys below `llama.` with two underscores for a dot: `attention__head_count=8`. Those that begin with
-    `general__` or `tokenizer__` or `adapter__` stand for themselves.
+    Keywords are keys below `llama.` with two underscores for a dot: `attention__head_count=8`. Keywords that begin with
+    `general__`, `tokenizer__` or `adapter__` are complete keys.
     """
     keys: dict[str, HeaderValue] = {
         "general.architecture": "llama",
@@ -94,7 +94,7 @@ def model_tensors(
     more: Iterable[tuple[str, tuple[int, ...]]] = (),
     without: Iterable[str] = (),
 ) -> Tensors:
-    """Gaussian tensors of a little Llama; matrices in F16 and vectors in F32, but for `dtypes` by name."""
+    """Return Gaussian tensors of a little Llama: matrices in F16 and vectors in F32, except for `dtypes` by name."""
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (width, VOCABULARY), "output_norm.weight": (width,)}
     for block in range(blocks):
         square, wide = (width, width), (width, 2 * width)
@@ -111,7 +111,7 @@ def model_tensors(
 def replacements_from(
     base: Parent, donor: Parent, *types: OrganType, slots: Iterable[str] = (), blocks: Iterable[int] = ()
 ) -> list[Replacement]:
-    """All that the donor has for the places of these types, slots (`by_slot` then) and blocks in the base."""
+    """Return all organs of the donor for places of these types, slots (then `by_slot`) and blocks in the base."""
     named, within = set(slots), set(blocks)
     return [
         Replacement(part, donor.by_slot[part.slot], donor, by_slot=bool(named))

@@ -38,7 +38,7 @@ MISREAD = (
     "a #b",
     "*",
 )
-"""Texts that one or the other reader of YAML takes for something else."""
+"""Texts that some reader of YAML takes for another type."""
 
 _WORDS = string.ascii_lowercase + "_*"
 _CODES = tuple(WARNINGS)
@@ -48,7 +48,7 @@ _MEASURES = ("", "theta>=45", "type:organ block:5", "-slot:a*,b -spectral:none")
 
 
 def recipes() -> st.SearchStrategy[Recipe]:
-    """Recipes that can be written, each of them sound."""
+    """Generate valid recipes that can be written."""
     return st.builds(
         Recipe,
         base=_models(),

@@ -34,7 +34,7 @@ def make_chimera(home: Path, models: list[str]) -> list[str]:
 
 
 def _adapter() -> bytes:
-    """Rank 4, for the first block."""
+    """Return an adapter of rank 4 for the first block."""
     entries = [
         *(text("general.architecture", "llama"), text("general.type", "adapter"), text("adapter.type", "lora")),
         KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 8.0),

@@ -1,4 +1,4 @@
-"""Composing from Python: every step, what is wrong with one at once, and what a plan is good for."""
+"""Tests of composing from Python: every step, its faults, and the use of a plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORGANS = Selection(types=("organ",))
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[LocalRegistry]:
-    """A registry with two strangers of two blocks, `base` and `donor`."""
+    """Return a registry with two unrelated models of two blocks, `base` and `donor`."""
     folder = tmp_path_factory.mktemp("pair")
     shutil.copy(migrated_database, folder)
     with LocalRegistry.open(folder) as registry:

@@ -1,4 +1,4 @@
-"""Making: whatever goes wrong, nothing is registered, the target is as it was, and a sweep removes what is left."""
+"""Tests of making: after any failure nothing is registered, the target is unchanged, and a sweep removes the rest."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ from tests.small_models import block_metadata, block_tensors
 GRAFTED, COMPUTED = "blk.0.ffn_up.weight", "blk.0.ffn_down.weight"
 Q = "blk.0.attn_q.weight"
 WIDTH = 192
-"""The least at which every matrix is a file of its own."""
+"""The smallest size at which every matrix is a file of its own."""
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
-    """The folder of a registry with two strangers, `base` and `donor`, whose matrices are files of the store."""
+    """Return the folder of a registry with `base` and an unrelated `donor`, whose matrices are store files."""
     folder = tmp_path_factory.mktemp("filled")
     home = folder / "home"
     home.mkdir()
@@ -76,14 +76,14 @@ def filled(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
 
 @pytest.fixture
 def pair(filled: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
-    """A copy of it."""
+    """Return a copy of the registry `filled`."""
     with LocalRegistry.open(shutil.copytree(filled, tmp_path / "home")) as registry:
         yield registry
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """A file that is to be replaced."""
+    """Return a file that is to be replaced."""
     path = tmp_path / "out" / "chimera.gguf"
     path.parent.mkdir()
     path.write_bytes(b"as it was")
@@ -91,7 +91,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def plan_of(registry: LocalRegistry) -> ChimeraPlan:
-    """One organ grafted, one purified."""
+    """Return a plan with one grafted and one purified organ."""
     composition = registry.compose("base").graft("donor", slot="ffn_up").purify("fractal", slot="ffn_down")
     return composition.accept("unrelated-lineage", "likely-degraded", "lineage-unknown").named("local/made").plan()
 
@@ -108,7 +108,7 @@ def last_ingest(registry: LocalRegistry) -> tuple[str, dict[str, object]]:
 
 
 def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str]) -> None:
-    """No model, the target as it was and nothing beside it; what is left of blobs goes with the next sweeps."""
+    """Assert that no model is registered, the target is unchanged, and the next sweeps remove all new blobs."""
     assert model_names(registry) == ["base", "donor"]
     assert out.read_bytes() == b"as it was"
     assert [path.name for path in out.parent.iterdir()] == [out.name]
@@ -268,7 +268,7 @@ def test_a_full_disk_leaves_nothing(pair: LocalRegistry, out: Path, call: int) -
 
 
 def test_every_disk_call_was_made_to_fail(pair: LocalRegistry, out: Path) -> None:
-    # So that the calls of the test above are known to happen.
+    # This shows that the disk calls of the test above are made.
     counted = SteppedFiles(lambda _number, _name: None)
     ChimeraPlan(plan_of(pair).plan, pair.catalog, with_files(pair, counted).blobs).assemble(out)
     assert counted.calls > 25

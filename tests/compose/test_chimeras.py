@@ -1,4 +1,4 @@
-"""A registered chimera, its card, and how to use it."""
+"""Tests of a registered chimera, its card, and its instructions for use."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ def test_the_python_lines_make_the_same_file(family: LocalRegistry, tmp_path: Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORGAN_HOME", str(family.settings.home))
         patch.chdir(tmp_path)
-        exec(compile(chimera.python, "script", "exec"), {})  # the very lines that are shown
+        exec(compile(chimera.python, "script", "exec"), {})  # the shown lines
     assert (tmp_path / chimera.file.name).stat().st_size == made.size_bytes

@@ -1,4 +1,4 @@
-"""Compatibility: every kind of finding where it is due, and nowhere else."""
+"""Tests of compatibility: every kind of finding where it applies, and nowhere else."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_an_adapter_of_the_zoo_fits_its_base_and_fine_tune_and_differs_from_that
     assert check_pair(zoo(A), zoo(LORA)) == check_adapter(zoo(A), zoo(LORA))
 
 
-# What the headers say
+# Headers
 
 
 SKELETON_ONLY = {"skeleton"}
@@ -238,7 +238,7 @@ def test_another_architecture_is_refused_without_other_findings_about_headers() 
     assert refused(of_types(nameless, nameless)) == {"architecture-differs"}
 
 
-# What the tensors are
+# Tensors
 
 
 def test_a_wider_donor_is_refused_once_with_all_its_organs() -> None:
@@ -418,7 +418,7 @@ def test_licenses_are_reported_for_two_models_and_left_to_the_caller_for_replace
 def adapter(
     *tensors: str, entries: Iterable[KeyValue] = (), more: Iterable[tuple[str, tuple[int, ...]]] = ()
 ) -> Parent:
-    """A made-up adapter of rank 4 with these tensors adapted."""
+    """Return a synthetic adapter of rank 4 for these tensors."""
     shapes = {name: shape for spec, _ in KIN for name, shape in [(spec.name, spec.shape)]}
     made: dict[str, tuple[int, ...]] = dict(more)
     for name in tensors:

@@ -1,4 +1,4 @@
-"""What planning costs: estimated before anything is read, charged while it is done, refused where it is too much."""
+"""Tests of the cost of planning: estimated before reading, charged during planning, refused over the limit."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LIMIT = 2_000_000
 
 @pytest.fixture
 def kin(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
-    """A registry with `base`, its fine-tune `tuned` and a `stranger`."""
+    """Return a registry with `base`, its fine-tune `tuned` and an unrelated `stranger`."""
     templates.fill(registry, add_three_models)
     return registry
 
 
 @pytest.fixture
 def statements(kin: LocalRegistry) -> Iterator[list[str]]:
-    """The statements that the registry is asked."""
+    """Collect the statements of the registry."""
     asked: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
@@ -59,7 +59,7 @@ def plan(kin: LocalRegistry, asked: Recipe, budget: Budget) -> Plan:
 
 
 def make_large(kin: LocalRegistry, name: str, tensors: int) -> None:
-    """Let the catalog say that a model has so many tensors."""
+    """Set the number of tensors of a model in the catalog."""
     with kin.catalog.writing() as session:
         session.execute(update(Model).where(Model.name == name).values(tensors=tensors))
 

@@ -1,4 +1,4 @@
-"""Licenses: what is known of each, which combinations are warned of, and what stands on the card."""
+"""Tests of licenses: known conditions, combinations with a warning, and the license on the card."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FREE = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "unlicense"
 
 
 def said(*licenses: str | None) -> dict[str, str]:
-    """The codes that are found with their severities, for parents named P0, P1 ..."""
+    """Return the codes and severities of the findings for parents named P0, P1 ..."""
     found = combined_license({f"P{number}": license for number, license in enumerate(licenses)}).findings
     return {finding.code: finding.severity.value for finding in found}
 

@@ -1,4 +1,4 @@
-"""The lock: one text for one lock, its digest its name, and nothing else is taken for one."""
+"""Tests of the lock: its canonical text, its digest as its name, and refusal of any other text."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ EMPTY = {"drop": [], "format": FORMAT, "header": ZEROS, "set": [], "tensors": []
 
 
 def written(**members: object) -> str:
-    """A document of that form, canonical but for what `members` say."""
+    """Return a canonical lock document with other values for `members`."""
     return json.dumps(EMPTY | members, sort_keys=True, separators=(",", ":"))
 
 
 def locks() -> st.SearchStrategy[Lock]:
-    """Locks as plans make them."""
+    """Generate locks as plans make them."""
     letters = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=30)
     digests = st.binary(max_size=4).map(digest_of)
     dtypes = st.sampled_from(["F32", "F16", "BF16", "Q8_0", "Q4_K", "IQ4_NL"]).map(dtype_by_name)

@@ -1,4 +1,4 @@
-"""What a chimera's header keeps of its base's, what it sets and drops: key by key, and to the byte where it keeps."""
+"""Tests of the header of a chimera: kept, set and dropped keys; kept entries are equal to the byte."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def donor(name: str | None = "The Donor", seed: int = 0, dtype: str = "F16") -> 
 
 
 def made(plan: Plan) -> tuple[Header, MemorySource]:
-    """The header that `plan` writes, read again."""
+    """Return the header of `plan`, written and read."""
     lock = plan.lock()
     data = plan.header(lock)
     source = MemorySource(data.ljust(plan.size_bytes, b"\0"))

@@ -1,4 +1,4 @@
-"""A chimera's file is called as the GGUF convention has it, whatever its base says of itself."""
+"""Tests of the file name of a chimera, which follows the GGUF convention for any base."""
 
 from __future__ import annotations
 

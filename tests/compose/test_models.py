@@ -1,4 +1,4 @@
-"""Facts: what is taken from a header, with the defaults of loaders, and nothing of the wrong type."""
+"""Tests of the facts of a header, with the defaults of loaders; values of the wrong type are ignored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = model_tensors(blocks=0)
 
 
 def facts_with(*said: KeyValue) -> Facts:
-    """The facts of a small model that says this and its architecture."""
+    """Return the facts of a small model with these entries and its architecture."""
     return facts_of(parent_from(file_bytes([text("general.architecture", "llama"), *said], SMALL), "Small"))
 
 

@@ -1,4 +1,4 @@
-"""A planned recipe, as every face shows it."""
+"""Tests of a planned recipe as all user interfaces show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings and changed organs in short."""
+"""Tests of the summary of findings and changed organs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes to plans: what is done in which order, what everything comes to, and all that is wrong, at once."""
+"""Tests of planning: the order of steps, the resulting parts, and all faults of a recipe together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def donor() -> Parent:
 
 @cache
 def adapter() -> Parent:
-    """Adapts `UP` and `Q` at rank 4."""
+    """Return an adapter of rank 4 for `UP` and `Q`."""
     halves = [
         *(weight_tensor(f"{UP}.lora_a", (64, 4), 1, "F32"), weight_tensor(f"{UP}.lora_b", (4, 128), 1, "F32")),
         *(weight_tensor(f"{Q}.lora_a", (64, 4), 2, "F32"), weight_tensor(f"{Q}.lora_b", (4, 64), 2, "F32")),

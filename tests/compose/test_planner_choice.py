@@ -1,4 +1,4 @@
-"""Which donor's organ takes which place: whole groups, one model a group, the best weakest organ, and never twice."""
+"""Tests of the choice of donors: whole groups, one model a group, the best weakest organ, no place twice."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def donor(seed: int = 1, without: tuple[str, ...] = ()) -> Parent:
 
 
 def ffn(block: int, *ways: str) -> list[str]:
-    """The names of the feed-forward organs of a block."""
+    """Return the names of the feed-forward organs of a block."""
     return [f"blk.{block}.ffn_{way}.weight" for way in ways or WAYS]
 
 
 def chosen(recipe: str, *donors: Parent, order: Sequence[tuple[Parent, str]] = ()) -> Chosen:
-    """What the grafts `recipe`, in YAML, come to; a query finds the organs in `order`."""
+    """Return the result of the grafts `recipe` (YAML); a query finds the organs in `order`."""
     return choose(
         base(), _recipe(recipe), MemoryLibrary((base(), *donors), [found_organ(*_part(*one)) for one in order])
     )
@@ -59,7 +59,7 @@ def _part(parent: Parent, name: str) -> tuple[Parent, Part]:
 
 
 def taken(made: Chosen) -> dict[str, str]:
-    """Which place is taken by whom."""
+    """Return the donor of each place."""
     return {one.before.name: one.donor.label for one in made.replacements}
 
 
@@ -196,7 +196,7 @@ def test_a_query_that_finds_only_incomplete_groups_is_empty() -> None:
 
 
 def test_an_organ_that_is_the_bases_own_already_completes_a_group() -> None:
-    # A search by fits: leaves it out, for there is nothing to be gained by it.
+    # A search without `fits:`, which would not change the result.
     shared = {spec.name: (spec, data) for spec, data in model_tensors()}[ffn(0, "down")[0]]
     tensors = [shared if spec.name == shared[0].name else (spec, data) for spec, data in model_tensors(1)]
     kin = as_registered(synthetic_parent(tensors=tensors), "local/kin@1", 2)

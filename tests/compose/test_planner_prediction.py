@@ -1,4 +1,4 @@
-"""Predictions of plans: what is known before anything is computed, what is warned of, and what is kept in the end."""
+"""Tests of predictions of plans: estimates before computation, warnings, and stored values."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ A, CODE, STEP_100, B, LORA = (
 
 @pytest.fixture(scope="module")
 def kin(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    """A registry with some of the zoo."""
+    """Return a registry with some models of the zoo."""
     with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as opened:
         yield opened
 
 
 def plan(kin: LocalRegistry, **steps: Any) -> Plan:
-    """The plan of a recipe for A with these steps."""
+    """Return the plan of a recipe for A with these steps."""
     with kin.catalog.reading() as session:
         recipe = read_recipe(json.dumps({"base": A, **steps}))
         return plan_recipe(recipe, RegisteredLibrary(session, kin.blobs))
@@ -61,7 +61,7 @@ def warned(found: Plan) -> set[str]:
 
 
 def kept(kin: LocalRegistry, found: Plan) -> dict[str, Any]:
-    """What is stored of the prediction once the plan was made."""
+    """Return the stored prediction after the plan was made."""
     model = make(kin.catalog, kin.blobs, found).model
     with kin.catalog.reading() as session:
         chimera = chimera_of(session, model_by_name(session, parse_model_name(model)).id)

@@ -1,4 +1,4 @@
-"""Predictions: the arithmetic, what is known of the zoo, and what became of 155 grafts."""
+"""Tests of predictions: the arithmetic, the zoo, and the results of 155 grafts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ USABLE = ("gains", "coherent")
 
 
 def organs(donor: str, *types: OrganType, blocks: tuple[int, ...] = (), base: str = A) -> Prediction:
-    """The prediction for organs of a donor of the zoo in a base."""
+    """Return the prediction for organs of a donor of the zoo in a base."""
     own: Parent = zoo(base)
     found = replacements_from(own, zoo(donor), *(types or (ORGAN,)), blocks=blocks)
     changes = [Change(one.before, one.after, one.after) for one in found if one.changes]
@@ -46,7 +46,7 @@ def organs(donor: str, *types: OrganType, blocks: tuple[int, ...] = (), base: st
 
 
 def group(similarity: float | None, kind: OrganType = ORGAN, block: int | None = 1, **more: float) -> Group:
-    """A group of which every matrix was grafted."""
+    """Return a group with all matrices grafted."""
     return Group(kind, "text", block, 3, 0, similarity, grafted_similarity=similarity, **_also_grafted(more))
 
 
@@ -190,7 +190,7 @@ def test_lower_similarity_never_predicts_a_smaller_loss(
 
 
 def test_the_score_separates_the_155_grafts_that_were_run() -> None:
-    """Groups as type, block, similarity, scale, distortion; verdicts and losses as llama.cpp gave them."""
+    """Groups as type, block, similarity, scale, distortion; verdicts and losses from llama.cpp."""
     rows = [row for row in json.loads(DATA.read_text()) if row["verdict"] != "undecided"]
     assert len(rows) == 149
     groups = [[_group(*values) for values in row["groups"]] for row in rows]
@@ -209,7 +209,7 @@ def _split(values: list[float], usable: list[bool]) -> tuple[list[float], list[f
 
 
 def _group(kind: str, block: int | None, similarity: float | None, scale: float, distortion: float) -> Group:
-    """A group; one that is the base's own, and was computed, has a similarity of 1 to the last digit."""
+    """Return a group; the similarity of a computed group of the base itself is exactly 1."""
     grafted = None if similarity == 1.0 else similarity
     return Group(OrganType(kind), "text", block, 1, 0, similarity, scale, distortion, grafted, scale)
 

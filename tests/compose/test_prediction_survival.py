@@ -1,4 +1,4 @@
-"""Survival: what is told by correlations and moments of the organs that change, whatever of them is known."""
+"""Tests of survival: from correlations and moments of the changed organs, as far as they are known."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def normal(seed: int, size: int = 64 * 48) -> np.ndarray:
 
 
 def part(values: np.ndarray, name: str = "blk.1.ffn_gate.weight", shape: tuple[int, ...] = MATRIX) -> Part:
-    """A measured tensor of these values."""
+    """Return a measured tensor of these values."""
     data = quantize(values.astype(np.float32), F32)
     found = measure(lambda at, size: data[at : at + size], shape, F32)
     measured = (found.theta, found.spectral_signal, found.fingerprint, found.mean, found.standard_deviation)
@@ -152,7 +152,7 @@ _PLACES = st.sampled_from([place_of(name) for name in ("blk.1.ffn_gate", "blk.1.
 
 @st.composite
 def parts(draw: st.DrawFn) -> Part:
-    """Anything that might stand in a catalog, and much that cannot."""
+    """Generate values that a catalog may contain, and many that it cannot."""
     shape = draw(st.sampled_from((MATRIX, (1,), (7, 3), VECTOR, (64, 48, 1))))
     digest = digest_of(draw(st.sampled_from((b"", b"a", b"b"))))
     place = draw(_PLACES)
@@ -164,7 +164,7 @@ def parts(draw: st.DrawFn) -> Part:
 
 @st.composite
 def any_changes(draw: st.DrawFn) -> list[Change]:
-    """Up to six changes, some of them computed, some not yet."""
+    """Generate up to six changes, some computed, some not yet."""
     found = []
     for _ in range(draw(st.integers(0, 6))):
         before, source = draw(parts()), draw(parts())

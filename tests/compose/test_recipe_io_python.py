@@ -1,4 +1,4 @@
-"""A recipe as lines of Python: what they make is what the recipe makes."""
+"""Tests of a recipe as Python code: the code makes the chimera of the recipe."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def test_the_program_makes_the_file_that_the_recipe_makes(
     made = plan.assemble(tmp_path / "own.gguf")
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
     monkeypatch.chdir(tmp_path)
-    exec(recipe_python(recipe, "it's.gguf"), {})  # our own lines are what is under test
+    exec(recipe_python(recipe, "it's.gguf"), {})  # the generated code is under test
     assert (tmp_path / "it's.gguf").read_bytes() == (tmp_path / "own.gguf").read_bytes()
     assert made.model == "local/mine@1"

@@ -1,4 +1,4 @@
-"""Recipes as people write them, and everything that may be wrong with one."""
+"""Tests of reading recipes, valid and invalid."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _KEYS = st.sampled_from(["base", "from", "where", "type", "slot", "blocks", "sor
 
 @pytest.fixture(params=["SafeLoader", "CSafeLoader"], autouse=True)
 def _each_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds for the parser written in Python and for the one written in C."""
+    """Run every test with the YAML parser written in Python and the one written in C."""
     monkeypatch.setattr(document, "_LOADER", getattr(yaml, request.param))
 
 
 def reasons(text: str | bytes) -> list[tuple[str, str]]:
-    """The fields and sentences of what is wrong with `text`."""
+    """Return the fields and messages of the faults of `text`."""
     with pytest.raises(BadRecipe) as caught:
         read_recipe(text)
     return list(caught.value.reasons)
@@ -210,7 +210,7 @@ def test_the_number_of_reported_faults_is_limited() -> None:
 
 
 def peak_bytes(text: str | bytes) -> tuple[int, list[tuple[str, str]]]:
-    """The memory that refusing `text` took at its highest, and what was said."""
+    """Return the peak memory of refusing `text`, and the message."""
     tracemalloc.start()
     try:
         found = reasons(text)
@@ -267,7 +267,7 @@ def test_any_tree_is_a_recipe_or_is_refused_in_words(tree: object) -> None:
 
 
 def refused(text: str | bytes) -> tuple[tuple[str, str], ...] | None:
-    """What is wrong with `text`; None for a recipe."""
+    """Return the faults of `text`; None for a valid recipe."""
     try:
         read_recipe(text)
     except BadRecipe as error:

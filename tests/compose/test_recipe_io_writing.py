@@ -1,4 +1,4 @@
-"""A recipe that is written reads back the same."""
+"""Tests of writing recipes: a written recipe reads back the same."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FULL = Recipe(
 @PATIENT
 @given(recipes())
 def test_a_recipe_reads_back_unchanged_from_yaml_and_json(recipe: Recipe) -> None:
-    # Compared as text: 1, 1.0 and True are equal, and not the same.
+    # Compared as text, because 1, 1.0 and True are equal.
     assert repr(read_recipe(recipe_yaml(recipe))) == repr(recipe)
     assert repr(read_recipe(recipe_json(recipe))) == repr(recipe)
 

@@ -1,4 +1,4 @@
-"""Recipes as the catalog keeps them: nothing is lost, and no limit on texts from outside stands in the way."""
+"""Tests of stored recipes: no value is lost, and the limits of input do not apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of warnings, held against what the code warns of and what the documentation tells."""
+"""Tests of the list of warnings, compared with the code and the documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEVERITIES = ("REFUSE", "WARN", "INFO")
 
 
 def codes_in(path: Path) -> Iterator[tuple[str, str]]:
-    """Severity and code, wherever the two stand next to each other in the arguments of a call, a tuple or a list."""
+    """Yield severity and code where they are adjacent in the arguments of a call, a tuple or a list."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         row = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple | ast.List) else []
         for first, second in pairwise(row):

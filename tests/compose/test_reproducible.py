@@ -1,4 +1,4 @@
-"""One lock, one file: in whichever order a registry took its models in, on whichever processor organs are computed."""
+"""Tests of reproducible chimeras: one lock gives one file in any order of ingests and on any processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe as the texts of an address: what is written reads back, and what cannot be read is told in one sentence."""
+"""Tests of recipes as query strings: a written recipe reads back, and an invalid one has a message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASE: Step = ("base", "acme/tiny")
 
 
 def reasons(*steps: Step) -> list[tuple[str, str]]:
-    """What is wrong with the steps."""
+    """Return the faults of the steps."""
     with pytest.raises(BadRecipe) as caught:
         read_steps(steps)
     return list(caught.value.reasons)

@@ -1,4 +1,4 @@
-"""The `gguf` package as a second opinion: what it writes we read equal, what we write it reads equal."""
+"""Tests against the `gguf` package: each reads the files of the other with equal values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Fill = Callable[[Any], None]
 
 
 def written_by_gguf(path: Path, fill: Fill, alignment: int | None = None) -> bytes:
-    """The bytes of a file that the package's writer makes."""
+    """Return the bytes of a file of the package's writer."""
     writer = gguf.GGUFWriter(path, "llama")
     if alignment is not None:
         writer.add_custom_alignment(alignment)
@@ -46,7 +46,7 @@ def add_tensor(writer: Any, name: str, shape: tuple[int, ...], kind: Any) -> Non
 
 
 def assert_equal_to_reader(data: bytes, path: Path) -> Header:
-    """Our reading of `data` and the package's must agree in every entry, every tensor and every byte of data."""
+    """Assert that our reader and the package agree in every entry, every tensor and every byte of `data`."""
     path.write_bytes(data)
     source = MemorySource(data)
     header = read_header(source)
@@ -69,7 +69,7 @@ def assert_equal_to_reader(data: bytes, path: Path) -> Header:
 
 
 def plain(source: MemorySource, field: Field) -> tuple[list[int], list[bytes]]:
-    """Types and encoded values of one of our fields, strings without their lengths."""
+    """Return the types and encoded values of one of our fields; strings without their lengths."""
     if field.is_array:
         assert field.element_type is not None
         kinds = [field.type, field.element_type][: 2 if field.count else 1]

@@ -1,4 +1,4 @@
-"""Random files: what is written is read, and damage is refused or harmless, never anything else."""
+"""Tests with random files: written files read back, and damaged files are refused or harmless."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.random_files import ALIGNMENTS, PATIENT, damaged, files, metadata, te
 
 
 def encoded(entry: KeyValue) -> bytes:
-    """The entry's value as it stands in the file, without a length in front."""
+    """Return the encoded value of the entry as in the file, without a length before it."""
     kind = entry.type
     if kind is ValueType.STRING:
         assert isinstance(entry.value, bytes)
@@ -54,7 +54,7 @@ def test_a_written_file_reads_back_the_same(
             assert isinstance(entry.value, list)
             assert field.count == len(entry.value)
             found = read_array(source, field)
-            # Compared as text, in which a NaN is like itself.
+            # Compared as text, in which NaN equals itself.
             assert [repr(value) for value in found] == [repr(value) for value in expected_elements(entry)]
     assert [TensorSpec(info.name, info.shape, info.dtype) for info in header.tensors] == [
         spec for spec, _ in given_tensors
@@ -65,7 +65,7 @@ def test_a_written_file_reads_back_the_same(
 
 
 def expected_elements(entry: KeyValue) -> list[object]:
-    """The elements of an array as `read_array` gives them, by way of their encoding."""
+    """Return the elements of an array as `read_array` returns them, by their encoding."""
     assert isinstance(entry.value, list)
     assert entry.element_type is not None
     if entry.element_type is ValueType.STRING:

@@ -1,4 +1,4 @@
-"""Values of every tensor type and back, with the `gguf` package as the oracle."""
+"""Tests of reading and writing values of every tensor type, with the `gguf` package as the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reader accepts, and what it makes of it."""
+"""Tests of valid files and the values that the reader returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Split sets: complete ones in any order, and everything that can be wrong with one, reported at once."""
+"""Tests of split sets: complete sets in any order, and all faults of a set, reported together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shard(
     architecture: str | None = None,
     kind: ValueType = ValueType.UINT16,
 ) -> Shard:
-    """One shard of a set, with the file name that it should have."""
+    """Return one shard of a set, with its expected file name."""
     entries = [KeyValue("split.no", kind, number), KeyValue("split.count", kind, count)]
     entries.append(KeyValue("split.tensors.count", ValueType.INT32, total))
     if architecture is not None:
@@ -152,7 +152,7 @@ def test_a_negative_number_is_refused() -> None:
 @pytest.mark.parametrize("count", [100, REASONS_MAX, REASONS_MAX - 1])
 def test_many_wrong_shards_give_a_dozen_reasons_and_the_number_of_further_ones(count: int) -> None:
     found = reasons([shard(200, count, (), 0) for _ in range(count)])
-    more = count + 1 - REASONS_MAX  # one for each shard, and one for all that are missing
+    more = count + 1 - REASONS_MAX  # one for each shard, and one for all missing shards
     assert len(found) == REASONS_MAX + (1 if more else 0)
     assert (found[-1] == f"and {more} more") == (more > 0)
 

@@ -1,4 +1,4 @@
-"""Vocabularies that crash loaders are recognised; ordinary ones, and odd but harmless ones, are not."""
+"""Tests of vocabularies: those that crash loaders are recognised; odd but harmless ones are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our tables of types against those of the `gguf` package."""
+"""Tests of our tables of types against those of the `gguf` package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer: exact bytes, and exact bytes carried over from other files."""
+"""Tests of the writer: exact bytes, and entries carried over byte for byte from other files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GOLDEN = bytes.fromhex(
 
 
 def carried(source: MemorySource, header: Header) -> bytes:
-    """The header again, every entry carried over."""
+    """Return the header encoded again, with every entry carried over."""
     specs = [TensorSpec(info.name, info.shape, info.dtype) for info in header.tensors]
     return encode_header([carry_over(source, field) for field in header.fields], specs, header.alignment)
 

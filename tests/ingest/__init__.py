@@ -1,1 +1,1 @@
-"""From paths to rows."""
+"""Tests of ingests, submissions, uploads and jobs."""

@@ -1,4 +1,4 @@
-"""What the tests of pushing share."""
+"""Fixtures of the tests of pushing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.ingest.memory_registry import FakeRegistry, fake_registry
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
-    """A registry in memory, with pushes that wait for next to nothing."""
+    """Return a registry in memory; waits of a push are almost zero."""
     monkeypatch.setattr(push, "PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(push, "POLL_SECONDS", 0.001)
     with fake_registry() as running:

@@ -1,4 +1,4 @@
-"""Organ directories for tests: made, looked into, meddled with."""
+"""Organ directories for tests: created, read and changed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ UP_NAME = "blk.0.ffn_up.weight"
 
 
 def extract_directory(path: Path, target: Path, **options: Any) -> ExtractReport:
-    """Take the model that `path` names apart into `target`."""
+    """Extract the model at `path` into `target`."""
     with ExitStack() as opened:
         (source,) = find_sources([str(path)])
         return extract(file_contents(open_files(opened, source)), target, **options)
 
 
 def small_directory(folder: Path) -> Path:
-    """The organ directory of a little model."""
+    """Create the organ directory of a small model."""
     file = folder / "little.gguf"
     file.write_bytes(small_model())
     extract_directory(file, folder / "little")
@@ -35,7 +35,7 @@ def small_directory(folder: Path) -> Path:
 
 
 def gguf_bytes_of(path: Path) -> list[bytes]:
-    """The GGUF files that an organ directory gives, read at once."""
+    """Return the GGUF files of an organ directory as bytes."""
     with ExitStack() as opened:
         files = open_files(opened, directory_source(path))
         return [file.source.read_at(0, file.source.size_bytes) for file in files]
@@ -50,13 +50,13 @@ def write_manifest(folder: Path, values: Any) -> None:
 
 
 def change_manifest(folder: Path, change: Callable[[Any], object]) -> None:
-    """Let `change` work on the parsed manifest."""
+    """Apply `change` to the parsed manifest and write it."""
     values = manifest_of(folder)
     change(values)
     write_manifest(folder, values)
 
 
 def write_organ(path: Path, spec: TensorSpec, data: bytes) -> None:
-    """A tensor's file as any script would write it."""
+    """Write the file of a tensor as a simple script would."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encode_head(spec) + data)

@@ -1,4 +1,4 @@
-"""A registry in memory that takes what is pushed, as the API promises it, and can be told to fail on the way."""
+"""A registry in memory that accepts pushes like the API, and can fail on request."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 def quota(limit_bytes: int, **more: int) -> Values:
-    """What an account says may be kept, and is."""
+    """Return the quota of an account and its use."""
     nothing = {"used_bytes": 0, "uploads_bytes": 0, "submitted_bytes": 0, "upload_max_bytes": 1 << 40}
     return {"limit_bytes": limit_bytes} | nothing | more
 
 
 @dataclass(slots=True)
 class Session:
-    """An upload."""
+    """The state of an upload."""
 
     asked: Values
     data: bytearray = field(default_factory=bytearray)
@@ -56,7 +56,7 @@ class Session:
 
 @dataclass(slots=True)
 class FakeRegistry:
-    """What it has, what it was asked, and what goes wrong."""
+    """A registry with its stored bytes, its received requests, and its planned failures."""
 
     server: ScriptedServer | None = None
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -65,11 +65,11 @@ class FakeRegistry:
     models: dict[str, Values] = field(default_factory=dict)
     manifests: list[Values] = field(default_factory=list)
     outcome: Values = field(default_factory=lambda: {"state": "published"})
-    """What becomes of the next submission."""
+    """The outcome of the next submission."""
     fails: Callable[[ReceivedRequest], Answer | None] = lambda _asked: None
-    """Asked before everything else: an answer is given at once, and nothing is done."""
+    """Called before each request is handled; an answer is returned immediately and nothing is done."""
     quota: Values = field(default_factory=lambda: quota(1 << 40))
-    """As its account tells it."""
+    """The quota that the account reports."""
     received_bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -87,13 +87,13 @@ class FakeRegistry:
         return Connection(self.server.url, sleep=lambda _seconds: None)
 
     def asked(self, method: str, beginning: str) -> list[ReceivedRequest]:
-        """The requests so far of `method` whose paths begin so."""
+        """Return the received requests of `method` whose paths begin so."""
         assert self.server is not None
         path = f"/api/v1{beginning}"
         return [asked for asked in self.server.asked if asked.method == method and asked.path.startswith(path)]
 
     def file(self, index: int = 0, submission: int = -1) -> bytes:
-        """A file that was handed in, put together from its pieces."""
+        """Return a submitted file, assembled from its pieces."""
         told = self.manifests[submission]["files"][index]
         data = bytearray(told["size_bytes"])
         for offset, size_bytes, digest in told["pieces"]:
@@ -206,7 +206,7 @@ def _nothing() -> Answer:
 
 @contextmanager
 def fake_registry() -> Iterator[FakeRegistry]:
-    """One that runs as long as the block."""
+    """Yield a registry in memory that runs during the block."""
     fake = FakeRegistry()
     with scripted_server(fake) as server:
         fake.server = server

@@ -1,4 +1,4 @@
-"""A model to push, and one push of it as the command makes it, with small chunks and little to wait for."""
+"""A model to push, and one push of it as by the command, with small chunks and short waits."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.ingest.memory_registry import FakeRegistry
 from tests.small_models import block_metadata, block_tensors, token_array, weight_tensor
 
 LARGE = weight_tensor("blk.0.ffn_gate.weight", (512, 256), dtype="F16")
-"""256 KiB: not for a pack."""
+"""256 KiB: too large for a pack."""
 TOKENS = token_array([f"token {number}".encode() for number in range(800)])
 CHUNK_BYTES = 100_000
 
 
 def large_model(seed: int = 0) -> bytes:
-    """Small organs, a large one, and a vocabulary that is a blob of its own."""
+    """Return a model with small organs, a large one, and a vocabulary that is a separate blob."""
     return file_bytes([*block_metadata("Large"), TOKENS], [*block_tensors(seed=seed), LARGE])
 
 
 @dataclass
 class RecordedProgress:
-    """What was told of a push."""
+    """The reported progress of a push."""
 
     stages: list[tuple[str, int | None]] = field(default_factory=list)
     done_bytes: dict[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class RecordedProgress:
 def write_model_file(folder: Path, data: bytes, name: str = "Mine.gguf") -> Path:
     path = folder / name
     path.write_bytes(data)
-    # Long ago, so that its digests are remembered, and differently for every content.
+    # An old time, so that its digests are remembered, and a different one for each content.
     when = 1_700_000_000 + int.from_bytes(hashlib.sha256(data).digest()[:3])
     os.utime(path, (when, when))
     return path

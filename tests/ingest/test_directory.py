@@ -1,4 +1,4 @@
-"""Organ directories: the names in them, a tensor's file, and how the folder is written."""
+"""Tests of organ directories: names, files of tensors, and the writing of the folder."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ def test_a_disk_failure_at_any_call_leaves_nothing_or_everything(number: int, tm
             extract_directory(source, target, files=failing_once(at, number))
         left = {path.name for path in tmp_path.iterdir()} - {"a.gguf", "whole", "out"}
         assert left == set()
-        if target.exists():  # placed, and only the last sync of its folder failed
+        if target.exists():  # placed; only the last sync of its folder failed
             assert gguf_bytes_of(target) == [source.read_bytes()]
             extract_directory(source, target, force=True)
             for path in sorted(target.rglob("*"), reverse=True):
@@ -337,7 +337,7 @@ def test_a_disk_failure_at_any_call_leaves_nothing_or_everything(number: int, tm
 
 
 class Full(Files):
-    """A disk with 10 kB of room."""
+    """A disk with 10 kB of free space."""
 
     def free_bytes(self, path: Path) -> int:
         return 10_000

@@ -1,4 +1,4 @@
-"""Organ directories that are damaged or hostile: each refused in sentences, everything at once, nothing left behind."""
+"""Tests of damaged and hostile organ directories: all faults are reported together, and nothing is left."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def in_tensor(key: str, value: Any) -> Meddle:
-    """Set a field of the tensor map's entry of UP."""
+    """Set a field of the manifest entry of UP."""
 
     def change(values: Any) -> None:
         next(entry for entry in values["tensors"] if entry["name"] == UP_NAME)[key] = value

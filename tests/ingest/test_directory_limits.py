@@ -1,4 +1,4 @@
-"""Organ directories: what is bounded over all files together, and folders that are somebody else's."""
+"""Tests of organ directories: limits over all files together, and folders of other programs."""
 
 from __future__ import annotations
 

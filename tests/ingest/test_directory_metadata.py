@@ -1,4 +1,4 @@
-"""Metadata as JSON and back: exact where it has types, by clear rules where it has none."""
+"""Tests of metadata as JSON: exact with types, by documented rules without types."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ SHAPES: dict[str, bytes] = {
 
 
 def peak_bytes(data: bytes) -> tuple[int, str]:
-    """What parsing `data` takes at most beside it, and why it is refused, if it is."""
+    """Return the peak memory of parsing `data` besides `data` itself, and the reason of a refusal, if any."""
     tracemalloc.start()
     try:
         parse_json(data)

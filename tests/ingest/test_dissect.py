@@ -1,4 +1,4 @@
-"""A header into pieces: what becomes which blob, which paddings are kept, what is flagged."""
+"""Tests of dissecting a header: which part becomes which blob, kept paddings, and flags."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def taken_apart(folder: Path, data: bytes) -> DissectedFile:
 
 
 def put_together(file: DissectedFile) -> bytes:
-    """The file out of its pieces, the way that the tables describe it: zeros, overlaid."""
+    """Assemble the file from its pieces as the tables describe it: zeros, overlaid."""
     back = bytearray(file.source.size_bytes)
     literal, position = file.literal_bytes(), 0
     for span in file.literals():

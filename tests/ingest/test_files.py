@@ -1,4 +1,4 @@
-"""An open file from outside: a plain file, read exactly, that stays the same meanwhile."""
+"""Tests of an open input file: a regular file, read exactly, that must not change."""
 
 from __future__ import annotations
 

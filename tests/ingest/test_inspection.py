@@ -1,4 +1,4 @@
-"""The inspector of a submission gets nothing but bytes, and nothing that it answers is believed without a check."""
+"""Tests of the inspector of submissions: it receives only bytes, and its answers are checked."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ MODEL = small_model(
 
 @contextmanager
 def running(limits: Limits) -> Iterator[Inspection]:
-    """A conversation with a real inspector."""
+    """Yield a conversation with a real inspector."""
     process = InspectorProcess(limits)
     asked = Inspection(process.channel, process.how_it_ended, process.kill)
     try:
@@ -94,13 +94,13 @@ def running(limits: Limits) -> Iterator[Inspection]:
 
 
 def own_inspector() -> Path:
-    """What the system tells of the inspector that this process has started."""
+    """Return the /proc folder of the inspector that this process has started."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     own = [os.getpid()]
-    for ancestor in own:  # grows while it is gone through
+    for ancestor in own:  # the list grows during the loop
         own += [pid for pid, parent in parents.items() if parent == ancestor]
     found = [
         Path(f"/proc/{pid}")
@@ -168,7 +168,7 @@ def test_a_header_and_a_measurement_are_transferred_unchanged() -> None:
 
 
 def _reader(shape: tuple[int, ...], dtype: str, data: bytes) -> Callable[[int, int], bytes]:
-    """Reads `data`, or bytes that follow from the offset, and only what was said to be read."""
+    """Return a reader of `data`, or of bytes that follow from the offset; only announced ranges are read."""
     due = set(required_reads(shape, dtype_by_name(dtype)))
 
     def read(offset: int, size: int) -> bytes:
@@ -183,7 +183,7 @@ def through_json(messages: Any) -> list[Values]:
 
 
 def taken(reader: FrontReader, messages: list[Values]) -> Any:
-    """What comes of messages about a front."""
+    """Return the result of messages about a header."""
     front = None
     for message in messages:
         if "fields" in message:
@@ -197,7 +197,7 @@ def taken(reader: FrontReader, messages: list[Values]) -> Any:
 
 GOOD = through_json(front_messages(read_front(MemorySource(MODEL))))
 FIELDS, TENSORS, LAST = GOOD
-"""What the inspector says of MODEL: three messages."""
+"""The three messages of the inspector for MODEL."""
 KEY, TYPE, ELEMENT, COUNT, OFFSET, SIZE, EAGER = range(7)
 _ARRAY = next(number for number, one in enumerate(FIELDS["fields"]) if one[KEY] == "tokenizer.ggml.token_type")
 NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
@@ -265,7 +265,7 @@ NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
 
 
 def changed(messages: list[Values], path: tuple[str | int, ...], value: Any) -> list[Values]:
-    """The messages with another value at one place."""
+    """Return the messages with another value at one path."""
     messages = deepcopy(messages)
     target: Any = next(one for one in messages if path[0] in one)
     for step in path[:-1]:
@@ -344,14 +344,14 @@ def test_an_invalid_message_is_refused(data: bytes) -> None:
 
 
 def threading_write(descriptor: int, data: bytes) -> None:
-    """Write what fits into a pipe, and close it."""
+    """Write data into a pipe in a thread, and close it."""
     os.set_blocking(descriptor, False)
     os.write(descriptor, data)
     os.close(descriptor)
 
 
 def answering(front: list[Values], measured: Callable[[Values], Any]) -> Callable[[Channel], None]:
-    """An inspector that answers the first request with `front`, and each later one with what `measured` gives."""
+    """Return an inspector that answers the first request with `front` and each later one with `measured`."""
 
     def answer(channel: Channel) -> None:
         while (request := channel.receive(2**26)) is not None:
@@ -558,7 +558,7 @@ def test_an_inspector_that_does_not_read_is_killed_and_blocks_no_thread(monkeypa
     killed = threading.Event()
 
     def measure_large() -> Measurement:
-        """Ask for more than a pipe holds."""
+        """Request more bytes than a pipe holds."""
         return asked.measure(lambda _offset, size: bytes(size), (1024, 512), dtype_by_name("F32"))
 
     with (

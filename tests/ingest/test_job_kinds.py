@@ -1,4 +1,4 @@
-"""What each kind of job takes, refuses and does, on real little models; one of them in a real runtime."""
+"""Tests of each kind of job on small real models; one runs in a real runtime."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ from tests.web.api.zoo import ingest_zoo
 RECIPE_YAML = "base: local/base\nname: local/mixed\ngrafts:\n  - {from: local/tuned, type: organ, blocks: 0}\n"
 
 SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Older patches of Python 3.11 have no filters."""
+"""Older patch releases of Python 3.11 have no filters."""
 
 
 @pytest.fixture
 def kin(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
-    """A base, a fine-tune of it and a stranger."""
+    """Return a registry with a base, a fine-tune of it and an unrelated model."""
     templates.fill(registry, add_three_models)
     return registry
 
@@ -65,7 +65,7 @@ Values = dict[str, Any]
 
 
 def done(registry: LocalRegistry, kind: str, arguments: Values) -> Job:
-    """What became of a job of that kind."""
+    """Run a job of that kind and return its row."""
     job_id = add_job(registry, kind, arguments)
     Runner(registry, Event()).run(once=True)
     with registry.catalog.reading() as session:
@@ -262,7 +262,7 @@ def test_packs_are_removed_after_a_day_and_the_oldest_when_there_are_too_many(tm
         pack = new_pack(tmp_path)
         file = pack / "a.tar"
         file.touch()
-        os.truncate(file, TOTAL_MAX_BYTES // 2 - 1)  # takes no room on the disk
+        os.truncate(file, TOTAL_MAX_BYTES // 2 - 1)  # uses no disk space
         os.utime(pack, (now - hours * 3600, now - hours * 3600))
         packs.append(pack)
     (tmp_path / "jobs" / "not a pack").mkdir()
@@ -329,7 +329,7 @@ def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: LocalRegistry)
 
 
 def ingest_directory(registry: LocalRegistry, directory: Path) -> bool:
-    """Whether what the organ directory holds was new."""
+    """Ingest an organ directory; return whether its model was new."""
     (source,) = find_sources([str(directory)])
     before = row_counts(registry)["models"]
     ingest_model(registry, source, None)

@@ -1,4 +1,4 @@
-"""The runner of jobs: what a job becomes, how it is cancelled, that none is done twice, and what a kill does."""
+"""Tests of the job runner: results, cancellation, no job run twice, and kills."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.small_models import ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60.0
-"""Far longer than anything here takes, on any machine."""
+"""Much longer than any wait here needs, on any machine."""
 
 Values = dict[str, Any]
 Run = Callable[[LocalRegistry, Values, ReportProgress], Values]
@@ -59,7 +59,7 @@ def job_of(registry: LocalRegistry, job_id: int) -> Job:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that is sure to come."""
+    """Wait until a condition is true."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < end, "it did not come"
@@ -67,7 +67,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def run_once(registry: LocalRegistry, run: Run, arguments: Values | None = None) -> Values:
-    """What became of the one job of a kind that does `run`."""
+    """Run one job of a kind that does `run`, and return its row."""
     kinds = kind_of(run)
     job_id = add_job(registry, "odd", arguments or {}, kinds=kinds)
     assert Runner(registry, threading.Event(), kinds=kinds).run(once=True)
@@ -76,7 +76,7 @@ def run_once(registry: LocalRegistry, run: Run, arguments: Values | None = None)
 
 @contextmanager
 def running(registry: LocalRegistry, kinds: dict[str, JobKind], **more: float) -> Iterator[threading.Event]:
-    """A runner at work in a thread; it is stopped at the end."""
+    """Run a runner in a thread during the block."""
     stop = threading.Event()
     thread = threading.Thread(target=Runner(registry, stop, kinds=kinds, **more).run)
     thread.start()
@@ -264,7 +264,7 @@ def test_lanes_run_in_parallel_and_validations_run_one_after_another(registry: L
                 at_work[name] += 1
                 most[name] = max(most[name], at_work[name])
             if arguments["meets"]:
-                both.wait(PATIENCE_SECONDS)  # one of each lane at once, else nobody gets past this
+                both.wait(PATIENCE_SECONDS)  # continues only if one job of each lane runs
             time.sleep(0.05)
             with lock:
                 at_work[name] -= 1
@@ -319,7 +319,7 @@ def test_a_held_job_renews_its_lease_and_notices_that_it_is_lost(registry: Local
 
 def test_concurrent_runners_never_run_a_job_twice(registry: LocalRegistry, tmp_path: Path) -> None:
     def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
-        with (tmp_path / str(arguments["number"])).open("x"):  # fails where somebody was here before
+        with (tmp_path / str(arguments["number"])).open("x"):  # fails if another runner was here before
             return {"thread": threading.get_ident()}
 
     kinds = kind_of(run)

@@ -1,4 +1,4 @@
-"""Measuring without a registry gives what an ingest would record, and a bad file stops nobody."""
+"""Tests of measuring without a registry: the result is that of an ingest, and a bad file does not stop the others."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_only_the_sample_of_a_tensor_is_read(tmp_path: Path) -> None:
     path = tmp_path / "large.gguf"
     with path.open("wb") as file:
         file.write(front)
-        file.truncate(len(front) + spec.size_bytes)  # 4.6 GB that take no room on the disk
+        file.truncate(len(front) + spec.size_bytes)  # 4.6 GB that use no disk space
     model = measure_model(source_of(path))
     (tensor,) = model.tensors
     assert tensor.elements == 1 << 32

@@ -1,4 +1,4 @@
-"""Pushing: what is cut from a file, what travels and what does not, how it ends."""
+"""Tests of pushing: pieces of a file, sent bytes, and the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.ingest.memory_registry import FakeRegistry, quota
 from tests.ingest.push_cases import LARGE, TOKENS, RecordedProgress, large_model, run_push, write_model_file
 from tests.small_models import block_metadata, block_tensors, ingest_file, small_model, weight_tensor
 
-# What a file is cut into.
+# Pieces of a file.
 
 
 def test_pieces_cover_a_file_except_zeros_and_never_overlap(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_small_pieces_are_sent_in_packs_and_large_ones_alone(tmp_path: Path) -> 
         assert sum(len(pack.pieces) for pack in packs) == len(pieces) - 1
 
 
-# What travels.
+# Sent bytes.
 
 
 def test_a_pushed_model_is_published_and_the_report_has_its_address(fake: FakeRegistry, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_only_the_differences_to_a_relative_are_sent(fake: FakeRegistry, tmp_pat
     tuned = file_bytes([*block_metadata("Tuned"), TOKENS], tensors)
     report = run_push(fake, write_model_file(tmp_path, tuned, "Tuned.gguf"))
     assert fake.file() == tuned
-    assert report.pieces_sent == 2  # the norm behind the blocks, and the run of the header with the name
+    assert report.pieces_sent == 2  # the norm after the blocks, and the run of the header with the name
     assert report.bytes_sent < 2000 < report.bytes_known
 
 
@@ -188,14 +188,17 @@ def test_a_partial_model_needs_a_base(fake: FakeRegistry, tmp_path: Path) -> Non
     assert run_push(fake, write_model_file(tmp_path, named)).state == "published"
 
 
-# What has room.
+# Quotas.
 
 
 def test_a_push_over_the_quota_is_refused_before_a_byte_is_sent(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, large_model())
     size_bytes = path.stat().st_size
     for told, why in (
-        (quota(size_bytes), "more than your quota of 37[0-9.]* kB: nothing was sent"),  # its packs' rows count, too
+        (
+            quota(size_bytes),
+            "more than your quota of 37[0-9.]* kB: nothing was sent",
+        ),  # the rows of its packs count, too
         (quota(2 * size_bytes, used_bytes=size_bytes), "together with your other 37[0-9.]* kB"),
         (quota(2 * size_bytes, submitted_bytes=size_bytes + 1), "1 bytes more than"),
         (quota(9 * size_bytes, upload_max_bytes=size_bytes - 1), "http://.* takes at most .*: nothing was sent"),
@@ -246,7 +249,7 @@ def spans_in(path: Path) -> tuple[Span, ...]:
         return spans_of(dissect(source))
 
 
-# How it ends.
+# Outcomes.
 
 
 def test_a_refusal_has_its_findings(fake: FakeRegistry, tmp_path: Path) -> None:
@@ -271,7 +274,7 @@ def test_a_submission_that_waits_for_approval_is_not_submitted_again(fake: FakeR
     assert (again.bytes_sent, again.bytes_known, again.pieces_known) == (0, first.bytes_sent, first.pieces_sent)
     assert first.address == again.address == f"{fake.connection.url}/submissions/{first.submission}"
     assert len(fake.manifests) == 1
-    fake.submissions.clear()  # nobody knows of it any more
+    fake.submissions.clear()  # the registry no longer has the submission
     run_push(fake, path)
     assert len(fake.manifests) == 2
 

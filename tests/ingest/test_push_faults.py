@@ -1,4 +1,4 @@
-"""A push whose line is cut, whose registry is busy, says no or makes no sense, and its lanes."""
+"""Tests of a push with a failing connection, a busy registry, refusals and invalid answers, and of its threads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.ingest.memory_registry import FakeRegistry, Session, upload_id
 from tests.ingest.push_cases import large_model, run_push, write_model_file
 from tests.small_models import small_model
 
-# What goes wrong on the way.
+# Failures of the connection and the registry.
 
 
 class Cutting:
-    """Cuts the line at every second chunk: after the registry has taken it in, or before."""
+    """Cuts the connection at every second chunk: after the registry has received it, or before."""
 
     def __init__(self, fake: FakeRegistry) -> None:
         self.fake = fake
@@ -40,7 +40,7 @@ class Cutting:
 
 
 UPLOAD = Session({"kind": "piece", "size_bytes": 1 << 30}).values(upload_id(1))
-"""An upload of which nothing has arrived."""
+"""An upload without any received bytes."""
 
 
 def test_a_push_over_a_failing_connection_arrives_identical(fake: FakeRegistry, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_registry_that_accepts_no_bytes_is_an_error(fake: FakeRegistry, tmp_pa
         run_push(fake, write_model_file(tmp_path, small_model()))
 
 
-# Lanes.
+# Threads.
 
 
 def test_the_first_failure_stops_the_other_threads() -> None:

@@ -1,4 +1,4 @@
-"""What a push remembers: a file is hashed once, and what is wrong with that is found out."""
+"""Tests of the memory of pushes: a file is hashed once, and wrong entries are detected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.ingest.memory_registry import FakeRegistry
 from tests.ingest.push_cases import RecordedProgress, large_model, run_push, write_model_file
 from tests.small_models import small_model
 
-# What is remembered.
+# Remembered digests and submissions.
 
 
 def test_a_file_is_hashed_once(fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Pushes to a registry as it is served: what comes out there is the file that went in."""
+"""Tests of pushes to a real server: the published model equals the file."""
 
 from __future__ import annotations
 

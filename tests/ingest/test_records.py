@@ -1,4 +1,4 @@
-"""What a model is said to be: its kind, whether it is complete, who its parents are."""
+"""Tests of the recorded facts of a model: its kind, whether it is complete, its parents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole ingests: what they add, what they add not, what they report, and how they end."""
+"""Tests of whole ingests: new rows, known bytes, reports, and failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(folder: Path, data: bytes, name: str = "a.gguf") -> Path:
 
 
 def measurements(registry: LocalRegistry, method: str = "z1") -> dict[str, Measurement]:
-    """By the name of the tensor."""
+    """Return the measures by the name of the tensor."""
     with registry.catalog.reading() as session:
         rows = session.execute(
             select(Placement.name, Measurement)
@@ -67,13 +67,13 @@ def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_s
             ingest_model(registry, first, name)
     assert ingest_model(registry, second).model == "local/My-model-chat@1"
     ingest_model(registry, first, ModelName("local", "a"))
-    with registry.catalog.writing() as session:  # as an earlier version of this program named it
+    with registry.catalog.writing() as session:  # a name of an earlier version of this program
         session.execute(update(Model).where(Model.name == "a").values(name="a--b"))
     (third,) = find_sources([str(write(tmp_path, small_model(seed=2), "x.gguf"))])
     assert ingest_model(registry, third, ModelName("local", "a--b"), new_version=always).model == "local/a--b@2"
 
 
-# What is added.
+# New rows and blobs.
 
 
 def test_the_same_file_again_adds_only_the_record_of_the_ingest(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_the_same_bytes_with_another_shape_or_type_are_another_organ_of_one_blob
     assert back.read_bytes() == path.read_bytes()
 
 
-# What is measured.
+# Measures.
 
 
 @pytest.mark.parametrize("name", ["Q8_K", "Q8_1"])
@@ -252,7 +252,7 @@ def test_an_organ_of_256_values_or_more_has_a_fingerprint(registry: LocalRegistr
     assert {len(values) for _, values in prints} == {256}
 
 
-# What is reported.
+# Reports.
 
 
 def test_the_report_adds_up(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_the_total_size_of_sources_leaves_out_unreadable_files(tmp_path: Path) -
     assert total_bytes([*sources, *find_sources([str(tmp_path / "b.gguf")])]) == 5
 
 
-# How it ends.
+# Failures and interruptions.
 
 
 class Interrupt:
@@ -429,7 +429,7 @@ def test_a_finished_ingest_has_no_leases(registry: LocalRegistry, tmp_path: Path
         assert session.scalars(select(BlobLease)).all() == []
 
 
-# Odd sizes.
+# Unusual sizes.
 
 
 def test_a_file_with_only_a_header_is_an_empty_vocabulary(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What there is to ingest: files, folders, patterns, split sets from any shard, the hub's cache."""
+"""Tests of sources: files, folders, patterns, split sets from any shard, the cache of the hub."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def names(sources: list[ModelSource]) -> list[str]:
 
 
 def shard(folder: Path, number: int, count: int, stem: str = "m", total: int | None = None) -> Path:
-    """A shard with one tensor of its own."""
+    """Write a shard with one tensor of its own."""
     entries = [
         KeyValue("split.no", ValueType.UINT16, number - 1),
         KeyValue("split.count", ValueType.UINT16, count),
@@ -238,7 +238,7 @@ def test_a_hostile_file_name_becomes_a_harmless_model_name(
 
 
 def hub(cache: Path, owner: str, repo: str, files: dict[str, str], revision: str = "abc123") -> Path:
-    """The layout of the Hugging Face cache: blobs by digest, snapshots of links to them."""
+    """Create the layout of the Hugging Face cache: blobs by digest, snapshots of links to them."""
     folder = cache / f"models--{owner}--{repo}"
     for name, blob in files.items():
         target = folder / "blobs" / blob

@@ -1,4 +1,4 @@
-"""What bounds submissions: the quota, whatever is sent for them, and what is kept of those that have ended."""
+"""Tests of the limits of submissions: the quota, and the stored data of ended submissions."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_upload_renewed_during_the_cleanup_is_kept(registry: LocalRegistry) -
     with registry.catalog.writing() as session:
         session.execute(update(Upload).values(expires_at=now()))
         owner = known_contributor_id(session, "ann") or 0
-        renew_uploads(session, owner, (), [name])  # by a submission, after the tidying has listed it
+        renew_uploads(session, owner, (), [name])  # by a submission, after the cleanup has listed it
         assert not remove_expired_upload(session, 1)
     assert tidy_uploads(registry).expired_uploads == 0
     assert look_up(registry, owner, name).state == "complete"

@@ -1,4 +1,4 @@
-"""Submissions that meet: an administrator's word, the contributor's own, a job that ends, one more submission."""
+"""Tests of concurrent changes of submissions by an administrator, the contributor, jobs and other submissions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ LITTLE = small_model()
 
 
 def sent(registry: LocalRegistry, data: bytes = LITTLE) -> int:
-    """A submission of ann's, after its job."""
+    """Submit a model as ann and run its job; return the id."""
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", data)])
     process_and_read(registry, submission_id)
     return submission_id
 
 
 def ended(registry: LocalRegistry, submission_id: int) -> tuple[str, set[str]]:
-    """Its state, and the codes of its findings."""
+    """Return the state of a submission and the codes of its findings."""
     row = submission_row(registry, submission_id).row
     return row.state, {one["code"] for one in json.loads(row.findings)}
 
@@ -100,7 +100,7 @@ def test_only_the_sender_of_refused_bytes_is_informed_and_waits(registry: LocalR
 
 
 def test_the_model_of_an_abandoned_job_is_removed(registry: LocalRegistry) -> None:
-    """But not one that an administrator has hidden, nor one that another submission waits for."""
+    """A model that an administrator has hidden, or that another submission waits for, stays."""
     with registry.catalog.writing() as session:
         add_contributor(session, "ann")
         set_contributor_state(session, "ann", "suspended")
@@ -148,7 +148,10 @@ def test_a_model_registered_after_its_submission_was_settled_is_removed(registry
 
 
 def withdrawn_in_pieces(registry: LocalRegistry) -> tuple[int, dict[str, Any], Manifest]:
-    """A model that ann sent in two pieces and withdrew: her id, the file as she gave it, what was kept of it."""
+    """Submit a model as ann in two pieces and withdraw it.
+
+    Return her id, the file of the manifest, and the stored manifest.
+    """
     half = len(LITTLE) // 2
     put_upload(registry, "ann", [LITTLE[:half], LITTLE[half:]])
     file = file_of_pieces(LITTLE, [(0, half), (half, len(LITTLE) - half)])

@@ -1,4 +1,4 @@
-"""From what was sent to a model: published, kept back or refused, and seen by nobody before."""
+"""Tests of submissions from upload to model: published, held for review or refused, and invisible before."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ BASE = small_model("Base")
 
 
 def spans_of(data: bytes) -> list[tuple[int, int]]:
-    """The header with its padding, then each tensor."""
+    """Return the spans of the header with its padding and of each tensor."""
     header = read_header(MemorySource(data))
     tensors = [(header.data_offset + one.offset, one.size_bytes) for one in header.tensors]
     return [(0, header.data_offset), *tensors]
@@ -128,7 +128,7 @@ def codes(registry: LocalRegistry, submission_id: int) -> set[str]:
 
 
 def published(registry: LocalRegistry, name: str, files: list[dict[str, Any]], **metadata: Any) -> str:
-    """The model that came of it."""
+    """Submit and publish a model; return its name."""
     after = process_and_read(registry, submit_model(registry, name, files, **metadata))
     assert (after.row.state, after.row.reason) == ("published", None)
     assert after.model is not None
@@ -171,7 +171,7 @@ def test_known_pieces_need_not_be_sent_and_the_same_file_again_is_the_same_model
     parents = [one.model for one in registry.model("ann/tuned").relatives if one.evidence == "declared"]
     assert parents == ["acme/base@1"]
     assert_no_upload_is_left(registry)
-    # The header's bytes lie in two blobs now, so that one is sent again.
+    # The bytes of the header are in two blobs now, so that one of them is sent again.
     put_upload(registry, "ann", [data[: spans[0][1]]])
     assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
 
@@ -274,11 +274,11 @@ def test_a_partial_model_that_does_not_fit_its_base_is_refused_before_publicatio
 MISFIT = file_bytes(
     [*block_metadata("Partial"), *parent_entries("Base")], [weight_tensor("blk.0.ffn_up.weight", (64, 32), dtype="F16")]
 )
-"""It names its base by the title of BASE, which has another shape at that place."""
+"""A partial model that names its base by the title of BASE, which has another shape at that place."""
 
 
 def sentences(registry: LocalRegistry, submission_id: int) -> dict[tuple[str, str], str]:
-    """What the findings say, by severity and code."""
+    """Return the sentences of the findings by severity and code."""
     findings = json.loads(submission_row(registry, submission_id).row.findings)
     return {(one["severity"], one["code"]): one["sentence"] for one in findings}
 
@@ -401,7 +401,7 @@ def test_bytes_with_another_digest_than_announced_are_refused(registry: LocalReg
 
 
 def kept_back(registry: LocalRegistry) -> LocalRegistry:
-    """The same registry, where an administrator looks at everything first."""
+    """Return the same registry with manual review."""
     return LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
 
 
@@ -424,7 +424,7 @@ def test_a_model_that_waits_for_review_is_invisible_and_its_bytes_are_not_reacha
         submit_model(manual, "eve/tiny", [file_of_pieces(BASE, spans_of(BASE)[1:])])
     ingested(registry, tmp_path, "acme/kin", small_model("Kin"))
     assert not registry.model("acme/kin").relatives
-    # The same once more waits for the same word.
+    # A second submission of the same model waits for the same decision.
     again = submit_model(manual, "ann/tiny", [whole_file(manual, "ann", BASE)], title="Again")
     assert {process_and_read(manual, one).row.model_id for one in (again, submission_id)} == {1}
     approve_submission(manual, again, "local")

@@ -1,4 +1,4 @@
-"""A model has no more tensors than its bytes pay for."""
+"""Tests of the limit of tensors of a model by its number of bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.submissions import (
 )
 
 LARGE = (64, 16)
-"""The shape of a tensor of 4,096 bytes: one that pays for itself."""
+"""The shape of a tensor of 4,096 bytes, which does not count as free."""
 
 
 def model(tensors: Tensors) -> bytes:
@@ -39,7 +39,7 @@ def repeated(count: int) -> Tensors:
 
 
 def refused_with(registry: LocalRegistry, submission_id: int) -> tuple[str, str]:
-    """Code and sentence of the finding that refused a submission."""
+    """Return the code and sentence of the finding that refused a submission."""
     after = process_and_read(registry, submission_id)
     assert (after.row.state, after.model) == ("refused", None)
     (first,) = json.loads(submission_row(registry, submission_id).row.findings)

@@ -1,4 +1,4 @@
-"""Uploads below the web: chunks in any order of events end as the bytes that were sent, or as nothing."""
+"""Tests of uploads without the web: any order of events ends with the sent bytes or without an upload."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ HOLDER = (
 
 @pytest.fixture
 def ada(registry: LocalRegistry) -> int:
-    """A contributor."""
+    """Return the id of a contributor."""
     return new_contributor(registry, "ada")
 
 
@@ -83,7 +83,7 @@ def new_contributor(registry: LocalRegistry, name: str) -> int:
 
 
 def begun(registry: LocalRegistry, asker: int, data: bytes = DATA, kind: str = "file", name: str | None = None) -> str:
-    """The name of an upload that is open for `data`."""
+    """Open an upload for `data` and return its name."""
     digest = digest_of(data) if kind == "piece" else None
     return open_upload(registry, asker, Declared(kind, len(data), digest, name)).public_id
 
@@ -93,13 +93,13 @@ def chunk_of(data: bytes, begin: int, end: int, *, wrong: bool = False) -> Chunk
 
 
 def send(registry: LocalRegistry, asker: int, upload: str, data: bytes, begin: int, end: int) -> int:
-    """Send these bytes, in portions of 700; how many have come then."""
+    """Send these bytes in portions of 700; return the number of received bytes."""
     portions = (data[at : min(at + 700, end)] for at in range(begin, end, 700))
     return receive(registry, asker, upload, chunk_of(data, begin, end), portions).received_bytes
 
 
 def sent(registry: LocalRegistry, asker: int, data: bytes, kind: str = "piece") -> str:
-    """The name of a finished upload of `data`."""
+    """Send and finish an upload of `data`; return its name."""
     upload = begun(registry, asker, data, kind)
     send(registry, asker, upload, data, 0, len(data))
     return finish(registry, asker, upload).public_id
@@ -114,7 +114,7 @@ def sent_pack(registry: LocalRegistry, asker: int, pieces: Sequence[bytes]) -> s
 
 
 def lying(registry: LocalRegistry, upload: str) -> bytes:
-    """What the file of the upload has, all of it."""
+    """Return all bytes of the file of the upload."""
     return (registry.settings.uploads / upload).read_bytes()
 
 
@@ -169,7 +169,7 @@ def test_any_interruptions_and_repeats_give_the_same_bytes(
 
 
 def take(registry: LocalRegistry, asker: int, upload: str, data: bytes, step: str, length: int, at: int) -> int:
-    """One step of a client whose upload is at `at`; where it is then."""
+    """Do one step of a client whose upload is at `at`; return the new offset."""
     end = min(at + length, len(data))
     if step == "again" and at:
         return send(registry, asker, upload, data, max(0, at - length), at)
@@ -507,7 +507,7 @@ def test_a_runner_of_jobs_and_a_sweep_remove_expired_uploads(
     report = json.loads(capsys.readouterr().out)
     assert report["uploads"] == {"expired_uploads": 1, "stray_files": 0, "removed_bytes": 1500}
     let_expire(registry)
-    Runner(registry, Event(), lanes=()).run(once=True)  # so lanes that end before the runner looks at them
+    Runner(registry, Event(), lanes=()).run(once=True)  # without lanes it only cleans up
     assert not (registry.settings.uploads / two).exists()
 
 

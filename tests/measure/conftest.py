@@ -1,4 +1,4 @@
-"""One BLAS thread, as wherever organs are measured: several would spin for each other's cores."""
+"""Use one BLAS thread, as measuring does: several would compete for the cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One organ, measured from its bytes."""
+"""Tests of measuring one organ from its bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BF16 = dtype_by_name("BF16")
 
 
 def reader(data: bytes) -> Callable[[int, int], memoryview]:
-    """Reads of `data`, each within its bounds."""
+    """Return a reader of `data` that checks the bounds of each read."""
     view = memoryview(data)
 
     def read(offset_bytes: int, size_bytes: int) -> memoryview:
@@ -53,7 +53,7 @@ def measured(values: NDArray[np.float32] | NDArray[np.float64], shape: tuple[int
 
 @dataclass
 class CountedZeros:
-    """A tensor of zeros of any size, and what was read of it."""
+    """A tensor of zeros of any size that records its reads."""
 
     size_bytes: int
     reads: list[tuple[int, int]] = field(default_factory=list)
@@ -95,7 +95,7 @@ def test_the_positions_read_do_not_depend_on_content_or_dtype(shape: tuple[int, 
 
 
 def element_ranges_read(values: NDArray[np.float32], shape: tuple[int, ...], dtype: DType) -> list[tuple[int, int]]:
-    """Start and count of the elements that measuring reads, in order."""
+    """Return the start and count of the elements that measuring reads, in order."""
     data = memoryview(quantize(values, dtype))
     ranges: list[tuple[int, int]] = []
 
@@ -167,7 +167,7 @@ def test_a_vector_has_a_theta_and_no_spectrum() -> None:
 
 def test_a_stack_of_experts_is_sampled_as_a_vector_and_its_spectrum_is_the_mean_of_eight() -> None:
     experts = gaussian(32 * 64 * 128).reshape(32, 64, 128)
-    for index in range(32):  # the later, the more structure
+    for index in range(32):  # later matrices have more structure
         experts[index] += np.float32(index / 16) * np.outer(gaussian(64, index), gaussian(128, index + 50))
     measurement = measured(experts.ravel(), (128, 64, 32), F32)
     patches = spectral_patches((128, 64, 32))

@@ -1,4 +1,4 @@
-"""256 bytes by which relatives are found."""
+"""Tests of fingerprints: 256 bytes by which relatives are found."""
 
 from __future__ import annotations
 
@@ -122,6 +122,6 @@ def test_heavy_tails_do_not_hide_a_relative() -> None:
 
 
 def test_the_bytes_of_a_known_organ_are_recorded() -> None:
-    # A change here would cut the ties between old and new fingerprints.
+    # After a change here, old and new fingerprints are no longer comparable.
     values = (np.arange(98_304) * 40_503 % 65_537 - 32_768).astype(np.float32)
     assert digest_of(steps_of(values).tobytes()) == "ef5fbebdef1f7cc269a68a182b2353dbf35d6a5ceecb785e9f7129d82963ec4c"

@@ -1,4 +1,4 @@
-"""Values that are NaN or infinite are counted in every tensor type, all of them, as the kernels would decode them."""
+"""Tests of counting NaN and infinite values in every tensor type, as the kernels decode them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDINARY = [0.0, -0.0, 1.5, -3.25, 6e-8, 65504.0, -65504.0]
 
 
 def by_kernel(data: bytes, dtype: DType) -> int:
-    """The same count from the decoded values; decoding says nothing of the types that no kernel reads."""
+    """Return the count from the decoded values; types without a kernel cannot be decoded."""
     return int(np.count_nonzero(~np.isfinite(decode(data, dtype))))
 
 
@@ -29,7 +29,7 @@ def by_kernel(data: bytes, dtype: DType) -> int:
 def test_the_count_for_any_bytes_equals_that_of_the_decoded_values(seed: int, dtype: DType) -> None:
     generator = np.random.default_rng(seed)
     data = generator.integers(0, 256, 64 * dtype.block_bytes, np.uint8)
-    data[generator.random(data.size) < 0.2] = 0xFF  # exponents and scales that random bytes rarely have
+    data[generator.random(data.size) < 0.2] = 0xFF  # exponents and scales that are rare in random bytes
     assert count_nonfinite(data.tobytes(), dtype) == by_kernel(data.tobytes(), dtype)
 
 
@@ -86,7 +86,7 @@ def test_pieces_of_any_length_have_the_count_of_the_whole(name: str) -> None:
 
 
 def cut(data: bytes, longest: int, lengths: Random) -> Iterator[memoryview]:
-    """Yield `data` in pieces of up to `longest` bytes, all in one buffer that is overwritten."""
+    """Yield `data` in pieces of up to `longest` bytes, all in one reused buffer."""
     buffer, begin = memoryview(bytearray(longest)), 0
     while begin < len(data):
         piece = data[begin : begin + lengths.randint(1, longest)]

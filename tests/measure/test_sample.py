@@ -1,4 +1,4 @@
-"""Which values are looked at."""
+"""Tests of the choice of sampled values."""
 
 from __future__ import annotations
 

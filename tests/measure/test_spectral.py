@@ -1,4 +1,4 @@
-"""The share of a matrix's energy above chance, and the stable rank, method mp1."""
+"""Tests of the spectral measures of method mp1: the share of a matrix's energy above chance, and the stable rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gaussian(rows: int, columns: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def low_rank_plus_noise(rows: int, columns: int, rank: int, strength: float, seed: int = 0) -> NDArray[np.float32]:
-    """Rank-`rank` structure of `strength` times the noise's energy, plus noise of variance 1."""
+    """Return structure of rank `rank` with `strength` times the energy of the noise, plus noise of variance 1."""
     structure = gaussian(rows, rank, seed) @ gaussian(rank, columns, seed + 1)
     return structure * np.float32(np.sqrt(strength / rank)) + gaussian(rows, columns, seed + 2)
 
@@ -43,7 +43,7 @@ def test_uniform_random_weights_with_a_mean_read_zero() -> None:
 
 @pytest.mark.parametrize("strength", [0.5, 1.0, 3.0])
 def test_planted_structure_is_found_with_its_share_of_the_energy(strength: float) -> None:
-    # The eigenvalues that rise above the edge carry some noise with them, so the share lies a little above.
+    # Eigenvalues above the edge also contain some noise, so the share is slightly higher.
     expected = strength / (1 + strength)
     signal = spectral_reading(low_rank_plus_noise(256, 2048, 8, strength)).signal
     assert expected - 0.02 < signal < expected + 0.08
@@ -75,7 +75,7 @@ def test_the_reading_changes_continuously_from_noise_to_structure() -> None:
     path = [spectral_reading(noise + np.float32(weight) * structure).signal for weight in np.linspace(0.0, 1.0, 2001)]
     assert path[0] == 0.0
     assert path[-1] > 0.5
-    # One eigenvalue that counted at once in full would add 0.03.
+    # One eigenvalue that counts fully from the edge on would add 0.03.
     assert max(abs(after - before) for before, after in pairwise(path)) < 0.01
 
 

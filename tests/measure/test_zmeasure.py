@@ -1,4 +1,4 @@
-"""θ, |Z| and their indicators, method z1."""
+"""Tests of θ, |Z| and their indicators, method z1."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def drawn(name: str, size: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def laplace_quantiles(size: int) -> NDArray[np.float32]:
-    """Evenly spaced quantiles of the Laplace distribution: a sample without chance."""
+    """Return evenly spaced quantiles of the Laplace distribution: a deterministic sample."""
     shares = (np.arange(size) + 0.5) / size
     return (np.sign(shares - 0.5) * np.log(1 - np.abs(2 * shares - 1))).astype(np.float32)
 
@@ -189,7 +189,7 @@ def test_theta_is_between_0_and_90_and_its_scores_are_limited() -> None:
 
 
 def naive_reading(values: NDArray[np.float64]) -> dict[str, float]:
-    """The definitions of method z1 with numpy's ready-made functions, one sort and one pass for each."""
+    """Return the readings by the definitions of method z1 with functions of numpy, one sort and one pass each."""
     size = values.size
     low, high = np.quantile(values, [0.0005, 0.9995])
     clipped = np.clip(values, low, high)

@@ -1,4 +1,4 @@
-"""The sample in order, and its moments."""
+"""Tests of the sorted sample and its moments."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who is related to whom."""
+"""Tests of relatives and lineage."""

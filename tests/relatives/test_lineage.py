@@ -1,4 +1,4 @@
-"""The lineage on a model's page: names, both directions, findings."""
+"""Tests of the lineage on the page of a model: names, both directions, findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BASE = model_file("Base", related_tensors())
 
 
 def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
-    """The lineage of a model, after a journey through JSON."""
+    """Return the lineage of a model, encoded and decoded as JSON."""
     with registry.catalog.reading() as session:
         found = lineage_of(session, model_by_name(session, parse_model_name(name)))
     assert decode(encode(found), ModelLineage) == found

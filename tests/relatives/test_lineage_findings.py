@@ -1,4 +1,4 @@
-"""Where what is declared and what is measured disagree, one sentence each."""
+"""Tests of findings where declared and measured lineage disagree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No question that an ingest or a page asks about relatives reads a table from end to end."""
+"""Tests of query plans: no statement about relatives reads a whole table."""
 
 from __future__ import annotations
 

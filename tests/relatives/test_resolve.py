@@ -1,4 +1,4 @@
-"""Where declared edges lead, whatever comes in first."""
+"""Tests of linking declared parents, for any order of ingests."""
 
 from __future__ import annotations
 

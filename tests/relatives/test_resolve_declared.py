@@ -1,4 +1,4 @@
-"""Whether a registered model is the one that a header names."""
+"""Tests of matching a registered model with the parent that a header names."""
 
 from __future__ import annotations
 

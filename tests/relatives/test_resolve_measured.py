@@ -1,4 +1,4 @@
-"""What a newcomer is found to be related to, whatever its header says."""
+"""Tests of measured relatives of a new model, for any header."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAMILY = {
     "stranger": model_file("Stranger", related_tensors(seed=5)),
 }
 TOLERANCE = 4 * NOISE / 7**0.5
-"""Of the mean of seven matrices."""
+"""The noise of the mean of seven matrices."""
 
 
 def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:

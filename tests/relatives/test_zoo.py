@@ -1,4 +1,4 @@
-"""The zoo's kinship is known: what the registry finds by itself is the truth, and nothing else."""
+"""Tests with the zoo, whose kinship is known: the registry finds exactly the true relatives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MATRICES = 29
 
 @pytest.fixture(scope="module")
 def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    """A registry with the whole zoo in it."""
+    """Return a registry with the whole zoo."""
     with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
@@ -46,7 +46,7 @@ def page(zoo: LocalRegistry, name: str) -> Model:
 
 
 def values_of(name: str) -> dict[Slot, np.ndarray[Any, np.dtype[np.float32]]]:
-    """All weights of a file's matrices, by their places."""
+    """Return all weights of the matrices of a file, by their places."""
     source = MemorySource((ZOO / f"{name}.gguf").read_bytes())
     header = read_header(source)
     found = {}
@@ -75,7 +75,7 @@ def test_similarities_agree_with_whole_tensors_within_the_noise(zoo: LocalRegist
         whole = float(np.mean([np.corrcoef(base[slot], other[slot])[0, 1] for slot in base]))
         found = zoo.compare(A, name)
         assert found.organs.compared == len(base) == MATRICES
-        # An estimate from 256 values scatters by (1 - r²) / 16; four deviations of the mean of 29 are granted.
+        # An estimate from 256 values has the standard error (1 - r²) / 16; the limit is four for the mean of 29.
         tolerance = 4 * NOISE * (1 - whole**2) / MATRICES**0.5 + FINGERPRINT_ROUNDING
         assert found.likeness == pytest.approx(whole, abs=tolerance), name
 

@@ -1,1 +1,1 @@
-"""Reports."""
+"""Tests of reports."""

@@ -1,4 +1,4 @@
-"""A registry of models with known kinship and readings."""
+"""A registry of models with known kinship and measures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.small_models import block_metadata, block_tensors, ingest_file, small
 
 @pytest.fixture(scope="session")
 def filled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two strangers, a relative of the first, an adapter, words without weights, and a part of a model."""
+    """Create two unrelated models, a relative of the first, an adapter, a vocabulary, and a partial model."""
     files = {
         "little": small_model("Little"),
         "tall": small_model("Tall", blocks=5, seed=1),
@@ -41,7 +41,7 @@ def filled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def filled(filled_home: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
-    """A copy of that registry, for one test."""
+    """Return a copy of that registry for one test."""
     shutil.copytree(filled_home, tmp_path / "filled")
     with LocalRegistry.open(tmp_path / "filled") as registry:
         yield registry

@@ -1,4 +1,4 @@
-"""The report on one model, also where there is little or nothing to report."""
+"""Tests of the report on one model, also with little or no content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSV is tidy, and a spreadsheet computes nothing out of it that a stranger wrote."""
+"""Tests of CSV: tidy data, and no formula from user input in a spreadsheet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown shows hostile names as they are, and lines its tables up for whoever reads it raw."""
+"""Tests of Markdown: hostile names are shown unchanged, and tables are aligned in the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report on a registry: its numbers are those of the rows, and every number comes with words."""
+"""Tests of the report on a registry: its numbers equal those of the rows, and each has a description."""
 
 from __future__ import annotations
 

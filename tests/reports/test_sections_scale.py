@@ -1,4 +1,4 @@
-"""What is said about θ and size is no more than the points bear."""
+"""Tests of the section on θ and size: it claims no more than the data support."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.small_models import ingest_file, small_model
 
 
 def points(*pairs: tuple[float, float]) -> list[Point]:
-    """Families with a θ of their matrices; that of all their tensors is the same."""
+    """Return families with a mean θ of matrices; the mean of all tensors is the same."""
     return [Point(f"m{index}", 1, log, theta, theta) for index, (log, theta) in enumerate(pairs)]
 
 

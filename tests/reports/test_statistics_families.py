@@ -1,4 +1,4 @@
-"""Models that share weights are one family, and strangers are not."""
+"""Tests of families: models with common weights are one family, unrelated models are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line is the least-squares line, and its margin holds what it promises."""
+"""Tests of the least-squares line and its margin."""
 
 from __future__ import annotations
 

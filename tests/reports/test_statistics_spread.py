@@ -1,4 +1,4 @@
-"""Mean, deviation and quartiles agree with NumPy's."""
+"""Tests of mean, deviation and quartiles against NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to be careful with is so: coarse formats move θ, and fine ones do not."""
+"""Tests of the warnings about θ: coarse formats change it, fine ones do not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_few_values_are_marked_before_a_coarse_format() -> None:
 
 @pytest.fixture(scope="module")
 def matrices() -> list[np.ndarray]:
-    """The feed-forward matrices of Zoo A."""
+    """Return the feed-forward matrices of Zoo A."""
     tensors = GGUFReader(ZOO / "Zoo-A-2M-v1.0-F16.gguf").tensors
     return [np.array(one.data, np.float32) for one in tensors if "ffn_" in one.name and one.data.ndim == 2]
 

@@ -1,8 +1,8 @@
-"""The escape test: a hostile program in the place of each confined one, as this user and, for root, as another too.
+"""The escape test: a hostile program in place of each confined one, as this user and, for root, as another user.
 
     python -m tests.sandbox.escape          prints what worked; ends with 1 if anything did
 
-`World` is what it may attack: a registry's folder, tokens, sockets, and the process that started it.
+`World` has its targets: a registry's folder, tokens, sockets, and the process that started it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 SECRETS = {"ORGAN_TOKEN": "organ_secret", "DATABASE_URL": "postgresql://u:secret@db/x"}
 CPU_SECONDS = 2
 LIMITS = Limits(wall_seconds=60, cpu_seconds=CPU_SECONDS, address_space_bytes=4 * 2**30, niceness=5)
-"""None on the size of files: nothing may be written anyhow."""
+"""No limit on the size of files, because nothing may be written."""
 KINDS = ("upload", "llama.cpp")
 OTHER_USER = "nobody"
 _MARK = ctypes.create_string_buffer(b"a secret")
@@ -38,26 +38,26 @@ _MARK = ctypes.create_string_buffer(b"a secret")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What there is to attack."""
+    """The targets of the attack."""
 
     home: str
     database: str
     upload: str
     tokens: str
     own: str
-    """A file that the confined process may read: a model, say."""
+    """A file that the confined process may read, such as a model."""
     victim: str
     renamed: str
     removed: str
     listening: int
     port: int
-    """The one that is granted to llama.cpp; somebody listens on it, at another address."""
+    """The port that is granted to llama.cpp; a server listens on it, at another address."""
     udp: int
     unix: str
     abstract: str
     parent: int
     address: int
-    """Of eight bytes in the parent's memory."""
+    """The address of eight bytes in the memory of the parent."""
     descriptors: tuple[int, ...] = ()
     cpu_seconds: int = CPU_SECONDS
     daemon_seconds: int = 120
@@ -65,7 +65,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one attempt."""
+    """The result of one attempt."""
 
     attempt: str
     succeeded: bool
@@ -74,7 +74,7 @@ class Outcome:
 
 @contextmanager
 def world(folder: Path) -> Iterator[World]:
-    """A world in `folder`, which is empty, with sockets that listen meanwhile."""
+    """Yield a world in the empty `folder`, with listening sockets."""
     home, settings = folder / "home", folder / "settings"
     for place in (home / "uploads", home / "mounted", settings):
         place.mkdir(parents=True)
@@ -111,7 +111,7 @@ def world(folder: Path) -> Iterator[World]:
 
 
 def try_to_escape(kind: str, attacked: World, ends: Sequence[str] = tuple(ENDS)) -> list[Outcome]:
-    """Run the hostile program as a confined process of that kind; every attempt with what came of it."""
+    """Run the hostile program as a confined process of that kind; return the outcome of every attempt."""
     outcomes, daemons = _outcomes(_run(kind, attacked))
     for daemon in daemons:
         outcomes.append(Outcome("outlive the run as a daemon", _is_alive(daemon), ""))
@@ -125,7 +125,7 @@ def try_to_escape(kind: str, attacked: World, ends: Sequence[str] = tuple(ENDS))
 
 
 def policy(kind: str, attacked: World) -> Sandbox:
-    """What a confined process of that kind may reach; the tests' own folder beside it, for the hostile program."""
+    """Return the policy of a confined process of that kind, with the folder of tests for the hostile program."""
     tests = (ROOT / "tests" / "__init__.py", ROOT / "tests" / "sandbox")
     if kind == "upload":
         return Sandbox(read=tests, listed=(ROOT,))
@@ -133,13 +133,13 @@ def policy(kind: str, attacked: World) -> Sandbox:
 
 
 def search_path() -> str:
-    """Return where the hostile program finds its own package and ours."""
+    """Return the import path of the hostile program: its own package and the product."""
     packages = [path for path in sys.path if path.endswith("site-packages")]
     return os.pathsep.join([str(ROOT), str(ROOT / "src"), *packages])
 
 
 def _run(kind: str, attacked: World, *arguments: str) -> Result:
-    """As the registry runs it; one for uploads inherits two pipes."""
+    """Run the program as the registry does; a program for uploads inherits two pipes."""
     pipes = os.pipe() if kind == "upload" else ()
     try:
         told = json.dumps(asdict(replace(attacked, descriptors=pipes))).encode() + b"\n"
@@ -172,7 +172,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def main() -> int:
-    """Try everything, and print it; 1 where something worked."""
+    """Make all attempts and print the results; return 1 if one succeeded."""
     parser = argparse.ArgumentParser(prog="python -m tests.sandbox.escape", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one line of JSON, and not as another user")
     asked = parser.parse_args()
@@ -198,7 +198,7 @@ def _try_all() -> dict[str, list[Outcome]]:
 
 
 def _as_another_user() -> dict[str, list[Outcome]]:
-    """The same by a process of another user, with an interpreter that this user may run."""
+    """Run the same as another user, with an interpreter that this user may run."""
     user = pwd.getpwnam(OTHER_USER)
     environment = {"PYTHONPATH": search_path(), "PATH": os.environ["PATH"], **SECRETS}
     for python in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):

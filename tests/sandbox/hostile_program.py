@@ -1,8 +1,8 @@
-"""A hostile program: tries from inside of a confined process what it must not be able to do, and prints what worked.
+"""A hostile program: tries forbidden actions in a confined process, and prints the results.
 
-It is told by one line of JSON on stdin what there is to attack (`escape.World`). For each attempt it prints a line
-`{"attempt": NAME, "succeeded": BOOLEAN, "detail": WORDS}`. It imports the standard library alone, and runs also where
-no sandbox holds it: that is what shows that the attempts are real.
+One line of JSON on stdin names the targets (`escape.World`). For each attempt it prints a line
+`{"attempt": NAME, "succeeded": BOOLEAN, "detail": WORDS}`. It imports only the standard library, and also runs
+without a sandbox, which shows that the attempts are real.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 BIG = 1 << 36
 ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {}
 ENDS: dict[str, Callable[[dict[str, Any]], object]] = {}
-"""Those that can end the process: each is the only one of its run."""
+"""Attempts that can end the process: each has a run of its own."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _X86 = platform.machine() == "x86_64"
@@ -55,13 +55,13 @@ _MFD_BYTES, _FASTOPEN, _MPTCP = 64 * 2**20, 0x20000000, 262
 
 
 def attempt(function: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
-    """One attempt by the function's name: it succeeded unless it returns something false or raises OSError."""
+    """Run one attempt by the name of its function: it succeeds unless it returns a false value or raises OSError."""
     ATTEMPTS[_words(function)] = function
     return function
 
 
 def ending(function: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
-    """The same for one that may be the last thing that the process does."""
+    """Run an attempt that may end the process."""
     ENDS[_words(function)] = function
     return function
 
@@ -80,12 +80,12 @@ def call(name: str, *arguments: Any) -> int:
 
 
 def read(path: str) -> bytes:
-    """The first bytes of a file."""
+    """Return the first bytes of a file."""
     with open(path, "rb") as file:
         return file.read(64)
 
 
-# --- what it was given
+# --- inherited resources
 
 
 @attempt
@@ -196,7 +196,7 @@ def open_a_file_by_its_handle(world: dict[str, Any]) -> object:
 
 
 def _somewhere(world: dict[str, Any]) -> str:
-    """A folder that could be written to, if any can."""
+    """Return a writable folder, if there is any."""
     for place in (world["home"], tempfile.gettempdir(), "/dev/shm"):
         try:
             return tempfile.mkdtemp(dir=place)
@@ -580,11 +580,11 @@ def load_a_module_into_the_kernel(_: dict[str, Any]) -> object:
     try:
         call("init_module", ctypes.create_string_buffer(8), 8, ctypes.c_char_p(b""))
     except OSError as error:
-        return error.errno == 8  # ENOEXEC: it was looked at
+        return error.errno == 8  # ENOEXEC: the kernel has read it
     return True
 
 
-# --- last, because what they change is changed for good
+# --- last, because their changes are permanent
 
 
 @attempt

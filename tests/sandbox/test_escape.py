@@ -1,4 +1,4 @@
-"""What a hostile program in a confined process cannot do, the short form; `make escape` is the long one."""
+"""The short form of the escape test; `make escape` is the long form."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def wait_until(holds: object) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is no more; one that only waits to be reaped is not counted."""
+    """Return whether a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""The filter of system calls, run in a small machine here: what it answers, on every architecture that it knows."""
+"""Tests of the filter of system calls, run by an interpreter here, for every known architecture."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WITH = {"writing": False, "network": False, "processes": False}
 
 
 def answer(program: bytes, machine: str, number: int, *arguments: int) -> int:
-    """What the kernel would do with a call: the filter's return value."""
+    """Return the action of the kernel for a call: the return value of the filter."""
     padded = [argument & (1 << 64) - 1 for argument in (*arguments, *[0] * (6 - len(arguments)))]
     data = struct.pack("<iIQ6Q", number, ARCHITECTURES[machine], 0, *padded)
     code = list(struct.iter_unpack("=HBBI", program))
@@ -66,7 +66,7 @@ def failing(number: int) -> int:
 
 
 def ask(machine: str, name: str, *arguments: int, **allowed: bool) -> int:
-    """The answer to the call `name`, with these allowed."""
+    """Return the action for the call `name`, with these arguments allowed."""
     number = CALLS[name][MACHINES[::-1].index(machine)]
     assert number is not None
     program = filter_program(machine, PID, SECRET, **WITH | allowed)

@@ -1,4 +1,4 @@
-"""Plain bytes worth storing, and the stored form of a blob made and read in one call."""
+"""Plain bytes for tests, and functions that make and read the stored form of a blob in one call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CODEC_IDS = [codec.name if codec.dtype is None else codec.dtype.name for codec i
 
 
 def store(codec: Codec, plain: bytes) -> bytes:
-    """The whole stored form of `plain`."""
+    """Return the complete stored form of `plain`."""
     view = memoryview(plain)
     starts = range(0, len(plain), codec.chunk_bytes)
     chunks = [encode_chunk(codec, view[start : start + codec.chunk_bytes]) for start in starts]
@@ -38,7 +38,7 @@ def store(codec: Codec, plain: bytes) -> bytes:
 
 
 def load(stored: bytes, plain: bytes) -> bytes:
-    """The plain bytes of `stored`, read as a blob of the digest and size of `plain`."""
+    """Return the plain bytes of `stored`, read as a blob of the digest and size of `plain`."""
     head = parse_head(stored, digest=digest_of(plain), plain_size_bytes=len(plain), stored_size_bytes=len(stored))
     out = bytearray(len(plain))
     room, view = memoryview(out), memoryview(stored)
@@ -53,20 +53,20 @@ def load(stored: bytes, plain: bytes) -> bytes:
 
 
 def frame_of(plane: Bytes, coder: Coder = Coder.ENTROPY) -> bytes | None:
-    """The frame that `plane` is stored as, or None where it is kept raw."""
+    """Return the stored frame of `plane`, or None if it is kept raw."""
     room = np.empty(max(1, len(plane)), np.uint8)
     length = compress_plane(plane, coder, room)
     return None if length is None else room[:length].tobytes()
 
 
 def forge(codec: Codec, plain: bytes, pieces: Sequence[bytes], raw_flags: Sequence[bool]) -> bytes:
-    """A stored form of one chunk whose head is right in every respect, around pieces that need not be."""
+    """Return a stored form of one chunk with a valid head and any pieces."""
     entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), xxhash.xxh3_64_intdigest(plain))
     return b"".join([pack_head(codec, digest_of(plain), len(plain), [entry]), *pieces])
 
 
 def weights(dtype_name: str, elements: int, seed: int = 0) -> bytes:
-    """Values like those of a trained layer, each 4,096 of a width of their own, in a type with a kernel."""
+    """Return values like those of a trained layer in a type with a kernel; each 4,096 values have their own scale."""
     generator = np.random.default_rng(seed)
     rows = -(-elements // 4096)
     width = np.exp(generator.normal(np.log(0.02), 0.3, (rows, 1)))
@@ -78,10 +78,10 @@ def weights(dtype_name: str, elements: int, seed: int = 0) -> bytes:
 
 
 def noise(size_bytes: int, seed: int = 0) -> bytes:
-    """Bytes that nothing can shrink."""
+    """Return bytes that cannot be compressed."""
     return np.random.default_rng(seed).bytes(size_bytes)
 
 
 def skewed(size_bytes: int, seed: int = 0) -> bytes:
-    """Bytes of about six bits each, which an entropy coder shrinks in any plane."""
+    """Return bytes with about six bits of entropy each, which an entropy coder compresses in any plane."""
     return np.random.default_rng(seed).normal(0, 16, size_bytes).astype(np.int8).tobytes()

@@ -1,4 +1,4 @@
-"""Blobs: what was put comes back, whole or in part, from files and from rows; a row that lies is found out."""
+"""Tests of blobs: they read back completely or in part, from files and rows; wrong rows are detected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KIBI, MEBI, TEBI = 1 << 10, 1 << 20, 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What the catalog's row would say."""
+    """The values of a catalog row."""
 
     digest: Digest
     size_bytes: int
@@ -41,12 +41,12 @@ def address(blob: StoredBlob) -> Address:
 
 
 def sample(size: int, seed: int = 0) -> bytes:
-    """Bytes that can be told apart everywhere and that compress somewhat."""
+    """Return bytes that differ everywhere and are moderately compressible."""
     return np.random.default_rng([size, seed]).integers(0, 40, size, dtype=np.uint8).tobytes()
 
 
 def half_floats(elements: int, seed: int = 0) -> bytes:
-    """Weights of a trained layer, as BF16."""
+    """Return weights like those of a trained layer, as BF16."""
     values = (0.02 * np.random.default_rng(seed).standard_normal(elements)).astype("<f4")
     return (values.view("<u4") >> 16).astype("<u2").tobytes()
 
@@ -68,7 +68,7 @@ def store(tmp_path: Path) -> BlobStore:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A store that is only read from, with its blobs and their plain bytes."""
+    """A store that is only read, with its blobs and their plain bytes."""
 
     store: BlobStore
     of_size: dict[int, tuple[bytes, StoredBlob]]

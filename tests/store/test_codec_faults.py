@@ -1,4 +1,4 @@
-"""Stored bytes that are hostile or damaged."""
+"""Tests of hostile and damaged stored bytes."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ SKIPPABLE = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
 PLAIN = b"a vocabulary of few words " * 400
 FRAME = zstandard.ZstdCompressor().compress(PLAIN)
 LONG = PLAIN + b"!" * 100_000
-"""What the frames that are made by hand below hold: a raw block and a run of one byte."""
+"""The content of the frames below that are made by hand: a raw block and a run of one byte."""
 
 
 def refuse(frame: bytes, reason: str, plain: bytes = LONG) -> None:
-    """Assert that a blob with an impeccable head and this frame in it is refused for `reason`."""
+    """Assert that a blob with a valid head and this frame is refused for `reason`."""
     with pytest.raises(CorruptBlob, match=reason):
         load(forge(BYTES_CODEC, plain, [frame], [False]), plain)
 
 
 def frame_head(size_bytes: int, *, window: int | None = None, flags: int = 0) -> bytes:
-    """The head of a frame that declares `size_bytes` in eight bytes, with this window descriptor or as one segment."""
+    """Return the head of a frame that declares `size_bytes` in eight bytes, as one segment or with this window descriptor."""
     if window is None:
         return MAGIC + bytes([0xE0 | flags]) + size_bytes.to_bytes(8, "little")
     return MAGIC + bytes([0xC0 | flags, window]) + size_bytes.to_bytes(8, "little")
 
 
 def block(content: bytes, *, last: bool = False, kind: int = 0, size: int | None = None) -> bytes:
-    """A block of kind 0 (raw), 1 (a run of one byte), 2 (compressed) or 3 (reserved)."""
+    """Return a block of kind 0 (raw), 1 (a run of one byte), 2 (compressed) or 3 (reserved)."""
     length = len(content) if size is None else size
     return (length << 3 | kind << 1 | last).to_bytes(3, "little") + content
 
@@ -53,7 +53,7 @@ BLOCKS = block(PLAIN) + RUN
 
 @pytest.fixture(scope="module")
 def bomb() -> bytes:
-    """A frame of about 8 KiB that gives 256 MiB of zeros."""
+    """Return a frame of about 8 KiB that decompresses to 256 MiB of zeros."""
     compressor = zstandard.ZstdCompressor().compressobj(size=256 * MEBI)
     frame = b"".join(compressor.compress(bytes(MEBI)) for _ in range(256)) + compressor.flush()
     assert len(frame) < 32 * KIBI
@@ -201,7 +201,7 @@ def test_a_flipped_bit_anywhere_is_detected(dtype_name: str) -> None:
                 found = load(bytes(damaged), plain)
             except CorruptBlob:
                 continue
-            # Zstandard leaves a few bits without meaning. What is flipped there gives the same bytes, or is found.
+            # A few bits of a Zstandard frame have no meaning. A flip there gives the same bytes, or is detected.
             assert found == plain
             assert position >= payload
 
@@ -219,7 +219,7 @@ def test_damage_in_a_chunk_of_full_size_is_detected() -> None:
 
 
 def mutate(stored: bytes, other: bytes, generator: random.Random) -> bytes:
-    """One to four edits: bytes set, inserted, removed or moved, or a stretch of another blob laid over."""
+    """Make one to four edits: bytes set, inserted, removed or moved, or overwritten by a part of another blob."""
     damaged = bytearray(stored)
     for _ in range(generator.randint(1, 4)):
         start = generator.randrange(len(damaged) + 1)

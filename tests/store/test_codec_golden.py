@@ -1,4 +1,4 @@
-"""Stored forms written once and never to change: what an old store holds must stay readable."""
+"""Tests of recorded stored forms: blobs of old stores must stay readable."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_blobs_written_by_version_1_are_read(codec: Codec, plain: bytes, golden:
 def test_blobs_are_written_as_version_1_wrote_them(codec: Codec, plain: bytes, golden: str) -> None:
     stored = store(codec, plain)
     if b"\x28\xb5\x2f\xfd" in stored:
-        # Another version of Zstandard may make other frames; what stands before the table may not change.
+        # Another version of Zstandard may produce other frames; the bytes before the table may not change.
         table = head_size_bytes(codec, 0) - 8
         assert stored[:table] == bytes.fromhex(golden)[:table]
     else:

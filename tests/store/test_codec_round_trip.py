@@ -1,4 +1,4 @@
-"""What is encoded comes back, whatever the tensor type, the length and the content."""
+"""Tests of round trips of the codecs for any tensor type, length and content."""
 
 from __future__ import annotations
 

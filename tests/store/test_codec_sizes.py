@@ -1,4 +1,4 @@
-"""How far things shrink, and what decides whether they are left alone. Seeded: the figures are the same anywhere."""
+"""Tests of compressed sizes and of the choice to keep data raw. Seeded: the figures are the same everywhere."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_tuned_parameters_encode_literals_and_beat_level_3() -> None:
     frame = frame_of(plane)
     assert frame is not None
     assert len(frame) < 0.85 * len(zstandard.ZstdCompressor(level=3).compress(plane.tobytes()))
-    # The first block's literals section begins behind the frame's head of 10 bytes and the block's of 3.
+    # The literals section of the first block begins after the frame head of 10 bytes and the block head of 3.
     assert frame[13] & 3 in (COMPRESSED_LITERALS, TREELESS_LITERALS)
 
 
@@ -85,13 +85,13 @@ def test_a_chunk_that_is_kept_raw_has_the_plain_bytes() -> None:
 
 
 def normal_plane(spread: int, size_bytes: int, seed: int) -> Bytes:
-    """Bytes of a normal distribution that wraps around."""
+    """Return bytes of a normal distribution that wraps around."""
     values = np.random.default_rng(seed).normal(0, spread, size_bytes)
     return values.round().astype(np.int64).astype(np.uint8)
 
 
 def entropy_of(plane: Bytes) -> float:
-    """The share of a plane's size that a perfect coder of single bytes would leave."""
+    """Return the share of a plane's size that a perfect coder of single bytes would need."""
     share = np.bincount(plane) / len(plane)
     return float(-(share[share > 0] * np.log2(share[share > 0])).sum() / 8)
 
@@ -102,7 +102,7 @@ def entropy_of(plane: Bytes) -> float:
 def test_the_sample_accepts_planes_that_gain_3_percent(spread: int, pays: bool) -> None:
     assert (entropy_of(normal_plane(spread, 2 * MEBI, 0)) < 0.97) == pays
     verdicts = [looks_worth_it(normal_plane(spread, 64 << 10, seed)) for seed in range(20)]
-    # A sample of 4 KiB is off by half a percent now and then, but not on the whole.
+    # A sample of 4 KiB is sometimes wrong by half a percent, but not on average.
     assert verdicts.count(pays) >= 17
 
 

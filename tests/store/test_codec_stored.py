@@ -1,4 +1,4 @@
-"""The head of the stored form: its size, its bytes, and that nothing in it is believed."""
+"""Tests of the head of the stored form: its size, its bytes, and its checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEAD_SIZE = head_size_bytes(codec_for("BF16"), len(PLAIN))
 
 
 def sealed(stored: bytes, head_size: int = HEAD_SIZE) -> bytes:
-    """`stored` with a checksum that fits its head."""
+    """Return `stored` with a checksum that matches its head."""
     head = stored[: head_size - 8]
     return head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)) + stored[head_size:]
 

@@ -1,4 +1,4 @@
-"""The system's calls: short writes are finished, only plain files are read, and errors are told in our words."""
+"""Tests of system calls: short writes are completed, only regular files are read, errors are translated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a person asks for, and their folder, appear whole or leave nothing, whichever call fails."""
+"""Tests of placing files and their folder: complete or not at all, for any failing call."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_failing_call_leaves_the_old_or_the_new_file_complete(
         left = {path.name for path in tmp_path.iterdir()} - {"a"}
         if failing is failing_once:
             assert left == set()
-        for name in left:  # nothing can be removed from a disk on which every call fails
+        for name in left:  # no file can be removed from a disk on which every call fails
             assert name.startswith(".organ-")
             (tmp_path / name).unlink()
 

@@ -1,4 +1,4 @@
-"""Blob files in a folder: nothing is seen before it is whole and durable, and an error leaves nothing behind."""
+"""Tests of blob files in a folder: visible only when complete and durable; an error leaves nothing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.faults.failing import CALLS, SteppedFiles, failing_from, failing_once
 DATA = b"the stored bytes of a blob"
 DIGEST = digest_of(DATA)
 WRITING = (*(call for call in CALLS[:11] if call != "create"), "free_bytes")
-"""The calls that writing a blob is made of."""
+"""The calls for writing a blob."""
 FIRST_WRITE_CALLS = 15
-"""How many of them a first blob takes, folders included; `test_bytes_then_names...` lists them."""
+"""The number of calls for a first blob, with folders; `test_bytes_are_made_durable...` lists them."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> BlobFolder:
 
 
 def written(store: BlobFolder, data: bytes = DATA, digest: Digest = DIGEST) -> str:
-    """A blob file in the store; its physical name."""
+    """Write a blob file into the store and return its physical name."""
     pending = store.begin(digest, len(data))
     try:
         pending.append([data[:5], data[5:]])
@@ -41,7 +41,7 @@ def written(store: BlobFolder, data: bytes = DATA, digest: Digest = DIGEST) -> s
 
 
 def names(store: BlobFolder) -> list[str]:
-    """Every file below the root."""
+    """Return the names of all files below the root."""
     return sorted(str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file())
 
 
@@ -77,7 +77,7 @@ def test_bytes_are_made_durable_before_names(tmp_path: Path) -> None:
     called: list[str] = []
     store = BlobFolder(tmp_path / "blobs", SteppedFiles(lambda _number, name: called.append(name)))
     written(store)
-    root = ["sync_folder", "make_folder", "sync_folder"]  # what lies above, before what lies in it
+    root = ["sync_folder", "make_folder", "sync_folder"]  # parents before their contents
     begun = [*root, "make_folder", "free_bytes", "create_direct"]
     first = [*begun, "write_at", "truncate", "make_read_only", "sync"]
     assert called == [*first, "make_folder", "sync_folder", "rename", "sync_folder", "close"]
@@ -156,7 +156,7 @@ def test_an_absent_file_is_reported_as_missing(store: BlobFolder) -> None:
     store.remove(store.path(file))
     with pytest.raises(MissingBlob, match=DIGEST):
         store.open(file)
-    store.remove(store.path(file))  # gone already, which is what was wanted
+    store.remove(store.path(file))  # a second removal is no error
 
 
 def test_a_read_beyond_the_end_is_corrupt(store: BlobFolder) -> None:
@@ -247,7 +247,7 @@ def test_the_lock_of_a_killed_sweep_is_released(store: BlobFolder) -> None:
 
 @pytest.fixture
 def unwritable(tmp_path: Path) -> Iterator[BlobFolder]:
-    """A store whose root cannot be a folder."""
+    """Return a store whose root cannot be a folder."""
     (tmp_path / "blobs").write_bytes(b"a file")
     yield BlobFolder(tmp_path / "blobs")
     assert (tmp_path / "blobs").read_bytes() == b"a file"
@@ -273,7 +273,7 @@ def test_a_missing_write_permission_is_reported(name: str, number: int, tmp_path
     store = BlobFolder(tmp_path / "blobs", SteppedFiles(refuse))
     if name == "unlink":
         pending: PendingFile = store.begin(DIGEST, 5)
-        pending.discard()  # what cannot be removed is the sweep's
+        pending.discard()  # the sweep handles files that cannot be removed
         with pytest.raises(StoreUnwritable, match="not for you"):
             store.remove(next(store.walk()).path)
     else:

@@ -1,4 +1,4 @@
-"""Writing past the page cache: every size comes out to the byte, and where the system refuses, plain writes do it."""
+"""Tests of writing without the page cache: every size is written exactly, with a fallback to plain writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 def write(path: Path, front_bytes: int, pieces: list[Buffer], buffers: AlignedBuffers | None = None) -> bytes:
-    """What lies in `path` after `pieces` were written behind a front."""
+    """Return the bytes of `path` after `pieces` were written after a front."""
     files = Files()
     descriptor = files.create_direct(path)
     try:
@@ -107,7 +107,7 @@ def refused_when_opened(monkeypatch: pytest.MonkeyPatch) -> None:
         descriptor = real(path, flags & ~DIRECT, mode)
         if not flags & DIRECT:
             return descriptor
-        os.close(descriptor)  # Linux makes the file before it refuses the flag
+        os.close(descriptor)  # Linux creates the file before it refuses the flag
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(os, "open", refusing)

@@ -1,1 +1,1 @@
-"""Computed organs: purified, merged with adapters, encoded."""
+"""Tests of computed organs: purified, merged with adapters, encoded."""

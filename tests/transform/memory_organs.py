@@ -1,4 +1,4 @@
-"""Organs in memory, as the store would give them."""
+"""Organs in memory, in the form that the store returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Values = NDArray[np.float64]
 
 @dataclass(slots=True)
 class Reads:
-    """Bytes that are read like a blob, and every read that was made: offset and size."""
+    """Bytes that are read like a blob, and a list of the reads: offset and size."""
 
     data: bytes
     made: list[tuple[int, int]]
@@ -30,33 +30,33 @@ class Reads:
 
 
 def organ(values: ArrayLike, dtype: DType = F32, shape: tuple[int, ...] = ()) -> Plain:
-    """`values` as an organ of `dtype`; without a shape, that of the array, the row length first."""
+    """Return `values` as an organ of `dtype`; the default shape is that of the array, the row length first."""
     array = np.asarray(values, np.float64)
     return Plain(Reads(quantize(array.ravel(), dtype), []), dtype, shape or tuple(reversed(array.shape)))
 
 
 def values_of(organ: Plain) -> Values:
-    """All values of an organ, flat, as a reader sees them."""
+    """Return all decoded values of an organ, flat."""
     return decode(organ.read(0, organ.size_bytes), organ.dtype).astype(np.float64)
 
 
 def computed_bytes(computation: Computation) -> bytes:
-    """All bytes of a computed organ."""
+    """Return all bytes of a computed organ."""
     data = b"".join(computed(computation))
     assert len(data) == computation.size_bytes
     return data
 
 
 def values_in(data: bytes, dtype: DType) -> Values:
-    """What a reader of `data` sees."""
+    """Return the decoded values of `data`."""
     return decode(data, dtype).astype(np.float64)
 
 
 def weights(count: int, seed: int = 0) -> Values:
-    """Values distributed like those of a trained matrix: heavier tails than a normal distribution's."""
+    """Return values distributed like those of a trained matrix, with heavier tails than a normal distribution."""
     return np.random.default_rng(seed).standard_t(6, count) * 0.02
 
 
 def correlation(left: Values, right: Values) -> float:
-    """Pearson's, of two flat arrays."""
+    """Return Pearson's correlation of two flat arrays."""
     return float(np.corrcoef(left, right)[0, 1])

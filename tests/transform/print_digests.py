@@ -1,4 +1,4 @@
-"""Digests of everything that this package computes, as JSON: run with other processors feigned, they must be the same.
+"""Digests of all results of this package as JSON: they must be the same on other, simulated processors.
 
 python -m tests.transform.print_digests
 """
@@ -19,11 +19,11 @@ from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
 
 COUNT = (1 << 16) + (1 << 12) + 96
 LONGEST = 20
-"""The base-two logarithm of a whole window's length."""
+"""The base-two logarithm of the length of a full window."""
 
 
 def whole_numbers(count: int, seed: int) -> NDArray[np.float64]:
-    """Values made without any function that may differ between processors: sums of drawn whole numbers."""
+    """Return values made without functions that may differ between processors: sums of random integers."""
     drawn = np.random.default_rng(seed).integers(-(1 << 20), 1 << 20, (3, count))
     values: NDArray[np.float64] = (drawn[0] + drawn[1] + drawn[2]) / float(1 << 26)
     return values
@@ -43,7 +43,7 @@ def digest(computation: Computation) -> str:
 
 
 def digests() -> dict[str, str]:
-    """The digest of each kind of result."""
+    """Return the digest of each kind of result."""
     found = {}
     flat, matrix = organ((COUNT,), "F16", 1), organ((512, 600), "F16", 2)
     pair = (organ((512, 16), "F32", 3), organ((16, 600), "F32", 4))

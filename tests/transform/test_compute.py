@@ -1,4 +1,4 @@
-"""A whole computation: adapters, purification, encoding, in order and in bounded memory."""
+"""Tests of a complete computation: adapters, purification, encoding, in order and with limited memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEAK_MAX_BYTES = 150_000_000
 
 
 def large() -> Plain:
-    """An organ of Q8_0 that has no bytes of its own: one window, again and again."""
+    """Return an organ of Q8_0 without bytes of its own: one window, repeated."""
     window = organ(weights(WINDOW_ELEMENTS), Q8_0).read(0, WINDOW_ELEMENTS // 32 * 34)
 
     def read(offset_bytes: int, size_bytes: int) -> bytes:
@@ -31,7 +31,7 @@ def large() -> Plain:
 
 
 def peak_bytes(pieces: Iterator[bytes]) -> tuple[int, int]:
-    """The most memory that was in use while the pieces were thrown away one by one, and their size."""
+    """Return the peak memory while the pieces are discarded one by one, and their size."""
     tracemalloc.start()
     try:
         size = sum(map(len, pieces))

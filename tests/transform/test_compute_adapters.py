@@ -1,4 +1,4 @@
-"""Low-rank adapters: what fits, and the sum against a plain matrix product in float64."""
+"""Tests of low-rank adapters: fitting shapes, and the sum against a matrix product in float64."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.transform.memory_organs import (
 )
 
 HALF_A_STEP = {"F32": 2**-24, "F16": 2**-11, "BF16": 2**-8}
-"""Half of the distance of two neighbours, over the larger of them."""
+"""Half of the distance of two neighbouring values, divided by the larger of them."""
 
 
 def normal(*shape: int, seed: int = 0) -> Values:
@@ -40,7 +40,7 @@ def normal(*shape: int, seed: int = 0) -> Values:
 
 
 def product(b: NDArray[np.float64], a: NDArray[np.float64]) -> Values:
-    """B·A by numpy's matrix product, which is exact enough to compare with."""
+    """Return B·A by the matrix product of numpy, which is exact enough as a reference."""
     multiplied: Values = np.matmul(b, a)
     return multiplied
 
@@ -97,7 +97,7 @@ def test_a_scale_of_zero_changes_no_byte_of_plain_floats() -> None:
 def test_several_adapters_are_summed_before_one_rounding() -> None:
     base = organ(np.ones((1, 1)), F16)
     halves = tuple(Adapter(organ(np.ones((1, 1))), organ([[2**-11]]), 0.0, scale=0.6) for _ in range(2))
-    # Alone each is less than half a step of F16 at 1 and would vanish; together they are more.
+    # Each alone is less than half a step of F16 at 1 and would be lost; together they are more.
     assert values_in(computed_bytes(Computation(base, F16, halves[:1])), F16)[0] == 1.0
     assert values_in(computed_bytes(Computation(base, F16, halves)), F16)[0] == 1.0 + 2**-10
 

@@ -1,4 +1,4 @@
-"""The zoo's adapter merged into its base, tensor by tensor, against the same sum in float64."""
+"""Tests of the adapter of the zoo merged into its base, tensor by tensor, against the sum in float64."""
 
 from __future__ import annotations
 

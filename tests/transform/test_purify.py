@@ -1,4 +1,4 @@
-"""What purification takes out, and what it leaves."""
+"""Tests of purification: removed and kept parts of the values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_mean_and_standard_deviation_are_preserved(method: PurifyMethod, count: 
 @pytest.mark.parametrize("keep", [0.5, 0.9, 0.99])
 def test_the_similarity_to_the_source_follows_from_the_kept_energy(keep: float) -> None:
     values = noise(1 << 16)
-    # What is kept and what is dropped are orthogonal, so the correlation is the root of the kept share.
+    # The kept and the removed part are orthogonal, so the correlation is the root of the kept share.
     assert correlation(purified(values, SPECTRAL, keep), values) == pytest.approx(np.sqrt(keep), abs=2e-4)
 
 
@@ -51,7 +51,7 @@ def test_spectral_drops_the_noise_around_a_periodic_signal() -> None:
     turns = 2 * np.pi * np.arange(1 << 14) / (1 << 14)
     signal = np.sin(300 * turns) + 0.6 * np.sin(41 * turns)
     noisy = signal + 0.3 * noise(signal.size)
-    # 0.68 of the energy is the signal's, 0.09 the noise's.
+    # 0.68 of the energy belongs to the signal, 0.09 to the noise.
     assert deviation(purified(noisy, SPECTRAL, 0.88), signal) < 0.3 * deviation(noisy, signal)
 
 
@@ -63,7 +63,7 @@ def test_spectral_drops_the_noise_around_a_matrix_of_rank_one() -> None:
 
 
 def test_fractal_removes_noise_around_edges_at_all_scales() -> None:
-    # Long stretches of a constant: their edges stand out at every scale, and the noise between them does not.
+    # Long constant ranges: their edges are visible at every scale, the noise between them is not.
     signal = np.repeat(noise(64, seed=3), 256)
     noisy = signal + 0.1 * noise(signal.size)
     assert deviation(purified(noisy, FRACTAL), signal) < 0.95 * deviation(noisy, signal)
@@ -71,20 +71,20 @@ def test_fractal_removes_noise_around_edges_at_all_scales() -> None:
 
 def test_fractal_attenuates_isolated_details_and_keeps_those_with_parents() -> None:
     ground = 1e-3 * noise(128)
-    # Up and down at once: the sum, and so the parent, knows nothing of it.
+    # One value up and its neighbour down: their sum, and so the parent, does not contain the change.
     alone = ground.copy()
     alone[40:42] += (5.0, -5.0)
     found = cleaned(alone, Purification(FRACTAL))
     assert 2.0 < found[40] < 4.0
     assert -4.0 < found[41] < -2.0
-    # A spike stands out at every scale.
+    # A spike is visible at every scale.
     spike = ground.copy()
     spike[40] += 5.0
     assert cleaned(spike, Purification(FRACTAL))[40] == pytest.approx(5.0, abs=0.01)
 
 
 def test_about_a_third_of_independent_details_are_below_the_coherence_threshold() -> None:
-    # The coherence of two independent normal values is |sin 2φ| of an even angle φ.
+    # The coherence of two independent normal values is |sin 2φ| of a uniform angle φ.
     own, parent = noise(1 << 16), noise(1 << 16, seed=4)
     coherence = 2 * np.abs(own * parent) / (own * own + parent * parent)
     assert np.mean(coherence < COHERENT) == pytest.approx(1 / 3, abs=0.01)

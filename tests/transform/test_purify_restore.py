@@ -1,4 +1,4 @@
-"""Mean and standard deviation after purification and encoding, as a reader sees them."""
+"""Tests of the decoded mean and standard deviation after purification and encoding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WIDELY_HELD = [dtype_by_name(name) for name in sorted(HELD)]
 
 
 def moved(source: Plain, dtype: DType, method: PurifyMethod, keep: float = 0.9) -> tuple[float, Values]:
-    """How far mean or standard deviation moved, in standard deviations, and the purified values."""
+    """Return the largest change of mean or standard deviation, in standard deviations, and the purified values."""
     before = values_of(source)
     spread = before.std() or 1.0
     after = values_in(computed_bytes(Computation(source, dtype, purification=Purification(method, keep))), dtype)
@@ -46,7 +46,7 @@ def moved(source: Plain, dtype: DType, method: PurifyMethod, keep: float = 0.9) 
 
 
 def gains(count: int, seed: int = 0) -> Values:
-    """Values like those of a norm: about 1, and not far from it."""
+    """Return values like those of a norm: close to 1."""
     return 1.0 + 0.1 * np.random.default_rng(seed).standard_normal(count)
 
 

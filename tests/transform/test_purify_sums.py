@@ -1,4 +1,4 @@
-"""Sums and moments, against exact arithmetic."""
+"""Tests of sums and moments against exact arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computed organs are equal to the last byte on every processor: other ones are feigned in processes of their own."""
+"""Tests of reproducible computation: equal bytes on every processor; other processors are simulated in subprocesses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 LOOPS = import_module("numpy._core._multiarray_umath")
 MODERN = [name for name in LOOPS.__cpu_dispatch__ if LOOPS.__cpu_features__.get(name)]
-"""What numpy uses of this processor beyond its least demands."""
+"""The processor features that numpy uses beyond its minimum."""
 
 OLD = {
-    # The matrix products, numpy's own loops, and the C library's sines, as on a processor of 2005.
+    # The matrix products, the loops of numpy, and the sines of the C library, as on a processor of 2005.
     "OPENBLAS_CORETYPE": "Prescott",
     "NPY_DISABLE_CPU_FEATURES": " ".join(MODERN),
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F,-AVX2_Usable,-FMA_Usable",
@@ -47,5 +47,5 @@ def test_an_older_processor_computes_the_same_bytes(here: dict[str, str], proces
 
 
 def test_every_result_is_different(here: dict[str, str]) -> None:
-    # So that a digest says something about the work behind it.
+    # This ensures that each digest depends on its computation.
     assert len(set(here.values())) == len(here)

@@ -1,4 +1,4 @@
-"""An organ's values by the window."""
+"""Tests of reading the values of an organ in windows."""
 
 from __future__ import annotations
 

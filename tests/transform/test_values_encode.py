@@ -1,4 +1,4 @@
-"""Which type a computed organ becomes, and what is refused when it is written."""
+"""Tests of the type of a computed organ, and of values that cannot be written."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_plain_floats_encoded_again_are_the_same_bytes(dtype: DType) -> None:
 def test_an_organ_of_another_type_is_read_and_written_in_windows(dtype: DType) -> None:
     kind = dtype_by_name("Q6_K")
     elements = WINDOW_ELEMENTS + 512
-    # Random quants and small scales; of the last two bytes of a block, the common scale is 1 in F16.
+    # Random quants and small scales; the last two bytes of a block are the common scale, 1 in F16.
     blocks = np.random.default_rng(0).integers(0, 256, (elements // 256, kind.block_bytes), np.uint8)
     blocks[:, -2:] = (0x00, 0x3C)
     source = Plain(Reads(blocks.tobytes(), []), kind, (256, elements // 256))

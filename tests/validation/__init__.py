@@ -1,1 +1,1 @@
-"""Validation: real models in a real runtime where that is what is tested, and pure tables where it is not."""
+"""Tests of validation: with real models in a real runtime where needed, else with tables."""

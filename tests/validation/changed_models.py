@@ -1,4 +1,4 @@
-"""Models made out of the zoo's by changing bytes, and runtimes that say what they are told to."""
+"""Models made by changing bytes of the zoo, and runtimes with fixed answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LORA = ZOO / "Zoo-A-2M-Code-LoRA-v1.0-F32.gguf"
 
 
 def feed_forward(path: Path, blocks: Iterable[int] | None = None) -> tuple[str, ...]:
-    """The names of the feed-forward organs, of some blocks or of all."""
+    """Return the names of the feed-forward organs of some blocks or of all."""
     wanted = None if blocks is None else set(blocks)
     with Weights(path) as weights:
         return tuple(
@@ -33,7 +33,7 @@ def feed_forward(path: Path, blocks: Iterable[int] | None = None) -> tuple[str, 
 
 
 def graft(base: Path, donor: Path, names: Iterable[str], target: Path) -> Path:
-    """`base` with the tensors `names` of `donor`, which have the same dtypes and shapes."""
+    """Write `base` with the tensors `names` of `donor`, which have the same dtypes and shapes."""
     data = bytearray(base.read_bytes())
     with Weights(base) as ours, Weights(donor) as theirs:
         for name in names:
@@ -45,7 +45,7 @@ def graft(base: Path, donor: Path, names: Iterable[str], target: Path) -> Path:
 
 
 def with_f64(model: Path, name: str, target: Path) -> Path:
-    """`model` with the tensor `name` in F64, which llama.cpp cannot multiply."""
+    """Write `model` with the tensor `name` in F64, which llama.cpp cannot multiply."""
     metadata, tensors = _taken_apart(model)
     wide = dtype_by_name("F64")
     changed = [
@@ -59,7 +59,7 @@ def with_f64(model: Path, name: str, target: Path) -> Path:
 
 
 def with_chat_template(model: Path, template: str, target: Path) -> Path:
-    """`model`, which has none, with a chat template."""
+    """Write `model`, which has no chat template, with one."""
     metadata, tensors = _taken_apart(model)
     target.write_bytes(file_bytes([*metadata, text(CHAT_TEMPLATE_KEY, template)], tensors))
     return target
@@ -79,7 +79,7 @@ def _taken_apart(model: Path) -> tuple[list[KeyValue | RawKeyValue], list[tuple[
 
 
 def script(folder: Path, body: str, arguments: str = "{model} {text} {tokens}") -> str:
-    """A command template of a Python script whose `model`, `text` and `tokens` are set before `body` runs."""
+    """Return a command template for a Python script that sets `model`, `text` and `tokens` and runs `body`."""
     path = folder / "runtime.py"
     path.write_text(f"import json, os, sys, time\nmodel, text, tokens = sys.argv[1:4]\n{body}\n")
     return f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(path))} {arguments}"

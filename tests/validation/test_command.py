@@ -1,4 +1,4 @@
-"""Other runtimes by a command template, well-behaved and hostile, and the confinement that all runtimes run in."""
+"""Tests of other runtimes by a command template, well-behaved and hostile, and of their confinement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole comparisons of files: three with llama.cpp, the rest with a command that knows its numbers."""
+"""Tests of complete comparisons of files: three with llama.cpp, the rest with a runtime of fixed numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXTS = built_in_texts()
 
 @dataclass(slots=True)
 class Stand:
-    """A runtime that tells the numbers it is given by the name of the file, and keeps what it was asked."""
+    """A runtime that returns fixed numbers by the name of the file, and records its calls."""
 
     perplexities: dict[str, float | Failure]
     identity: str = "a stand-in, 1"
@@ -57,7 +57,7 @@ class Stand:
 
 @pytest.fixture
 def chimera(tmp_path: Path) -> Path:
-    """A with two blocks of B."""
+    """Return A with two blocks of B."""
     return graft(A, B, feed_forward(A, [0, 3]), tmp_path / "chimera.gguf")
 
 

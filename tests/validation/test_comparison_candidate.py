@@ -1,4 +1,4 @@
-"""What is to be read, and how many tokens of a text all of them can be given."""
+"""Tests of the files to be scored, and of the number of tokens that fit all of them."""
 
 from __future__ import annotations
 

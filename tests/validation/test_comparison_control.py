@@ -1,4 +1,4 @@
-"""The control: which bytes become zero, and which stay."""
+"""Tests of the control: which bytes become zero, and which stay."""
 
 from __future__ import annotations
 

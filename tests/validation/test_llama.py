@@ -1,4 +1,4 @@
-"""llama.cpp itself, in its confined child: few models, each for a second."""
+"""Tests of llama.cpp in its confined child: few models, one second each."""
 
 from __future__ import annotations
 

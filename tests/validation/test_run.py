@@ -1,4 +1,4 @@
-"""Registered chimeras tried in llama.cpp: what the control zeroes, what is kept, and what is said of files' figures."""
+"""Tests of registered chimeras in llama.cpp: the control, stored results, and the reported figures."""
 
 from __future__ import annotations
 

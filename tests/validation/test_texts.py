@@ -1,4 +1,4 @@
-"""The texts that are scored."""
+"""Tests of the scored texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict: the table of the rules, their borders, and what holds for all numbers."""
+"""Tests of the verdict: the table of rules, their limits, and invariants for all numbers."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def verdict(base: float | None, chimera: float | None, control: float | None) ->
 @pytest.mark.parametrize(
     ("base", "chimera", "control", "kind"),
     [
-        (10.0, 30.0, 1000.0, K.DEGRADED),  # 3 p0 itself is not more than 3 p0
+        (10.0, 30.0, 1000.0, K.DEGRADED),  # exactly 3 p0 is not more than 3 p0
         (10.0, math.nextafter(30.0, INF), 1000.0, K.BROKEN),
         (10.0, 30.1, 10.1, K.BROKEN),  # before undecided
         (10.0, 12.0, 10.49, K.UNDECIDED),
         (10.0, 9.0, 10.49, K.UNDECIDED),  # before gains
         (10.0, 20.0, 10.49, K.UNDECIDED),  # before degraded
         (10.0, 10.0, 10.0, K.UNDECIDED),  # pz == p0
-        (10.0, 10.0, 5.0, K.UNDECIDED),  # better without
+        (10.0, 10.0, 5.0, K.UNDECIDED),  # better without the graft
         (10.0, 10.0, 10.5, K.COHERENT),
         (10.0, 10.5, 10.5, K.INERT),  # r = 0
         (10.0, 20.0, 20.0, K.INERT),  # before degraded
-        (10.0, 29.0, 20.0, K.INERT),  # worse than nothing: r below 0
+        (10.0, 29.0, 20.0, K.INERT),  # worse than the control: r below 0
         (10.0, 10.0 * 2**0.81, 20.0, K.INERT),  # r = 0.19
         (10.0, 10.0 * 2**0.79, 20.0, K.DEGRADED),  # r = 0.21
         (10.0, 12.5, 1000.0, K.COHERENT),
@@ -57,7 +57,7 @@ def verdict(base: float | None, chimera: float | None, control: float | None) ->
         (10.0, 29.0, None, K.DEGRADED),
         (10.0, 12.0, None, K.COHERENT),
         (10.0, 31.0, None, K.BROKEN),
-        (10.0, 12.0, INF, K.COHERENT),  # a control beyond all floats: everything is recovered
+        (10.0, 12.0, INF, K.COHERENT),  # the control overflows: everything is recovered
         (10.0, 12.0, NAN, K.COHERENT),  # no control
         (10.0, 12.0, 0.0, K.COHERENT),
         (10.0, NAN, 20.0, K.BROKEN),

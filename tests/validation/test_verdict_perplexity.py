@@ -1,4 +1,4 @@
-"""From surprises to a perplexity and its standard error, alone and against another's."""
+"""Tests of perplexities and their standard errors from surprises, alone and against another model."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The query language, and what the tests of searches share."""
+"""Tests of the query language, and helpers for tests of searches."""

@@ -1,4 +1,4 @@
-"""Catalogs of rows that no file stands behind: every edge of what is searched by, drawn at random or given."""
+"""Catalogs of rows without files, random or explicit, with every edge case of the fields of a search."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ NAMES = ("tiny", "tiny-code", "tiny_code", "A-2M", "b.c")
 TITLES = ("Zoo-A v1.0", "Für Ärzte", "coder & farmer", None, "coders")
 DESCRIPTIONS = (None, "A model's letters, ﬁne-tuned", "ΣΊΣΥΦΟΣ İstanbul", "farm 2M")
 HEADS, EXPERTS = (None, None, None, "8", "4"), (None, None, None, None, "16")
-"""Of `attention.head_count` and `expert_count`; None where nothing is stated."""
+"""The values of `attention.head_count` and `expert_count`; None if they are not stated."""
 CONTRIBUTORS = ("alice", "Bob", "carol smith", "local")
 STATES = ("visible", "visible", "visible", "visible", "quarantined", "removed", "yanked")
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRow:
-    """A placement to be, with all that searches look at."""
+    """The values of a placement that searches use."""
 
     type: str = "organ"
     tower: str = "text"
     block: int | None = 0
     slot: str = "ffn_up"
     organ: int = 1
-    """Rows with one number are places of one organ."""
+    """Rows with the same number are placements of one organ."""
     shape: str = "64x64"
     dtype: str = "F16"
     size_bytes: int = 4096
@@ -84,7 +84,7 @@ class PlacementRow:
     spectral_signal: float | None = 0.3
     stable_rank: float | None = 12.5
     fingerprint: str = "random"
-    """What its organ's is: random, constant, or none."""
+    """The kind of its organ's fingerprint: random, constant, or none."""
     nonfinite: int | None = 0
 
     @property
@@ -102,7 +102,7 @@ class PlacementRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A model to be."""
+    """The values of a model and its placements."""
 
     rows: tuple[PlacementRow, ...]
     namespace: str = "acme"
@@ -131,24 +131,24 @@ class ModelRow:
 
     @property
     def nonfinite(self) -> int | None:
-        """Tensors with values that are NaN or infinite; None where those of some were not counted."""
+        """The number of tensors with NaN or infinite values; None if some tensors were not counted."""
         counts = [row.nonfinite for row in self.rows]
         return None if None in counts else sum(count != 0 for count in counts)
 
 
 @dataclass(slots=True)
 class WrittenCatalog:
-    """What was written: models and placements with the ids that they got, and fingerprints by the organ's number."""
+    """The written models and placements by id, and the fingerprints by the number of the organ."""
 
     models: dict[int, ModelRow] = field(default_factory=dict)
     rows: dict[int, tuple[PlacementRow, ModelRow]] = field(default_factory=dict)
     ids: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By the model's full name and the tensor's."""
+    """Placements by the full name of the model and the name of the tensor."""
     organs: dict[int, int] = field(default_factory=dict)
     prints: dict[int, bytes] = field(default_factory=dict)
 
     def found(self, organs: Iterable[PlacedOrgan]) -> list[int]:
-        """The ids of what a search found."""
+        """Return the ids of the results of a search."""
         return [self.ids[one.model, one.name] for one in organs]
 
     @property
@@ -157,20 +157,20 @@ class WrittenCatalog:
 
 
 def digest(organ: int) -> str:
-    """The digest of the organ of that number; those of numbers below 0 begin alike."""
+    """Return the digest of the organ `number`; digests of negative numbers have the same prefix."""
     own = hashlib.sha256(f"organ {organ}".encode()).hexdigest()
     return own if organ >= 0 else "1234567890" + own[10:]
 
 
 def tensor_name(row: PlacementRow, position: int) -> str:
-    """The name of the tensor there: different for each of a model."""
+    """Return the name of the tensor of a row, unique within its model."""
     return f"{position}.{row.slot}"
 
 
 def write_models(
     registry: LocalRegistry, models: Iterable[ModelRow], placed: WrittenCatalog | None = None, seed: int = 1
 ) -> WrittenCatalog:
-    """Write `models`, with the roll-up that registering keeps; what is in `placed` already is added to."""
+    """Write `models` and update the counts as registering does; add them to `placed` if it is given."""
     placed = WrittenCatalog() if placed is None else placed
     chance = random.Random(seed)
     with registry.catalog.writing() as session:
@@ -181,7 +181,7 @@ def write_models(
 
 
 def random_models(models: int, seed: int) -> list[ModelRow]:
-    """Models at random. Organs stand at several places, numbers are equal or missing, and some models are hidden."""
+    """Return random models. Organs have several places, values are equal or missing, and some models are hidden."""
     chance, facts = random.Random(seed), random.Random(f"facts {seed}")
     organs = {number: _drawn_row(chance, number) for number in range(1, 6 * models)}
     taken: Counter[tuple[str, str]] = Counter()

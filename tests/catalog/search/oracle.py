@@ -1,4 +1,4 @@
-"""What a query finds, by looking at every row: the slow way that searches are compared with."""
+"""A slow search that examines every row, as the expected result for searches."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A placement or model that is found: its id and sort value."""
+    """A placement or model in the expected result: its id and sort value."""
 
     id: int
     value: float | None
 
 
 def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
-    """The visible placements that `query` finds, in their order."""
+    """Return the visible placements that `query` finds, in order."""
     found = [
         Expected(row_id, getattr(row, PLACES[query.sort.field]))
         for row_id, (row, model) in placed.visible.items()
@@ -63,7 +63,7 @@ def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
 
 
 def expected_models(placed: WrittenCatalog, query: Query, *, ranked: bool = False) -> list[Expected]:
-    """The visible models that `query` finds, in their order."""
+    """Return the visible models that `query` finds, in order."""
     found = [
         Expected(model_id, model_number(model, model_id, query.sort.field))
         for model_id, model in placed.models.items()
@@ -78,10 +78,10 @@ def expected_models(placed: WrittenCatalog, query: Query, *, ranked: bool = Fals
 def sorted_by_value(
     found: list[Expected], query: Query, by: str | None = None, placed: WrittenCatalog | None = None
 ) -> list[Expected]:
-    """By value, then id, both in the direction of the sort; what has no value at the end."""
+    """Sort by value, then id, both in the direction of the sort; rows without a value come last."""
 
     def value(one: Expected) -> float | None:
-        # The signal is the sine of θ, and near 90° several angles have one sine: the angle decides.
+        # The signal is the sine of θ. Near 90°, several angles have the same sine, so the angle decides.
         return one.value if by is None or placed is None else getattr(placed.rows[one.id][0], by)
 
     down = query.sort.descending
@@ -90,13 +90,13 @@ def sorted_by_value(
 
 
 def matches(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow, but: str | None = None) -> bool:
-    """Whether a placement matches all terms, those on the field `but` left out, and the words."""
+    """Return whether a placement matches the words and all terms except those on the field `but`."""
     terms = [term for term in query.terms if term.field != but]
     return all(_holds(placed, term, row, model) for term in terms) and _has_words(query, model)
 
 
 def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
-    """Whether the placement `row` of `model` can be grafted into `base`: the definition, in plain words."""
+    """Return whether the placement `row` of `model` can be grafted into `base`, by the definition."""
     if model is base or not base.architecture or model.architecture != base.architecture or row.type == "adapter":
         return False
     there = [one for one in base.rows if (one.tower, one.block, one.slot) == (row.tower, row.block, row.slot)]
@@ -112,7 +112,7 @@ def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
 
 
 def bases_of(placed: WrittenCatalog, value: str) -> list[ModelRow]:
-    """The models that `fits:value` means: of that name, or else of the same in other letters; the newest of each."""
+    """Return the newest version of each model named `value`, or named so in other case if there is none."""
     name, _, version = value.partition("@")
     full_name = name if "/" in name else f"local/{name}"
     there = [one for one in placed.models.values() if one.state in ("visible", "yanked")]
@@ -126,7 +126,7 @@ def bases_of(placed: WrittenCatalog, value: str) -> list[ModelRow]:
 
 
 def value_counts(placed: WrittenCatalog, query: Query, field: str) -> dict[str, int]:
-    """The counts of a field's values, its own filter left out, the largest first."""
+    """Return the counts of a field's values without the filter on that field, the largest first."""
     counts: Counter[str] = Counter()
     for row, model in placed.visible.values():
         if matches(placed, query, row, model, but=field):
@@ -135,7 +135,7 @@ def value_counts(placed: WrittenCatalog, query: Query, field: str) -> dict[str, 
 
 
 def histogram(placed: WrittenCatalog, query: Query) -> dict[int | None, int]:
-    """Placements by the lower edge of their bin of θ, filters by θ and the signal left out."""
+    """Return the placements by the lower edge of their θ bin, without filters on θ and the signal."""
     terms = tuple(term for term in query.terms if term.field not in ("theta", "signal"))
     counts: Counter[int | None] = Counter()
     for row, model in placed.visible.values():
@@ -167,7 +167,7 @@ def model_number(model: ModelRow, model_id: int, field: str) -> float | None:
 
 
 def number_matches(term: Numbers, value: float | None) -> bool:
-    """Whether a number is what the term asks for; a minus turns exactly that round."""
+    """Return whether a number matches a term; a minus inverts the result."""
     if value is None:
         return term.absent is not term.negated
     inside = False
@@ -213,7 +213,7 @@ def _is_named(model: ModelRow, value: str) -> bool:
 
 
 def _fits(pattern: str, text: str) -> bool:
-    """Whether `text` is `pattern`, in which a star stands for any text."""
+    """Return whether `text` matches `pattern`, in which `*` means any text."""
     return re.fullmatch(".*".join(re.escape(part) for part in pattern.split("*")), text, re.DOTALL) is not None
 
 

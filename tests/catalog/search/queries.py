@@ -1,4 +1,4 @@
-"""Texts of queries at random: every field, every form."""
+"""Random texts of queries with every field and every form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORDS = ("zoo", "coder", "farm", "arzte", "Ä", "fine", "istan", "σισυφοσ
 
 
 def query_texts(vocabulary: Vocabulary = ORGANS, *, unique: bool = True) -> st.SearchStrategy[str]:
-    """A text that `parse_query` takes."""
+    """Generate a text that `parse_query` accepts."""
     terms = st.sampled_from(sorted(vocabulary.fields)).flatmap(lambda name: _terms(vocabulary.fields[name]))
     words = st.builds("{}{}".format, st.sampled_from(("", "", "-")), st.sampled_from(WORDS))
     sorts = st.builds("sort:{}{}".format, st.sampled_from(("", "-")), st.sampled_from(sorted(vocabulary.sorts)))

@@ -1,4 +1,4 @@
-"""The query language: what each form means, how it is written back, and one sentence for whatever means nothing."""
+"""Tests of the query language: meaning of each form, written form, and the message for an invalid query."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DIGEST = "ab" * 32
 
 
 def parts(query: Query) -> tuple[object, ...]:
-    """A query, the order of its terms and words left aside."""
+    """Return the parts of a query, without the order of its terms and words."""
     return (
         sorted(map(str, query.terms)),
         sorted(map(repr, query.terms)),
@@ -60,7 +60,7 @@ def refusal(text: str, vocabulary: Vocabulary = ORGANS) -> str:
     return str(caught.value)
 
 
-# What each form means.
+# Valid forms.
 
 
 def test_an_empty_query_selects_everything_by_descending_theta() -> None:
@@ -210,7 +210,7 @@ def test_like_and_unique_are_parsed() -> None:
     assert not parse_query("").unique
 
 
-# One sentence for what means nothing.
+# Invalid queries.
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_number_of_any_length_is_refused() -> None:
     assert NUMBER_MAX >= 2**63 - 1024
 
 
-# Back to text.
+# Queries written as text.
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_the_nearest_word_is_found_in_any_case() -> None:
     assert nearest("xyz", []) is None
 
 
-# What people type who know other words.
+# Terms of other query languages.
 
 
 @pytest.mark.parametrize("token", ["AND", "OR", "NOT", "&&", "(type:organ)", "(coder"])

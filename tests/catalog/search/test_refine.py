@@ -1,4 +1,4 @@
-"""Clicks on facets, bars and heads as queries."""
+"""Tests of the queries behind facets, bars and column heads."""
 
 from __future__ import annotations
 
