@@ -1,1 +1,1 @@
-"""Tests, laid out as the house is."""
+"""Tests, in the same folders as the product."""

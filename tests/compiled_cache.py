@@ -1,7 +1,8 @@
-"""What is compiled once in a run: every test has a registry and an application of its own, which would do it all anew.
+"""A cache of compiled code for a test run: every test has its own registry and application, which would compile it
+again.
 
-SQLAlchemy remembers the SQL of a statement by the dialect of an engine, werkzeug the code that builds an address by its
-rule. Both are the same for all engines and all applications of the product.
+SQLAlchemy caches the SQL of a statement by the dialect of an engine, werkzeug the code that builds an address by its
+rule. Both are equal for all engines and all applications of the product.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ Builder = Callable[..., tuple[str, str]]
 
 @contextmanager
 def compile_once() -> Iterator[None]:
-    """Let nothing be compiled twice meanwhile."""
+    """Compile nothing twice inside the block."""
     with _statements_once(), _addresses_once():
         yield
 
 
 @contextmanager
 def _statements_once() -> Iterator[None]:
-    """All SQLite engines that the product makes have one dialect, and one memory of what it compiled."""
+    """Give all SQLite engines of the product one dialect and one cache of compiled statements."""
     own = product._engine
     scratch = create_engine("sqlite://")
     with scratch.connect():
-        pass  # its dialect knows the library from here on
+        pass  # from here on, its dialect has loaded the library
     scratch.dispose()
     compiled: LRUCache[object, object] = LRUCache(STATEMENTS_MAX)
 
@@ -51,7 +52,7 @@ def _statements_once() -> Iterator[None]:
 
 @contextmanager
 def _addresses_once() -> Iterator[None]:
-    """Rules of the same text have the same code; it is given the rule, and its converters, when it is called."""
+    """Share the compiled code of rules with the same text; the rule and its converters are arguments of the call."""
     own = Rule._compile_builder
     compiled: dict[object, Builder] = {}
 

@@ -1,4 +1,4 @@
-"""What several folders of tests share."""
+"""Fixtures and hooks for several folders of tests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.faults.failing import ingest_path, write_model
 from tests.registry_templates import DATABASE, RegistryTemplates
 from tests.token_leaks import current_watch, watch_everything
 
-# The same examples in every run: what fails, fails for everybody. `--hypothesis-profile=default` looks for new ones.
-# No example has to be quick: the machine may stand still for seconds.
+# The same examples in every run, so that failures are reproducible. `--hypothesis-profile=default` tries new ones.
+# No deadline for an example: the machine may pause for seconds.
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look for tokens from now on, compile nothing twice, and collect garbage less often, which is a tenth faster."""
+    """Start the watch for tokens, compile nothing twice, and collect garbage less often, which is a tenth faster."""
     gc.set_threshold(50_000, 20, 100)
     meanwhile = ExitStack()
     meanwhile.enter_context(watch_everything())
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Let a test fail in which a token got out, its fixtures and servers among it; and let nothing fire in the next."""
+    """Fail a test that disclosed a token, with its fixtures and servers, and stop events before the next test."""
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
             thread.cancel()
@@ -45,7 +45,7 @@ def pytest_runtest_teardown() -> None:
 
 @pytest.fixture(scope="session")
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of an empty database, migrated once; tests take copies of it, which is ten times as fast."""
+    """Return the file of an empty, migrated database; tests copy it, which is ten times as fast as migrating."""
     home = tmp_path_factory.mktemp("migrated")
     LocalRegistry.open(home).close()
     return home / DATABASE
@@ -53,7 +53,7 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def templates(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> RegistryTemplates:
-    """Registries that were furnished once, to be copied."""
+    """Return templates of prepared registries, which tests copy."""
     shared = tmp_path_factory.getbasetemp()
     folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "homes"
     folder.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path)
 
 @pytest.fixture(scope="session")
 def filled_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
-    """A registry's folder with a model that has organs in files and organs in rows; tests take copies of it."""
+    """Return the folder of a registry with a model that has organs in files and in rows; tests copy it."""
     home = tmp_path_factory.mktemp("filled") / "home"
     home.mkdir()
     shutil.copy(migrated_database, home)
@@ -73,7 +73,7 @@ def filled_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Pat
 
 @pytest.fixture
 def filled(filled_home: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
-    """A registry with that model, in the folder `home` of the test's own folder."""
+    """Return a registry with that model, in the folder `home` of the test's own folder."""
     shutil.copytree(filled_home, tmp_path / "home")
     with LocalRegistry.open(tmp_path / "home") as opened:
         yield opened
@@ -81,7 +81,7 @@ def filled(filled_home: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
 
 @pytest.fixture
 def registry(tmp_path: Path, migrated_database: Path) -> Iterator[LocalRegistry]:
-    """An empty registry in the folder `home` of the test's own folder."""
+    """Return an empty registry in the folder `home` of the test's own folder."""
     home = tmp_path / "home"
     home.mkdir()
     shutil.copy(migrated_database, home)

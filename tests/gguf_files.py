@@ -1,4 +1,4 @@
-"""GGUF files for tests, hostile, valid, and huge ones that have no bytes; and organs at places."""
+"""GGUF files for tests: valid, hostile, and huge ones without bytes; and organs with a place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F32 = dtype_by_name("F32")
 
 @dataclass(slots=True)
 class SparseSource:
-    """`front`, followed by zeros up to `size_bytes`; counts what is read of it."""
+    """`front`, followed by zeros up to `size_bytes`; counts the bytes read."""
 
     front: bytes
     size_bytes: int
@@ -43,24 +43,24 @@ class SparseSource:
 
 
 def raw_text(text: bytes, size: int | None = None) -> bytes:
-    """A GGUF string; `size` is the length that it claims."""
+    """Return a GGUF string; `size` is its claimed length."""
     return struct.pack("<Q", len(text) if size is None else size) + text
 
 
 def raw_field(key: bytes, value_type: int, value: bytes) -> bytes:
-    """A metadata entry with an encoded value."""
+    """Return a metadata entry with an encoded value."""
     return raw_text(key) + struct.pack("<I", value_type) + value
 
 
 def raw_array(element_type: int, elements: bytes, count: int) -> bytes:
-    """The value of an array entry that claims `count` elements."""
+    """Return the value of an array entry that claims `count` elements."""
     return struct.pack("<IQ", element_type, count) + elements
 
 
 def raw_tensor(
     name: bytes, shape: Sequence[int] = (1,), dtype_id: int = 0, offset: int = 0, dimensions: int | None = None
 ) -> bytes:
-    """A tensor info; `dimensions` is the number of dimensions that it claims."""
+    """Return a tensor info; `dimensions` is the claimed number of dimensions."""
     count = len(shape) if dimensions is None else dimensions
     return raw_text(name) + struct.pack(f"<I{len(shape)}QIQ", count, *shape, dtype_id, offset)
 
@@ -74,7 +74,7 @@ def raw_header(
     field_count: int | None = None,
     tensor_count: int | None = None,
 ) -> bytes:
-    """A header without its padding; the counts are what it claims."""
+    """Return a header without its padding, with the claimed counts."""
     entries, infos = list(fields), list(tensors)
     counts = (
         len(infos) if tensor_count is None else tensor_count,
@@ -86,7 +86,7 @@ def raw_header(
 def raw_file(
     fields: Iterable[bytes] = (), tensors: Iterable[bytes] = (), data: bytes = b"", alignment: int = 32
 ) -> bytes:
-    """A header, its padding and `data`."""
+    """Return a header, its padding and `data`."""
     header = raw_header(fields, tensors)
     return header.ljust(padded(len(header), alignment), b"\0") + data
 
@@ -96,7 +96,7 @@ def file_bytes(
     tensors: Sequence[tuple[TensorSpec, bytes]] = (),
     alignment: int = 32,
 ) -> bytes:
-    """A whole valid file by our own writer."""
+    """Return a complete valid file of our own writer."""
     stream = io.BytesIO()
     size = write_file(stream, metadata, tensors, alignment)
     assert size == stream.tell()
@@ -104,7 +104,7 @@ def file_bytes(
 
 
 def tensor(name: str, shape: tuple[int, ...] = (4,), dtype: DType = F32) -> tuple[TensorSpec, bytes]:
-    """A tensor whose bytes are a pattern of its own, so that a mix-up is seen."""
+    """Return a tensor with its own byte pattern, so that a mix-up is detected."""
     spec = TensorSpec(name, shape, dtype)
     seed = sum(name.encode()) % 251
     pattern = bytes((seed + step) % 256 for step in range(256))
@@ -124,7 +124,7 @@ def array(key: str, element_type: ValueType, values: Sequence[int] | Sequence[fl
 
 
 def every_value_type() -> list[KeyValue]:
-    """One entry of each scalar type and one array of each element type, with the extremes of their ranges."""
+    """Return one entry of each scalar type and one array of each element type, with the limits of their ranges."""
     extremes: dict[ValueType, tuple[int, int]] = {
         ValueType.UINT8: (0, 2**8 - 1),
         ValueType.INT8: (-(2**7), 2**7 - 1),
@@ -151,7 +151,7 @@ def every_value_type() -> list[KeyValue]:
 
 
 def vocabulary(count: int) -> list[bytes]:
-    """`count` different tokens, every 97th of which is not UTF-8 and every 1,009th of which holds a NUL."""
+    """Return `count` different tokens; every 97th is not UTF-8 and every 1,009th has a NUL."""
     return [
         b"%d\xff\xfe" % index if index % 97 == 0 else b"%d\0" % index if index % 1009 == 0 else b"\xc4\xa0tok%d" % index
         for index in range(count)
@@ -159,7 +159,9 @@ def vocabulary(count: int) -> list[bytes]:
 
 
 def assert_invariants(header: Header) -> None:
-    """What `Header` promises: every tensor inside the file, contiguous, in listing order, names and keys unique."""
+    """Assert the invariants of `Header`: every tensor inside the file, contiguous, in listing order; unique names and
+    keys.
+    """
     assert header.version in (2, 3)
     assert header.alignment & (header.alignment - 1) == 0
     assert 0 < header.end <= header.file_size_bytes
@@ -188,7 +190,7 @@ def placed_organ(
     dtype: str = "F16",
     shape: tuple[int, ...] = (64, 64),
 ) -> PlacedOrgan:
-    """Return an organ at a place, as a search finds it."""
+    """Return an organ at a place, as in a search result."""
     return PlacedOrgan(
         digest=Digest("d" * 64),
         model="local/tuned@1",

@@ -1,7 +1,7 @@
 """A pytest plugin that runs the tests on PostgreSQL: `pytest -p tests.postgres PATH`, or `make test-postgres`.
 
-It starts a server of its own in a temporary folder (or uses the one that `ORGAN_TEST_POSTGRES_URL` names) and gives
-each registry's folder a database there. A folder that was copied from another gets a copy of that folder's database.
+It starts its own server in a temporary folder (or uses the one that `ORGAN_TEST_POSTGRES_URL` names) and gives
+each registry's folder a database there. A copied folder gets a copy of the database of the original folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from organs.registry.settings import Settings
 
 URL_VARIABLE = "ORGAN_TEST_POSTGRES_URL"
 MARKER = "registry.postgres"
-"""The file in a registry's folder that names its database, so that copies of the folder find what to copy."""
+"""The file in a registry's folder that names its database, so that copies of the folder can find the original."""
 EMPTY = "organ_empty"
 """The database with the newest schema and no rows; new databases are copies of it."""
 SERVER_SETTINGS = {
@@ -44,7 +44,7 @@ _in_folder = Settings.in_folder
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start the server, once for all workers, and let every folder use it, before any test module is imported."""
+    """Start one server for all workers, and let every folder use it, before any test module is imported."""
     if URL_VARIABLE not in os.environ:
         server = temporary_server()
         os.environ[URL_VARIABLE] = server.__enter__()
@@ -57,15 +57,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def is_used() -> bool:
-    """Whether the tests of this process run on PostgreSQL."""
+    """Return whether the tests of this process run on PostgreSQL."""
     return URL_VARIABLE in os.environ
 
 
 @contextmanager
 def temporary_server() -> Iterator[str]:
-    """A PostgreSQL server that listens on a socket in a temporary folder; yields its URL and removes it at the end.
+    """Run a PostgreSQL server on a socket in a temporary folder; yield its URL, and remove it at the end.
 
-    Raises pytest.UsageError where PostgreSQL's programs are not installed.
+    Raises pytest.UsageError if the programs of PostgreSQL are not installed.
     """
     programs = _programs()
     with tempfile.TemporaryDirectory(prefix="organ-postgres-", ignore_cleanup_errors=True) as name:
@@ -98,7 +98,7 @@ def temporary_server() -> Iterator[str]:
 
 
 def database_url(home: Path) -> str:
-    """The URL of the database of the registry in the folder `home`, which is made if it is not there."""
+    """Return the URL of the database of the registry in the folder `home`; create the database if it does not exist."""
     name = _name_of(home)
     marker = home / MARKER
     source = marker.read_text() if marker.is_file() else EMPTY
@@ -110,14 +110,14 @@ def database_url(home: Path) -> str:
 
 
 def bare_database_url(folder: Path) -> str:
-    """The URL of a new database without any table; its name comes from the path of `folder`."""
+    """Return the URL of a new database without tables; its name is derived from the path of `folder`."""
     name = _name_of(folder)
     _copy_database("template1", name)
     return _server().set(database=name).render_as_string(hide_password=False)
 
 
 def replace_database(home: Path, source: Path) -> None:
-    """Let the database of the folder `home` be a copy of that of `source`. Nothing may be connected to either."""
+    """Replace the database of the folder `home` by a copy of that of `source`. Neither may have open connections."""
     with _connection() as connection:
         connection.execute(text(f'DROP DATABASE IF EXISTS "{_name_of(home)}" WITH (FORCE)'))
     _copy_database((source / MARKER).read_text(), _name_of(home))
@@ -129,7 +129,7 @@ def _settings_on_postgres(_cls: type[Settings], home: Path) -> Settings:
 
 
 def _programs() -> Path:
-    """The folder of `initdb` and `pg_ctl`."""
+    """Return the folder of `initdb` and `pg_ctl`."""
     found = shutil.which("initdb")
     folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     for folder in folders:
@@ -160,7 +160,7 @@ def _connection() -> Iterator[Any]:
 
 
 def _copy_database(source: str, name: str) -> None:
-    """Make the database `name` as a copy of `source`, unless another process did."""
+    """Create the database `name` as a copy of `source`, unless another process has created it."""
     with _connection() as connection:
         exists = text("SELECT 1 FROM pg_database WHERE datname = :name")
         if connection.scalar(exists, {"name": name}) is not None:

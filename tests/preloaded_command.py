@@ -1,8 +1,8 @@
-"""An `organ` that starts at once: a process that has loaded all of it forks for each command.
+"""An `organ` that starts quickly: a process with all modules loaded forks for each command.
 
-Loading is most of what a short command takes, and the documents have a hundred of them. A command has the folder, the
-environment, the three streams and the exit status of who calls it; that the real program loads by itself, other tests
-see (tests/cli/test_main.py, tests/journeys/test_wheel.py).
+Loading takes most of the time of a short command, and the documents have a hundred of them. A command has the folder,
+environment, the three streams and the exit status of its caller. Other tests check that the real program loads by
+itself (tests/cli/test_main.py, tests/journeys/test_wheel.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ sys.exit(status[0] if status else 1)
 
 @contextmanager
 def preloaded() -> Iterator[Path]:
-    """A program that does what `organ` does, as long as the block runs."""
+    """Yield a program that works like `organ` during the block."""
     with TemporaryDirectory(prefix="organ-") as name:
         program, address = Path(name, "organ"), str(Path(name, "socket"))
         program.write_text(CALL.format(python=sys.executable, address=address))
@@ -52,14 +52,14 @@ def preloaded() -> Iterator[Path]:
 
 
 def serve(address: str) -> None:
-    """Fork for whoever connects to `address`, until stdin is closed."""
+    """Fork for each connection to `address`, until stdin is closed."""
     from organs.cli.main import organ
 
     context = click.Context(organ)
     for name in organ.list_commands(context):
         organ.get_command(context, name)
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that nobody has to wait for a child
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the server need not wait for a child
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
@@ -72,13 +72,13 @@ def serve(address: str) -> None:
 
 
 def _answer(connection: socket.socket) -> None:
-    """Be the command that is asked for; never returns."""
+    """Run the requested command; never returns."""
     status = 1
     try:
         _become(connection)
         status = _status_of_command()
         sys.stdout.flush()
-    except BaseException:  # whatever it is, the child must not go on as if it were the server
+    except BaseException:  # after any exception, the child must not continue as the server
         traceback.print_exc()
         raise
     finally:
@@ -88,7 +88,7 @@ def _answer(connection: socket.socket) -> None:
 
 
 def _become(connection: socket.socket) -> None:
-    """Stand where the caller stands, with its words, its environment and its streams."""
+    """Take over the folder, arguments, environment and streams of the caller."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, streams, _, _ = socket.recv_fds(connection, len(b"organ"), 3)
     for number, stream in enumerate(streams):

@@ -12,9 +12,9 @@ from organs.registry.gguf.types import DTYPES
 from tests.gguf_files import file_bytes
 
 PATIENT = settings(deadline=None, max_examples=60)
-"""Without a deadline: the machine may be busy."""
+"""Without a deadline, because the machine may be busy."""
 BESIDE_FIXTURES = settings(PATIENT, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-"""For examples that share what a fixture made for the test."""
+"""For examples that share a fixture of the test."""
 
 ALIGNMENTS = (1, 8, 16, 32, 64, 128, 4096)
 
@@ -40,12 +40,12 @@ _INTERESTING = (0, 1, 2, 3, 5, 8, 9, 31, 32, 64, 2**16, 2**31, 2**32 - 1, 2**32,
 
 
 def keys() -> st.SearchStrategy[str]:
-    """Metadata keys: printable ASCII, never the alignment, which the writer adds itself."""
+    """Generate metadata keys: printable ASCII, except the alignment, which the writer adds itself."""
     return st.text(_PRINTABLE, min_size=1, max_size=30).filter(lambda key: key != "general.alignment")
 
 
 def entries(key: str) -> st.SearchStrategy[KeyValue]:
-    """A metadata entry of any type under `key`."""
+    """Generate a metadata entry of any type under `key`."""
     scalars = st.sampled_from(list(_ELEMENTS)).flatmap(
         lambda kind: _ELEMENTS[kind].map(lambda value: KeyValue(key, kind, value))  # type: ignore[arg-type]
     )
@@ -58,7 +58,7 @@ def entries(key: str) -> st.SearchStrategy[KeyValue]:
 
 
 def metadata() -> st.SearchStrategy[list[KeyValue]]:
-    """Up to eight entries with different keys."""
+    """Generate up to eight entries with different keys."""
     return st.lists(keys(), unique=True, max_size=8).flatmap(
         lambda names: st.tuples(*(entries(name) for name in names)).map(list)
     )
@@ -66,14 +66,14 @@ def metadata() -> st.SearchStrategy[list[KeyValue]]:
 
 @st.composite
 def shapes(draw: st.DrawFn, dtype: DType) -> tuple[int, ...]:
-    """One to four small dimensions, the first a whole number of blocks."""
+    """Generate one to four small dimensions; the first is a whole number of blocks."""
     row = draw(st.integers(1, 3)) * dtype.block_elements
     return (row, *draw(st.lists(st.integers(1, 3), max_size=3)))
 
 
 @st.composite
 def tensors(draw: st.DrawFn) -> list[tuple[TensorSpec, bytes]]:
-    """Up to five tensors with different names, of any dtype."""
+    """Generate up to five tensors with different names, of any dtype."""
     names = draw(st.lists(st.text(_PRINTABLE, min_size=1, max_size=63), unique=True, max_size=5))
     found = []
     for name in names:
@@ -85,13 +85,13 @@ def tensors(draw: st.DrawFn) -> list[tuple[TensorSpec, bytes]]:
 
 
 def files() -> st.SearchStrategy[bytes]:
-    """Whole valid files."""
+    """Generate complete valid files."""
     return st.builds(file_bytes, metadata(), tensors(), st.sampled_from(ALIGNMENTS))
 
 
 @st.composite
 def damaged(draw: st.DrawFn, originals: st.SearchStrategy[bytes]) -> bytes:
-    """One of `originals` with a few places overwritten, cut out, repeated or cut off."""
+    """Generate one of `originals` with a few parts overwritten, removed, repeated or truncated."""
     data = bytearray(draw(originals))
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, len(data)))

@@ -1,4 +1,4 @@
-"""Registries that many tests begin with: furnished once in a run, by whichever worker needs one first, then copied."""
+"""Registries for many tests: prepared once in a run, by the first worker that needs one, then copied."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ DATABASE = postgres.MARKER if postgres.is_used() else "registry.sqlite3"
 ZOO_FILES = sorted((Path(__file__).parents[1] / "examples" / "zoo").glob("*.gguf"))
 
 FillRegistry = Callable[[LocalRegistry, Path], None]
-"""Fills an empty registry; the folder is for files that it needs meanwhile."""
+"""Fills an empty registry; the folder is for temporary files."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryTemplates:
-    """Homes of registries in a folder that all workers of a run share, each under the name of what furnished it."""
+    """Homes of registries in a folder that all workers of a run share, by the name of the preparing function."""
 
     folder: Path
     empty_database: Path
 
     def copy(self, furnish: FillRegistry, target: Path) -> Path:
-        """A copy of what `furnish` makes of an empty registry, as the folder `target`."""
+        """Copy an empty registry prepared by `furnish` to the folder `target`, and return it."""
         return Path(shutil.copytree(self._kept(furnish), target))
 
     def fill(self, registry: LocalRegistry, furnish: FillRegistry) -> None:
-        """Let `registry`, which is open and empty, be what `furnish` makes of one."""
+        """Replace the content of `registry`, which is open and empty, by that of a prepared one."""
         kept, home = self._kept(furnish), registry.settings.home
         shutil.copytree(kept, home, dirs_exist_ok=True, ignore=lambda *_: [DATABASE])
         if postgres.is_used():
@@ -55,17 +55,17 @@ class RegistryTemplates:
 
     @contextmanager
     def open_copy(self, furnish: FillRegistry, target: Path) -> Iterator[LocalRegistry]:
-        """The registry in such a copy."""
+        """Open the registry in a copy."""
         with LocalRegistry.open(self.copy(furnish, target)) as registry:
             yield registry
 
     def build_once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The folder that `make` has filled, for all who ask for `name` in this run."""
+        """Return the folder that `make` has filled, for all callers with `name` in this run."""
         kept, making = self.folder / name, self.folder / f"{name}.making"
         with (self.folder / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not kept.exists():
-                shutil.rmtree(making, ignore_errors=True)  # of somebody who failed at it
+                shutil.rmtree(making, ignore_errors=True)  # of a worker that failed
                 making.mkdir()
                 make(making)
                 making.rename(kept)
@@ -82,13 +82,13 @@ class RegistryTemplates:
 
 
 def add_zoo_models(registry: LocalRegistry, _folder: Path) -> None:
-    """The shipped models under their own names."""
+    """Add the shipped models under their own names."""
     for path in ZOO_FILES:
         ingest_file(registry, path)
 
 
 def add_three_models(registry: LocalRegistry, folder: Path) -> None:
-    """`local/base`, a fine-tune of it (`tuned`) and a `stranger`."""
+    """Add `local/base`, a fine-tune of it (`tuned`) and an unrelated model (`stranger`)."""
     ingest_bytes(registry, folder, "base", model_file("Base", related_tensors()))
     ingest_bytes(registry, folder, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
     ingest_bytes(registry, folder, "stranger", model_file("Stranger", block_tensors(2, seed=9)))

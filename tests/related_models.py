@@ -1,4 +1,4 @@
-"""Little models of known kinship, and what a registry holds to be related."""
+"""Small models of known kinship, and the relations that a registry records."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WEIGHT = 0.05
 def related_tensors(
     seed: int = 0, correlation: float = 1.0, other_seed: int = 1, dtype: str = "F16", blocks: int = 2
 ) -> Tensors:
-    """The tensors of `block_tensors`, correlated by `alike` with those of `seed`; the rest is those of `other`.
+    """Return the tensors of `block_tensors`, correlated by `alike` with those of `seed`; the rest is those of `other`.
 
-    Norms are as they were where nothing has changed, and moved a little where something has.
+    Norms stay the same where nothing has changed, and change slightly elsewhere.
     """
     own, strange = (block_tensors(blocks, seed=one, dtype="F32") for one in (seed, other_seed))
     found = []
@@ -37,26 +37,26 @@ def related_tensors(
 
 
 def model_file(name: str, tensors: Tensors, more: Iterable[KeyValue] = ()) -> bytes:
-    """A file of `tensors` with `name` as its title."""
+    """Return a file of `tensors` with `name` as its title."""
     return file_bytes([*block_metadata(name), *more], tensors)
 
 
 def parent_entries(*names: str, **more: str) -> list[KeyValue]:
-    """Metadata that declares parents of these names; `more` is said of the first of them."""
+    """Return metadata that declares parents of these names; `more` applies to the first of them."""
     entries = [unsigned("general.base_model.count", max(len(names), 1))]
     entries += [text(f"general.base_model.{number}.name", name) for number, name in enumerate(names)]
     return entries + [text(f"general.base_model.0.{key}", value) for key, value in more.items()]
 
 
 def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> str:
-    """Ingest `data` as `name`; what it is registered as."""
+    """Ingest `data` as `name`; return the registered name."""
     path = folder / f"{name}.gguf"
     path.write_bytes(data)
     return ingest_file(registry, path).model
 
 
 def measured_pairs(registry: LocalRegistry) -> dict[frozenset[str], tuple[str, float]]:
-    """Relation and score of each pair of model names that was measured to be related."""
+    """Return the relation and score of each pair of model names with a measured relation."""
     pairs: dict[frozenset[str], tuple[str, float]] = {}
     for child, parent, edge in _edges(registry, "measured"):
         assert parent is not None
@@ -67,7 +67,7 @@ def measured_pairs(registry: LocalRegistry) -> dict[frozenset[str], tuple[str, f
 
 
 def declared_pairs(registry: LocalRegistry) -> set[tuple[str, str | None, str]]:
-    """Child, parent (None where it is not registered) and relation of every declared edge."""
+    """Return child, parent (None if it is not registered) and relation of every declared edge."""
     return {(child, parent, edge.relation) for child, parent, edge in _edges(registry, "declared")}
 
 

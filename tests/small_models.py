@@ -1,4 +1,4 @@
-"""Small models, and the way of one through a registry: from a file to rows and back to a file."""
+"""Small models, and helpers that ingest and assemble them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Tensors = list[tuple[TensorSpec, bytes]]
 
 
 def weight_tensor(name: str, shape: tuple[int, ...], seed: int = 0, dtype: str = "F16") -> tuple[TensorSpec, bytes]:
-    """A float tensor of Gaussian values that depend on its name and `seed`."""
+    """Return a float tensor of Gaussian values that depend on its name and `seed`."""
     kind = {"F16": np.float16, "F32": np.float32, "F64": np.float64}[dtype]
     spec = TensorSpec(name, shape, dtype_by_name(dtype))
     random = np.random.default_rng([seed, *name.encode()])
@@ -30,7 +30,7 @@ def weight_tensor(name: str, shape: tuple[int, ...], seed: int = 0, dtype: str =
 
 
 def block_tensors(blocks: int = 2, width: int = 64, seed: int = 0, dtype: str = "F16") -> Tensors:
-    """The tensors of a little decoder: an embedding, `blocks` blocks of four tensors, a norm behind them."""
+    """Return the tensors of a small decoder: an embedding, `blocks` blocks of four tensors, and a final norm."""
     tensors = [weight_tensor("token_embd.weight", (width, 96), seed, dtype)]
     for block in range(blocks):
         tensors += [
@@ -43,7 +43,7 @@ def block_tensors(blocks: int = 2, width: int = 64, seed: int = 0, dtype: str = 
 
 
 def block_metadata(name: str = "Little", blocks: int = 2) -> list[KeyValue | RawKeyValue]:
-    """What goes with `block_tensors`."""
+    """Return metadata for `block_tensors`."""
     return [
         text("general.architecture", "llama"),
         text("general.name", name),
@@ -53,23 +53,23 @@ def block_metadata(name: str = "Little", blocks: int = 2) -> list[KeyValue | Raw
 
 
 def small_model(name: str = "Little", blocks: int = 2, seed: int = 0, more: Iterable[KeyValue] = ()) -> bytes:
-    """A whole file with `block_tensors`, complete by its own header."""
+    """Return a complete file with `block_tensors`; its header states that number of blocks."""
     return file_bytes([*block_metadata(name, blocks), *more], block_tensors(blocks, seed=seed))
 
 
 def token_array(tokens: list[bytes], kind: str = "tokens") -> KeyValue:
-    """An array of strings of the tokenizer."""
+    """Return an array of strings of the tokenizer."""
     return array(f"tokenizer.ggml.{kind}", ValueType.STRING, tokens)
 
 
 def ingest_file(registry: LocalRegistry, path: Path, name: str | None = None) -> IngestReport:
-    """Ingest the one model that `path` names; under a name that is taken, as its next version."""
+    """Ingest the one model at `path`; under a name that exists, as its next version."""
     (source,) = find_sources([str(path)])
     return ingest_model(registry, source, None if name is None else parse_model_name(name), new_version=always)
 
 
 def assemble_model(registry: LocalRegistry, model: str, folder: Path) -> list[Path]:
-    """The files of `model`, written into `folder`, which is made."""
+    """Write the files of `model` into the new folder `folder`, and return them."""
     folder.mkdir(parents=True, exist_ok=True)
     with registry.catalog.reading() as session:
         plans = plan_model(session, model_by_name(session, parse_model_name(model)))
@@ -89,7 +89,7 @@ def assert_round_trip(registry: LocalRegistry, path: Path, folder: Path) -> Inge
 
 
 def row_counts(registry: LocalRegistry) -> dict[str, int]:
-    """How many rows each table has."""
+    """Return the number of rows of each table."""
     with registry.catalog.reading() as session:
         return {
             name: session.scalar(select(func.count()).select_from(table)) or 0

@@ -1,4 +1,4 @@
-"""Submissions without a server: uploads are put into place, and the inspector is a thread instead of a process."""
+"""Submissions without a server: uploads are stored directly, and the inspector is a thread instead of a process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.small_models import row_counts
 
 
 def put_upload(registry: LocalRegistry, contributor: str, pieces: Sequence[bytes], kind: str = "pack") -> str:
-    """A finished upload of `pieces`, one after another; its id."""
+    """Create a finished upload of `pieces`, in sequence; return its id."""
     data, spool = b"".join(pieces), spool_of(registry)
     name = spool.make(len(data))
     spool.path(name).write_bytes(data)
@@ -53,12 +53,12 @@ def put_upload(registry: LocalRegistry, contributor: str, pieces: Sequence[bytes
 
 
 def whole_file(registry: LocalRegistry, contributor: str, data: bytes, name: str = "model.gguf") -> dict[str, Any]:
-    """A file of a manifest that is sent whole."""
+    """Upload a complete file, and return its entry of a manifest."""
     return {"name": name, "upload": put_upload(registry, contributor, [data], "file")}
 
 
 def file_of_pieces(data: bytes, spans: Sequence[tuple[int, int]], name: str = "model.gguf") -> dict[str, Any]:
-    """A file of a manifest that is put together from these stretches of it: offsets and sizes."""
+    """Return the entry of a manifest for a file of these pieces: offsets and sizes."""
     pieces = [[offset, size, digest_of(data[offset : offset + size])] for offset, size in spans]
     return {"name": name, "size_bytes": len(data), "sha256": digest_of(data), "pieces": pieces}
 
@@ -66,7 +66,7 @@ def file_of_pieces(data: bytes, spans: Sequence[tuple[int, int]], name: str = "m
 def submit_model(
     registry: LocalRegistry, name: str, files: Sequence[dict[str, Any]], *, publish: bool = True, **metadata: Any
 ) -> int:
-    """Submit a model for the contributor that its namespace is of; the submission's id."""
+    """Submit a model for the contributor of its namespace; return the id of the submission."""
     manifest = parse_manifest({"files": list(files), "metadata": metadata, "publish": publish})
     model = parse_model_name(name)
     return submit(registry, model.namespace, model, manifest)
@@ -76,7 +76,7 @@ def submit_model(
 def inspector_thread(
     _size_bytes: int, _required: bool, serve: Callable[[Channel], None] = serve
 ) -> Iterator[Inspection]:
-    """An inspector in a thread of this process, with the same pipes and messages as the confined one."""
+    """Run an inspector in a thread of this process, with the same pipes and messages as the confined one."""
     (its_reads, our_writes), (our_reads, its_writes) = os.pipe(), os.pipe()
     ours, theirs = Channel(our_reads, our_writes), Channel(its_reads, its_writes)
 
@@ -94,7 +94,7 @@ def inspector_thread(
         yield inspection
     finally:
         inspection.end()
-        while thread.is_alive():  # as if it was killed: whatever it still wants to say is read
+        while thread.is_alive():  # like a killed process: all that it still sends is read
             with suppress(BlockingIOError):
                 os.read(our_reads, 1 << 16)
             thread.join(0.001)
@@ -110,7 +110,7 @@ def process_and_read(
     report_progress: Callable[[float, str], None] = lambda _share, _note: None,
     start_inspector: StartInspector = inspector_thread,
 ) -> SubmissionRow:
-    """The submission after its job."""
+    """Run the job of a submission, and return the submission."""
     process_submission(registry, submission_id, report_progress, publish=publish, start_inspector=start_inspector)
     return submission_row(registry, submission_id)
 
@@ -121,7 +121,7 @@ def submission_row(registry: LocalRegistry, submission_id: int) -> SubmissionRow
 
 
 def assert_no_upload_is_left(registry: LocalRegistry) -> None:
-    """No upload has a row or a file, and no blob is leased."""
+    """Assert that no upload has a row or a file, and that no blob is leased."""
     assert list(spool_of(registry).walk()) == []
     with registry.catalog.reading() as session:
         for table in (Upload, BlobLease):

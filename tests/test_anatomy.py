@@ -1,4 +1,4 @@
-"""The anatomy: a decided type for every name of the `gguf` package, and a place for any text at all."""
+"""Tests of the anatomy: a type for every name of the `gguf` package, and a place for any text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from organs.registry.anatomy import LORA_SUFFIXES, OrganType, Place, Tower, adapted_tensor, place_of
 from tests.random_files import PATIENT
 
-# Decided by hand, one line of thought for each kind; N is the block, or the number of a layer outside the blocks.
+# Written by hand, one line for each kind; N is the block, or the number of a layer outside the blocks.
 TYPES: dict[OrganType, str] = {
     OrganType.SKELETON: """
         rope_freqs rope_factors_long rope_factors_short blk.N.attn_qkv blk.N.attn_q blk.N.attn_k blk.N.attn_v
@@ -97,7 +97,7 @@ def numbered(pattern: str, number: int = 7) -> str:
 
 
 def test_every_pattern_of_the_gguf_package_has_a_type_in_the_table() -> None:
-    """Fails when a new version of the package brings a name that nobody has decided yet."""
+    """This fails if a new version of the package has a name that is not in the table."""
     assert [pattern for pattern in PATTERNS if pattern not in DECIDED] == []
     assert len(DECIDED) == sum(len(patterns.split()) for patterns in TYPES.values()), "a pattern stands twice"
 
@@ -243,5 +243,5 @@ def test_any_text_has_a_place(name: str) -> None:
     "name", ["a" * 1_000_000, "blk." * 20_000, "blk" * 20_000, "_blk." * 10_000 + "0.x", "." * 100_000]
 )
 def test_a_hostile_name_is_placed_in_a_short_time(name: str) -> None:
-    """It would take hours if the search went back and forth over the name."""
+    """A search that backtracks over the name would take hours."""
     assert place_of(name).block in (None, 0)

@@ -1,4 +1,4 @@
-"""Backups: whole while others write, sparing when run again, and the older one until the newer is whole."""
+"""Tests of backups: complete during writes, incremental, and the old one stays until the new one is complete."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def assert_whole(folder: Path) -> None:
 
 @contextmanager
 def busy(registry: LocalRegistry, folder: Path, models: int) -> Iterator[threading.Event]:
-    """While the block runs a thread ingests, and sweeps without any grace."""
+    """Run a thread that ingests, and sweeps without a grace period, during the block."""
     done, failed = threading.Event(), []
 
     def work() -> None:
@@ -84,14 +84,14 @@ def busy(registry: LocalRegistry, folder: Path, models: int) -> Iterator[threadi
 
 
 def backups_beside_a_writer(registry: LocalRegistry, folder: Path, models: int) -> int:
-    """Copies made until the writer is done, each opened and read whole; how many."""
+    """Make backups until the writer is done, open and read each completely, and return their number."""
     made = 0
     with busy(registry, folder, models) as done:
         while not done.is_set() or made == 0:
             try:
                 copied(registry, folder / "copy")
             except Busy:
-                continue  # a sweep was first
+                continue  # a sweep was running
             assert_whole(folder / "copy")
             made += 1
     copied(registry, folder / "copy")

@@ -1,4 +1,4 @@
-"""The house keeps its own rules: functions, layers, words that may not stand in the code, and what lies at the top."""
+"""Tests of the rules of the code: functions, layers, forbidden words, and the entries of the top folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOP = {
     ),
 }
 NOT_OURS = re.compile(r"\.(?!ci$|gitignore$|dockerignore$)|__pycache__$|build$|dist$|.*\.egg-info$|PKG-INFO$")
-"""What a folder holds beside the project when there is no git to ask."""
+"""Entries of a folder that are not part of the project, for use without git."""
 
 CODE = ("registry", "ingest", "cli", "web", "migrations", "bench", "examples")
 PRODUCT = ("registry", "ingest", "cli", "web")
@@ -62,7 +62,7 @@ FRAGMENTS: dict[str, str] = {
 OLD_NAMES: dict[str, str] = {
     "metadata_given": "A column of the database, which migrations named.",
 }
-"""Names that the words of today would not choose: name to the reason why they stay."""
+"""Old names that stay: name to the reason."""
 MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
@@ -71,7 +71,7 @@ MORE_FACES: dict[str, str] = {
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
     "registry/local.py": "LocalRegistry.open() is the face of scripts: it opens what the environment names.",
 }
-"""Modules outside the faces' folders that may read the command line or the environment: path to the reason."""
+"""Modules outside the user interfaces that may read the command line or the environment: path to the reason."""
 
 OPEN_VALUES: dict[str, str] = {
     "registry/entities/base.py": "A JSON Schema is an open document: any keyword with any value.",
@@ -86,7 +86,9 @@ OPEN_VALUES: dict[str, str] = {
 
 @cache
 def files() -> tuple[Path, ...]:
-    """Every file of the project, relative to its root: what git knows or would add; without git, what lies there."""
+    """Return every file of the project, relative to its root: files that git tracks or would add; without git, all
+    files.
+    """
     listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z")
     if listed is not None and _git("rev-parse", "--show-prefix") == "\n":
         paths = [Path(name) for name in listed.split("\0") if name]
@@ -113,7 +115,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def modules(*folders: str) -> list[Path]:
-    """The Python files below `folders`."""
+    """Return the Python files below `folders`."""
     return [path for path in files() if path.suffix == ".py" and path.parts[0] in folders]
 
 
@@ -132,7 +134,7 @@ def nodes(path: Path) -> Iterator[ast.AST]:
 
 
 def dotted(node: ast.AST) -> str:
-    """`os.path.join` for an attribute of an attribute of a name; what is no name is an empty part."""
+    """Return a dotted name such as `os.path.join` for an attribute; a part that is not a name is empty."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
@@ -143,14 +145,14 @@ def at(path: Path, node: ast.AST) -> str:
 
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Every call in a module with the dotted name of what is called."""
+    """Yield every call in a module with the dotted name of the called function."""
     for node in nodes(path):
         if isinstance(node, ast.Call):
             yield dotted(node.func), node
 
 
 def imported(path: Path) -> Iterator[tuple[str, ast.AST]]:
-    """Every import of a module, as `package.name`."""
+    """Yield every import of a module, as `package.name`."""
     for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
@@ -159,14 +161,14 @@ def imported(path: Path) -> Iterator[tuple[str, ast.AST]]:
 
 
 def docstrings(path: Path) -> set[int]:
-    """The ids of the nodes that are docstrings or stand alone as the comment of an attribute."""
+    """Return the ids of the nodes that are docstrings, or strings that document an attribute."""
     return {
         id(node.value) for node in nodes(path) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
 
 
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The lines of a function's body, its docstring not counted."""
+    """Return the number of lines of a function's body without its docstring."""
     body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
@@ -182,7 +184,7 @@ def test_the_files_of_the_project_are_found_without_git() -> None:
 
 
 def test_the_top_folder_has_only_the_listed_entries() -> None:
-    found = {path.parts[0] for path in files()} | {"src"}  # of which the files are links to folders
+    found = {path.parts[0] for path in files()} | {"src"}  # its entries are links to folders
     assert found - TOP == set()
     if (ROOT / ".git").exists():
         assert TOP - found == set()
@@ -241,7 +243,7 @@ def _package(name: str) -> str:
 
 
 def open_aliases() -> set[tuple[str, str]]:
-    """Return the names that stand for `dict[str, Any]`, or for something with it: module and name."""
+    """Return the names of aliases of `dict[str, Any]`, or of types that contain it: module and name."""
     aliases = set()
     for path in modules(*PRODUCT):
         for statement in tree(path).body:
@@ -307,7 +309,7 @@ def test_names_are_the_standard_nouns_and_verbs() -> None:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """The name that a node binds: of a variable, a parameter, a function or a class."""
+    """Return the name that a node binds: of a variable, a parameter, a function or a class."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id
     elif isinstance(node, ast.arg):
@@ -355,7 +357,9 @@ def test_no_handler_catches_every_exception() -> None:
 
 
 def _catches_everything(handler: ast.ExceptHandler) -> bool:
-    """A bare except; and Exception or BaseException unless the error is raised again, logged, or handed on."""
+    """Return whether a handler is bare, or catches Exception or BaseException without raising, logging or forwarding
+    it.
+    """
     if handler.type is None:
         return True
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -436,7 +440,7 @@ def _speaks_sql(name: str, words: set[str]) -> bool:
 
 
 def test_no_module_decides_by_the_text_of_an_exception() -> None:
-    """A class or a code says what happened. Only texts of exceptions that are not ours may be shortened for people."""
+    """A decision needs a class or a code. Only texts of foreign exceptions may be shortened for people."""
     found = [at(path, node) for path in modules(*PRODUCT) for node in text_decisions(tree(path))]
     assert found == []
 
@@ -446,7 +450,7 @@ MATCHES = {"re.search", "re.match", "re.fullmatch", "re.findall", "re.finditer",
 
 
 def text_decisions(module: ast.Module) -> Iterator[ast.AST]:
-    """Every comparison or search of the text of an exception: of what a handler names, or of an `error`."""
+    """Yield every comparison or search of the text of an exception: of a handler's name, or of an `error`."""
     handlers = (node for node in ast.walk(module) if isinstance(node, ast.ExceptHandler))
     names = {"error", *(handler.name for handler in handlers if handler.name is not None)}
     texts = {f"{name}.{member}" for name in names for member in ("args", "detail")}

@@ -1,4 +1,4 @@
-"""What docs/deployment hands out fits the program: every command in it is one that `organ` takes."""
+"""Tests of docs/deployment: every command in it is valid for `organ`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = ROOT / "docs" / "deployment"
 
 
 def commands() -> dict[str, list[str]]:
-    """The arguments of `organ` in each file, by the file's name."""
+    """Return the arguments of `organ` in each file, by the name of the file."""
     found = {}
     for path in sorted(FOLDER.glob("*.service")):
         (line,) = re.findall(r"^ExecStart=\S+/organ (.+)$", path.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Digests: what is one, what is a prefix of one, and that nothing else passes."""
+"""Tests of digests and prefixes of digests; any other text is refused."""
 
 from __future__ import annotations
 

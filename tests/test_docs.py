@@ -1,10 +1,10 @@
-"""The documentation is true: every block of code in it runs, every command and every setting stands in it.
+"""Tests of the documentation: every block of code runs, every command and every setting is documented.
 
 Blocks of `sh`, `console` and `python` in README.md and docs/*.md are run in the order of their document, in a folder of
 its own that has the shipped examples in it, with an empty registry. In a `console` block, lines after `$ ` are
-commands; the others are what they print, in which numbers may differ and `...` stands for anything left out. A block
-that must not run has `<!-- not run: the reason -->` on the line before it. Of `make` it is checked that the targets are
-there.
+commands; the others are their output, in which numbers may differ and `...` means any omitted lines. A block
+that must not run has `<!-- not run: the reason -->` on the line before it. For `make`, the test checks only that the
+targets exist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.registry_templates import RegistryTemplates
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROSE = [*DOCUMENTS, *sorted((ROOT / "docs" / "design").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-"""All pages, also those whose blocks of code are not run."""
+"""All pages, with those whose blocks of code are not run."""
 FOLDERS = ("registry", "ingest", "web", "cli", "migrations", "tests", "bench", "docs", "examples")
 NAMES_OF_OTHERS = {"convert_hf_to_gguf.py"}
 LANGUAGES = ("sh", "console", "python")
@@ -55,7 +55,7 @@ class Block:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks of a Markdown text."""
+    """Return the fenced blocks of a Markdown text."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
@@ -72,7 +72,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def commands(console: str) -> Iterator[tuple[str, list[str]]]:
-    """The commands of a console block, each with the lines that it is said to print."""
+    """Return the commands of a console block, each with its documented lines of output."""
     command, printed = "", list[str]()
     for line in console.splitlines():
         if line.startswith("$ "):
@@ -92,14 +92,14 @@ def runnable(path: Path) -> list[Block]:
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Path]:
-    """The `organ` of this source."""
+    """Return the `organ` of this source."""
     with preloaded() as found:
         yield found
 
 
 @pytest.fixture
 def place(tmp_path: Path, program: Path) -> dict[str, str]:
-    """A folder with the examples, and an environment in which `organ` is the one of this source."""
+    """Return a folder with the examples, and an environment in which `organ` is the one of this source."""
     for name in ("examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     scripts = tmp_path / ".venv" / "bin"
@@ -122,12 +122,12 @@ def run(command: list[str], place: dict[str, str], where: str) -> str:
 
 
 def normal(line: str) -> str:
-    """A line without what may differ: numbers, digests, the width of columns."""
+    """Return a line without the parts that may differ: numbers, digests, the width of columns."""
     return " ".join(_NUMBER.sub("0", line).split())
 
 
 def check_printed(expected: list[str], output: str, where: str) -> None:
-    """Every line that the document shows was printed, in that order."""
+    """Assert that every documented line was printed, in order."""
     left = [normal(line) for line in output.splitlines()]
     for line in expected:
         wanted = normal(line)
@@ -138,7 +138,7 @@ def check_printed(expected: list[str], output: str, where: str) -> None:
 
 
 def run_in_shell(command: str, place: dict[str, str], where: str, templates: RegistryTemplates) -> str:
-    """What `command` prints. Many documents begin with the same one: it is run once, and what it leaves is copied."""
+    """Return the output of `command`. A command that begins many documents is run once, and its result is copied."""
     home = Path(place["ORGAN_HOME"])
     if command.strip() not in BEGINNINGS or home.exists():
         return run(["sh", "-e", "-c", command], place, where)
@@ -169,7 +169,7 @@ def test_every_block_of_code_runs(path: Path, place: dict[str, str], templates: 
 
 
 def _only_makes(text: str) -> bool:
-    """Whether a block is made of calls of `make` alone, which build environments of their own and run these tests."""
+    """Return whether a block has only calls of `make`, which build environments of their own and run these tests."""
     return all(line.startswith("make ") for line in text.splitlines())
 
 
@@ -278,7 +278,7 @@ def test_every_file_of_the_project_that_a_document_names_exists() -> None:
     missing = []
     for path in PROSE:
         if path.name == "CHANGELOG.md":
-            continue  # history names files that were removed later
+            continue  # the history names files that were removed later
         for quoted in re.findall(r"`([^`\n]+)`", path.read_text(encoding="utf-8")):
             named = [*_PATH.findall(quoted), *(module.replace(".", "/") for module in _MODULE.findall(quoted))]
             missing += [f"{path.relative_to(ROOT)}: {name}" for name in named if not exists(name)]

@@ -1,4 +1,4 @@
-"""Entities: encoded, decoded and described by one class; hostile JSON is refused with the place of its fault."""
+"""Tests of entities: encoded, decoded and described by one class; hostile JSON is refused with a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: one table of codes, statuses and exit codes, and the way over HTTP and back into the same class."""
+"""Tests of errors: the table of codes, statuses and exit codes, and their transfer over HTTP to the same class."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ WORDS = "it happened to 'Größe', \N{ROCKET}"
 
 
 def all_errors() -> dict[str, type[OrganError]]:
-    """Return the table with every class of the product: their modules are found by their source, then imported."""
+    """Return the table with every error class of the product, after importing every module that defines one."""
     for path in modules(*PRODUCT):
         classes = (node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef))
         if any(keyword.arg == "code" for node in classes for keyword in node.keywords):
@@ -97,7 +97,7 @@ SAMPLES: tuple[OrganError, ...] = (
     Stopped("it took too long", is_limit=True),
     Refused("bad-gguf", "it is none"),
 )
-"""Errors of the classes with constructors of their own."""
+"""Errors of the classes with their own constructors."""
 
 
 def sample(code: str) -> OrganError:
@@ -107,7 +107,7 @@ def sample(code: str) -> OrganError:
 
 @pytest.fixture(scope="module")
 def raising(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
-    """A connection to a catalog that raises the sample of a code at `/api/v1/raise/<code>`."""
+    """Yield a connection to a catalog that raises the sample of a code at `/api/v1/raise/<code>`."""
     with LocalRegistry.open(tmp_path_factory.mktemp("raising")) as registry:
         app = create_app(registry)
 
@@ -176,7 +176,7 @@ def test_a_class_inherits_the_status_and_the_exit_code_of_its_parent() -> None:
 
 
 def answered(body: Any, status: int) -> OrganError:
-    """Return the error that a client raises where that is answered."""
+    """Return the error that a client raises for such an answer."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     with scripted_server(lambda _: Answer(status, data)) as server, pytest.raises(OrganError) as caught:
         Connection(server.url, tries=1).read(AcceptedAnswer, "/x")

@@ -1,4 +1,4 @@
-"""The scripts in `examples/`, run as a newcomer runs them; what they print is what is known of the zoo."""
+"""Tests of the scripts in `examples/`, run as a newcomer runs them; their output agrees with the facts of the zoo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES_MAX = 60
 
 
 def run(name: str, *arguments: Path, folder: Path) -> str:
-    """What the example prints; `folder` is its place for temporary files, which it leaves empty."""
+    """Return the output of an example; `folder` is its temporary folder, which it leaves empty."""
     folder.mkdir()
     place = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "TMPDIR": str(folder)}
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)]
@@ -31,7 +31,7 @@ def run(name: str, *arguments: Path, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def ranked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a new registry, into which the first example takes the zoo, and what it prints."""
+    """Return the folder of a new registry, into which the first example ingests the zoo, and its output."""
     folder = tmp_path_factory.mktemp("examples")
     return folder / "home", run("find_and_rank.py", folder / "home", folder=folder / "temporary")
 

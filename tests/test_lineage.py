@@ -1,4 +1,4 @@
-"""How alike two organs and two models are."""
+"""Tests of the similarity of organs and of models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPE = (64, 32)
 
 
 def print_of(seed: int, parent: int | None = None, share: float = 0.0) -> bytes:
-    """The fingerprint of random values, `share` of them (by correlation) those of `parent`."""
+    """Return the fingerprint of random values, a `share` of them (by correlation) equal to those of `parent`."""
     values = np.random.default_rng(seed).standard_normal(2048)
     if parent is not None:
         values = share * np.random.default_rng(parent).standard_normal(2048) + np.sqrt(1 - share**2) * values
@@ -40,12 +40,12 @@ def print_of(seed: int, parent: int | None = None, share: float = 0.0) -> bytes:
 
 
 def organ(kind: str, shape: tuple[int, ...], measurement: bytes | None, dtype: str = "F16") -> ComparableOrgan:
-    """An organ that is told from others by all that is known of it."""
+    """Return an organ that is unique in its type, shape, fingerprint and dtype."""
     return ComparableOrgan(kind, shape, dtype, measurement, (shape, dtype, measurement))
 
 
 def model(seed: int, parent: int | None = None, share: float = 0.0, blocks: int = 6) -> dict[Slot, ComparableOrgan]:
-    """A model of some blocks, each with an attention and a feed-forward organ and a norm."""
+    """Return a model of some blocks, each with an attention organ, a feed-forward organ and a norm."""
     organs: dict[Slot, ComparableOrgan] = {}
     for block in range(blocks):
         for index, (kind, slot) in enumerate((("skeleton", "attn_q"), ("organ", "ffn_up"))):
@@ -274,7 +274,7 @@ def test_a_model_without_fingerprints_is_probed_by_its_matrices() -> None:
 
 
 def encoded(organs: dict[Slot, ComparableOrgan], dtype: str, noise: float) -> dict[Slot, ComparableOrgan]:
-    """The same model with its matrices rounded to another dtype, as far as a fingerprint sees it."""
+    """Return the model with its matrices rounded to another dtype, as visible in a fingerprint."""
     random = np.random.default_rng(3)
     found = dict(organs)
     for slot, own in organs.items():

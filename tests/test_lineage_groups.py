@@ -1,4 +1,4 @@
-"""Pairs that belong together become groups."""
+"""Tests of grouping connected pairs."""
 
 from __future__ import annotations
 

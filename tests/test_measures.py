@@ -1,4 +1,4 @@
-"""The table of measures: everything that follows from it, and organs that lack a measure."""
+"""Tests of the table of measures: all its consequences, and organs that lack a measure."""
 
 from __future__ import annotations
 

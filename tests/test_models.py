@@ -1,4 +1,4 @@
-"""Models and organs as pages, JSON and commands show them: nothing left out and nothing made up."""
+"""Tests of models and organs as shown by pages, JSON and commands: complete and correct."""
 
 from __future__ import annotations
 

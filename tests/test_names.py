@@ -1,4 +1,4 @@
-"""Model names: what is one, what is none, and the nearest one to any text."""
+"""Tests of model names: valid and invalid names, and the nearest valid name to any text."""
 
 from __future__ import annotations
 

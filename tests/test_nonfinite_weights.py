@@ -1,4 +1,4 @@
-"""Weights that are NaN or infinite are found by an ingest, and marked everywhere."""
+"""Tests of NaN and infinite weights: an ingest finds them, and every interface marks them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CODE = "non-finite-weights"
 
 
 def with_values(data: bytes, places: dict[int, float]) -> bytes:
-    """F16 weights with other values at some places."""
+    """Return F16 weights with other values at some positions."""
     values = np.frombuffer(data, np.float16).copy()
     for place, value in places.items():
         values[place] = value
@@ -45,7 +45,7 @@ def with_values(data: bytes, places: dict[int, float]) -> bytes:
 
 
 def odd_model(name: str = "Odd", seed: int = 0) -> bytes:
-    """A small model in which three weights of one tensor and one of another are no numbers."""
+    """Return a small model in which three weights of one tensor and one of another are NaN or infinite."""
     odd = {UP: {0: np.nan, 7: np.inf, 8191: -np.inf}, DOWN: {4242: np.nan}}
     tensors = [(spec, with_values(data, odd.get(spec.name, {}))) for spec, data in block_tensors(seed=seed)]
     assert [spec.name for spec, _ in tensors if spec.name in odd] == [UP, DOWN]
@@ -64,7 +64,7 @@ def furnish(registry: LocalRegistry, folder: Path) -> None:
 
 @pytest.fixture
 def both(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegistry]:
-    """A registry with a model that has such weights, and with the same model without them."""
+    """Return a registry with a model that has such weights, and with the same model without them."""
     with templates.open_copy(furnish, tmp_path / "home") as registry:
         yield registry
 
@@ -157,7 +157,7 @@ def test_an_adapter_with_nonfinite_weights_is_refused(both: LocalRegistry, tmp_p
     merged = both.compose("sound").adapter("lora", 1.0).accept("adapter-base-differs")
     assert findings(merged) == {CODE: (b.name,)}
     with pytest.raises(NotComposable, match="NaN or infinite"):
-        merged.accept(CODE).plan().register()  # nothing can be computed with them
+        merged.accept(CODE).plan().register()  # no measure can be computed of them
 
 
 def test_transplanting_nonfinite_weights_is_refused_unless_accepted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What notebooks show: small tables in which no text from outside is anything but text."""
+"""Tests of the display in notebooks: small tables in which any input is only text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Reader(HTMLParser):
 
 
 def read(value: object) -> Reader:
-    """The HTML of `value`, which is whole and of tables and texts alone."""
+    """Parse the HTML of `value`, which must be complete and have only tables and texts."""
     html = value if isinstance(value, str) else value._repr_html_()  # type: ignore[attr-defined]
     assert all(sign.isprintable() or sign == "\n" for sign in html)
     reader = Reader()
@@ -63,7 +63,7 @@ def read(value: object) -> Reader:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    """A registry whose models say whatever could hurt in a page."""
+    """Return a registry whose models have hostile text in every field."""
     folder = tmp_path_factory.mktemp("hostile")
     said = HOSTILE.encode("utf-8", "replace")
     with LocalRegistry.open(folder) as registry:

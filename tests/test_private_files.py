@@ -1,4 +1,4 @@
-"""Other users of the machine cannot read a registry, whatever the umask."""
+"""Tests that other users of the machine cannot read a registry, with any umask."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _no_umask() -> Iterator[None]:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """What below `folder`, itself included, somebody else may read, write or enter, with its mode."""
+    """Return the paths in `folder`, with itself, that other users may read, write or enter, with their modes."""
     found = [folder, *folder.rglob("*")]
     modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in found}
     return [f"{path.relative_to(folder)} {mode:04o}" for path, mode in modes.items() if mode & 0o077]

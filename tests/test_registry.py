@@ -1,4 +1,4 @@
-"""`LocalRegistry`, the object that scripts hold."""
+"""Tests of `LocalRegistry`, the object for scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def filled(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
-    """The registry with one model of two blocks."""
+    """Return the registry with one model of two blocks."""
     path = tmp_path / "little.gguf"
     path.write_bytes(small_model())
     ingest_file(registry, path)

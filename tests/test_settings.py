@@ -1,4 +1,4 @@
-"""Where a registry lives, by the environment and by default."""
+"""Tests of the folder of a registry, by the environment and by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch over tokens would find one: in an address, an answer, a log, or what is printed."""
+"""Tests of the watch for tokens: it finds one in an address, an answer, a log, or printed output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENS = (new_token().text, new_page_token().text)
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    """One that is told in place of the watch over the whole run, which none of what it is told reaches."""
+    """Yield a separate watch, so that the watch of the run receives nothing of this test."""
     outer = current_watch()
     with watching() as own:
         yield own
@@ -27,7 +27,7 @@ def watch() -> Iterator[Watch]:
 
 @pytest.fixture
 def leaky() -> Flask:
-    """A server that shows the token that it is sent wherever it can be shown."""
+    """Return an application that shows the received token in every possible part of an answer."""
     app = Flask("leaky")
 
     @app.route("/<way>", methods=["GET", "POST"])

@@ -1,4 +1,4 @@
-"""Tokens: their shape, their checksum, and what is kept of them."""
+"""Tests of tokens: their form, their checksum, and their stored digest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Verify and sweep: what is faulty is named, what is needed is spared, what is needless goes in two runs.
+"""Tests of verify and sweep: faults are named, needed blobs are kept, unneeded ones are removed in two runs.
 
-How a sweep gets on with writers, other sweeps and its own death stands in `tests/faults/test_sweep.py`.
+For sweeps with concurrent writers, other sweeps and kills see `tests/faults/test_sweep.py`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_a_blob_restored_while_verify_runs_is_not_set_aside(registry: LocalRegis
         (registry.settings.blobs / (row.file or "")).unlink()
 
     def heal(call: int, _name: str) -> None:
-        if call == 2 * len(lost):  # verify looks twice at what it cannot open; this is the last time
+        if call == 2 * len(lost):  # verify tries twice to open a file; this is the last time
             ingest_path(registry, path)
 
     report = verify(registry.catalog, with_files(registry, SteppedFiles(heal)).blobs, repair=True)

@@ -1,7 +1,7 @@
-"""No token gets out: while tests run, everything that could show one is looked at.
+"""The watch for tokens: while tests run, all places that could show a token are checked.
 
-Addresses that are asked for, answers with their headers, records of logs with their tracebacks, what commands print,
-and what servers in processes of their own have written. `tests/conftest.py` lets the test fail in which one was found.
+Checked are addresses of requests, answers with their headers, log records with their tracebacks, output of commands,
+and logs of servers in other processes. `tests/conftest.py` fails the test in which a token was found.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from werkzeug.datastructures import Headers
 
 TOKEN = re.compile(rb"org[ps]_[0-9A-Za-z]{49,}")
 KEPT_BYTES = 4096
-"""Of what has passed already: a token may lie in two pieces of an answer."""
+"""The number of earlier bytes to keep: a token may be split between two pieces of an answer."""
 SHOWN_ONCE = frozenset({"/api/v1/account/tokens", "/account/tokens", "/account/page-token"})
-"""What is sent here makes a token, and its answer alone has it."""
+"""A request to this address makes a token, and only its answer may have it."""
 WATCHED_LOGGERS = ("gunicorn", "organs", "urllib3")
-"""Of these whatever they could say at all; of others what they do say. urllib3 tells the addresses that clients ask."""
+"""All records of these loggers, and the emitted records of others. urllib3 logs addresses of requests."""
 
 Answer = tuple[Iterable[bytes], str, Headers]
 
 
 class Watch:
-    """What was found so far, in words that do not repeat it. Safe for threads."""
+    """The tokens found so far, described without repeating them. Safe for threads."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def look(self, text: str | bytes, where: str) -> None:
-        """Note whether there is a token in `text`."""
+        """Record whether there is a token in `text`."""
         data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
         if TOKEN.search(data):
             self.found.append(where)
 
     def check(self) -> None:
-        """Fail with what was found since the last time."""
+        """Fail with the findings since the last call."""
         found, self.found = self.found, []
         assert not found, f"a token gets out: {', '.join(found)}"
 
@@ -52,7 +52,7 @@ _watches: list[Watch] = []
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Look until the end of the block; a watch within another one is told of everything in its place."""
+    """Watch until the end of the block; an inner watch receives everything in place of an outer one."""
     watch = Watch()
     _watches.append(watch)
     try:
@@ -62,13 +62,13 @@ def watching() -> Iterator[Watch]:
 
 
 def current_watch() -> Watch:
-    """Who is told; one that nobody asks where nothing is watched."""
+    """Return the current watch, or an unused one if nothing is watched."""
     return _watches[-1] if _watches else Watch()
 
 
 @contextmanager
 def watch_everything() -> Iterator[Watch]:
-    """A watch, with everything in this process that is to be looked at."""
+    """Return a watch over everything in this process."""
     listener = _Listener()
     levels = {name: logging.getLogger(name).level for name in WATCHED_LOGGERS}
     for name in WATCHED_LOGGERS:
@@ -84,7 +84,7 @@ def watch_everything() -> Iterator[Watch]:
 
 
 def check_command_output(arguments: Sequence[object], out: str, err: str) -> None:
-    """Look at what a command has printed; `organ token create` prints what it has made, and nothing else does."""
+    """Check the output of a command; only `organ token create` may print the token that it has created."""
     words = list(map(str, arguments))
     is_new = any(words[place : place + 2] == ["token", "create"] for place in range(len(words)))
     current_watch().look(err, f"what organ {words[:2]} prints to stderr")
@@ -93,7 +93,7 @@ def check_command_output(arguments: Sequence[object], out: str, err: str) -> Non
 
 
 def check_log(log: Path) -> None:
-    """Look at what a server has written."""
+    """Check the log of a server."""
     current_watch().look(log.read_bytes(), f"the log of a server, {log.name}")
 
 
@@ -103,7 +103,7 @@ class _Listener(logging.Handler):
 
 
 def _looked_at(run: Any) -> Any:
-    """`run_wsgi_app`, whose requests and answers are looked at; no answer is asked for more than is taken of it."""
+    """Run `run_wsgi_app` and check its requests and answers, without reading more of an answer than the caller does."""
 
     def run_and_look(app: Any, environ: dict[str, Any], buffered: bool = False) -> Answer:
         path, watch = str(environ.get("PATH_INFO", "")), current_watch()
@@ -120,7 +120,7 @@ def _looked_at(run: Any) -> Any:
 
 
 class _Passing:
-    """The pieces of an answer, looked at as they pass."""
+    """The pieces of an answer, checked as they pass."""
 
     def __init__(self, body: Iterable[bytes], watch: Watch, where: str) -> None:
         self._body, self._watch, self._where = body, watch, where

@@ -35,7 +35,7 @@ def refuse(frame: bytes, reason: str, plain: bytes = LONG) -> None:
 
 
 def frame_head(size_bytes: int, *, window: int | None = None, flags: int = 0) -> bytes:
-    """Return the head of a frame that declares `size_bytes` in eight bytes, as one segment or with this window descriptor."""
+    """Return the head of a frame with `size_bytes` in eight bytes, as one segment or with this window descriptor."""
     if window is None:
         return MAGIC + bytes([0xE0 | flags]) + size_bytes.to_bytes(8, "little")
     return MAGIC + bytes([0xC0 | flags, window]) + size_bytes.to_bytes(8, "little")
