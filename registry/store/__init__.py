@@ -1,11 +1,11 @@
 """The blob store: immutable bytes named by the SHA-256 of their plain form.
 
-    codec   encode plain bytes to stored bytes, and decode them; pure
+    codec   encodes plain bytes to stored bytes, and decodes them; without side effects
     files   the system calls of the store, which tests can record and make fail
-    folder  blobs as files in a folder of this machine
-    blobs   blobs: written chunk by chunk, read completely or in part, every chunk checked
+    folder  blobs as files in a local folder
+    blobs   writes blobs chunk by chunk, reads them completely or in part, and checks every chunk
 
-The catalog has the rows of blobs. A row is written only after `finish` has returned.
+The catalog has a row for each blob. It writes the row only after `finish` has returned.
 """
 
 from organs.registry.store.blobs import (

@@ -1,9 +1,9 @@
-"""Blobs: written chunk by chunk, read completely or in part, every chunk checked.
+"""Writing of blobs chunk by chunk, and reading of complete blobs or parts. Every chunk is checked.
 
-`finish` returns small blobs as bytes for the row in the catalog: a thousand norms must not become a thousand files.
+`finish` returns small blobs as bytes for the row in the catalog, so that a thousand norms are not a thousand files.
 
-The catalog sets a blob aside that gave wrong bytes once. Opening it reads all bytes again: if they are right, it is
-opened and the catalog is notified; if not, it is refused.
+If the bytes of a blob were wrong once, the catalog sets it aside. Opening it reads all bytes again: if they are right,
+it is opened and the catalog is notified; otherwise opening fails.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from organs.registry.store.files import Files
 from organs.registry.store.folder import BlobFolder, StoredFile
 
 INLINE_MAX_BYTES = 64 * 1024
-"""The largest plain size of a blob in the database. A separate file costs a rename and two syncs, about 1 ms."""
+"""The largest plain size of a blob in the database. A separate file takes a rename and two syncs, about 1 ms."""
 
 LOOK_AGAIN_SECONDS = 60.0
-"""A blob that is set aside is read completely at most once in this time, unless its file was written."""
+"""A blob that is set aside is read again at most once in this time, unless its file was written."""
 LOOK_WAIT_SECONDS = 30.0
 """How long a reader waits while another thread reads a blob that is set aside."""
 LOOKS_MAX = 4096
-"""Results of second looks that one process stores."""
+"""Results of second looks that a process keeps in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class StoredBlob:
 
 
 class BlobAddress(Protocol):
-    """The data that reading a blob needs; the row of the catalog has them."""
+    """The data that are needed to read a blob, for example a row of the catalog."""
 
     @property
     def digest(self) -> Digest: ...
@@ -82,14 +82,14 @@ class BlobAddress(Protocol):
     def inline(self) -> bytes | None: ...
     @property
     def is_set_aside(self) -> bool:
-        """Whether its bytes were wrong or missing when they were last read."""
+        """Whether the bytes were wrong or missing when they were last read."""
         ...
 
 
 class BlobStore:
     """The blobs of one registry below `root`.
 
-    `on_recovered` is called with a blob that was set aside and whose bytes are right again. It must not raise.
+    `on_recovered` is called when the bytes of a blob that was set aside are right again. It must not raise.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class BlobStore:
         self._second_looks = second_looks or SecondLooks()
 
     def put(self, data: bytes) -> StoredBlob:
-        """Store `data`, which are not the bytes of a tensor, at once."""
+        """Store `data` in one call; they must not be the bytes of a tensor."""
         writer = BlobWriter(self, digest_of(data), len(data), BYTES_CODEC)
         try:
             for begin in range(0, len(data), BYTES_CODEC.chunk_bytes):
@@ -159,7 +159,7 @@ class BlobStore:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """When a blob was read again, in seconds of the monotonic clock, and its fault, if any."""
+    """The time when a blob was read again, in seconds of the monotonic clock, and its error, if any."""
 
     ended_at: float
     error: StoreError | None
@@ -168,9 +168,9 @@ class _Look:
 class SecondLooks:
     """Reads blobs again that are set aside; safe for threads.
 
-    One blob is read at a time, and the same file at most once in LOOK_AGAIN_SECONDS: repeated requests for a faulty
-    blob do not keep the disk busy. Meanwhile the result is valid. A good result cannot let wrong bytes through: every
-    chunk is checked at every read.
+    Blobs are read one after another, and the same file at most once in LOOK_AGAIN_SECONDS. So repeated requests for a
+    faulty blob do not keep the disk busy. Until then the last result is used. This is safe, because every chunk is
+    checked at every read.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -179,7 +179,7 @@ class SecondLooks:
         self._looks: OrderedDict[tuple[str, int, int], _Look] = OrderedDict()
 
     def check(self, reader: BlobReader) -> bool:
-        """Compare the plain bytes of `reader` with its digest; return whether they were read for this call.
+        """Compare the plain bytes of `reader` with its digest; return whether this call read them.
 
         Raises CorruptBlob if they differ.
         """
@@ -215,7 +215,7 @@ class SecondLooks:
 
 
 class BlobWriter:
-    """Writes the chunks of one blob in order, then its head, then makes it durable."""
+    """Writes the chunks of a blob in order, then the head, and makes the blob durable."""
 
     def __init__(self, store: BlobStore, digest: Digest, size_bytes: int, codec: Codec) -> None:
         self.codec = codec
@@ -237,7 +237,7 @@ class BlobWriter:
         self._entries.append(chunk.entry)
 
     def finish(self) -> StoredBlob:
-        """Write the head and make the file durable. An inline blob becomes durable with its row."""
+        """Write the head and make the file durable. An inline blob becomes durable when its row is written."""
         head = pack_head(self.codec, self._digest, self._size, self._entries)
         file, inline = None, None
         if self._pending is None:
@@ -249,13 +249,13 @@ class BlobWriter:
         return StoredBlob(self._digest, self._size, self._offset, codec.name, codec.version, file, inline)
 
     def discard(self) -> None:
-        """Remove all that was written; safe to call twice, and after a failed `finish`."""
+        """Remove everything that was written. Safe to call twice, and after a failed `finish`."""
         if self._pending is not None:
             self._pending.discard()
 
 
 class BlobReader:
-    """Reads one blob; safe for threads. A context manager."""
+    """Reads a blob. A context manager; safe for threads."""
 
     def __init__(self, store: BlobStore, address: BlobAddress) -> None:
         self.digest = address.digest
@@ -285,7 +285,7 @@ class BlobReader:
 
     @property
     def version(self) -> tuple[str, int, int] | None:
-        """The name of its file and the times of its last change; None for an inline blob."""
+        """The name of the file and the times of its last change; None for an inline blob."""
         return self._stored.version if isinstance(self._stored, StoredFile) else None
 
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
@@ -294,7 +294,7 @@ class BlobReader:
         decode_chunk(self.head.codec, chunk, stored, out)
 
     def stream(self) -> Iterator[memoryview]:
-        """Yield the plain bytes chunk by chunk; each chunk is valid until the next one is read."""
+        """Yield the plain bytes chunk by chunk. A chunk is valid until the next one is requested."""
         buffer = memoryview(bytearray(min(self.head.codec.chunk_bytes, self.size_bytes)))
         for chunk in self.chunks:
             out = buffer[: chunk.plain_size_bytes]
@@ -302,7 +302,7 @@ class BlobReader:
             yield out
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
-        """Return `size` plain bytes from `offset`, by default all; only the chunks with these bytes are decoded."""
+        """Return `size` plain bytes from `offset`, by default all bytes. Only chunks with these bytes are decoded."""
         end = self.size_bytes if size is None else offset + size
         assert 0 <= offset <= end <= self.size_bytes
         pieces = []

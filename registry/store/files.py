@@ -1,4 +1,4 @@
-"""The system calls of the store, which tests can record and make fail; and files that are written atomically."""
+"""The system calls of the store, which tests can record and make fail, and files that are written atomically."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 Buffer = bytes | bytearray | memoryview
 
 PRIVATE_FOLDER, PRIVATE_FILE, PRIVATE_BLOB = 0o700, 0o600, 0o400
-"""Modes of files of a registry: other users of the machine must not read models in quarantine."""
+"""Modes of files of a registry: other users of the machine must not read submissions before publication."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o644
-"""Modes, minus the umask, of files that are written to a path of the user."""
+"""Modes of files that are written to a path of the user; the umask applies to them."""
 
 
 class Files:
@@ -40,7 +40,7 @@ class Files:
         return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def create_direct(self, path: Path) -> int:
-        """Create a file for writes that bypass the page cache, if the file system supports it; else a plain file."""
+        """Create a file for writes that bypass the page cache; a plain file if the file system does not allow it."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             return os.open(path, flags | getattr(os, "O_DIRECT", 0), PRIVATE_FILE)
@@ -53,7 +53,7 @@ class Files:
         return os.open(path, flags, PRIVATE_FILE)
 
     def write_direct(self, descriptor: int, block: Buffer, offset: int) -> None:
-        """Write an aligned block to a file of `create_direct`; without O_DIRECT if the file system then refuses it."""
+        """Write an aligned block to a file of `create_direct`; without O_DIRECT if the file system refuses it."""
         try:
             self.write_at(descriptor, [block], offset)
         except OSError as error:
@@ -71,7 +71,7 @@ class Files:
         """Write all `pieces` from `offset` on; return the number of bytes."""
         total = sum(len(piece) for piece in pieces)
         done = os.pwritev(descriptor, pieces, offset)
-        while done < total:  # a signal or a nearly full disk cuts a write short
+        while done < total:  # a signal or a nearly full disk can end a write early
             rest = memoryview(b"".join(pieces))[done:]
             done += os.pwrite(descriptor, rest, offset + done)
         return total
@@ -102,7 +102,7 @@ class Files:
         os.unlink(path)
 
     def open_to_read(self, path: Path) -> int:
-        """Open the file of a blob, which must be a regular file with one name: no link and no device."""
+        """Open the file of a blob. It must be a regular file with one name; links and devices are refused."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
@@ -122,15 +122,16 @@ class Files:
         return os.pread(descriptor, size, offset)
 
     def free_bytes(self, path: Path) -> int:
-        """Return the free bytes for this user."""
+        """Return the number of free bytes for this user."""
         return shutil.disk_usage(path).free
 
 
 def make_durable_folder(files: Files, path: Path) -> None:
     """Create `path` and its parents, each on disk before the next one; raises OSError.
 
-    If an earlier process died meanwhile, only its last folder can be lost in a power cut. Therefore the name of the
-    last existing folder is synced too, unless its parent is not readable, which means that another user created it.
+    If an earlier process died in between, only its last folder can be lost in a power cut. Therefore the name of the
+    last existing folder is synced too. This is skipped if its parent is not readable, because then another user
+    created the folder.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
     existing = missing[-1].parent if missing else path
@@ -159,14 +160,14 @@ _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 class UnplacedFile:
-    """A file while it is written, under a temporary name in the folder of its path."""
+    """A file that is being written, under a temporary name in the folder of its final path."""
 
     def __init__(self, descriptor: int, files: Files) -> None:
         self._descriptor = descriptor
         self._files = files
 
     def truncate(self, size_bytes: int) -> None:
-        """Extend the file to `size_bytes`, with zeros where nothing is written."""
+        """Extend the file to `size_bytes` with zeros."""
         self._files.truncate(self._descriptor, size_bytes)
 
     def write_at(self, data: Buffer, offset_bytes: int) -> None:
@@ -176,10 +177,11 @@ class UnplacedFile:
 
 @contextmanager
 def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[UnplacedFile]:
-    """Give the block a file to write, which then replaces `path`: written, synced, renamed, its name synced.
+    """Return a context manager for a new file at `path`. The block writes it; then it is synced and renamed to `path`.
 
     If the block raises, `path` is unchanged and no other file remains. Raises DiskFull, immediately if `size_bytes` do
-    not fit; StoreUnwritable; StoreError. After an error of the last sync the new file may be complete at `path`.
+    not fit; StoreUnwritable; StoreError. The last step is a sync of the folder. If it fails, the new file may already
+    be complete at `path`.
     """
     files = files or Files()
     temporary = temporary_beside(path)
@@ -203,22 +205,22 @@ def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[
 
 @contextmanager
 def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[None]:
-    """Create the folder `path`, durably, if it is missing, for files that the block places; its parent must exist.
+    """Return a context manager that creates the folder `path`, durably, if it is missing. Its parent must exist.
 
-    A new folder is removed again if the block raises and has placed nothing. Raises DiskFull, StoreUnwritable,
-    StoreError.
+    The block writes files to the folder. If it raises and has written no file, a new folder is removed again. Raises
+    DiskFull, StoreUnwritable, StoreError.
     """
     files = files or Files()
-    fresh = not path.is_dir()
+    is_new = not path.is_dir()
     if not path.parent.is_dir():
         raise StoreUnwritable(f"{path.parent}: no such folder")
     try:
-        if fresh:
+        if is_new:
             files.make_folder(path, PUBLIC_FOLDER)
             files.sync_folder(path.parent)
         yield
     except BaseException as error:
-        if fresh:
+        if is_new:
             with suppress(OSError):  # it has files, or was never created
                 path.rmdir()
         if isinstance(error, OSError):
@@ -227,7 +229,7 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[None]
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a temporary name in the folder of `path`; the name of `path` itself may have the maximal length."""
+    """Return a temporary path in the folder of `path`. Its name is short: that of `path` may have maximal length."""
     return path.parent / f".organ-{secrets.token_hex(8)}.part"
 
 
@@ -252,12 +254,12 @@ def _remove(files: Files, temporary: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file that can be written."""
+    """A file that a registry can write."""
 
     name: str
     size_bytes: int
     sha256: Digest | None
-    """None if it is known only after the file was written."""
+    """The digest of the file; None if it is only known after the file was written."""
     is_proven: bool = field(default=True, compare=False)
     """Whether `sha256` alone proves the content; otherwise more is checked while the file is fetched."""
 
@@ -270,11 +272,11 @@ class SourceModel:
     """The full name, with the version."""
     is_chimera: bool
     yanked: str | None
-    """Why it was yanked; None for any other model."""
+    """The reason for which it was yanked; None if it is not yanked."""
 
 
 class OutputFiles(ABC):
-    """Files that a registry can write: their names and sizes are known, no byte was read yet."""
+    """Files that a registry can write. Their names and sizes are known, but no byte was read yet."""
 
     def __init__(self, files: Iterable[NamedFile], model: SourceModel | None = None) -> None:
         self.files = tuple(files)
@@ -290,9 +292,9 @@ class OutputFiles(ABC):
     def place(
         self, targets: Sequence[Path | None], progress: Callable[[int], None] | None = None
     ) -> tuple[Digest | None, ...]:
-        """Write each file to its target, replacing what is there, and return the SHA-256 of each.
+        """Write each file to its target, replace existing files, and return the SHA-256 of each file.
 
-        None as a target leaves a file out. Every byte is checked; a file gets its name only when it is complete. The
-        folders of the targets must exist. Raises StoreError, DiskFull, and for a remote registry Unreachable and
-        BadReply; then the target is unchanged.
+        A file with the target None is not written. Every byte is checked, and a file gets its name only when it is
+        complete. The folders of the targets must exist. Raises StoreError, DiskFull, and for a remote registry
+        Unreachable and BadReply; then the target is unchanged.
         """

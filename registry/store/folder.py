@@ -1,4 +1,4 @@
-"""Blobs as files in a local folder: `ab/<sha256>.<nonce>`, written so that each is complete or absent after a crash."""
+"""Blobs as files in a local folder: `ab/<sha256>.<nonce>`. After a crash each file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from organs.registry.errors import Busy, CorruptBlob, DiskFull
 from organs.registry.store.files import PRIVATE_FILE, Buffer, Files, make_durable_folder, translated
 
 ALIGNMENT = 4096
-"""An alignment that direct writes of every file system accept."""
+"""An alignment that all file systems accept for direct writes."""
 BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class AlignedBuffers:
-    """A pool of page-aligned buffers: new memory is slow at its first use. Safe for threads."""
+    """A pool of page-aligned buffers, because the first use of new memory is slow. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class AlignedBuffers:
 
 
 class DirectWriter:
-    """Appends after a front of `front_bytes`, which is written last. Raises OSError as `files` does."""
+    """Writes a file in order; only its first `front_bytes` are written last. Raises OSError as `files` does."""
 
     def __init__(self, files: Files, descriptor: int, buffers: AlignedBuffers, front_bytes: int) -> None:
         self._files = files
@@ -65,7 +65,7 @@ class DirectWriter:
                 view = self._into_buffer(view)
 
     def finish(self, front: Buffer) -> None:
-        """Write the rest, then `front`, which has the announced size. The caller syncs."""
+        """Write the rest, then `front`, which must have `front_bytes` bytes. The caller syncs."""
         self._front[: len(front)] = front
         size = self._front_filled if self._front_filled < len(self._front) else self._offset + self._filled
         if self._filled:
@@ -87,19 +87,19 @@ class DirectWriter:
 
     def _into_front(self, view: memoryview) -> memoryview:
         room = len(self._front) - self._front_filled
-        taken = view[:room]
-        self._front[self._front_filled : self._front_filled + len(taken)] = taken
-        self._front_filled += len(taken)
+        piece = view[:room]
+        self._front[self._front_filled : self._front_filled + len(piece)] = piece
+        self._front_filled += len(piece)
         return view[room:] if room else view
 
     def _into_buffer(self, view: memoryview) -> memoryview:
         assert self._buffer is not None
-        taken = view[: BUFFER_BYTES - self._filled]
-        self._buffer[self._filled : self._filled + len(taken)] = taken
-        self._filled += len(taken)
+        piece = view[: BUFFER_BYTES - self._filled]
+        self._buffer[self._filled : self._filled + len(piece)] = piece
+        self._filled += len(piece)
         if self._filled == BUFFER_BYTES:
             self._flush()
-        return view[len(taken) :]
+        return view[len(piece) :]
 
     def _flush(self) -> None:
         assert self._buffer is not None
@@ -111,14 +111,14 @@ class DirectWriter:
 
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
-"""Bytes left on the disk for the database and other programs."""
+"""Bytes that stay free on the disk for the database and other programs."""
 
 _PHYSICAL = re.compile(r"(?P<folder>[0-9a-f]{2})/(?P=folder)[0-9a-f]{62}\.[0-9a-f]{16}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class StrayFile:
-    """A file in the folder of the store, for the sweep: its path and when it was last written."""
+    """A file in the folder of the store, for the sweep, with the time of its last write."""
 
     path: Path
     file: str | None
@@ -145,19 +145,19 @@ class BlobFolder:
             with self._making_folder:
                 if not self._temporary.is_dir():
                     make_durable_folder(self.files, self.root)
-                    # Last: if it exists, the root is durable, also after a kill in between.
+                    # It is created last: if it exists, the root is durable, even if a process was killed in between.
                     self.files.make_folder(self._temporary)
         except OSError as error:
             raise translated(error, self.root) from error
 
     def is_prepared(self) -> bool:
-        """Whether the folder was prepared for blobs. An unmounted disk is not."""
+        """Return whether the folder was prepared for blobs. The folder of an unmounted disk is not prepared."""
         return self._temporary.is_dir()
 
     def begin(self, digest: Digest, expected_bytes: int, front_bytes: int = 0) -> PendingFile:
         """Create a temporary file that will become the blob `digest`; raises DiskFull if it does not fit.
 
-        Its first `front_bytes` are written last.
+        The first `front_bytes` of the file are written last.
         """
         self.prepare()
         try:
@@ -178,7 +178,7 @@ class BlobFolder:
             raise translated(error, path) from error
 
     def remove(self, path: Path) -> None:
-        """Remove a file that no row points at, if it still exists. A folder of this name stays: the store made none."""
+        """Remove the file of no row, if it still exists. A folder with this name stays: the store did not create it."""
         try:
             self.files.unlink(path)
         except FileNotFoundError:
@@ -189,13 +189,13 @@ class BlobFolder:
             raise translated(error, path) from error
 
     def path(self, file: str) -> Path:
-        """Return the path of the physical name `file`; another name never becomes a path."""
+        """Return the path of the physical name `file`; raises CorruptBlob for another text."""
         if not _PHYSICAL.fullmatch(file):
             raise CorruptBlob(file[:100], "not a name of a file of the store")
         return self.root / file
 
     def walk(self) -> Iterator[StrayFile]:
-        """Yield every file of the store, including temporary files. Files may appear and disappear meanwhile."""
+        """Yield every file of the store, including temporary files. Files may be created and removed meanwhile."""
         try:
             for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
                 if folder.is_dir() and not folder.is_symlink():
@@ -223,7 +223,7 @@ class BlobFolder:
         with self._making_folder:
             if path.parent in self._durable:
                 return
-            # Also if it exists: the process that created it may have died before it was durable.
+            # This is also done for an existing folder: its creator may have died before the folder was durable.
             self.files.make_folder(path.parent)
             self.files.sync_folder(self.root)
             self._durable.add(path.parent)
@@ -265,7 +265,7 @@ class PendingFile:
             raise translated(error, self._path) from error
 
     def place(self, front: bytes = b"") -> str:
-        """Write the front, sync, rename, sync the folder; return the physical name. Then a power cut loses nothing."""
+        """Write the front, sync, rename, sync the folder; return the physical name. A power cut then loses nothing."""
         target = self._store.root / self.file
         try:
             self._writer.finish(front)
@@ -281,9 +281,9 @@ class PendingFile:
         return self.file
 
     def discard(self) -> None:
-        """Remove what was written; called on any error and safe to call twice."""
+        """Remove the temporary file. It is called after any error and is safe to call twice."""
         self._writer.close()
-        # A sweep will remove what stays here; the first error is more important.
+        # If this fails, a sweep will remove the file; the first error is more important.
         with suppress(OSError):
             self._close()
         with suppress(OSError):
@@ -309,7 +309,7 @@ class StoredFile:
             raise
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes from `offset`; raises CorruptBlob if the file ends before."""
+        """Return exactly `size` bytes from `offset`; raises CorruptBlob if the file is shorter."""
         try:
             data = self._files.read_at(self._descriptor, offset, size)
         except OSError as error:
@@ -345,11 +345,11 @@ def _lock(descriptor: int, path: Path) -> None:
 STEP_BYTES = 64 * 1024 * 1024
 PLAIN_STEP_BYTES = 1024 * 1024
 _UNSUPPORTED = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
-"""Errors of systems that cannot copy from file to file by themselves."""
+"""Errors of systems that do not support `copy_file_range`."""
 
 
 def has_copy(target: BlobFolder, file: str, size_bytes: int) -> bool:
-    """Whether `target` has that file with that size."""
+    """Return whether `target` has the file `file` with `size_bytes`."""
     try:
         descriptor = target.files.open_to_read(target.path(file))
     except (OSError, CorruptBlob):
@@ -361,9 +361,9 @@ def has_copy(target: BlobFolder, file: str, size_bytes: int) -> bool:
 
 
 def copy_blob(source: BlobFolder, target: BlobFolder, file: str, size_bytes: int) -> None:
-    """Copy that file to `target`, and replace a file of that name.
+    """Copy the file `file` from `source` to `target`, and replace an existing file.
 
-    Raises MissingBlob, CorruptBlob if it has another size, DiskFull, StoreUnwritable, StoreError.
+    Raises MissingBlob, CorruptBlob if the file does not have `size_bytes`, DiskFull, StoreUnwritable, StoreError.
     """
     path = source.path(file)
     try:
@@ -374,47 +374,47 @@ def copy_blob(source: BlobFolder, target: BlobFolder, file: str, size_bytes: int
         actual_bytes = source.files.size(descriptor)
         if actual_bytes != size_bytes:
             raise CorruptBlob(path.name, f"{actual_bytes} bytes are stored, the catalog says {size_bytes}")
-        _place(descriptor, target, file, size_bytes)
+        _copy_and_place(descriptor, target, file, size_bytes)
     finally:
         source.files.close(descriptor)
 
 
-def _place(source: int, target: BlobFolder, file: str, size_bytes: int) -> None:
-    place, files = target.path(file), target.files
-    temporary = target.root / "tmp" / f"{place.name}.{secrets.token_hex(4)}"
+def _copy_and_place(source: int, target: BlobFolder, file: str, size_bytes: int) -> None:
+    path, files = target.path(file), target.files
+    temporary = target.root / "tmp" / f"{path.name}.{secrets.token_hex(4)}"
     try:
         descriptor = files.create(temporary)
         try:
-            _copy_bytes(source, descriptor, size_bytes, place)
+            _copy_bytes(source, descriptor, size_bytes, path)
             files.make_read_only(descriptor)
             files.sync(descriptor)
         finally:
             files.close(descriptor)
-        target.make_folder_of(place)
-        files.rename(temporary, place)
-        files.sync_folder(place.parent)
+        target.make_folder_of(path)
+        files.rename(temporary, path)
+        files.sync_folder(path.parent)
     except BaseException as error:
-        with suppress(OSError):  # placed already, or never made
+        with suppress(OSError):  # it was renamed already, or never created
             files.unlink(temporary)
         if isinstance(error, OSError):
-            raise translated(error, place) from error
+            raise translated(error, path) from error
         raise
 
 
-def _copy_bytes(source: int, target: int, size_bytes: int, place: Path) -> None:
+def _copy_bytes(source: int, target: int, size_bytes: int, path: Path) -> None:
     done = 0
-    by_system = hasattr(os, "copy_file_range")
+    has_system_copy = hasattr(os, "copy_file_range")
     while done < size_bytes:
-        if by_system:
+        if has_system_copy:
             try:
                 copied = os.copy_file_range(source, target, min(STEP_BYTES, size_bytes - done), done, done)
             except OSError as error:
                 if error.errno not in _UNSUPPORTED:
                     raise
-                by_system = False
+                has_system_copy = False
                 continue
         else:
             copied = os.pwrite(target, os.pread(source, min(PLAIN_STEP_BYTES, size_bytes - done), done), done)
         if copied == 0:
-            raise CorruptBlob(place.name, f"it ends at byte {done}, {size_bytes} are due")
+            raise CorruptBlob(path.name, f"it ends at byte {done}, {size_bytes} are due")
         done += copied

@@ -1,23 +1,23 @@
-"""How plain bytes become stored bytes and come back, pure: bytes in, bytes out.
+"""Encoding of plain bytes to stored bytes, and decoding, without side effects.
 
-    planes   planes: how the blocks of each tensor type are taken apart into planes
-    entropy  one plane to one Zstandard frame and back
-    chunks   one chunk: encode it and prove it, decode it and check it
+    planes   splits the blocks of each tensor type into planes, and joins them
+    entropy  encodes a plane as a Zstandard frame, and decodes it
+    chunks   encodes and proves a chunk, decodes and checks it
     stored   the stored form of a blob
 
-**Plain** bytes are what a digest names; **stored** bytes are what is written down. A **chunk** is about 4 MiB of plain
-bytes, whole blocks: the unit of random access, of checking and of parallel work. A **plane** holds the same part of
-every block of a chunk: the exponents of floats, the scales of quantised blocks. A **head** opens the stored form; a
-**table** in it says how long each plane of each chunk is, and an **entry** is one chunk's line in that table.
+A digest names **plain** bytes; files and rows contain **stored** bytes. A **chunk** is about 4 MiB of plain bytes, in
+whole blocks: the unit of random access, of checking and of parallel work. A **plane** contains the same part of every
+block of a chunk: the exponents of floats, the scales of quantised blocks. A **head** begins the stored form. A
+**table** in the head has the size of each plane of each chunk. An **entry** is the line of one chunk in the table.
 
-A writer leaves `head_size_bytes` free, encodes chunk after chunk behind it and writes `pack_head` last:
+A writer reserves `head_size_bytes`, writes the encoded chunks after that, and writes the result of `pack_head` last:
 
     codec = codec_for("BF16")
     first = encode_chunk(codec, plain[: codec.chunk_bytes])
     if not worth_encoding(first):
         codec = codec.kept_raw()
 
-A reader learns from `head_size_of` how much to read, and trusts nothing before `parse_head` has.
+A reader gets the size to read from `head_size_of`, and uses no value of the head before `parse_head` has checked it.
 """
 
 from organs.registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, worth_encoding

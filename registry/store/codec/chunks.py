@@ -1,4 +1,4 @@
-"""One chunk: encode it and prove it, decode it and check it. Safe to call from several threads."""
+"""Encoding and proving of a chunk, decoding and checking of a chunk. Safe to call from several threads."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from organs.registry.store.codec.planes import (
 from organs.registry.store.codec.stored import ChunkEntry, StoredChunk
 
 IDLE_MAX: Final = 8
-"""How many buffers may wait for their next use."""
+"""The maximum number of unused buffers that are kept."""
 LENT_MIN_BYTES: Final = 256 << 10
-"""Below this, memory is made to measure: many small blobs may wait together and must not each hold a whole buffer."""
+"""Smaller memory is allocated in its exact size. Many small blobs may be in use together: each would hold a buffer."""
 
 _idle: deque[Bytes] = deque(maxlen=IDLE_MAX)
 
 
 def lend(size_bytes: int) -> memoryview:
-    """Writable memory of exactly that size, at most CHUNK_TARGET_BYTES, with any content.
+    """Return writable memory of exactly `size_bytes`, at most CHUNK_TARGET_BYTES, with arbitrary content.
 
-    It is used again once the view and every view of a part of it are gone. Nobody has to give it back.
+    The memory is reused when this view and all views of its parts are deleted. The caller does not return it.
     """
     assert size_bytes <= CHUNK_TARGET_BYTES
     if size_bytes < LENT_MIN_BYTES:
@@ -47,17 +47,17 @@ def lend(size_bytes: int) -> memoryview:
     except IndexError:
         buffer = np.empty(CHUNK_TARGET_BYTES, np.uint8)
     lease = buffer[:size_bytes]
-    # A memoryview, and each slice of it, keeps the lease alive; only when the last is gone the buffer waits again.
+    # A memoryview and its slices keep the lease alive. When the last one is deleted, the buffer is idle again.
     weakref.finalize(lease, _idle.append, buffer).atexit = False
     return lease.data
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
-    """The stored bytes of a chunk, plane by plane, to be written in this order, and its line in the table.
+    """The stored bytes of a chunk and its entry in the table. The pieces are the planes, to be written in this order.
 
-    The pieces are views: of the plain bytes that were given, where these are kept as they are (write them before they
-    change), and otherwise of memory that is used again once no view of it is left.
+    If the chunk is stored unchanged, its piece is a view of the plain bytes: write it before they change. Other pieces
+    are views of memory that is reused when no view of it is left.
     """
 
     plain_size_bytes: int
@@ -70,10 +70,10 @@ class EncodedChunk:
 
 
 def encode_chunk(codec: Codec, plain: bytes | memoryview) -> EncodedChunk:
-    """Encode one chunk: whole blocks, at least one, at most `codec.chunk_bytes` plain bytes.
+    """Encode a chunk: at least one block, whole blocks, at most `codec.chunk_bytes` plain bytes.
 
-    Unless it is kept as it is, the result has been decoded again and compared with `plain`; raises EncodingFault where
-    the two differ.
+    Unless `plain` is stored unchanged, the result is decoded again and compared with it; raises EncodingFault if they
+    differ.
     """
     source = _array(memoryview(plain))
     assert 0 < len(source) <= codec.chunk_bytes
@@ -90,7 +90,7 @@ def encode_chunk(codec: Codec, plain: bytes | memoryview) -> EncodedChunk:
         length = compress_plane(_array(plane), codec.coder, _workspace.frame)
         raw_flags.append(length is None)
         if length is not None:
-            # The frame takes the place of its plane, which nobody needs any more.
+            # The frame overwrites its plane, which is not needed any more.
             place[:length] = _workspace.frame[:length].data
         pieces.append(plane if length is None else place[:length])
     if codec.kind is not Kind.WHOLE or not raw_flags[0]:
@@ -100,15 +100,15 @@ def encode_chunk(codec: Codec, plain: bytes | memoryview) -> EncodedChunk:
 
 
 def worth_encoding(probe: EncodedChunk) -> bool:
-    """Whether an organ whose first chunk is `probe` shrinks by `GAIN_MIN`; where not, it is `kept_raw()` as a whole."""
+    """Return whether the first chunk of an organ shrinks by `GAIN_MIN`; otherwise the whole organ is stored raw."""
     return probe.stored_size_bytes <= (1 - GAIN_MIN) * probe.plain_size_bytes
 
 
 def decode_chunk(codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, out: memoryview) -> None:
-    """Fill `out`, `chunk.plain_size_bytes` writable bytes, from `stored`: the bytes that lie at the chunk's place.
+    """Decode `stored`, the stored bytes of `chunk`, to `out`, which has `chunk.plain_size_bytes` writable bytes.
 
-    Raises CorruptBlob unless they are exactly what the table promises and give bytes with the chunk's checksum. Until
-    it has returned, `out` holds anything.
+    Raises CorruptBlob if the sizes differ from the table, or if the decoded bytes do not have the chunk's checksum.
+    Before it has returned, and after an error, the content of `out` is arbitrary.
     """
     target = _array(out)
     assert len(target) == chunk.plain_size_bytes
@@ -130,7 +130,7 @@ def decode_chunk(codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, o
 def _decode_planes(
     codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview], room: Sequence[Bytes]
 ) -> list[Bytes]:
-    """The planes: decoded into `room`, or where they are raw, as they lie in the piece. Raises BadFrame, naming one."""
+    """Return the planes: decoded to `room`, or a view of the piece for raw planes. BadFrame names the plane."""
     planes: list[Bytes] = []
     for plane, is_raw, piece, place in zip(codec.planes, raw_flags, pieces, room, strict=True):
         if is_raw:
@@ -145,7 +145,7 @@ def _decode_planes(
 
 
 def _prove(codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview], source: Bytes) -> None:
-    """Decode and compare with `source`, one cache block after the other."""
+    """Decode `pieces` and compare them with `source`, cache block by cache block; raises EncodingFault."""
     room = _decoding_room(codec, len(source))
     try:
         planes = _decode_planes(codec, raw_flags, pieces, room)
@@ -161,13 +161,16 @@ def _prove(codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview]
 
 
 def _decoding_room(codec: Codec, plain_size_bytes: int) -> list[Bytes]:
-    """Where a chunk's planes are decoded: never where they lay when they were encoded, or stale bytes would prove."""
+    """Return memory for the decoded planes of a chunk.
+
+    It is not the memory of the encoder: the bytes left there would make a wrong proof succeed.
+    """
     sizes = codec.plane_sizes_bytes(plain_size_bytes)
     return [_array(place) for place in _carve(_workspace.decoded.data, sizes)]
 
 
 def _carve(room: memoryview, sizes_bytes: Sequence[int]) -> list[memoryview]:
-    """Consecutive pieces of `room`."""
+    """Return consecutive pieces of `room`."""
     return [room[end - size : end] for end, size in zip(accumulate(sizes_bytes), sizes_bytes, strict=True)]
 
 
@@ -176,7 +179,7 @@ def _array(view: memoryview) -> Bytes:
 
 
 class _Workspace(threading.local):
-    """Room for a chunk's frame, its decoded planes and one cache block, kept for each thread."""
+    """Memory of each thread for the frame of a chunk, its decoded planes and one cache block."""
 
     def __init__(self) -> None:
         self.frame: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)

@@ -1,4 +1,4 @@
-"""One plane to one Zstandard frame and back; frames are checked before they are decoded (RFC 8878, 3.1.1)."""
+"""Encoding of a plane as a Zstandard frame, and decoding. Frames are checked before decoding (RFC 8878, 3.1.1)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _RAW_BLOCK, _RUN_LENGTH_BLOCK, _COMPRESSED_BLOCK, _RESERVED_BLOCK = range(4)
 
 
 class BadFrame(ValueError):
-    """Bytes that are no frame of the kind this store writes; the text says why. Callers turn it into CorruptBlob."""
+    """Bytes are not a frame as this store writes it; the text says why. Callers raise CorruptBlob from it."""
 
 
 def check_frame(frame: memoryview, content_size_bytes: int) -> None:
-    """Refuse with BadFrame everything but exactly one whole frame that declares exactly `content_size_bytes`.
+    """Raise BadFrame unless `frame` is exactly one complete frame that declares exactly `content_size_bytes`.
 
-    No dictionary, no checksum of its own, no window above WINDOW_MAX_BYTES, nothing before, behind or missing. Nothing
-    is allocated and nothing is decoded.
+    The frame must not have a dictionary, a checksum, a window above WINDOW_MAX_BYTES, or bytes before or after it. This
+    function allocates nothing and decodes nothing.
     """
     end = len(frame)
     position = _check_frame_head(frame, content_size_bytes)
@@ -50,7 +50,7 @@ def check_frame(frame: memoryview, content_size_bytes: int) -> None:
 
 
 def _check_frame_head(frame: memoryview, content_size_bytes: int) -> int:
-    """The offset of the first block."""
+    """Check the head of the frame; return the offset of the first block."""
     if frame[1:4] == _SKIPPABLE_MAGIC_TAIL and frame[0] >> 4 == 5:
         raise BadFrame("a skippable frame")
     if frame[:4] != FRAME_MAGIC:
@@ -84,7 +84,7 @@ def _window_bytes(descriptor: int) -> int:
 
 
 GAIN_MIN: Final = 0.02
-"""The least gain that is worth decoding: of a frame over its plane, of an organ over its plain bytes."""
+"""The minimum share of bytes that encoding must save, of a plane and of an organ. Less is not worth decoding."""
 SAMPLE_GAIN_MIN: Final = 0.03
 SAMPLE_RUNS: Final = 16
 SAMPLE_RUN_BYTES: Final = 256
@@ -106,25 +106,25 @@ ENTROPY_PARAMETERS: Final = zstandard.ZstdCompressionParameters(
 
 
 def compress_plane(plane: Bytes, coder: Coder, room: Bytes) -> int | None:
-    """Write one frame that holds `plane` to the beginning of `room`, which is as large or larger.
+    """Write a frame with `plane` to the beginning of `room`, which must not be smaller than `plane`.
 
-    Returns the frame's length, or None where less than `GAIN_MIN` would be gained: the plane is to be kept as it is.
+    Returns the length of the frame, or None if it saves less than `GAIN_MIN`: the plane is then stored raw.
     """
     if coder is Coder.NONE or (coder is Coder.ENTROPY and not looks_worth_it(plane)):
         return None
     compressor = _tools.entropy if coder is Coder.ENTROPY else _tools.text
-    allowed = int(len(plane) * (1 - GAIN_MIN))
+    length_max = int(len(plane) * (1 - GAIN_MIN))
     with compressor.stream_reader(plane.data, size=len(plane)) as reader:
-        # One byte more than is allowed: a frame that fills it may not have come to its end.
-        length = reader.readinto(room[: allowed + 1].data)
-    return length if length <= allowed else None
+        # The room has one byte more than the maximum: if it is full, the frame is too long or not complete.
+        length = reader.readinto(room[: length_max + 1].data)
+    return length if length <= length_max else None
 
 
 def decompress_plane(frame: memoryview, plane: Bytes) -> None:
-    """Fill `plane` from `frame`; raises BadFrame unless that is one whole frame of exactly as many bytes."""
+    """Decode `frame` to `plane`; raises BadFrame unless it is one complete frame with exactly the size of `plane`."""
     check_frame(frame, len(plane))
     try:
-        # One call with room for everything is decoded straight into `plane`, without a buffer between.
+        # One call with room for all bytes decodes directly to `plane`, without another buffer.
         with _tools.decompressor.stream_reader(frame) as reader:
             count = reader.readinto(plane.data)
     except zstandard.ZstdError as error:
@@ -134,23 +134,23 @@ def decompress_plane(frame: memoryview, plane: Bytes) -> None:
 
 
 def looks_worth_it(plane: Bytes) -> bool:
-    """Whether a sample of `plane` has at least `SAMPLE_GAIN_MIN` to gain from an entropy coder.
+    """Return whether an entropy coder would probably save at least `SAMPLE_GAIN_MIN` of a sample of `plane`.
 
-    The sample is 16 runs of 256 bytes, evenly spread. Its size is estimated, not tried: a frame of 4 KiB would spend a
-    thirtieth of itself on its code table. The estimate is the entropy of the sample's bytes with the correction of
-    Miller (1955): n samples of k different values look smaller than they are by (k - 1) / 2n nats.
+    The sample is 16 runs of 256 bytes, evenly spread. Its encoded size is estimated, because the code table would be a
+    thirtieth of a frame of 4 KiB. The estimate is the entropy of the bytes with the correction of Miller (1955): the
+    entropy of n samples of k different values is too small by (k - 1) / 2n nats.
     """
     if len(plane) <= SAMPLE_BYTES:
         return len(plane) > 0
     sample = plane[: len(plane) // SAMPLE_RUNS * SAMPLE_RUNS].reshape(SAMPLE_RUNS, -1)[:, :SAMPLE_RUN_BYTES]
     counts = np.bincount(sample.ravel(), minlength=256)
-    present = counts[counts > 0] / SAMPLE_BYTES
-    nats = -float(np.dot(present, np.log(present))) + (len(present) - 1) / (2 * SAMPLE_BYTES)
+    shares = counts[counts > 0] / SAMPLE_BYTES
+    nats = -float(np.dot(shares, np.log(shares))) + (len(shares) - 1) / (2 * SAMPLE_BYTES)
     return nats <= (1 - SAMPLE_GAIN_MIN) * math.log(256)
 
 
 class _Tools(threading.local):
-    """Compressors are no two threads' to share, and dear to make anew for each plane."""
+    """The compressors of a thread. Threads cannot share them, and creating them for each plane would be slow."""
 
     def __init__(self) -> None:
         self.entropy = zstandard.ZstdCompressor(compression_params=ENTROPY_PARAMETERS)

@@ -1,4 +1,4 @@
-"""Planes: how the blocks of each tensor type are taken apart into planes, and put together again, in numpy."""
+"""Codecs: splitting the blocks of each tensor type into planes, and joining planes, with numpy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from organs.registry.gguf.types import DType, dtype_by_name
 
 CHUNK_TARGET_BYTES = 4 << 20
-"""A chunk is the most whole blocks that fit in this many plain bytes."""
+"""The maximum size of a chunk, which is as many whole blocks as fit."""
 CACHE_BLOCK_BYTES = 512 << 10
-"""Plain bytes that are taken apart at a time, so that they stay in a near cache from one pass over them to the next."""
+"""Plain bytes that are split in one step: so few that they stay in the cache between passes."""
 CODEC_VERSION = 1
 NAME_MAX_BYTES = 24
 RAW_NAME = "raw"
 
 
 class Kind(Enum):
-    """How blocks and planes correspond."""
+    """The way in which blocks are split into planes."""
 
-    WHOLE = "whole"  # one plane: the bytes as they are
+    WHOLE = "whole"  # one plane with all bytes, unchanged
     BF16 = "bf16"  # sign 1, exponent 8, mantissa 7
     F32 = "f32"  # sign 1, exponent 8, mantissa 23
     PAIRS = "pairs"  # low byte, high byte
@@ -35,16 +35,16 @@ class Kind(Enum):
 
 
 class Coder(Enum):
-    """What turns a plane into stored bytes."""
+    """The compression of a plane."""
 
-    NONE = "none"  # nothing: kept as it is
-    ENTROPY = "entropy"  # Zstandard as a bare entropy coder, where a sample says that it pays
+    NONE = "none"  # no compression
+    ENTROPY = "entropy"  # Zstandard as a plain entropy coder, if a sample shows that it saves enough
     TEXT = "text"  # Zstandard with matches, for vocabularies and other metadata
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """`size_bytes` bytes out of every block. Transposed: the first byte of all blocks, then the second of all."""
+    """`size_bytes` bytes of every block. Transposed: first byte 0 of all blocks, then byte 1 of all blocks."""
 
     name: str
     size_bytes: int
@@ -53,10 +53,10 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A way to store the bytes of one tensor type. Its name and version stand in rows and heads, and are never reused.
+    """A way to store the bytes of a tensor type. Rows and heads contain its name and version, which are never reused.
 
-    `dtype` is None for bytes that are no tensor. The planes' sizes add up to `block_bytes`; `chunk_bytes` is whole
-    blocks.
+    `dtype` is None for bytes that are not a tensor. The sum of the sizes of the planes is `block_bytes`; `chunk_bytes`
+    is a multiple of it.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Codec:
     planes: tuple[Plane, ...]
 
     def kept_raw(self) -> Codec:
-        """Return the codec with the same chunks without compression: for an organ that does not shrink."""
-        whole = (Plane("bytes", self.block_bytes),)
-        return replace(self, name=RAW_NAME, kind=Kind.WHOLE, coder=Coder.NONE, planes=whole)
+        """Return the codec with the same chunks and without compression, for an organ that does not shrink."""
+        planes = (Plane("bytes", self.block_bytes),)
+        return replace(self, name=RAW_NAME, kind=Kind.WHOLE, coder=Coder.NONE, planes=planes)
 
     def chunk_count(self, plain_size_bytes: int) -> int:
-        """Return the number of chunks of so many plain bytes."""
+        """Return the number of chunks of `plain_size_bytes`."""
         return -(-plain_size_bytes // self.chunk_bytes)
 
     def chunk_sizes_bytes(self, plain_size_bytes: int) -> list[int]:
@@ -83,7 +83,7 @@ class Codec:
         return [self.chunk_bytes] * full + [rest] * (rest > 0)
 
     def plane_sizes_bytes(self, chunk_size_bytes: int) -> list[int]:
-        """Return the plain size of each plane of a chunk with so many plain bytes, which must be whole blocks."""
+        """Return the plain size of each plane of a chunk of `chunk_size_bytes`, which must be whole blocks."""
         blocks, rest = divmod(chunk_size_bytes, self.block_bytes)
         assert rest == 0, f"{chunk_size_bytes} bytes are no whole blocks of {self.block_bytes}"
         return [blocks * plane.size_bytes for plane in self.planes]
@@ -92,13 +92,14 @@ class Codec:
 def codec_for(dtype_name: str) -> Codec:
     """Return the codec for tensors of ggml's type `dtype_name`, such as "Q4_K"; raises UnsupportedDType.
 
-    A type without fields worth keeping apart gets the codec `opaque`: one plane, and raw where that does not pay.
+    Types for which a split into fields saves nothing get the codec `opaque`: one plane, which is stored raw if encoding
+    does not save enough.
     """
     return _CODECS.get(dtype_name) or _codec(dtype_by_name(dtype_name), "opaque", Kind.WHOLE, "bytes")
 
 
 def _codec(dtype: DType, name: str, kind: Kind, fields: str) -> Codec:
-    """`fields` lists the planes as `name:size`, size 1 where it is left out; `name:size/T` is transposed."""
+    """Return a codec; `fields` lists the planes as `name:size`, by default of size 1; `name:size/T` is transposed."""
     if kind is Kind.WHOLE:
         planes: tuple[Plane, ...] = (Plane(fields, dtype.block_bytes),)
     else:
@@ -123,7 +124,7 @@ _FLOAT_PLANES = (
     ("I32", Kind.FIELDS, "b0 b1 b2 b3"),
     ("I64", Kind.FIELDS, "b0 b1 b2 b3 b4 b5 b6 b7"),
 )
-# A scale is an F16: its two bytes are planes of their own, because only the high one shrinks.
+# A scale is an F16. Its two bytes are separate planes, because only the high byte shrinks.
 _QUANTISED_FIELDS = (
     ("Q4_0", "d_low d_high quants:16"),
     ("Q4_1", "d_low d_high m_low m_high quants:16"),
@@ -145,11 +146,11 @@ _CODECS: dict[str, Codec] = {
 }
 
 BYTES_CODEC = Codec("bytes", CODEC_VERSION, None, 1, CHUNK_TARGET_BYTES, Kind.WHOLE, Coder.TEXT, (Plane("bytes", 1),))
-"""For metadata arrays and anything else that is no tensor; any length."""
+"""The codec for metadata arrays and other bytes that are not a tensor, of any length."""
 
 
 Bytes = NDArray[np.uint8]
-"""One-dimensional and contiguous wherever it stands here."""
+"""Always one-dimensional and contiguous in this package."""
 Words = NDArray[np.uint16]
 
 _EXPONENT_SHIFT = 7
@@ -158,7 +159,7 @@ _SIGN_AND_MANTISSA = 0x807F
 
 
 def split_planes(codec: Codec, plain: Bytes, planes: Sequence[Bytes]) -> None:
-    """Fill `planes`, sized by `codec.plane_sizes_bytes`, from the whole blocks in `plain`. Not for the kind WHOLE."""
+    """Fill `planes` from the whole blocks in `plain`; their sizes are `codec.plane_sizes_bytes`. Not for Kind.WHOLE."""
     if codec.kind is Kind.FIELDS:
         for in_plain, in_plane in _fields(codec, plain, planes, 0):
             np.copyto(in_plane, in_plain)
@@ -169,7 +170,7 @@ def split_planes(codec: Codec, plain: Bytes, planes: Sequence[Bytes]) -> None:
 
 
 def join_planes(codec: Codec, planes: Sequence[Bytes], plain: Bytes, *, first_block: int = 0) -> None:
-    """The inverse of `split_planes`: fill `plain` with as many blocks as it has room for, from `first_block` on."""
+    """Fill `plain` with blocks from `planes`, beginning with `first_block`: the inverse of `split_planes`."""
     if codec.kind is Kind.WHOLE:
         start = first_block * codec.block_bytes
         np.copyto(plain, planes[0][start : start + len(plain)])
@@ -185,7 +186,7 @@ def join_planes(codec: Codec, planes: Sequence[Bytes], plain: Bytes, *, first_bl
 def _fields(
     codec: Codec, plain: Bytes, planes: Sequence[Bytes], first_block: int
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Pairs of equal shape, cache block by cache block: a field in the blocks, and the same in its plane."""
+    """Yield pairs of equal shape for each cache block: a field in the blocks, and the same field in its plane."""
     records = plain.view(_record_dtype(codec))
     pairs: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for plane, content in zip(codec.planes, planes, strict=True):
@@ -202,7 +203,10 @@ def _fields(
 
 @lru_cache(maxsize=64)
 def _record_dtype(codec: Codec) -> np.dtype[np.void]:
-    """A block as a record. A field of several bytes is one opaque item: numpy moves it whole, up to 13 times faster."""
+    """Return the type of a block as a record.
+
+    A field of several bytes is one opaque item, because numpy copies it up to 13 times faster than single bytes.
+    """
     return np.dtype(
         [
             (plane.name, np.uint8, (plane.size_bytes,)) if plane.transposed else (plane.name, f"V{plane.size_bytes}")
@@ -214,7 +218,7 @@ def _record_dtype(codec: Codec) -> np.dtype[np.void]:
 def _cache_blocks(
     codec: Codec, plain: Bytes, planes: Sequence[Bytes], first_block: int
 ) -> Iterator[tuple[Bytes, list[Bytes]]]:
-    """Cache blocks of `plain`, each with its piece of every plane; a plane of the floats has one byte a block."""
+    """Yield cache blocks of `plain`, each with its part of every plane. A plane of floats has one byte per value."""
     step = CACHE_BLOCK_BYTES // codec.block_bytes
     for start in range(0, len(plain) // codec.block_bytes, step):
         part = plain[start * codec.block_bytes : (start + step) * codec.block_bytes]
@@ -223,7 +227,7 @@ def _cache_blocks(
 
 
 class _Scratch(threading.local):
-    """Room for one cache block of 16-bit words, three times, for each thread: fresh memory is slow at first touch."""
+    """Memory of each thread for three cache blocks of 16-bit words, because the first use of new memory is slow."""
 
     def __init__(self) -> None:
         self.first: Words = np.empty(CACHE_BLOCK_BYTES // 2, np.uint16)
@@ -272,7 +276,7 @@ def _join_pairs(plain: Bytes, planes: list[Bytes]) -> None:
 
 
 def _split_upper_half(words: Words, exponent: Bytes, sign_mantissa: Bytes) -> None:
-    """The upper half of an F32, which is a BF16: its exponent, and its sign above its seven bits of mantissa."""
+    """Split BF16 values, or the upper halves of F32 values, into the exponent and the sign with 7 bits of mantissa."""
     first, second = _scratch.first[: len(words)], _scratch.second[: len(words)]
     np.right_shift(words, _EXPONENT_SHIFT, out=first)
     np.copyto(exponent, first, casting="unsafe")
@@ -284,7 +288,7 @@ def _split_upper_half(words: Words, exponent: Bytes, sign_mantissa: Bytes) -> No
 
 def _join_upper_half(exponent: Bytes, sign_mantissa: Bytes, words: Words) -> None:
     first, second = _scratch.first[: len(words)], _scratch.second[: len(words)]
-    # Sign-extending copies the sign from bit 7 to bit 15, where it belongs; the mask clears what lies between.
+    # Sign extension copies the sign from bit 7 to bit 15, its final place. The mask clears the bits between.
     np.copyto(first.view(np.int16), sign_mantissa.view(np.int8))
     np.bitwise_and(first, _SIGN_AND_MANTISSA, out=first)
     np.copyto(second, exponent)

@@ -1,21 +1,21 @@
-"""The stored form of a blob: a head, then the planes of every chunk in order, and nothing else.
+"""The stored form of a blob: a head, then the planes of every chunk in order.
 
     offset  bytes  what
     0       4      magic "ORGB"
     4       1      version of this format
     5       1      version of the codec
-    6       2      dtype: ggml's number, or 0xffff for bytes that are no tensor
-    8       8      elements (bytes, where there is no dtype)
+    6       2      dtype: ggml's number, or 0xffff for bytes that are not a tensor
+    8       8      elements (bytes, if there is no dtype)
     16      8      plain size in bytes
-    24      4      plain bytes of a whole chunk
+    24      4      plain bytes of a full chunk
     28      32     SHA-256 of the plain bytes
     60      1      length of the codec's name
     61      n      the codec's name, ASCII
             8+4p   for each chunk: xxh3-64 of its plain bytes; the stored size of each of p planes, bit 31 set if raw
             8      xxh3-64 of everything above
 
-All little-endian. The head's size follows from the codec and the plain size, so a writer leaves room for it and
-streams.
+All numbers are little-endian. The codec and the plain size determine the size of the head, so a writer can leave room
+for the head and write it last.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _PLANE_BYTES = 4
 _RAW_BIT = 1 << 31
 
 START_BYTES = _FIXED.size + NAME_MAX_BYTES
-"""What `head_size_of` needs to see, or the whole stored form where that is shorter."""
+"""The number of bytes that `head_size_of` needs; or all bytes of a shorter stored form."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkEntry:
-    """A chunk's line in the table: the stored size of every plane, which are raw, and xxh3-64 of the plain bytes."""
+    """The line of a chunk in the table: the stored size of each plane, its raw flag, and xxh3-64 of the plain bytes."""
 
     plane_sizes_bytes: tuple[int, ...]
     plane_is_raw: tuple[bool, ...]
@@ -66,7 +66,7 @@ class ChunkEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """Where a chunk lies in the stored form and which plain bytes it holds. `where` names it in errors."""
+    """The position of a chunk in the stored form and in the plain bytes. `where` is its name in errors."""
 
     where: str
     offset_bytes: int
@@ -81,7 +81,7 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """A head whose every number has been checked. `codec.dtype` is that of the organ which was stored first."""
+    """A head after all checks. `codec.dtype` is the dtype of the first organ that was stored with these bytes."""
 
     codec: Codec
     digest: Digest
@@ -93,14 +93,14 @@ class StoredHead:
 
 
 def head_size_bytes(codec: Codec, plain_size_bytes: int) -> int:
-    """The size of the head of any blob of that codec and plain size."""
+    """Return the size of the head of a blob with this codec and plain size."""
     line_bytes = _CHECKSUM.size + _PLANE_BYTES * len(codec.planes)
     table_bytes = codec.chunk_count(plain_size_bytes) * line_bytes
     return _FIXED.size + len(codec.name) + table_bytes + _CHECKSUM.size
 
 
 def pack_head(codec: Codec, digest: Digest, plain_size_bytes: int, entries: Sequence[ChunkEntry]) -> bytes:
-    """The head of a blob whose chunks have these entries, in order; exactly `head_size_bytes` long."""
+    """Return the head of a blob whose chunks have `entries`, in order. Its size is exactly `head_size_bytes`."""
     assert len(entries) == codec.chunk_count(plain_size_bytes)
     name = codec.name.encode("ascii")
     dtype_id = NO_DTYPE if codec.dtype is None else codec.dtype.id
@@ -121,9 +121,10 @@ def pack_head(codec: Codec, digest: Digest, plain_size_bytes: int, entries: Sequ
 
 
 def head_size_of(start: bytes | memoryview, *, digest: Digest, plain_size_bytes: int) -> int:
-    """How long the head is that begins with `start`, which holds `START_BYTES` bytes or the whole stored form.
+    """Return the size of the head that begins with `start`: `START_BYTES` bytes, or all of a shorter stored form.
 
-    Raises CorruptBlob where it is no head of a blob of that plain size. Bounded by the plain size, but not yet checked.
+    Raises CorruptBlob if it is not the head of this blob with this plain size. The plain size limits the result; the
+    rest of the head is not checked yet.
     """
     return head_size_bytes(_codec_of(bytes(start[:START_BYTES]), digest, plain_size_bytes), plain_size_bytes)
 
@@ -131,10 +132,10 @@ def head_size_of(start: bytes | memoryview, *, digest: Digest, plain_size_bytes:
 def parse_head(
     data: bytes | memoryview, *, digest: Digest, plain_size_bytes: int, stored_size_bytes: int
 ) -> StoredHead:
-    """The head at the beginning of `data`, checked number by number against what the caller expects.
+    """Return the head at the beginning of `data`, after a comparison of all its numbers with the arguments.
 
-    `digest` and `plain_size_bytes` are the catalog's; `stored_size_bytes` is the size of the file or value that holds
-    the blob. Raises CorruptBlob; allocates nothing that the plain size does not demand.
+    `digest` and `plain_size_bytes` are from the catalog; `stored_size_bytes` is the size of the file or value with the
+    blob. Raises CorruptBlob. The plain size limits the memory that is allocated.
     """
     view = memoryview(data)
     codec = _codec_of(bytes(view[:START_BYTES]), digest, plain_size_bytes)
@@ -167,10 +168,10 @@ def _pack_entry(entry: ChunkEntry) -> bytes:
 
 
 def _codec_of(start: bytes, digest: Digest, plain_size_bytes: int) -> Codec:
-    """The codec that a head names, once everything in front of its table is as expected."""
+    """Check everything before the table of a head; return the codec that the head names."""
     if len(start) < _FIXED.size:
         raise CorruptBlob(digest, f"{len(start)} bytes are no head")
-    magic, form, version, dtype_id, elements, plain_size, chunk_bytes, named, name_length = _FIXED.unpack_from(start)
+    magic, form, version, dtype_id, elements, plain_size, chunk_bytes, sha256, name_length = _FIXED.unpack_from(start)
     if magic != MAGIC:
         raise CorruptBlob(digest, f"begins with {magic!r}, not {MAGIC!r}")
     if form != FORMAT_VERSION:
@@ -179,15 +180,15 @@ def _codec_of(start: bytes, digest: Digest, plain_size_bytes: int) -> Codec:
     codec = _named_codec(name, dtype_id, digest)
     expected = (
         ("codec version", version, codec.version),
-        ("digest", named.hex(), digest),
+        ("digest", sha256.hex(), digest),
         ("plain size", plain_size, plain_size_bytes),
         ("size of a chunk", chunk_bytes, codec.chunk_bytes),
         ("bytes beyond whole blocks", plain_size % codec.block_bytes, 0),
         ("number of elements", elements, _elements(codec, plain_size_bytes)),
     )
-    for what, found, wanted in expected:
-        if found != wanted:
-            raise CorruptBlob(digest, f"{what}: the head says {found}, {wanted} is expected")
+    for label, actual, correct in expected:
+        if actual != correct:
+            raise CorruptBlob(digest, f"{label}: the head says {actual}, {correct} is expected")
     return codec
 
 
@@ -206,7 +207,7 @@ def _named_codec(name: bytes, dtype_id: int, digest: Digest) -> Codec:
 def _parse_table(
     codec: Codec, table: memoryview, digest: Digest, plain_size_bytes: int, offset_bytes: int
 ) -> tuple[StoredChunk, ...]:
-    """Every chunk in order; `offset_bytes` is where the first one lies."""
+    """Return all chunks in order; `offset_bytes` is the offset of the first chunk."""
     line = struct.Struct(f"<Q{len(codec.planes)}I")
     chunks: list[StoredChunk] = []
     plain_sizes = codec.chunk_sizes_bytes(plain_size_bytes)
