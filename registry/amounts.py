@@ -10,13 +10,13 @@ from organs.registry.errors import BadInput
 NO_VALUE = "–"
 """The text for an unknown number."""
 NAMES_SHOWN = 3
-"""Names or ranges in a sentence; more are counted."""
+"""The number of names or ranges in a sentence; the others are only counted."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `2G` or `500 MB`; raises BadInput for another text and for 0."""
+    """Return the bytes of a size such as `2G` or `500 MB`; raises BadInput for other texts and for 0."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or int(match[1]) == 0:
         raise BadInput(f"{text[:80]!r} is not a size: write for example 2G or 500M")
@@ -57,7 +57,7 @@ def plural_text(count: int, singular: str, plural: str) -> str:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Return the first three of `names`, which is not empty, and the number of the others: `a, b, c and 2 more`."""
+    """Return the first three of `names`, which must not be empty, and the number of others: `a, b, c and 2 more`."""
     more = [f"{len(names) - NAMES_SHOWN} more"] if len(names) > NAMES_SHOWN else []
     parts = [*names[:NAMES_SHOWN], *more]
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -16,7 +16,7 @@ class OrganType(StrEnum):
     """The part of a model that a tensor belongs to."""
 
     SKELETON = "skeleton"
-    """Attention and every other mixing of tokens."""
+    """Attention and other layers that mix tokens."""
     ORGAN = "organ"
     """Feed-forward layers, experts and their router. The text for people is *feed-forward*."""
     EMBED = "embed"
@@ -39,10 +39,10 @@ class Tower(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a tensor in its model. Two different names of the conventions never have the same place.
+    """The place of a tensor in its model. Different names of the conventions always have different places.
 
-    `slot` is the name without the prefix of its tower, `blk.N.` and `.weight`. Another name of the stack of blocks
-    stays in it: `v.sam.blk.3.pre_ln.weight` has the slot `sam.pre_ln`. `block` is None outside of the blocks.
+    `slot` is the name without the prefix of its tower, `blk.N.` and `.weight`. If the stack of blocks has another name,
+    the slot contains it: `v.sam.blk.3.pre_ln.weight` has the slot `sam.pre_ln`. `block` is None outside of the blocks.
     """
 
     type: OrganType
@@ -67,7 +67,7 @@ EXAMPLE_SLOTS = ("ffn_up", "ffn_down")
 LORA_SUFFIXES = (".lora_a", ".lora_b")
 BLOCK_DIGITS_MAX = 9
 
-# It is tried once at each dot, so the cost of a hostile name is proportional to its length.
+# The pattern is tried once at each dot, so the time for a hostile name is proportional to its length.
 _BLOCK = re.compile(rf"(?:^|\.)(?P<stack>[a-z_]*blk|convnext|posnet)\.(?P<block>[0-9]{{1,{BLOCK_DIGITS_MAX}}})\.(?!\Z)")
 
 # The first matching prefix decides.
@@ -88,7 +88,7 @@ _TOWER_PREFIX = re.compile(r"(enc|dec|v|a)\.")
 # The part of a slot that names its stack, in models with several stacks of blocks.
 _STACK = re.compile(r"([a-z_]+blk|convnext|posnet|sam)\.")
 
-# For each type whose organs work in groups: the special groups that a block may have, and the name of the usual group.
+# For each type with groups: the special groups that a block may have, and the name of the usual group.
 _GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = {
     OrganType.ORGAN: (
         (
@@ -153,7 +153,7 @@ _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
 
 
 def place_of(name: str) -> Place:
-    """Return the place of the tensor `name`; every text has one."""
+    """Return the place of the tensor `name`. No text is an error."""
     base = adapted_tensor(name)
     plain = name if base is None else base
     block, slot = _block_and_slot(plain)
@@ -173,8 +173,8 @@ def adapted_tensor(name: str) -> str | None:
 def group_of(place: Place) -> Group | None:
     """Return the group of `place`: gate, up and down; a router and its experts; the matrices of one attention.
 
-    Biases are in the group of their weight. None for organs that work alone: norms, embeddings and all outside of the
-    blocks.
+    Biases are in the group of their weight. None for organs that work alone: norms, embeddings, and all organs outside
+    of the blocks.
     """
     if place.block is None or place.type not in _GROUPS:
         return None
@@ -216,7 +216,7 @@ def reading_order(slot: str) -> int:
 
 
 def is_after_blocks(slot: str) -> bool:
-    """Whether an organ outside of the blocks comes after them: the last norm and the output matrix."""
+    """Return whether an organ outside of the blocks comes after them: the last norm and the output matrix."""
     return slot.startswith(("output", "cls")) or slot.split(".")[0].endswith("output_norm")
 
 

@@ -1,6 +1,6 @@
-"""SHA-256 digests: the only names that bytes have here.
+"""SHA-256 digests, the only names of bytes in the registry.
 
-A digest is 64 lower-case hexadecimal characters. A person may type `sha256:` before it, or a prefix of 8 or more
+A digest is 64 lower-case hexadecimal characters. Users may type `sha256:` before it, or only a prefix of 8 or more
 characters.
 """
 
@@ -21,12 +21,12 @@ _PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN_LENGTH},64}}", re.ASCII)
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> Digest:
-    """The digest of `data`."""
+    """Return the digest of `data`."""
     return Digest(hashlib.sha256(data).hexdigest())
 
 
 def parse_digest(text: str) -> Digest:
-    """The digest written in `text`, with or without `sha256:`; raises BadDigest for anything else."""
+    """Return the digest in `text`, which may begin with `sha256:`; raises BadDigest for other texts."""
     bare = text.removeprefix("sha256:")
     if not _FULL.fullmatch(bare):
         raise BadDigest(f"not a SHA-256 digest: {text[:80]!r}")
@@ -34,7 +34,10 @@ def parse_digest(text: str) -> Digest:
 
 
 def parse_prefix(text: str) -> str:
-    """A digest or the beginning of one, as typed by a person; raises BadDigest below 8 characters."""
+    """Return the digest, or the prefix of a digest, in `text`; raises BadDigest for other texts.
+
+    `text` may begin with `sha256:` and have upper-case letters. A prefix has 8 or more characters.
+    """
     bare = text.removeprefix("sha256:").lower()
     if not _PREFIX.fullmatch(bare):
         raise BadDigest(f"not a digest, nor {PREFIX_MIN_LENGTH} or more characters of one: {text[:80]!r}")
@@ -42,5 +45,5 @@ def parse_prefix(text: str) -> str:
 
 
 def looks_like_prefix(text: str) -> bool:
-    """Whether `text` can be the beginning of a digest."""
+    """Return whether `text` can be a digest or a prefix of 8 or more characters."""
     return _PREFIX.fullmatch(text.removeprefix("sha256:").lower()) is not None

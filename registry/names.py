@@ -1,8 +1,8 @@
-"""Model names: `namespace/name`, with `@version` where it matters. They fit in a path and in an address.
+"""Model names: `namespace/name`, with `@version` if needed. They can be part of a path and of an address.
 
-Two rules apply. `parse_model_name` reads every name that this program has ever registered. `check_new_name` is
-stricter: a new name must also be one that the Hugging Face hub's clients and llama.cpp accept, because they refuse to
-ask for any other. Sources: `validate_repo_id` in huggingface_hub's `utils/_validators.py` (no `--`, no `..`, no `.git`
+Two rules apply. `parse_model_name` accepts every name that this program has ever registered. `check_new_name` is
+stricter: the clients of the Hugging Face hub and llama.cpp must also accept a new name, because they do not request
+other names. Sources: `validate_repo_id` in huggingface_hub's `utils/_validators.py` (no `--`, no `..`, no `.git`
 at the end, at most 96 characters) and `is_valid_repo_id` in llama.cpp's `common/hf-cache.cpp` (`.` and `-` only between
 letters, digits and underscores).
 """
@@ -19,7 +19,7 @@ from organs.registry.errors import BadName
 
 NAME_MAX_LENGTH = 96
 MODEL_TEXT_MAX_LENGTH = 210
-"""Characters of a whole name as typed, with namespace and version."""
+"""The maximum number of characters of a complete name, with namespace and version."""
 RESERVED_NAMESPACES = frozenset(
     {
         "account",
@@ -51,7 +51,7 @@ RESERVED_ENDINGS = (".json", ".csv", ".gguf")
 REFUSED_ENDINGS = (*RESERVED_ENDINGS, ".git")
 """Endings that a new name may not have."""
 DIGEST_LENGTH = 8
-"""Hexadecimal digits in a proposed name that replace letters without an ASCII form."""
+"""The number of hexadecimal digits that replace letters without an ASCII form in a proposed name."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _UNWANTED = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
@@ -72,12 +72,12 @@ _LATIN = {
     **_letters("αβγδεζηθικλμνξοπρσςτυφχψω", "a v g d e z i th i k l m n x o p r s s t y f ch ps o"),
     **dict.fromkeys("ъьʹʺ'’", ""),
 }
-"""Letters that Unicode does not decompose into Latin ones, in lower case."""
+"""Latin letters for lower-case letters that Unicode does not decompose into Latin letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A valid name of a model; `version` None means the newest."""
+    """A valid name of a model. If `version` is None, it is the newest version."""
 
     namespace: str
     name: str
@@ -89,7 +89,7 @@ class ModelName:
 
 
 def parse_model_name(text: str) -> ModelName:
-    """Return the name written in `text`; without a namespace it is in `local`. Raises BadName with the broken rule."""
+    """Return the name in `text`; the default namespace is `local`. Raises BadName, which names the broken rule."""
     path, at, version = text.partition("@")
     namespace, slash, name = path.rpartition("/")
     namespace = namespace if slash else "local"
@@ -109,7 +109,7 @@ def parse_model_name(text: str) -> ModelName:
 
 
 def check_new_name(part: str, kind: str = "name") -> None:
-    """Raise BadName if stock clients refuse `part`, a name or a namespace that `parse_model_name` accepts."""
+    """Raise BadName if unmodified clients refuse `part`, a name or a namespace that `parse_model_name` accepts."""
     problem = None
     if _SPECIALS.search(part):
         problem = "has two of . and - side by side"
@@ -123,28 +123,28 @@ def check_new_name(part: str, kind: str = "name") -> None:
 
 
 def namespace_from_text(text: str) -> str:
-    """Return the nearest allowed namespace to any text; one that is an address of the catalog gets a prefix."""
+    """Return the allowed namespace that is nearest to `text`. An address of the catalog gets the prefix `by-`."""
     clean = name_from_text(text)
     return f"by-{clean}"[:NAME_MAX_LENGTH].rstrip(_EDGES) if clean.lower() in RESERVED_NAMESPACES else clean
 
 
 def name_from_text(text: str) -> str:
-    """Return the nearest allowed new name to any text, such as a file's name or a title.
+    """Return the allowed new name that is nearest to `text`, for example the name of a file or a title.
 
-    Letters of other scripts become Latin letters where `_LATIN` or Unicode has them. The others are left out, and the
-    first digits of the SHA-256 of the text are appended, so that two different texts do not get the same name.
+    Letters of other scripts become Latin letters if `_LATIN` or Unicode has an equivalent. Other letters are removed,
+    and the first digits of the SHA-256 of the text are appended, so that different texts do not get the same name.
     """
-    latin, is_whole = _in_latin(text)
+    latin, is_complete = _to_latin(text)
     clean = _without_endings(_SPECIALS.sub(_single_special, _without_endings(_UNWANTED.sub("-", latin))))
-    if is_whole and clean:
+    if is_complete and clean:
         return clean
-    mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
+    suffix = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
     stem = clean[: NAME_MAX_LENGTH - DIGEST_LENGTH - 1].rstrip(_EDGES)
-    return f"{stem or 'model'}-{mark}"
+    return f"{stem or 'model'}-{suffix}"
 
 
-def _in_latin(text: str) -> tuple[str, bool]:
-    """Return `text` with Latin letters in place of others, and whether every letter and digit has one."""
+def _to_latin(text: str) -> tuple[str, bool]:
+    """Return `text` in Latin letters, and whether every letter and digit has a Latin equivalent."""
     letters = list(_transliterated(text))
     has_others = any(not letter.isascii() and letter.isalnum() for letter in letters)
     return "".join(letters), not has_others

@@ -1,10 +1,10 @@
 """Tokens of accounts and sessions.
 
-Scanners can recognise their text, mistyped ones are refused without a look at the database, and only their SHA-256 is
-stored.
+Scanners can recognise the text of a token. Mistyped tokens are refused without reading the database. Only the SHA-256
+of a token is stored.
 
     orgp_ + 9 characters of id + 43 of secret + 6 of checksum      for a contributor's programs and for logging in
-    orgs_ + 43 characters of secret + 6 of checksum                for the pages of one browser session
+    orgs_ + 43 characters of secret + 6 of checksum                for the pages of a browser session
 
 All characters are base 62. The secret has 256 random bits (43 · log2 62), so a plain SHA-256 protects it. The
 checksum is the CRC-32 of all characters before it; it only detects typing errors.
@@ -44,7 +44,7 @@ class NewToken:
 
 @dataclass(frozen=True, slots=True)
 class SentToken:
-    """A well-formed token of a request. Only the catalog knows whether it is valid."""
+    """A well-formed token of a request. Only the catalog can tell whether it is valid."""
 
     public_id: str
     """Empty for the token of a session."""

@@ -3,10 +3,10 @@
     python -I -S confine.py '{"limits": {...}, "sandbox": {...}, "parent": 1234}' PROGRAM ARGUMENT ...
     python -I -S confine.py '{"probe": true}'       prints what this system allows
 
-`process` starts it and writes its orders. Python code between fork and exec is not safe with threads, so a separate
-program does this work; it imports little, so that it starts in a few milliseconds. Its settings stay after the exec:
+`process` starts it and writes its orders. A separate program does this work, because Python code between fork and exec
+is not safe with threads. It imports little, so that it starts in a few milliseconds. Its settings stay after the exec:
 limits, an alarm, death with its parent, Landlock, the loss of capabilities, and the filter of system calls. An order
-that is absent or null is ignored. It exits with 126 if something cannot be set, and 127 if the program cannot start.
+that is absent or null is ignored. It exits with 126 if a setting fails, and with 127 if the program cannot start.
 
 If new processes are possible (they are allowed, or there is no filter), it stays as a supervisor: it adopts every
 descendant, including those in other sessions, and kills them all when the program ends, when it gets SIGTERM, and when
@@ -25,7 +25,7 @@ import sys
 import time
 from contextlib import suppress
 
-TYPE_CHECKING = False  # known to type checkers; the import of `typing` takes as long as all of the above
+TYPE_CHECKING = False  # type checkers treat this name as True; importing `typing` takes as long as all imports above
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _probe() -> NoReturn:
-    """Print each feature of this system at once, as a line of JSON: a filter may kill the process for the next test."""
+    """Print each feature as a line of JSON before the next test, for which a filter may kill the process."""
     for name, test in (("has_seccomp", seccomp.is_available), ("landlock_abi", landlock.abi)):
         os.write(1, json.dumps({name: test()}).encode() + b"\n")
     try:
@@ -90,7 +90,7 @@ def _probe() -> NoReturn:
 
 
 def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:
-    """Confine this process; return the secret that `execve` needs, if any."""
+    """Confine this process; return the secret that `execve` needs, or None."""
     _limit(orders.get("limits") or {})
     _die_with(orders.get("parent"))
     sandbox = orders.get("sandbox")
@@ -165,9 +165,10 @@ def _die_with(parent: int | None, number: int = signal.SIGKILL) -> None:
 
 
 def _drop_capabilities(allowed: tuple[int, ...]) -> None:
-    """Drop the capabilities of root but those `allowed`: to read (and write) files of other users, within Landlock.
+    """Drop all capabilities of root except `allowed`.
 
-    Root works on registries of other users, with interpreters in their folders.
+    These are capabilities to read (and write) files of other users, which Landlock still limits. They are needed if
+    root works on a registry of another user, or with an interpreter in a folder of another user.
     """
     header, data = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
     if _libc.capget(header, data):
@@ -196,7 +197,7 @@ def _supervise(orders: dict[str, Any]) -> None:
     try:
         signal.alarm((orders.get("limits") or {}).get("alarm_seconds") or 0)
         null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):  # only the program has them, so that its caller sees their end
+        for descriptor in (0, 1, 2):  # only the program keeps them, so that its caller sees when they are closed
             os.dup2(null, descriptor)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         _, status = os.waitpid(child, 0)
@@ -212,7 +213,7 @@ def _stop(*_: object) -> None:
 
 
 def _die_of(number: int) -> None:
-    """End by the signal of the program, so that the caller sees it."""
+    """End this process by the signal that ended the program, so that the caller sees it."""
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -220,7 +221,7 @@ def _die_of(number: int) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill every descendant and reap it. An orphan among them is a child of this process, the subreaper."""
+    """Kill and reap all descendants. Orphans become children of this process, because it is the subreaper."""
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
     while True:

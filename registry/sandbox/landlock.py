@@ -1,7 +1,7 @@
-"""Landlock: the access control of Linux that a process sets on itself, and that no process can take back.
+"""Landlock: access control of Linux that a process sets on itself and cannot remove.
 
-The numbers are those of the kernel's `include/uapi/linux/landlock.h`. A right that the kernel knows and that no rule
-grants is denied; a right that only a later kernel knows stays as it is.
+The numbers are from the kernel's `include/uapi/linux/landlock.h`. A right that the kernel knows is denied unless a rule
+grants it. A right that only later kernels know is not restricted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ BIND_TCP, CONNECT_TCP, BIND_UDP, CONNECT_SEND_UDP = (1 << bit for bit in range(4
 SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2
 
 ABI_REFER, ABI_TRUNCATE, ABI_TCP, ABI_IOCTL, ABI_SCOPES, ABI_UNIX, ABI_UDP = 2, 3, 4, 5, 6, 9, 10
-"""The first version of the kernel's interface that has what the name says. 1 is Linux 5.13, 4 is 6.7, 6 is 6.12."""
+"""The version of the kernel's interface that added each feature. 1 is Linux 5.13, 4 is 6.7, 6 is 6.12."""
 
 READ = READ_FILE | READ_DIR
 RUN = READ | EXECUTE
 WRITE = READ | WRITE_FILE | TRUNCATE | REFER | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SYM
-"""Devices, sockets and pipes with a name are not made."""
+"""Creating devices, sockets and named pipes is not included."""
 DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 _OF_FILES = EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
-"""The rights that a rule on something other than a folder can grant; the kernel refuses the others there."""
+"""The rights that a rule for a file can grant; the kernel only accepts other rights for folders."""
 
 # The numbers of these calls are the same on all architectures that `seccomp` knows.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -43,7 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def abi() -> int:
-    """Return the version of Landlock that can be used here; 0 where there is none, or where calling it is refused."""
+    """Return the version of Landlock that can be used; 0 without Landlock, or if the call is refused."""
     if not sys.platform.startswith("linux"):
         return 0
     version = int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_GET_VERSION)))
@@ -51,7 +51,7 @@ def abi() -> int:
 
 
 def handled(version: int) -> tuple[int, int, int]:
-    """Return the rights to files, the rights to the network, and the scopes that an ABI of `version` knows."""
+    """Return the rights to files, the rights to the network, and the scopes in the ABI `version`."""
     files = (1 << 13) - 1
     for since, right in (
         (ABI_REFER, REFER),
@@ -66,9 +66,9 @@ def handled(version: int) -> tuple[int, int, int]:
 
 
 def restrict(version: int, paths: Mapping[int, Iterable[str]], port: int | None) -> None:
-    """Restrict this thread, and all that it starts, to `paths` (by the rights that are granted) and to one TCP port.
+    """Restrict this thread, and everything that it starts, to `paths` (grouped by the rights) and to one TCP port.
 
-    `version` is what `abi` returned. A path that does not exist is left out. Raises OSError.
+    `version` is the result of `abi`. A path that does not exist is ignored. Raises OSError.
     """
     files, network, scopes = handled(version)
     attributes = struct.pack("=QQQ", files, network, scopes)[
@@ -76,8 +76,8 @@ def restrict(version: int, paths: Mapping[int, Iterable[str]], port: int | None)
     ]
     ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     try:
-        for rights, granted in paths.items():
-            for path in granted:
+        for rights, paths_of_rights in paths.items():
+            for path in paths_of_rights:
                 _grant(ruleset, path, rights & files)
         if port is not None and network:
             rule = struct.pack("=QQ", BIND_TCP | CONNECT_TCP, port)
@@ -89,7 +89,7 @@ def restrict(version: int, paths: Mapping[int, Iterable[str]], port: int | None)
 
 
 def forbid_new_privileges() -> None:
-    """Let no program that this process becomes have more rights than it has itself, set-user-ID or not."""
+    """Prevent programs that this process executes from getting more rights than it has, for example by set-user-ID."""
     zero = ctypes.c_ulong(0)
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), zero, zero, zero):
         raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")

@@ -1,4 +1,4 @@
-"""One confined process: what it may use, what it prints, and its end with everything that it started."""
+"""Running a confined process: its limits, its output, and the end of everything that it started."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ OUTPUT_MAX_BYTES = 1024 * 1024
 LOG_MAX_BYTES = 16 * 1024
 READ_BYTES = 64 * 1024
 ALARM_GRACE_SECONDS = 5
-"""The child's own alarm rings so much later than we stop it."""
+"""The child's own alarm ends it so many seconds after our own limit."""
 POLL_SECONDS = 0.05
-"""How often we check for the end of a process whose pipes other processes hold open."""
+"""The interval of checks whether a process has ended while other processes keep its pipes open."""
 SUPERVISOR_SECONDS = 5.0
-"""How long a supervisor may take to kill what a program started, before it is killed itself."""
+"""The time for a supervisor to kill the descendants of a program. After that it is killed too."""
 
 LIBRARIES = tuple(
     map(
@@ -43,8 +43,8 @@ LIBRARIES = tuple(
         ],
     )
 )
-"""Where systems keep shared libraries, and the program that loads them. Granted to every confined process."""
-_FACTS = tuple(
+"""Paths of shared libraries and of the program that loads them. Every confined process may use them."""
+_SYSTEM_FILES = tuple(
     map(
         Path,
         [
@@ -53,7 +53,7 @@ _FACTS = tuple(
         ],
     )
 )
-"""What libraries read of the machine, and of the process itself (which shared libraries it has loaded)."""
+"""Files that libraries read about the machine and about the process itself (its shared libraries)."""
 _NULL = Path(os.devnull)
 _PACKAGES = ("registry", "ingest", "migrations")
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
@@ -67,38 +67,38 @@ _LIMIT_OF_SIGNAL = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may use. None is no limit."""
+    """The limits of a process. None means no limit."""
 
     wall_seconds: float = 600.0
     cpu_seconds: int | None = None
     address_space_bytes: int | None = None
     file_size_bytes: int | None = None
-    """Of any file that it writes."""
+    """The maximum size of each file that it writes."""
     output_max_bytes: int = OUTPUT_MAX_BYTES
     niceness: int = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What a process may reach, beside its own program and the system's shared libraries. The default is nothing.
+    """The resources of a process beyond its own program and the shared libraries of the system. None by default.
 
-    Paths are files, or folders with all that lies below them. A path that does not exist grants nothing.
+    Paths are files, or folders with everything below them. A path that does not exist grants nothing.
     """
 
     read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
-    """To be read and written; in folders, files and folders may be made, renamed and removed. Where it is empty, no
-    file can be opened for writing at all."""
+    """Paths that may be read and written. In folders, files and folders may be created, renamed and removed. If this is
+    empty, no file can be opened for writing."""
     run: tuple[Path, ...] = ()
-    """Programs, or folders of them, that its own program needs to start: an interpreter, say."""
+    """Programs, or folders with programs, that its own program needs to start, for example an interpreter."""
     port: int | None = None
-    """The one TCP port that it may bind and connect to; without one it has no sockets."""
+    """The only TCP port that it may bind and connect to; None means no sockets."""
     processes: bool = False
-    """Whether it may start processes and programs (those in `run`). Threads are always allowed."""
+    """Whether it may start processes, and the programs in `run`. Threads are always allowed."""
     required: bool = False
-    """Whether it must not run where this kernel cannot enforce all of this."""
+    """Whether it must not run if this kernel cannot enforce all of this."""
     listed: tuple[Path, ...] = ()
-    """Folders, with those below them, in which names may be listed, and nothing read."""
+    """Folders whose names, and the names in folders below, may be listed but not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,12 @@ class Result:
 
     code: int | None
     signal_name: str | None
-    """The signal that killed it, such as "SIGSEGV", where we did not send it."""
+    """The signal that killed it, such as "SIGSEGV", if we did not send it."""
     stopped: str | None
     """The limit that it exceeded, as the end of a sentence."""
     output: bytes
     log: str
-    """The end of what it wrote to stderr, without characters that control a terminal."""
+    """The end of its text on stderr, without characters that control a terminal."""
     seconds: float
 
 
@@ -128,11 +128,11 @@ def run_confined(
     descriptors: Sequence[int] = (),
     is_over: threading.Event | None = None,
 ) -> Result:
-    """Run `command` in `folder` with `stdin`, and nothing but `environment`; return how it ended.
+    """Run `command` in `folder` with `stdin` and only the variables of `environment`; return its result.
 
-    `on_line` is called with each line that it prints, as it comes. It inherits `descriptors` beside the three standard
-    ones. It is killed when another thread sets `is_over`, on an exception from `on_line`, and on an interrupt. Raises
-    NoSandbox, and OrganError when no process can be started at all.
+    `on_line` is called with each line of the output, immediately. The process inherits `descriptors` and the three
+    standard ones. It is killed when another thread sets `is_over`, when `on_line` raises an exception, and on an
+    interrupt. Raises NoSandbox; raises OrganError if no process can be started.
     """
     current_kernel = kernel()
     check_protections(
@@ -144,9 +144,9 @@ def run_confined(
     program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
     supervised = current_kernel.is_linux and (sandbox.processes or not current_kernel.has_seccomp)
     orders = _orders(current_kernel, limits, sandbox, program, supervised=supervised)
-    began = time.monotonic()
+    start = time.monotonic()
     try:
-        process = subprocess.Popen(  # noqa: S603 - no shell; the command is the caller's business
+        process = subprocess.Popen(  # noqa: S603 - no shell; the caller chooses the command
             [sys.executable, "-I", "-S", "-B", str(CONFINE), json.dumps(orders), program, *command[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -160,11 +160,11 @@ def run_confined(
     except OSError as error:
         raise OrganError(f"no process can be started: {error.strerror}") from error
     try:
-        pipes = _watched(process, limits, stdin, on_line, is_over or threading.Event())
-        stopped = pipes.until_end(began + limits.wall_seconds)
+        pipes = _open_pipes(process, limits, stdin, on_line, is_over or threading.Event())
+        stopped = pipes.until_end(start + limits.wall_seconds)
     finally:
         _end(process, supervised=supervised)
-    return _result(process.returncode, stopped, pipes, time.monotonic() - began)
+    return _result(process.returncode, stopped, pipes, time.monotonic() - start)
 
 
 def run_python(
@@ -179,27 +179,27 @@ def run_python(
     descriptors: Sequence[int] = (),
     is_over: threading.Event | None = None,
 ) -> Result:
-    """Run a module of ours as a program, with this interpreter and the packages that are installed for it.
+    """Run a module of this project as a program, with this interpreter and its installed packages.
 
-    It may read those packages, and of a source tree that is not installed only ours. Its environment is what it needs
-    to find them, and `variables`. The rest is as in `run_confined`.
+    It may read these packages; in a source tree that is not installed, only the packages of this project. Its
+    environment has the variables to find them, and `variables`. Other parameters are those of `run_confined`.
     """
-    search, readable = _python_places()
-    granted = replace(
+    search, readable = _python_paths()
+    allowed = replace(
         sandbox,
         read=(*readable, *sandbox.read),
-        listed=(Path(search[0]), *sandbox.listed),  # a source tree is searched for our packages
+        listed=(Path(search[0]), *sandbox.listed),  # Python searches the source tree for our packages
     )
     environment = {"PYTHONPATH": os.pathsep.join(search), "PATH": os.defpath, "LC_ALL": "C.UTF-8", **variables}
     command = [sys.executable, "-P", "-s", "-B", "-m", module, *arguments]
     return run_confined(
-        command, limits, granted, environment, Path("/"), stdin, on_line, descriptors=descriptors, is_over=is_over
+        command, limits, allowed, environment, Path("/"), stdin, on_line, descriptors=descriptors, is_over=is_over
     )
 
 
 @cache
-def _python_places() -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    """Where a child that is Python looks for modules, and what it may read of that."""
+def _python_paths() -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return the paths where a Python child searches for modules, and the paths that it may read."""
     source = Path(__file__).parents[3]
     installed = [path for path in sys.path if Path(path).is_absolute() and Path(path).name in _LIBRARY_FOLDERS]
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
@@ -212,7 +212,7 @@ def _python_places() -> tuple[tuple[str, ...], tuple[Path, ...]]:
 def _orders(
     current_kernel: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, supervised: bool
 ) -> dict[str, Any]:
-    """What `confine` is to set."""
+    """Return the orders for `confine`."""
     devices = [path for path in sandbox.write if _is_device(path)]
     return {
         "parent": os.getpid(),
@@ -228,7 +228,7 @@ def _orders(
         "sandbox": {
             "landlock": current_kernel.landlock_abi,
             "seccomp": current_kernel.has_seccomp,
-            "read": _texts([*_FACTS, *sandbox.read]),
+            "read": _texts([*_SYSTEM_FILES, *sandbox.read]),
             "write": _texts(path for path in sandbox.write if path not in devices),
             "devices": _texts([_NULL, *devices]),
             "listed": _texts(sandbox.listed),
@@ -252,7 +252,7 @@ def _is_device(path: Path) -> bool:
         return False
 
 
-def _watched(
+def _open_pipes(
     process: subprocess.Popen[bytes],
     limits: Limits,
     stdin: bytes,
@@ -261,12 +261,12 @@ def _watched(
 ) -> _Pipes:
     try:
         return _Pipes(process, limits, stdin, on_line, is_over)
-    except OSError as error:  # no descriptor is left, say
+    except OSError as error:  # for example, no descriptor is left
         raise OrganError(f"a process cannot be watched: {error.strerror}") from error
 
 
 class _Pipes:
-    """The three pipes of a process, read and written so that none of them blocks us or fills our memory."""
+    """The three pipes of a process. Reading and writing them never blocks and needs bounded memory."""
 
     def __init__(
         self,
@@ -355,18 +355,18 @@ class _Pipes:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether the process has ended. It stays unreaped, so that the numbers of it and of its group are not reused."""
+    """Return whether the process has ended. It is not reaped, so that its number and its group are not reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _end(process: subprocess.Popen[bytes], *, supervised: bool) -> None:
-    """Kill everything that was started, reap the process, close the pipes."""
+    """Kill the process and everything that it started, reap the process, close the pipes."""
     if supervised and not _has_ended(process.pid):
-        process.terminate()  # it kills its descendants then, also those that left the group
+        process.terminate()  # the supervisor then kills all descendants, also those that left the group
         with suppress(subprocess.TimeoutExpired):
             process.wait(SUPERVISOR_SECONDS)
     if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):  # macOS: nobody but the unreaped one is left
+        with suppress(ProcessLookupError, PermissionError):  # on macOS, if only the unreaped process is left
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
@@ -385,8 +385,8 @@ def _result(status: int, stopped: str | None, pipes: _Pipes, seconds: float) -> 
     if number in _LIMIT_OF_SIGNAL:
         reason = f"it used up its {_LIMIT_OF_SIGNAL[signal.Signals(number)]}"
         return Result(None, None, reason, output, log, seconds)
-    known = number in signal.valid_signals() and number in set(signal.Signals)
-    return Result(None, signal.Signals(number).name if known else f"signal {number}", None, output, log, seconds)
+    has_name = number in signal.valid_signals() and number in set(signal.Signals)
+    return Result(None, signal.Signals(number).name if has_name else f"signal {number}", None, output, log, seconds)
 
 
 def plain_text(data: bytes) -> str:

@@ -41,7 +41,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """A protection of a confined process, whether this system has it, and its consequence in a sentence."""
+    """A protection of a confined process: whether this system has it, and the consequence as a sentence."""
 
     name: str
     is_there: bool
@@ -52,9 +52,9 @@ class Protection:
 def kernel() -> Kernel:
     """Return the features that the kernel and the environment of this process (a container, systemd's filter) allow.
 
-    A separate process tests them, because systemd's filter kills a process for a system call that is not in its list:
-    the results until then are valid. Raises OrganError if that process fails for another reason, such as a lack of
-    memory. Then nothing is known, and no process that must be confined is started.
+    A separate process tests them, because systemd's filter kills a process for a system call that is not in its list.
+    The results before that are valid. Raises OrganError if the process fails for another reason, for example a lack of
+    memory. Then the features are not known, and no process that must be confined is started.
     """
     features: dict[str, Any] = {"landlock_abi": 0, "has_seccomp": False, "has_own_network": False}
     if not sys.platform.startswith("linux"):
@@ -72,7 +72,7 @@ def kernel() -> Kernel:
 
 
 def protections(system: Kernel, *, port: bool, writing: bool, processes: bool) -> tuple[Protection, ...]:
-    """Return the protections for a process that may use one TCP port, write files or start processes, by the flags."""
+    """Return the protections for a process; the flags say if it may use one TCP port, write files, start processes."""
     abi, filtered = system.landlock_abi, system.has_seccomp
     protections = [
         _protection(

@@ -1,14 +1,13 @@
 """The system calls that a confined process may make: a seccomp filter, as a program for the kernel's classic BPF.
 
-It is a list of what is allowed, because new system calls come with every kernel. What is not in it fails with EPERM, or
-with ENOSYS where the call is newer than the interface that all C libraries stand on: they fall back to an older one
-then. A call of another architecture (32-bit calls on a 64-bit machine, x32) kills the process, because the numbers mean
-something else there.
+The filter lists the allowed calls, because every kernel adds new calls. Other calls fail with EPERM. Newer calls, which
+no C library requires, fail with ENOSYS: C libraries then use an older call. A call of another architecture (32-bit
+calls on a 64-bit machine, x32) kills the process, because its numbers have another meaning.
 
-Reasons for what is absent: new processes and programs; ptrace, process_vm_readv and pidfds; mounts and namespaces;
-keyrings, bpf, perf_event_open, io_uring and userfaultfd, which open the kernel itself; chmod, chown, utime and extended
-attributes, which Landlock does not see; memory that no limit counts (memfd, System V, message queues); priorities,
-limits and scheduling, which root could change for the better; open_by_handle_at, which goes around paths.
+These calls are not in the list: new processes and programs; ptrace, process_vm_readv and pidfds; mounts and namespaces;
+keyrings, bpf, perf_event_open, io_uring and userfaultfd, which expose the kernel itself; chmod, chown, utime and
+extended attributes, which Landlock does not check; memory that no limit counts (memfd, System V, message queues);
+priorities, limits and scheduling, which root could raise; open_by_handle_at, which opens files without a path.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from collections.abc import Mapping, Sequence
 
 from organs.registry.sandbox.landlock import forbid_new_privileges
 
-# Each call by its name and its numbers on x86_64 and aarch64; a dash where the architecture does not have it.
+# Each call has its name and its numbers on x86_64 and aarch64. A dash means that the architecture does not have it.
 _ALWAYS = """
-# files that are open, or may be opened for reading
+# open files, and files that may be opened for reading
 read:0:63 readv:19:65 pread64:17:67 preadv:295:69 preadv2:327:286 write:1:64 writev:20:66 pwrite64:18:68
 pwritev:296:70 pwritev2:328:287 lseek:8:62 close:3:57 close_range:436:436 dup:32:23 dup2:33:- dup3:292:24 pipe:22:-
 pipe2:293:59 stat:4:- lstat:6:- fstat:5:80 newfstatat:262:79 statx:332:291 statfs:137:43 fstatfs:138:44 access:21:-
@@ -33,7 +32,7 @@ chdir:80:49 fchdir:81:50 umask:95:166 flock:73:32 fadvise64:221:223 readahead:18
 # memory
 mmap:9:222 mprotect:10:226 munmap:11:215 mremap:25:216 madvise:28:233 brk:12:214 mincore:27:232 msync:26:227
 mlock:149:228 mlock2:325:284 munlock:150:229 get_mempolicy:239:236 mseal:462:462
-# threads, and the process itself
+# threads and the process itself
 futex:202:98 futex_wait:455:455 futex_wake:454:454 futex_waitv:449:449 futex_requeue:456:456 set_robust_list:273:99
 set_tid_address:218:96 rseq:334:293 membarrier:324:283 sched_yield:24:124 sched_getaffinity:204:123
 sched_getparam:143:121 sched_getscheduler:145:120 sched_get_priority_max:146:125 sched_get_priority_min:147:126
@@ -41,7 +40,7 @@ getcpu:309:168 arch_prctl:158:- exit:60:93 exit_group:231:94 wait4:61:260 waitid
 gettid:186:178 getpid:39:172 getppid:110:173 getpgrp:111:- getpgid:121:155 getsid:124:156 getuid:102:174
 geteuid:107:175 getgid:104:176 getegid:108:177 getresuid:118:148 getresgid:120:150 getgroups:115:158 capget:125:90
 getpriority:140:141 getrlimit:97:163 getrusage:98:165 uname:63:160 sysinfo:99:179 getrandom:318:278
-# signals that it receives, time, waiting
+# receiving signals, time, waiting
 rt_sigaction:13:134 rt_sigprocmask:14:135 rt_sigreturn:15:139 rt_sigpending:127:136 rt_sigsuspend:130:133
 rt_sigtimedwait:128:137 sigaltstack:131:132 pause:34:- signalfd:282:- signalfd4:289:74 clock_gettime:228:113
 clock_getres:229:114 clock_nanosleep:230:115 nanosleep:35:101 gettimeofday:96:169 time:201:- times:100:153 alarm:37:-
@@ -69,53 +68,53 @@ prctl:157:167 prlimit64:302:261 fcntl:72:25 ioctl:16:29 open:2:- openat:257:56 s
 sendmsg:46:211
 """
 _NEWER_CALLS = 424
-"""From here on a call has one number on all architectures, and C libraries do without it where it is not there."""
+"""From this number, calls have the same number on all architectures, and C libraries can work without them."""
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""The machines whose calls are known here, and what the kernel calls them (`AUDIT_ARCH_...`)."""
+"""The machines whose calls are known here, with the kernel's number for them (`AUDIT_ARCH_...`)."""
 _X32_BIT = 0x40000000
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 _ERRNO = 0x00050000
 _LOAD, _AND, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _CALL_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
-"""Where in `struct seccomp_data` they are; arguments have 64 bits each."""
+"""Offsets in `struct seccomp_data`; each argument has 64 bits."""
 
 _CLONE_THREAD, _CLONE_PTRACE = 0x10000, 0x2000
 _CLONE_NAMESPACES = 0x20000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 _OPEN_TO_WRITE = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | 0o20000000
-"""The last is O_TMPFILE without the bit that it shares with O_DIRECTORY."""
+"""The last number is O_TMPFILE without the bit that it shares with O_DIRECTORY."""
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032, 1034)
-"""Duplicating, flags and locks; not F_SETOWN, F_SETSIG (signals to others), leases, or larger pipes."""
+"""Duplicating, flags and locks; not F_SETOWN and F_SETSIG (signals to other processes), leases, or larger pipes."""
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-"""Is it a terminal and how wide, how much can be read, blocking, close on exec."""
+"""Whether it is a terminal, its width, how much can be read, blocking, close on exec."""
 _PRCTL = (2, 3, 15, 16, 21, 23, 29, 30, 39, 51, 52, 55, 56, 64, 0x53564D41)
-"""Reading what is set; names of threads and of memory, and the widths of vector registers."""
+"""Reading settings; names of threads and of memory, and the widths of vector registers."""
 _AF_INET, _SOCK_STREAM, _IPPROTO_TCP = 2, 1, 6
 _SOCKET_TYPE = 0xF
 _MSG_FASTOPEN = 0x20000000
-"""Connects without `connect`, where older kernels do not look at the port."""
+"""Connects without `connect`; older kernels do not check the port then."""
 
 _PR_SET_SECCOMP, _FILTER_MODE = 22, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _Code = list[tuple[int, int, int, int]]
-"""Instructions: operation, how many to skip when true and when false, operand."""
+"""Instructions: operation, instructions to skip if true, instructions to skip if false, operand."""
 _Test = tuple[int, int, tuple[int, ...]]
-"""Offset of a word of the call, bits of it that count, values of which it must have one."""
+"""The offset of a word of the call, the mask of its tested bits, and the allowed values."""
 
 
 def machine() -> str | None:
-    """Return this process's architecture where its calls are known here."""
+    """Return the architecture of this process if its calls are known here, else None."""
     name = os.uname().machine if sys.platform.startswith("linux") else ""
     return name if name in ARCHITECTURES and sys.maxsize > 1 << 32 and sys.byteorder == "little" else None
 
 
 def is_available() -> bool:
-    """Return whether this kernel takes filters, and the architecture is known."""
+    """Return whether this kernel supports filters and the architecture is known."""
     if machine() is None:
         return False
-    # With a filter at address 0 it fails, in one way where filters exist, and in another where they do not.
+    # A filter at address 0 always fails. The error is EFAULT only if the kernel supports filters.
     zero = ctypes.c_ulong(0)
     _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_FILTER_MODE), zero, zero, zero)
     return ctypes.get_errno() == errno.EFAULT
@@ -124,17 +123,17 @@ def is_available() -> bool:
 def filter_program(
     machine: str, pid: int, secret: Sequence[int], *, writing: bool, network: bool, processes: bool
 ) -> bytes:
-    """Return the filter for the process `pid`, to be given to `install`.
+    """Return the filter for the process `pid`, to pass to `install`.
 
-    `secret` are two random numbers below 2^64. The process may become another program only by an `execve` that has
-    them as its fourth and fifth argument, which the kernel ignores: who sets the filter knows them and starts the
-    program with them, and nothing in the program's memory or registers tells them. `writing` allows calls that change
-    files, `network` TCP sockets, `processes` new processes and programs.
+    `secret` is two random numbers below 2^64. The process may execute another program only by an `execve` that has them
+    as its fourth and fifth argument, which the kernel ignores. The code that sets the filter knows them and starts the
+    program with them. The memory and the registers of the program do not contain them. `writing` allows calls that
+    change files, `network` TCP sockets, `processes` new processes and programs.
     """
     column = list(ARCHITECTURES).index(machine)
     allowed = _numbers(_ALWAYS, column)
-    for wanted, calls in ((writing, _WRITING), (network, _NETWORK), (processes, _PROCESSES)):
-        allowed |= _numbers(calls, column) if wanted else {}
+    for is_allowed, calls in ((writing, _WRITING), (network, _NETWORK), (processes, _PROCESSES)):
+        allowed |= _numbers(calls, column) if is_allowed else {}
     code: _Code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_IF_EQUAL, 1, 0, ARCHITECTURES[machine]),
@@ -156,17 +155,17 @@ def filter_program(
 
 
 def install(program: bytes) -> None:
-    """Let this thread, and all that it starts, make only the calls that `program` allows. Raises OSError."""
+    """Restrict this thread, and everything that it starts, to the calls that `program` allows. Raises OSError."""
     forbid_new_privileges()
-    kept = ctypes.create_string_buffer(program, len(program))
-    header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(kept)))
+    instructions = ctypes.create_string_buffer(program, len(program))
+    header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions)))
     zero = ctypes.c_ulong(0)
     if _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_FILTER_MODE), header, zero, zero):
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
 def execute(program: str, arguments: Sequence[str], environment: Mapping[bytes, bytes], secret: Sequence[int]) -> None:
-    """Become `program` (a path) behind a filter with this secret. Returns only by raising OSError."""
+    """Execute `program` (a path) in this process, under a filter with `secret`. Does not return; raises OSError."""
     words = [os.fsencode(word) for word in arguments]
     variables = [name + b"=" + value for name, value in environment.items()]
     _libc.syscall(
@@ -180,14 +179,14 @@ def execute(program: str, arguments: Sequence[str], environment: Mapping[bytes, 
 
 
 def _numbers(calls: str, column: int) -> dict[str, int]:
-    """The numbers of `calls` by their names; those that the architecture does not have are left out."""
+    """Return the numbers of `calls` by name, without the calls that the architecture does not have."""
     lines = (line for line in calls.splitlines() if not line.startswith("#"))
     fields = (call.split(":") for line in lines for call in line.split())
     return {name: int(numbers[column]) for name, *numbers in fields if numbers[column] != "-"}
 
 
 def _tests(pid: int, secret: Sequence[int], *, network: bool, processes: bool) -> dict[str, tuple[_Test, ...]]:
-    """What must hold for the arguments of calls that are allowed in part."""
+    """Return the tests of the arguments for calls that are only allowed with certain arguments."""
     flags = _CLONE_NAMESPACES | _CLONE_PTRACE | (0 if processes else _CLONE_THREAD)
     to_itself = (_word(0), _ALL, (pid,))
     for_reading = ((_word(1), _OPEN_TO_WRITE, (0,)), (_word(2), _OPEN_TO_WRITE, (0,)))
@@ -199,7 +198,7 @@ def _tests(pid: int, secret: Sequence[int], *, network: bool, processes: bool) -
             for high in (False, True)
         ),
         "prctl": ((_word(0), _ALL, _PRCTL),),
-        "prlimit64": ((_word(2), _ALL, (0,)), (_word(2, high=True), _ALL, (0,))),  # no new limit: it only reads
+        "prlimit64": ((_word(2), _ALL, (0,)), (_word(2, high=True), _ALL, (0,))),  # no new limit: reading only
         "fcntl": ((_word(1), _ALL, _FCNTL),),
         "ioctl": ((_word(1), _ALL, _IOCTL),),
         "open": for_reading[:1],
@@ -221,16 +220,16 @@ _ALL = 0xFFFFFFFF
 
 
 def _word(argument: int, *, high: bool = False) -> int:
-    """The offset of an argument's low or high half; both architectures are little-endian."""
+    """Return the offset of the low or high half of an argument. Both architectures are little-endian."""
     return _ARGUMENTS + 8 * argument + (4 if high else 0)
 
 
 def _body(tests: Sequence[_Test], error: int) -> _Code:
-    """Allow the call where all `tests` hold, let it fail with `error` where not."""
+    """Return code that allows the call if it passes all `tests`; otherwise the call fails with `error`."""
     blocks: list[_Code] = []
     for offset, mask, values in tests:
         block: _Code = [(_LOAD, 0, 0, offset), *([] if mask == _ALL else [(_AND, 0, 0, mask)])]
-        # A value that fits leads behind the block; the last that does not leads to the end.
+        # A value that matches jumps behind the block. If the last value does not match, it jumps to the end.
         block += [(_IF_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values, start=1)]
         blocks.append(block)
     code: _Code = []
@@ -238,5 +237,5 @@ def _body(tests: Sequence[_Test], error: int) -> _Code:
     for block in blocks:
         code += block
         operation, when_true, _, value = code[-1]
-        code[-1] = (operation, when_true, size + 1 - len(code), value)  # over the rest and the RETURN ALLOW
+        code[-1] = (operation, when_true, size + 1 - len(code), value)  # skips the rest and the RETURN ALLOW
     return [*code, (_RETURN, 0, 0, ALLOW), (_RETURN, 0, 0, _ERRNO | error)]
