@@ -9,6 +9,7 @@ targets exist.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -252,6 +253,24 @@ def test_every_target_that_a_document_names_is_in_the_makefile() -> None:
     }
     assert named
     assert {name for name in named if not re.search(rf"^{name}:", makefile, re.MULTILINE)} == set()
+
+
+def test_every_test_and_module_that_the_makefile_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    paths = set(re.findall(r"\btests/[\w/.:]+", makefile))
+    modules = set(re.findall(r"-[mp] ((?:tests|bench|organs)\.[\w.]+)", makefile))
+    assert len(paths) > 10
+    assert len(modules) > 8
+    assert {path for path in paths if not _is_test(path)} == set()
+    assert {name for name in modules if importlib.util.find_spec(name) is None} == set()
+
+
+def _is_test(path: str) -> bool:
+    """Return whether `path` is a file or a folder, and has the test function that follows `::`, if any."""
+    file, _, function = path.partition("::")
+    if not function:
+        return (ROOT / file).exists()
+    return f"def {function}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_every_link_between_documents_has_a_target() -> None:

@@ -36,7 +36,7 @@ def requested_after() -> str | None:
 
 def requested_place() -> int:
     """Return how many items precede the requested page, of a list whose `next` is a number; raises BadQuery."""
-    text = requested_after() or "0"
+    text = request.args.get("after", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= PLACE_MAX):
         raise BadQuery("after", "a whole number, the `next` of the previous page")
     return int(text)

@@ -28,7 +28,7 @@ import type { components, paths } from "./api";
 const page: paths["/api/v1/models"]["get"]["responses"]["200"]["content"]["application/json"] = {
   items: [], next: null, notes: [],
 };
-const piece: NonNullable<components["schemas"]["UploadAsked"]["pieces"]>[number] = [1, "0".repeat(64)];
+const piece: NonNullable<components["schemas"]["UploadRequest"]["pieces"]>[number] = [1, "0".repeat(64)];
 console.log(page, piece);
 """
 QUESTIONS = """
