@@ -29,6 +29,7 @@ ADDRESSES: list[tuple[str, int, str | None]] = [
     ("/api/v1/organs?limit=", 400, "limit"),
     ("/api/v1/organs?limit=1&limit=2", 400, "limit"),
     ("/api/v1/organs?after=null", 400, "after"),
+    ("/api/v1/families?after=", 400, "after"),
     ("/api/v1/organs?after=%00", 400, "after"),
     ("/api/v1/organs?after=WzEsMiwzXQ", 400, "after"),
     ("/api/v1/organs?after=9223372036854775808", 400, "after"),
