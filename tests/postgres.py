@@ -1,7 +1,7 @@
 """A pytest plugin that runs the tests on PostgreSQL: `pytest -p tests.postgres PATH`, or `make test-postgres`.
 
-It starts its own server in a temporary folder (or uses the one that `ORGAN_TEST_POSTGRES_URL` names) and gives
-each registry's folder a database there. A copied folder gets a copy of the database of the original folder.
+It starts its own server in a temporary folder (or uses the one that `ORGAN_TEST_POSTGRES_URL` names) and gives each
+registry's folder a database there. A copied folder gets a copy of the database of the original folder.
 """
 
 from __future__ import annotations

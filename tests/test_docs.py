@@ -2,9 +2,9 @@
 
 Blocks of `sh`, `console` and `python` in README.md and docs/*.md are run in the order of their document, in a folder of
 its own that has the shipped examples in it, with an empty registry. In a `console` block, lines after `$ ` are
-commands; the others are their output, in which numbers may differ and `...` means any omitted lines. A block
-that must not run has `<!-- not run: the reason -->` on the line before it. For `make`, the test checks only that the
-targets exist.
+commands; the others are their output, in which numbers may differ and `...` means any omitted lines. A block that must
+not run has `<!-- not run: the reason -->` on the line before it. For `make`, the test checks only that the targets
+exist.
 """
 
 from __future__ import annotations

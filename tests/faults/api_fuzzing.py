@@ -1,10 +1,10 @@
-"""schemathesis against the whole OpenAPI document, over HTTP: `python -m tests.faults.api_fuzzing`.
+"""Fuzz the whole OpenAPI document with schemathesis, over HTTP: `python -m tests.faults.api_fuzzing`.
 
-The catalog has the shipped models and two chimeras, uploads, submissions and a quarantine, and the server takes writing
-from accounts alone; nothing works at the jobs. schemathesis asks with a token for everything: it makes up requests that
-the document allows and requests that it forbids, and holds every answer against it: no 5xx, no status, header or
-content type that is not described, no answer of another shape, nothing accepted that is forbidden or that came without
-a token. Rates of requests have tests of their own, and are no limit here.
+The catalog has the shipped models and two chimeras, uploads, submissions and models held for review. The server accepts
+writing only from accounts, and no runner works on the jobs. schemathesis sends a token with every request. It makes
+requests that the document allows and requests that it forbids, and checks every answer against it: no 5xx, no
+undocumented status, header or content type, no answer of another form, no accepted request that is forbidden or that
+came without a token. Rate limits are disabled here; they have tests of their own.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from tests.web.api.admin_registry import put_waiting
 from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_accounts, put_jobs, put_submissions, put_uploads
 
 LEFT_OUT = "positive_data_acceptance"
-"""This check takes any refusal of what the schemas allow for a fault. `q` is any text to a schema; the grammar of
-searches is none that a schema can say."""
+"""This check reports a refusal of anything that the schemas allow. For a schema, `q` is any text; the grammar of
+searches cannot be written as a schema."""
 
 EMPTIED_SECONDS = 0.3
 CONFIGURATION = """
@@ -59,12 +59,12 @@ negative_data_rejection.expected-statuses = [
   "400", "401", "403", "404", "405", "409", "411", "413", "414", "415", "416", "429"
 ]
 """
-"""The answers to what the document forbids: its own list lacks those to addresses and bodies that are too long."""
+"""The statuses for forbidden requests: the default list lacks those for over-long addresses and bodies."""
 ACCOUNT = "/api/v1/account"
 
 
 class _Quiet(WSGIRequestHandler):
-    """Logs no requests. Refuses addresses over 64 KiB, which do not reach the application, as `organ serve` does."""
+    """A handler without a log. Refuses addresses over 64 KiB before the application, as `organ serve` does."""
 
     error_content_type = "application/problem+json"
     error_message_format = (
@@ -77,7 +77,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 class _Generous(Rates):
-    """Rates that nobody exceeds."""
+    """Rate limits that are never exceeded."""
 
     def hit(self, rate: RateLimitItem, client: str, cost: int = 1) -> None:
         """Count nothing."""
@@ -104,7 +104,7 @@ class Tally:
 
 
 def main() -> int:
-    """Fuzz; 0 when nothing was found."""
+    """Run schemathesis; return 0 if it finds no fault."""
     options = _options()
     with TemporaryDirectory() as folder, LocalRegistry.open(Path(folder) / "home") as registry:
         token = _prepare(registry)
@@ -133,7 +133,7 @@ def main() -> int:
 
 
 def _prepare(registry: LocalRegistry) -> str:
-    """Put in all that the examples of the document are about; a token of `local`, whose they are, for everything."""
+    """Create everything that the examples of the document name; return a token of the owner `local` with all scopes."""
     ingest_zoo(registry)
     compose_chimeras(registry)
     put_accounts(registry)
@@ -141,7 +141,7 @@ def _prepare(registry: LocalRegistry) -> str:
     put_uploads(registry)
     put_submissions(registry)
     put_waiting(registry)
-    made = new_token()  # `local` is given none: it is put in by hand
+    made = new_token()  # `local` cannot get a token, so it is inserted directly
     with registry.catalog.writing() as session:
         row = Token(public_id=made.public_id, secret_sha256=made.sha256, scopes="read upload admin", label="fuzzing")
         row.contributor_id, row.created_at = contributor_id(session, LOCAL), now()
@@ -150,9 +150,9 @@ def _prepare(registry: LocalRegistry) -> str:
 
 
 def _make_room(registry: LocalRegistry, token: str, stop: Event) -> None:
-    """End what waits or is open, again and again until `stop` is set: a full queue answers 503, too much of one's own
-    429, and rightly. What the examples name is as it was again, and so are who asks and the token, which may well have
-    suspended themselves."""
+    """End waiting and open items, again and again until `stop` is set: a full queue correctly answers 503, and too many
+    items of one account 429. Restore the items that the examples name, the accounts, and the token, because a request
+    may have suspended the account."""
     called = parse_token(token).public_id
     while not stop.wait(EMPTIED_SECONDS):
         with registry.catalog.writing() as session:

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is in this folder as long."""
+    """Mark the tests in this folder as long."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.long)
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended and what it printed."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str

@@ -2,14 +2,14 @@
 
 The rules are those of POSIX with what every journalling file system adds:
 
-- Bytes are durable after a sync of their file. Before, each write may be there, be missing as if it had never been, or
-  have left zeros behind; the last one may be there in part.
-- A name (made, renamed, removed) is durable after a sync of its folder. Before, each may have happened or not, whatever
-  became of the others. A rename happens as a whole: no file has both names, or none, that had one durable name.
+- Bytes are durable after a sync of their file. Before, each write may be present, missing, or replaced by zeros; the
+  last one may be present in part.
+- A name (created, renamed, removed) is durable after a sync of its folder. Before, each change may have happened or
+  not, independently of the others. A rename is atomic: a file with one durable name never has both names or none.
 - A commit of the database is durable when it has returned, and possible from its beginning.
 
-With up to `SUBSETS_MAX` names on their way all combinations are tried, with more: none, all, each alone, all but each,
-and every prefix. For files with bytes on their way the same holds with `PRODUCT_MAX`.
+With up to `SUBSETS_MAX` unsynced names all combinations are tried, with more: none, all, each alone, all but each, and
+every prefix. Files with unsynced bytes are handled likewise, with `PRODUCT_MAX`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ from tests.faults.journal import (
 SUBSETS_MAX = 8
 PRODUCT_MAX = 2
 SECTOR_BYTES = 4096
-"""A write may be torn at a multiple of it."""
+"""A write may be torn at a multiple of this size."""
 
 Contents = dict[str, bytes]
-"""SHA-256 to bytes."""
+"""Contents by their SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """What is found after a power cut: files as pairs of a path and the SHA-256 of their bytes; folders; the rows."""
+    """The state of the disk after a power cut: files as pairs of a path and the SHA-256 of their bytes; folders; the
+    rows.
+    """
 
     files: tuple[tuple[str, str], ...]
     folders: tuple[str, ...]
@@ -60,12 +62,12 @@ class _Inode:
     durable: bytes = b""
     pending: list[Written | Truncated] = field(default_factory=list)
     variants: list[str] | None = None
-    """Keys of what may be found in it: all of it first, then nothing of what is on its way, then the rest."""
+    """Keys of the possible contents: first all bytes, then no unsynced bytes, then the rest."""
 
 
 @dataclass(slots=True)
 class _Name:
-    """A change of names; `folder` is the one whose sync makes it durable."""
+    """A change of a name; a sync of `folder` makes it durable."""
 
     operation: MadeFolder | Created | Renamed | Unlinked
     folder: str
@@ -74,7 +76,7 @@ class _Name:
 
 
 class Disk:
-    """The disk while a journal is played: what is durable, and what is on its way."""
+    """The disk during the replay of a journal: durable and unsynced changes."""
 
     def __init__(self, journal: Journal) -> None:
         self.contents: Contents = {}
@@ -90,22 +92,22 @@ class Disk:
             self._first[path] = self._current[path] = -number
 
     def states(self) -> Iterator[CrashState]:
-        """The distinct states at any moment of the journal."""
+        """Yield the distinct states at any moment of the journal."""
         seen: set[CrashState] = set()
         for operation in (None, *self._journal.operations):
             if operation is not None:
                 self.play(operation)
-            if not isinstance(operation, Synced | SyncedFolder | MadeReadOnly):  # these only rule states out
+            if not isinstance(operation, Synced | SyncedFolder | MadeReadOnly):  # these operations only exclude states
                 fresh = set(self._possible()) - seen
                 seen |= fresh
                 yield from fresh
 
     def whole(self) -> dict[str, str]:
-        """The key of the bytes that every path of the journal, as it stands now, should have."""
+        """Return the key of the bytes that every path of the journal should have now."""
         return {path: self._variants(inode)[0] for path, inode in self._current.items()}
 
     def play(self, operation: Operation) -> None:
-        """The next operation."""
+        """Apply the next operation."""
         match operation:
             case Written() | Truncated():
                 inode = self._inodes[operation.inode]
@@ -121,7 +123,7 @@ class Disk:
             case Acknowledged():
                 self._acknowledged = True
             case MadeReadOnly():
-                pass  # nobody reads the mode
+                pass  # the mode is not used
             case _:
                 self._change_name(operation)
 
@@ -144,7 +146,7 @@ class Disk:
     def _sync_folder(self, path: str) -> None:
         for name in self._names:
             name.is_durable = name.is_durable or name.folder == path
-        # What a durable rename has overtaken makes no difference any more.
+        # Earlier changes that a durable rename has replaced make no difference.
         moved = {name.inode for name in self._names if name.is_durable and isinstance(name.operation, Renamed)}
         self._names = [
             name
@@ -163,7 +165,7 @@ class Disk:
                 yield CrashState(tuple(zip(paths, variants, strict=True)), folders, self._database, self._acknowledged)
 
     def _tree(self, names: Sequence[_Name]) -> tuple[dict[str, int], tuple[str, ...]]:
-        """Files by path and folders, of which those in a folder that is lost are lost too."""
+        """Return files by path and folders; files in a lost folder are lost too."""
         files, folders = dict(self._first), set(self._journal.first_folders)
         for name in names:
             match name.operation:
@@ -182,7 +184,7 @@ class Disk:
         return found, tuple(sorted(there))
 
     def _combinations(self, inodes: Sequence[int]) -> Iterator[tuple[str, ...]]:
-        """Keys of contents, in the order of `inodes`."""
+        """Yield combinations of keys of contents, in the order of `inodes`."""
         variants = [self._variants(inode) for inode in inodes]
         loose = [place for place, keys in enumerate(variants) if len(keys) > 1]
         if len(loose) <= PRODUCT_MAX:
@@ -211,7 +213,7 @@ class Disk:
 def _data_variants(durable: bytes, pending: Sequence[Written | Truncated]) -> Iterator[bytes]:
     yield _applied(durable, pending)
     yield durable
-    yield _applied(durable, [_zeroed(one) for one in pending])  # the sizes came through, the bytes did not
+    yield _applied(durable, [_zeroed(one) for one in pending])  # the sizes were written, the bytes were not
     for place, one in enumerate(pending):
         others = (*pending[:place], *pending[place + 1 :])
         yield _applied(durable, others)
@@ -254,5 +256,5 @@ def _parent(path: str) -> str:
 
 
 def _above(path: str) -> list[str]:
-    """The folders that `path` lies in, without the root of all."""
+    """Return the parent folders of `path`, except the root."""
     return [str(folder) for folder in PurePosixPath(path).parents if str(folder) != "."]

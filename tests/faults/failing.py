@@ -1,4 +1,4 @@
-"""What the tests of faults share: a model with blobs in files and in rows, a disk and a catalog that fail on demand."""
+"""Helpers for tests of faults: a model with blobs in files and in rows, a disk and a catalog that fail on request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.small_models import block_metadata, block_tensors, token_array
 
 EVERYTHING = Share(1, 1)
 LARGE, SMALL = 80_000, 1000
-"""Plain sizes of a blob in a file and of one in a row."""
+"""Plain sizes of a blob in a file and of a blob in a row."""
 NAME = ModelName("local", "little")
 CALLS = (
     "make_folder",
@@ -67,13 +67,13 @@ CALLS = (
 
 
 def model_bytes(seed: int = 0, blocks: int = 1, width: int = 256) -> bytes:
-    """A model whose matrices are files of the store, and whose norms, embedding and vocabulary are rows."""
+    """Return a model whose matrices are files of the store, and whose norms, embedding and vocabulary are rows."""
     tokens = token_array([b"token %d" % index for index in range(600)])
     return file_bytes([*block_metadata(blocks=blocks), tokens], block_tensors(blocks, width, seed))
 
 
 def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
-    """`model_bytes` in the file `path`."""
+    """Write `model_bytes` to the file `path`."""
     path.write_bytes(model_bytes(seed, blocks))
     return path
 
@@ -81,12 +81,12 @@ def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
 def ingest_path(
     registry: LocalRegistry, path: Path, progress: Callable[[int], None] | None = None, name: ModelName = NAME
 ) -> IngestReport:
-    """Ingest `path`, whatever it is, without looking at it first."""
+    """Ingest `path` without checking it first."""
     return ingest_model(registry, ModelSource((path,), name), name, progress, new_version=always)
 
 
 class SteppedFiles(Files):
-    """The real calls; `before` is told the number and the name of each, from 1 on, and may raise."""
+    """The real calls; `before` is called with the number (from 1) and the name of each, and may raise."""
 
     def __init__(self, before: Callable[[int, str], None]) -> None:
         self.calls = 0
@@ -104,7 +104,7 @@ def _stepped(name: str) -> Callable[..., Any]:
     real = getattr(Files, name)
 
     def call(self: SteppedFiles, *arguments: Any) -> Any:
-        if name == "close":  # a descriptor is gone, whatever close says
+        if name == "close":  # a descriptor is released, whatever close returns
             real(self, *arguments)
             return self.step(name)
         self.step(name)
@@ -118,7 +118,7 @@ for _name in CALLS:
 
 
 def failing_once(at: int, number: int) -> SteppedFiles:
-    """Files whose call `at` fails with the error `number`; later ones work."""
+    """Return files whose call `at` fails with the error `number`; later calls work."""
 
     def before(call: int, _name: str) -> None:
         if call == at:
@@ -128,7 +128,7 @@ def failing_once(at: int, number: int) -> SteppedFiles:
 
 
 def failing_from(at: int, number: int) -> SteppedFiles:
-    """Files of which every call from `at` on fails with the error `number`."""
+    """Return files of which every call from `at` on fails with the error `number`."""
 
     def before(call: int, _name: str) -> None:
         if call >= at:
@@ -138,38 +138,38 @@ def failing_from(at: int, number: int) -> SteppedFiles:
 
 
 def with_files(registry: LocalRegistry, files: Files) -> LocalRegistry:
-    """The same registry on a disk of `files`."""
+    """Return the same registry on a disk with `files`."""
     blobs = BlobStore(registry.settings.blobs, files, partial(take_back, registry.catalog))
     return LocalRegistry(registry.settings, registry.catalog, blobs)
 
 
 def blob_rows(registry: LocalRegistry) -> list[BlobRow]:
-    """Every blob's row."""
+    """Return the rows of all blobs."""
     with registry.catalog.reading() as session:
         return blobs_after(session, "", 1_000_000)
 
 
 def files_below(registry: LocalRegistry) -> list[str]:
-    """What lies in the store's folder, its lock left out: physical names and `tmp/...`."""
+    """Return the files in the folder of the store, without its lock: physical names and `tmp/...`."""
     root = registry.settings.blobs
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.parent != root)
 
 
 def model_names(registry: LocalRegistry) -> list[str]:
-    """The names of all models, whatever their state."""
+    """Return the names of all models in any state."""
     with registry.catalog.reading() as session:
         return list(session.scalars(select(Model.name).order_by(Model.id)))
 
 
 def assert_no_orphans(registry: LocalRegistry) -> None:
-    """Every row of a blob has its file, and no other file is there; the running totals are right."""
+    """Assert that every blob row has its file, that no other file exists, and that the running totals are right."""
     assert files_below(registry) == sorted(row.file for row in blob_rows(registry) if row.file is not None)
     with registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session)
 
 
 def let_time_pass(registry: LocalRegistry, time: timedelta = timedelta(days=3)) -> None:
-    """As if what is recorded and written had been so earlier by `time`; the leases of ingests are left as they are."""
+    """Move all recorded times and file times back by `time`; leases of ingests do not change."""
     earlier = datetime.now(UTC) - time
     with registry.catalog.writing() as session:
         session.execute(update(Blob).values(touched_at=earlier, created_at=earlier))
@@ -179,23 +179,23 @@ def let_time_pass(registry: LocalRegistry, time: timedelta = timedelta(days=3)) 
 
 
 def let_leases_expire(registry: LocalRegistry) -> None:
-    """As if every ingest that still runs by its row had died long ago."""
+    """Let every running ingest look like one that died long ago."""
     with registry.catalog.writing() as session:
         session.execute(update(Ingest).values(lease_expires_at=datetime.now(UTC) - timedelta(days=1)))
 
 
 class UnsyncedFiles(Files):
-    """The real calls but for those that wait for the disk."""
+    """The real calls, except those that wait for the disk."""
 
     def sync(self, descriptor: int) -> None:
-        """Durable some time later."""
+        """Do nothing: a later sync is simulated."""
 
     def sync_folder(self, path: Path) -> None:
-        """Durable some time later."""
+        """Do nothing: a later sync is simulated."""
 
 
 def without_syncing(registry: LocalRegistry) -> LocalRegistry:
-    """The same registry, for very many transactions and files whose durability is not what is tested."""
+    """Let the registry not wait for the disk, for tests with very many transactions that do not test durability."""
     with closing(registry.catalog.writer.raw_connection()) as connection:
         assert isinstance(connection.driver_connection, sqlite3.Connection)
         connection.driver_connection.execute("PRAGMA synchronous = OFF")
@@ -203,20 +203,20 @@ def without_syncing(registry: LocalRegistry) -> LocalRegistry:
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Write into a blob's file, which is read-only."""
+    """Write into the file of a blob, which is read-only."""
     path.chmod(0o644)
     path.write_bytes(data)
 
 
 def flip_bit(data: bytes, bit: int) -> bytes:
-    """`data` with one bit turned round."""
+    """Return `data` with one bit flipped."""
     damaged = bytearray(data)
     damaged[bit // 8] ^= 1 << bit % 8
     return bytes(damaged)
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """A simulated death of the process."""
 
 
 class SteppedCatalog(Catalog):
@@ -242,7 +242,7 @@ class SteppedCatalog(Catalog):
 
 
 def act_at_step(number: int, act: Callable[[], None]) -> Callable[[], None]:
-    """A step that does `act` when it is called for the `number`-th time."""
+    """Return a step that calls `act` when it is called for the `number`-th time."""
     steps = iter(range(1, 1_000_000))
 
     def step() -> None:
@@ -269,7 +269,7 @@ def random_bytes(size: int, seed: int = 0) -> bytes:
 
 
 def add_unneeded_blobs(registry: LocalRegistry, *blobs: StoredBlob) -> None:
-    """Record blobs that nothing needs, as an ingest that failed leaves them."""
+    """Record blobs without any use, as a failed ingest leaves them."""
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "a test")
         assert record_blobs(session, ingest_id, blobs) == []

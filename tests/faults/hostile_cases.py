@@ -1,7 +1,7 @@
-"""What hostile contributors send: files that are no models, promises that are not kept, manifests and uploads that lie.
+"""Hostile submissions: files that are not models, wrong declarations, manifests and uploads with false statements.
 
-A case is called by its kind and does all of its sending; it ends with what became of a submission, or raises Refused
-where the server would not have one.
+A case has a kind and sends all of its data; it returns the outcome of its submission, or raises Refused if the server
+refused it before.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tests.gguf_files import file_bytes, raw_file, raw_tensor, tensor, unsigned
 from tests.small_models import small_model
 
 GOOD = small_model("Good", seed=1)
-"""In the registry already."""
+"""A file that is registered before."""
 SOUND_SHARE = 0.1
-"""Of the mutants: files that the reader takes."""
+"""The number of accepted files among the mutants."""
 MUTANT_MAX_BYTES = 1 << 20
 TRIED = 20
-"""Mutants that are made for each that is sent, so that there are enough of both."""
+"""Mutants made for each one that is sent, so that there are enough of both kinds."""
 SEA_ELEMENTS = 50_000_000
-"""Of a tensor of zeros that nobody sends."""
+"""The size of a tensor of zeros that is not sent."""
 NOBODYS = "0" * 64
 
 Files = Sequence[tuple[str, bytes]]
 
 
 def cases(number: int, seed: int) -> list[Case]:
-    """So many: all that are written down here, or as many of them, and mutants for the rest."""
+    """Return this number of cases: all that are written here, or a part of them, and mutants for the rest."""
     random = Random(seed)
     written = [*_headers(), *_no_models(random), *_promises(), *_sets(), *said(random)]
     if number < len(written):
@@ -52,7 +52,7 @@ def cases(number: int, seed: int) -> list[Case]:
 
 
 def send_files(files: Files, sender: Sender, name: str, *, cuts: int = 0, publish: bool = True) -> Values:
-    """Send files whole, or cut into pieces, and submit what they make."""
+    """Send files complete, or cut into pieces, and submit them."""
     told = []
     for file, data in files:
         if cuts and len(data) > 1:
@@ -65,7 +65,7 @@ def send_files(files: Files, sender: Sender, name: str, *, cuts: int = 0, publis
 
 
 def _one(kind: str, what: str, data: bytes, number: int) -> Case:
-    """A case of one file: every other one in pieces."""
+    """Return a case of one file: every other one is sent in pieces."""
     return Case(kind, what, partial(send_files, [("model.gguf", data)], cuts=number % 2 * 3))
 
 
@@ -106,7 +106,7 @@ def _no_models(random: Random) -> Iterator[Case]:
 
 
 def _promises() -> Iterator[Case]:
-    """Manifests over bytes that were really sent, of which something is not as it is said."""
+    """Yield manifests for uploaded bytes with a false statement."""
     spans = _spans(OTHER, 4)
     told = of_pieces("model.gguf", OTHER, spans)
     pieces = told["pieces"]
@@ -132,7 +132,7 @@ def _promises() -> Iterator[Case]:
 
 
 def _renamed(pieces: list[list[Any]], order: list[int]) -> list[list[Any]]:
-    """The stretches as they are, with the digests of other ones, and their sizes where they may be."""
+    """Return the pieces with digests of other ones, and with their sizes where possible."""
     return [[offset, size, pieces[other][2]] for (offset, size, _), other in zip(pieces, order, strict=True)]
 
 
@@ -142,7 +142,7 @@ def _promise(file: Values, sent: Sequence[bytes], sender: Sender, name: str) -> 
 
 
 def _sets() -> Iterator[Case]:
-    """Shards and other sets of files that do not go together."""
+    """Yield shards and other sets of files that do not belong together."""
 
     def shard(number: int, of: int, name: str, total: int | None = None) -> bytes:
         entries = [unsigned("split.no", number, ValueType.UINT16), unsigned("split.count", of, ValueType.UINT16)]
@@ -166,7 +166,7 @@ def _sets() -> Iterator[Case]:
 
 
 def _mutants(number: int, random: Random) -> Iterator[Case]:
-    """Files of the mutator of headers: those that the reader refuses, and some that it takes."""
+    """Yield mutated headers: files that the reader refuses, and some that it accepts."""
     target, first = HeaderTarget(), random.randrange(1 << 40)
     made = ((case, target.material(case)) for case in range(first, first + TRIED * number))
     tried = [(case, data, _is_read(data)) for case, data in made if 0 < len(data) < MUTANT_MAX_BYTES]

@@ -1,4 +1,4 @@
-"""Who sends hostile uploads over real sockets: everything goes through the API, nothing is checked on this side."""
+"""A client that sends hostile uploads over real sockets, all through the API and without checks on this side."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ JSON, OCTETS = "application/json", "application/octet-stream"
 ANSWER_SECONDS = 60.0
 POLL_SECONDS = 0.25
 ENDED_SECONDS = 300.0
-"""Within this time everything that was submitted has ended, and every limit is one no more."""
+"""Within this time (seconds) every submission ends, and every rate limit is reset."""
 AGAIN = (429, 503)
 ENDED = ("ready", "published", "quarantined", "refused", "withdrawn")
 SMALL_BYTES = 64 * 1024
-"""Pieces below travel together."""
+"""Smaller pieces are sent in a pack."""
 
 Values = dict[str, Any]
 Spans = Sequence[tuple[int, int]]
@@ -30,19 +30,19 @@ Spans = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, and the JSON that came with it; nothing where none came."""
+    """A status, and the JSON of the answer, empty if there was none."""
 
     status: int
     values: Values
 
     @property
     def is_refusal(self) -> bool:
-        """Whether it says no, and that the fault is the asker's."""
+        """Return whether the answer is a refusal by a fault of the client."""
         return 400 <= self.status < 500
 
 
 class Refused(Exception):
-    """The server has said no before there was a submission."""
+    """The server refused the data before there was a submission."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(f"{answer.status}: {answer.values.get('detail', '')}")
@@ -51,17 +51,17 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends as one contributor, one thing after another."""
+    """Sends as one contributor, one request after another."""
 
     port: int
     name: str
     token: str
     digests: set[str] = field(default_factory=set)
-    """Of all bytes that were sent, and of all pieces."""
+    """The digests of all sent bytes and pieces."""
 
     def ask(self, method: str, path: str, body: Any = None, *, data: bytes | None = None, **headers: str) -> Answer:
-        """The answer at `path` below the API to `body` as JSON, or to `data` as it is; underscores of headers are
-        hyphens. Waits where there is too much going on."""
+        """Return the answer of the API at `path` to `body` as JSON, or to the bytes `data`; underscores of headers are
+        hyphens. Waits if there are too many requests."""
         sent = json.dumps(body).encode() if data is None and body is not None else data
         given = {"Content-Type": JSON if data is None else OCTETS, "Authorization": f"Bearer {self.token}"}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -73,37 +73,37 @@ class Sender:
             time.sleep(min(again_seconds, 5.0))
 
     def expect(self, method: str, path: str, body: Any = None, **more: Any) -> Values:
-        """The values of an answer that is no refusal; raises Refused."""
+        """Return the values of an answer that is not a refusal; raise Refused otherwise."""
         answer = self.ask(method, path, body, **more)
         if answer.status >= 300:
             raise Refused(answer)
         return answer.values
 
     def begin(self, kind: str, size_bytes: int, **more: Any) -> str:
-        """The id of an upload; what is begun twice for the same goes on where it was."""
+        """Open an upload and return its id; the same declaration again continues the first upload."""
         self.digests.update(digest for _, digest in more.get("pieces", ()))
         return str(self.expect("POST", "/uploads", {"kind": kind, "size_bytes": size_bytes, **more})["id"])
 
     def chunk(self, upload: str, data: bytes, **headers: str) -> Values:
-        """All of it in one chunk; `headers` say something else of it."""
+        """Send all bytes in one chunk; `headers` replace its headers."""
         self.digests.add(digest_of(data))
         digest = b64encode(sha256(data).digest()).decode()
         said = {"Content_Range": f"bytes 0-{len(data) - 1}/{len(data)}", "Content_Digest": f"sha-256=:{digest}:"}
         return self.expect("PATCH", f"/uploads/{upload}", data=data, **(said | headers))
 
     def finish(self, upload: str) -> str:
-        """All has come; its id."""
+        """Finish the upload; return its id."""
         self.expect("PUT", f"/uploads/{upload}")
         return upload
 
     def file(self, data: bytes, **more: Any) -> str:
-        """The id of a finished upload of a whole file."""
+        """Send a complete file; return the id of the finished upload."""
         upload = self.begin("file", len(data), **more)
         self.chunk(upload, data)
         return self.finish(upload)
 
     def pieces(self, pieces: Sequence[bytes]) -> None:
-        """Send pieces: the small ones in a pack, the others each by itself."""
+        """Send pieces: the small ones in a pack, the others separately."""
         small = list(dict.fromkeys(piece for piece in pieces if len(piece) < SMALL_BYTES))
         if small:
             named = [[len(piece), digest_of(piece)] for piece in small]
@@ -117,7 +117,7 @@ class Sender:
                 self.finish(upload)
 
     def submit(self, model: str, manifest: Any, *, data: bytes | None = None, **headers: str) -> Values:
-        """What became of a submission; raises Refused where there is none."""
+        """Submit a manifest; return the outcome of the submission, or raise Refused if there is none."""
         if data is not None:
             headers.setdefault("Content_Type", JSON)
         made = self.expect("PUT", f"/models/{model}", manifest, data=data, **headers)
@@ -145,12 +145,12 @@ class Sender:
 
 
 Send = Callable[[Sender, str], Values]
-"""Sends as somebody, under the name of a model."""
+"""Sends as a contributor, under the name of a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something hostile, or with `is_sound` a file that may be taken, and is only looked at."""
+    """A hostile case, or with `is_sound` a file that may be accepted, and is only inspected."""
 
     kind: str
     what: str
@@ -159,11 +159,11 @@ class Case:
 
 
 def of_file(name: str, upload: str) -> Values:
-    """A file of a manifest that is an upload."""
+    """Return the entry of a manifest for an uploaded file."""
     return {"name": name, "upload": upload}
 
 
 def of_pieces(name: str, data: bytes, spans: Spans) -> Values:
-    """A file of a manifest that is put together of stretches: offsets and sizes."""
+    """Return the entry of a manifest for a file of pieces: offsets and sizes."""
     pieces = [[offset, size, digest_of(data[offset : offset + size])] for offset, size in spans]
     return {"name": name, "size_bytes": len(data), "sha256": digest_of(data), "pieces": pieces}

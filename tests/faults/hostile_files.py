@@ -1,8 +1,8 @@
 """Three hundred hostile files and organ directories, by command line and by upload: `make hostile-files`.
 
-Each case is ingested by a process of its own and pushed to a running server. Every process must end within SECONDS_MAX,
-stay below MEMORY_MAX_BYTES, print no traceback, and end with 0, or with 1 and a sentence. Afterwards a good model must
-still be taken, and `organ verify --read-data` must find nothing wrong.
+Each case is ingested by its own process and pushed to a running server. Every process must end within SECONDS_MAX, stay
+below MEMORY_MAX_BYTES, print no traceback, and exit with 0, or with 1 and a message. Afterwards a valid model must
+still be accepted, and `organ verify --read-data` must find no fault.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.web.live_server import ROOT, LiveServer, start_server, stop_server
 SECONDS_MAX = 10.0
 MEMORY_MAX_BYTES = 600 * 1000**2
 STOPPED_SECONDS = 120.0
-"""After this time a process that has not ended is killed."""
+"""After this time (seconds) a process is killed."""
 WATCH_SECONDS = 0.02
 SHOWN_MAX = 60
 
@@ -50,7 +50,7 @@ ARCHITECTURE = raw_field(b"general.architecture", STRING, raw_text(b"llama"))
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something hostile: `write` puts a file, or a folder, at the path that it gets."""
+    """A hostile case: `write` creates a file or a folder at the given path."""
 
     kind: str
     name: str
@@ -59,7 +59,7 @@ class Case:
 
 @dataclass(slots=True)
 class Result:
-    """What one process did."""
+    """The result of one process."""
 
     status: int | None
     output: str
@@ -67,7 +67,7 @@ class Result:
     peak_bytes: int
 
     def faults(self) -> Iterator[str]:
-        """What it did that it may not do."""
+        """Return the faults of the process."""
         if "Traceback" in self.output:
             yield f"traceback: {self.output[-600:]}"
         if self.status not in (0, *{kind.exit_code for kind in ERRORS.values()}):
@@ -82,7 +82,7 @@ class Result:
 
 @dataclass(slots=True)
 class Summary:
-    """What all processes of one way did."""
+    """The results of all processes of one way."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ def _tensors(infos: Sequence[bytes], data: bytes, fields: Sequence[bytes] = (ARC
 
 
 def aliasing() -> Iterator[Case]:
-    """Tensors that share bytes: the same, overlapping, nested, permuted, or with holes between them."""
+    """Yield tensors that share bytes: the same, overlapping, nested, permuted, or with holes between them."""
     data = bytes(range(256)) * 16
     for offsets in permutations((0, 32, 64, 96), 4):
         if offsets != (0, 32, 64, 96):
@@ -134,7 +134,7 @@ def aliasing() -> Iterator[Case]:
 
 
 def repeats() -> Iterator[Case]:
-    """The same organ, name, key or value very often."""
+    """Yield the same organ, name, key or value very often."""
 
     def many(count: int, elements: int, value: int) -> bytes:
         size = -(-elements * 4 // 32) * 32
@@ -163,7 +163,7 @@ def repeats() -> Iterator[Case]:
 
 
 def no_numbers() -> Iterator[Case]:
-    """Weights of every tensor type whose bits are NaN, infinite, denormal, or as large as they can be."""
+    """Yield weights of every tensor type whose bits are NaN, infinite, denormal, or as large as possible."""
     patterns = {
         "all bits set": lambda size: b"\xff" * size,
         "float16 infinity": lambda size: (b"\x00\x7c" * size)[:size],
@@ -193,7 +193,7 @@ def no_numbers() -> Iterator[Case]:
 
 
 def huge_counts() -> Iterator[Case]:
-    """Counts and lengths that the file has no bytes for."""
+    """Yield counts and lengths without bytes in the file."""
     body = raw_tensor(b"t", (8,))
     for count in (2, 2**16, 2**31, 2**32 + 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1):
         yield _file(
@@ -231,7 +231,7 @@ def huge_counts() -> Iterator[Case]:
 
 
 def nested_arrays() -> Iterator[Case]:
-    """Arrays of arrays, and large arrays that are really there."""
+    """Yield arrays of arrays, and large arrays with all their bytes."""
     for depth in (1, 2, 10, 1_000, 20_000, 1_000_000):
         value = struct.pack("<IQ", ARRAY, 1) * depth + struct.pack("<IQI", U32, 1, 7)
         entry = raw_field(b"deep", ARRAY, value)
@@ -265,7 +265,7 @@ def nested_arrays() -> Iterator[Case]:
 
 
 def lying_metadata() -> Iterator[Case]:
-    """A sound container whose metadata say impossible things of the architecture, the tokenizer or the set."""
+    """Yield valid containers with impossible metadata of the architecture, the tokenizer or the set."""
     numbers = (
         "block_count",
         "context_length",
@@ -349,7 +349,7 @@ def _organ(path: Path, name: str, shape: tuple[int, ...] = (8,), data: bytes | N
 
 
 def directories() -> Iterator[Case]:
-    """Organ directories whose manifest, files or links are not what they should be."""
+    """Yield organ directories with a wrong manifest, wrong files or links."""
     line = {"name": "t", "file": "organs/t.bin"}
 
     def good(path: Path, **values: object) -> None:
@@ -357,7 +357,7 @@ def directories() -> Iterator[Case]:
         _manifest(path, **({"tensors": [line]} | values))
 
     def manifests() -> Iterator[tuple[str, Callable[[], str]]]:
-        """Manifests by what is wrong with them; made when they are written, because some are large."""
+        """Yield manifests by their fault; created when they are written, because some are large."""
         yield "no JSON", lambda: "not json"
         yield "empty", lambda: ""
         yield "a number", lambda: "7"
@@ -473,7 +473,7 @@ def _equal_organs(path: Path, count: int) -> None:
 
 
 def cases() -> list[Case]:
-    """All of them."""
+    """Return all cases."""
     kinds = (aliasing, repeats, no_numbers, huge_counts, nested_arrays, lying_metadata, directories)
     return [case for kind in kinds for case in kind()]
 
@@ -482,7 +482,7 @@ def cases() -> list[Case]:
 
 
 def run(command: Sequence[str], environment: dict[str, str], folder: Path) -> Result:
-    """Run one process, with the time and the memory that it and its children take."""
+    """Run one process; measure the time and the memory of it and its children."""
     begun = time.monotonic()
     with (folder / "output").open("w+b") as output:
         process = subprocess.Popen(
@@ -499,7 +499,7 @@ def run(command: Sequence[str], environment: dict[str, str], folder: Path) -> Re
 
 
 class MemoryWatch:
-    """The largest memory that any process below a server has had. Looks again and again in a thread of its own."""
+    """The peak memory of any process of a server, sampled again and again in a thread."""
 
     def __init__(self, live: LiveServer) -> None:
         self._root = psutil.Process(live.process.pid)
@@ -509,7 +509,7 @@ class MemoryWatch:
         self._thread.start()
 
     def take(self) -> int:
-        """The peak since the last call."""
+        """Return the peak since the last call."""
         peak, self.peak_bytes = self.peak_bytes, 0
         return peak
 
@@ -527,7 +527,7 @@ class MemoryWatch:
 
 
 def main() -> None:
-    """Run all cases both ways; exits with 1 when anything does not hold."""
+    """Run all cases both ways; exit with 1 after any fault."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kind", help="only cases of this kind")
     parser.add_argument("--way", choices=("command", "upload"), help="only this way")
@@ -549,7 +549,7 @@ def main() -> None:
 
 
 def by_command_line(folder: Path, chosen: Sequence[Case]) -> Summary:
-    """`organ ingest` of each, in a registry that all of them share; two processes at a time."""
+    """Run `organ ingest` for each, in one common registry; two processes at a time."""
     home = folder / "home"
     LocalRegistry.open(home).close()
     summary = Summary()
@@ -564,9 +564,9 @@ def by_command_line(folder: Path, chosen: Sequence[Case]) -> Summary:
 
 
 def by_upload(folder: Path, chosen: Sequence[Case]) -> Summary:
-    """`organ push` of each to a server, one after another: its processes are watched."""
+    """Run `organ push` for each to a server, one after another, and watch its processes."""
     home = folder / "home"
-    with LocalRegistry.open(home) as registry:  # what has warnings stays open, and counts for its contributor
+    with LocalRegistry.open(home) as registry:  # a submission with warnings stays open, and counts for its contributor
         owners = range(0, len(chosen), OPEN_SUBMISSIONS_MAX)
         tokens = [new_token(registry, f"eve{number}") for number in owners for _ in range(OPEN_SUBMISSIONS_MAX)]
     turns = iter(tokens)
@@ -595,7 +595,7 @@ def by_upload(folder: Path, chosen: Sequence[Case]) -> Summary:
 def _in_turns(
     folder: Path, chosen: Sequence[Case], summary: Summary, act: Callable[[Path, Path], Result], lanes: int = 2
 ) -> None:
-    """Write each case into a folder of its own, act on it, remove it."""
+    """Write each case into its own folder, act on it, remove it."""
     waiting: queue.SimpleQueue[tuple[int, Case]] = queue.SimpleQueue()
     for numbered in enumerate(chosen):
         waiting.put(numbered)
@@ -625,7 +625,7 @@ def _in_turns(
 
 
 def _check_registry(home: Path, folder: Path, summary: Summary) -> None:
-    """A good model is taken, and everything that is stored reads well."""
+    """Check that a valid model is accepted, and that all stored bytes are valid."""
     good = folder / "good.gguf"
     good.write_bytes(small_model("Good", seed=1))
     for words in (

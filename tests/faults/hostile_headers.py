@@ -1,4 +1,4 @@
-"""Headers that an attacker would write by hand, each under the fault that it has."""
+"""Headers as an attacker would write them, by their fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _one(shape: tuple[int, ...], dtype_id: int = 0, offset: int = 0, dimensions:
 
 
 def _at(offset: int) -> bytes:
-    """A second tensor that lies there."""
+    """Return a second tensor at that offset."""
     return raw_file(tensors=[raw_tensor(b"a", (16,)), raw_tensor(b"b", (16,), 0, offset)], data=b"\1" * 256)
 
 

@@ -1,4 +1,4 @@
-"""What hostile contributors say: manifests, names and declarations that mean nothing, and uploads that lie."""
+"""Hostile texts: manifests, names and declarations that are invalid, and false uploads."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.small_models import small_model
 from tests.web.test_uploads import BODIES
 
 OTHER = small_model("Other", seed=2)
-"""A sound file."""
+"""A valid file."""
 SIZE = len(OTHER)
 SAMPLED = 14
 NAMES = (
     *("{}/..%2f..%2fetc%2fpasswd", "{}/a%0d%0aSet-Cookie:%20x", "{}/a%00", "{}/a@2", "{}/a.gguf", "{}/" + "x" * 97),
     *("{}/%ff", "{}/a%2fb", "{}/a%20b", "ada/bad", "admin/bad", "../../x/y", "%2e%2e/x"),
 )
-"""Addresses of models; braces stand for who sends."""
+"""Addresses of models; braces are replaced by the sender."""
 
 
 def said(random: Random) -> Iterator[Case]:
-    """All of them; of what tests send in full, some."""
+    """Return all texts; of those that tests send in full, only some."""
     for what in random.sample([*BAD], SAMPLED):
         yield Case("hostile manifests", what, partial(_manifest, BAD[what][0]))
     yield from _bodies()
@@ -43,7 +43,7 @@ def _manifest(values: Any, sender: Sender, name: str) -> Values:
 
 
 def _bodies() -> Iterator[Case]:
-    """Bodies that are no manifests at all, and names of models that are none."""
+    """Yield bodies that are not manifests, and invalid names of models."""
     file = json.dumps({"files": [of_pieces("a.gguf", OTHER, [])]}).encode()
     bodies = {
         "nothing": b"",
@@ -86,7 +86,7 @@ def _declaration(values: Any, sender: Sender, _name: str) -> Values:
 
 
 def _chunk(size_bytes: int, sender: Sender, **headers: str) -> Values:
-    """A chunk of which something else is said, for an upload of that size."""
+    """Return a chunk with false headers, for an upload of that size."""
     return sender.chunk(sender.begin("file", size_bytes), OTHER, **headers)
 
 
@@ -97,7 +97,7 @@ def _wrong_pack(sender: Sender) -> str:
 
 
 def _noise(sender: Sender) -> str:
-    """A pack of what is no model."""
+    """Return a pack that is not a model."""
     noise = Random(7).randbytes(500)
     pack = sender.begin("pack", len(noise), pieces=[[len(noise), digest_of(noise)]])
     sender.chunk(pack, noise)
@@ -117,10 +117,10 @@ WAYS: dict[str, Callable[[Sender], Any]] = {
     "more than anybody may": lambda sender: sender.begin("file", 2**61),
     "a path instead of an upload": lambda sender: sender.expect("GET", "/uploads/..%2f..%2fetc%2fpasswd"),
 }
-"""What is refused before anything is submitted."""
+"""Yield requests that are refused before a submission."""
 NAMED: dict[str, Callable[[Sender], str]] = {
     "an unfinished upload named": lambda sender: sender.begin("file", SIZE, name="unfinished.gguf"),
     "a pack named as a file": _noise,
     "an upload of nobody": lambda _sender: "A" * 22,
 }
-"""Uploads that a manifest names."""
+"""Yield uploads that a manifest names."""

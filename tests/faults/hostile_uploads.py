@@ -1,10 +1,10 @@
 """Hostile uploads through a real server: `python -m tests.faults.hostile_uploads --cases 200 --seed 1`.
 
-Several contributors send what nobody wants (`hostile_cases`) to `organ serve --accounts`, with its runner and the
-confined program that looks at everything. Each case must end refused, with a finding, or at once by 4xx; files that the
-reader takes are only looked at and withdrawn. Afterwards the registry must be as it was: nothing visible or waiting, no
-digest known to anybody, and after two sweeps nothing in the uploads or in the store that was not there before. The
-server must have written no traceback, answer as before, take a good model, and leave no process behind.
+Several contributors send hostile data (`hostile_cases`) to `organ serve --accounts`, with its runner and the confined
+inspector. Each case must end refused, with a finding, or immediately with 4xx; files that the reader accepts are only
+inspected and withdrawn. Afterwards the registry must be unchanged: nothing visible or waiting, no digest known to any
+account, and after two sweeps no new file in the uploads or in the store. The server must have written no traceback,
+answer as before, accept a valid model, and leave no process.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ from tests.web.live_server import ROOT, LiveServer, start_server, stop_server
 CLIENTS = 6
 LOOKUP_MAX = 1000
 AGE = timedelta(days=8)
-"""After so long whatever was only sent is forgotten."""
+"""After this time (seconds) unused uploads are forgotten."""
 OURS = ("our-fault", "crashed", "limit")
-"""Findings that tell of a fault of the server's: no file may bring it to say so."""
+"""Findings of internal errors: no file may cause one."""
 AT_ONCE, FOUND, SOUND = "refused at once", "refused with findings", "sound, withdrawn"
 FAULTS_SHOWN_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Lying:
-    """What lies in a registry."""
+    """The content of a registry."""
 
     models: tuple[tuple[str, str], ...]
     """Names and states."""
     files: tuple[str, ...]
-    """Of the store."""
+    """Files of the store."""
     blobs: tuple[str, ...]
     uploads: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Told:
-    """What came of the cases."""
+    """The outcomes of the cases."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By kind and how it ended."""
+    """Counts by kind and outcome."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """By status or code of the first finding."""
+    """Counts by status or code of the first finding."""
     faults: list[str] = field(default_factory=list)
 
 
 def main() -> None:
-    """Send, look, tell; exits with 1 when anything does not hold."""
+    """Send all cases, check and print; exit with 1 after any fault."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def run(folder: Path, wanted: Sequence[Case]) -> list[str]:
-    """What did not hold."""
+    """Return the faults."""
     home, log = folder / "home", folder / "server.log"
     with LocalRegistry.open(home) as registry:
         tokens = {name: new_token(registry, name) for name in ("ada", *(f"eve{number}" for number in range(CLIENTS)))}
@@ -109,7 +109,7 @@ def run(folder: Path, wanted: Sequence[Case]) -> list[str]:
 
 
 def _send(wanted: Iterable[Case], eves: Sequence[Sender], folder: Path, family: dict[int, psutil.Process]) -> Told:
-    """Send all of it, each sender one case after another."""
+    """Send all cases, each sender one after another."""
     left: SimpleQueue[tuple[int, Case]] = SimpleQueue()
     for numbered in enumerate(wanted):
         left.put(numbered)
@@ -138,7 +138,7 @@ def _send(wanted: Iterable[Case], eves: Sequence[Sender], folder: Path, family: 
 
 
 def _one(case: Case, eve: Sender, name: str, folder: Path) -> tuple[str, str, str | None]:
-    """How a case ended, in a word why, and what is wrong with that."""
+    """Return how a case ended, the reason in a word, and its faults."""
     try:
         made = case.send(eve, name)
     except Refused as error:
@@ -191,12 +191,12 @@ def _lying(home: Path) -> Lying:
 
 
 def _seen(live: LiveServer) -> list[bytes]:
-    """What anybody sees."""
+    """Return the public lists of models, organs and contributors."""
     return [live.get(f"/api/v1{path}") for path in ("/models", "/organs", "/contributors")]
 
 
 def _unknown(ada: Sender, eves: Sequence[Sender], *, own: bool) -> list[str]:
-    """What a lookup wrongly knows of all that was sent: asked by somebody else, and with `own` by who sent it."""
+    """Return the sent digests that a lookup wrongly knows: asked by another account, and with `own` by the sender."""
     header = read_header(MemorySource(OTHER))
     spans = [(header.data_offset + one.offset, one.size_bytes) for one in header.tensors]
     digests = {digest for eve in eves for digest in eve.digests if len(digest) == 64}

@@ -1,10 +1,10 @@
 """A push of a large model over an interrupted connection to a server that is killed: `make cut-push`.
 
-A model of 1.19 GB is generated and pushed by `organ push`. Between the command and the server stands a proxy that cuts
-every connection of the moment after a random number of bytes; now and then the server and all of its processes get
-SIGKILL, and are started again. When it has ended, the model is fetched and compared with the file to the last byte, the
-registry is verified, and the bytes that went through the proxy are counted: what was sent twice may be one chunk for
-each connection that a cut or a kill has hit.
+A model of 1.19 GB is generated and pushed by `organ push`. A proxy between the command and the server cuts all open
+connections after a random number of bytes; at intervals the server and all of its processes get SIGKILL, and are
+started again. At the end the model is downloaded and compared with the file to the last byte, the registry is verified,
+and the bytes through the proxy are counted: the bytes sent twice may be one chunk for each connection that was cut or
+killed.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from organs.registry.upkeep import Share, verify
 from tests.web.live_server import ROOT, LiveServer, free_port, start_server
 
 LITTLE = Architecture(4, 512, 1024, 512, 1536, 20_000, 64)
-"""60 MB: for a try."""
+"""60 MB: for a short run."""
 CHUNK_BYTES = 8 * 1024 * 1024
 BUFFER_BYTES = 256 * 1024
 HEADER_BYTES = 4096
-"""More than the header of any request of a push takes, for the count of what is sent."""
+"""More than the header of any request of a push, for the count of sent bytes."""
 PUSH_MAX = 20
-"""How often the command is run again when it has given up."""
+"""The number of times that the command is run again after it has failed."""
 
 
 @dataclass(slots=True)
 class Line:
-    """A proxy to `target`: counts what clients send, and cuts all connections when it is told to."""
+    """A proxy to `target`: counts bytes of clients, and cuts all connections on request."""
 
     target: int
     port: int = 0
     sent_bytes: int = 0
     cut: int = 0
-    """Connections that were cut while they were open."""
+    """The number of connections that were cut while they were open."""
     _open: set[socket.socket] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _listener: socket.socket | None = None
@@ -62,7 +62,7 @@ class Line:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_all(self) -> int:
-        """Reset every connection; how many there were."""
+        """Reset every connection; return their number."""
         with self._lock:
             hit, self._open = self._open, set()
         for one in hit:
@@ -104,7 +104,7 @@ class Line:
 
 
 class Watched:
-    """A server that can be killed with all of its processes, and the most memory that a worker of it had."""
+    """A server that can be killed with all of its processes, and the peak memory of a worker."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         self._home, self._folder = home, folder
@@ -141,7 +141,7 @@ class Watched:
 
 
 def main() -> None:
-    """Push, cut, kill, compare; exits with 1 when anything does not hold."""
+    """Push, cut, kill, compare; exit with 1 after any fault."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuts", type=int, default=30)
     parser.add_argument("--kills", type=int, default=5)
@@ -156,7 +156,7 @@ def main() -> None:
 
 
 def run(folder: Path, cuts: int, kills: int, seed: int, shape: Architecture) -> list[str]:
-    """What did not hold."""
+    """Return the faults."""
     model = folder / "large.gguf"
     size_bytes = write_model(model, shape)
     home, token = folder / "home", _account(folder / "home")
@@ -199,7 +199,7 @@ def _account(home: Path) -> str:
 
 
 def _moments(chance: random.Random, cuts: int, kills: int, size_bytes: int) -> list[tuple[int, str]]:
-    """After how many bytes what happens, in order."""
+    """Return the events by the number of bytes after which they happen, in order."""
     whats = ["cut"] * cuts + ["kill"] * kills
     chance.shuffle(whats)
     return list(zip(sorted(chance.randrange(size_bytes) for _ in whats), whats, strict=True))
@@ -217,7 +217,7 @@ def _spoil(line: Line, server: Watched, moments: list[tuple[int, str]], pushed: 
 
 
 def _push(model: Path, line: Line, token: str, folder: Path) -> int:
-    """How often the command had to be run until it was done."""
+    """Push until it succeeds; return the number of runs of the command."""
     environment = os.environ | {
         "ORGAN_TOKEN": token,
         "PYTHONPATH": str(ROOT),

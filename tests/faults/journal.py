@@ -1,8 +1,8 @@
-"""What a registry asks of the disk, written down: every call that changes something, and every commit, in order.
+"""A journal of the disk operations of a registry: every call that changes something, and every commit, in order.
 
-A journal is what `crash_states` makes crash states of. Calls go through one lock, so that their order is the true one.
-SQLite's own files are not in it: a commit with `synchronous = FULL` is taken to be durable when it returns, and
-possible from the moment it begins; the database after each commit is kept as one value.
+`crash_states` makes crash states from a journal. Calls go through one lock, so that their order is the true one. The
+files of SQLite are not in it: a commit with `synchronous = FULL` counts as durable when it returns, and as possible
+from its beginning; the database after each commit is stored as one value.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Unlinked:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A transaction begins to commit; `database` is the key of the database that it leads to."""
+    """A transaction begins to commit; `database` is the key of the database after it."""
 
     database: str
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The caller has been told that it is done."""
+    """The caller has received the success."""
 
 
 Operation = (
@@ -120,16 +120,16 @@ class Journal:
         self.first_database = self._keep_database()
 
     def die_at(self, number: int) -> None:
-        """The process dies before the operation `number`, counted from 0: this and every later call raise Crash."""
+        """Let the process die before the operation `number`, counted from 0: this and every later call raise Crash."""
         self._dies_at = number
 
     def revive(self) -> None:
-        """Another process goes on: with what the operating system has, durable or not."""
+        """Let another process continue with the state of the operating system, durable or not."""
         self._dies_at = -1
         self.is_dead = False
 
     def about_to(self) -> None:
-        """Called before each operation, with the lock held."""
+        """Record an operation before it happens, with the lock held."""
         if self.is_dead or len(self.operations) == self._dies_at:
             self.is_dead = True
             raise Crash
@@ -142,18 +142,18 @@ class Journal:
         return self._inodes
 
     def name(self, path: Path) -> str:
-        """`path` as the journal calls it; all that lies outside has one name."""
+        """Return the name of `path` in the journal; all paths outside have one name."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else ".."
 
     def begin_commit(self) -> int:
-        """The place of a commit in the journal: where it begins, for from then on it may be durable."""
+        """Return the position of a commit in the journal: its beginning, because it may be durable from then on."""
         with self.lock:
             self.about_to()
             self.note(Committed(""))
             return len(self.operations) - 1
 
     def committed(self, place: int) -> None:
-        """It has returned."""
+        """Record that the commit has returned."""
         self.operations[place] = Committed(self._keep_database())
 
     def _keep_database(self) -> str:
@@ -167,7 +167,7 @@ class Journal:
 
 
 class JournalFiles(Files):
-    """The real calls without waiting for the disk; each one that changes something goes into the journal."""
+    """The real calls without waiting for the disk; each change is recorded in the journal."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -212,7 +212,7 @@ class JournalFiles(Files):
 
     def sync(self, descriptor: int) -> None:
         with self._noted(lambda: Synced(self._inodes[descriptor])):
-            """Real syncs would only cost time: what counts is when it is asked for."""
+            """Real syncs would only take time: the moment of the call matters."""
 
     def close(self, descriptor: int) -> None:
         self._inodes.pop(descriptor, None)
@@ -224,7 +224,7 @@ class JournalFiles(Files):
 
     def sync_folder(self, path: Path) -> None:
         with self._noted(lambda: SyncedFolder(self.journal.name(path))):
-            """As with files."""
+            """As for files."""
 
     def unlink(self, path: Path) -> None:
         with self._noted(lambda: Unlinked(self.journal.name(path))):
@@ -232,21 +232,21 @@ class JournalFiles(Files):
 
 
 class WithoutFileSync(JournalFiles):
-    """A mutant: files are renamed and recorded, and nobody has waited for their bytes."""
+    """A mutant that renames and records files without syncing their bytes."""
 
     def sync(self, descriptor: int) -> None:
-        """Forgotten."""
+        """Do nothing."""
 
 
 class WithoutFolderSync(JournalFiles):
-    """A mutant: nobody waits for the names."""
+    """A mutant that does not sync names."""
 
     def sync_folder(self, path: Path) -> None:
-        """Forgotten."""
+        """Do nothing."""
 
 
 class RowsFirst(JournalFiles):
-    """A mutant: files are made durable only after the commit of their rows."""
+    """A mutant that syncs files only after the commit of their rows."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)
@@ -266,14 +266,14 @@ class RowsFirst(JournalFiles):
         self._later.append(lambda: JournalFiles.close(self, descriptor))
 
     def catch_up(self) -> None:
-        """After a commit: what was put off before the one before."""
+        """Make the delayed calls of the commit before the last."""
         late, self._late, self._later = self._late, self._later, []
         for call in late:
             call()
 
 
 class JournalCatalog(Catalog):
-    """The catalog of a registry, whose commits go into the journal."""
+    """The catalog of a registry whose commits are recorded in the journal."""
 
     def __init__(self, catalog: Catalog, files: JournalFiles) -> None:
         super().__init__(catalog.reader, catalog.writer)
@@ -294,6 +294,6 @@ class JournalCatalog(Catalog):
 
 
 def on_journal(registry: LocalRegistry, files: JournalFiles) -> LocalRegistry:
-    """The same registry, with all that it writes in the journal of `files`."""
+    """Return the same registry with all of its writes in the journal of `files`."""
     blobs = BlobStore(registry.settings.blobs, files)
     return LocalRegistry(registry.settings, JournalCatalog(registry.catalog, files), blobs)

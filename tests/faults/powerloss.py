@@ -1,12 +1,12 @@
-"""Power cuts at every moment of what a registry does: each state that the disk may be left in is opened and checked.
+"""Power cuts at every moment of the operations of a registry: each possible state of the disk is opened and checked.
 
     python -m tests.faults.powerloss             # every state of every scenario
     python -m tests.faults.powerloss --states 50
 
-Two checks. The quick one compares, for every state, the files that the committed rows name with what was written. The
-thorough one makes the state in a folder and opens a registry on it: every committed model comes back, verify reads
-everything, the same files can be ingested again, a sweep leaves nothing over. It is done once for the states that
-differ only in the bytes of files which no row names: nobody reads those.
+There are two checks. The quick one compares, for every state, the files of the committed rows with the written bytes.
+The thorough one creates the state in a folder and opens a registry on it: every committed model is assembled, verify
+reads everything, the same files can be ingested again, and a sweep leaves nothing over. It is done once for states that
+differ only in the bytes of files without a row, because these are never read.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ MakeFiles = Callable[[Journal], JournalFiles]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What was done on a registry in `folder`/home, and what must hold after a power cut at any moment of it."""
+    """The operations on a registry in `folder`/home, and the expected state after a power cut at any moment."""
 
     name: str
     journal: Journal
     sources: Mapping[str, Path]
-    """Models by name, and the files that they come from."""
+    """Models by name, and their source files."""
     spoiled: frozenset[str] = frozenset()
-    """Digests of blobs that were damaged on purpose, and may be faulty until they have been healed."""
+    """Digests of blobs that were damaged on purpose, and may be faulty until they are repaired."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What the checks of one scenario have found."""
+    """The findings of one scenario."""
 
     scenario: str
     operations: int = 0
@@ -79,7 +79,7 @@ class Findings:
 
 
 def check(scenario: Scenario, scratch: Path, thorough_max: int | None = None) -> Findings:
-    """Check every state quickly; thoroughly all of them, or `thorough_max` spread over the scenario."""
+    """Check every state quickly; all of them thoroughly, or `thorough_max` spread over the scenario."""
     disk = Disk(scenario.journal)
     states = list(disk.states())
     found = Findings(scenario.name, len(scenario.journal.operations), len(states))
@@ -94,7 +94,7 @@ def check(scenario: Scenario, scratch: Path, thorough_max: int | None = None) ->
         lossy |= {read} if lost else set()
     chosen = list(different.values())
     if thorough_max is not None and len(chosen) > thorough_max:
-        # What the quick check has seen, the thorough one must see too.
+        # The thorough check must detect every fault that the quick one detects.
         chosen = [different[read] for read in different if read in lossy] or chosen
         places = min(thorough_max, len(chosen))
         chosen = [chosen[place * len(chosen) // places] for place in range(places)]
@@ -105,7 +105,7 @@ def check(scenario: Scenario, scratch: Path, thorough_max: int | None = None) ->
 
 
 def _every_whole_file(journal: Journal) -> dict[str, str]:
-    """The bytes that each path had when it was last named: physical names are used once."""
+    """Return the bytes of each path at its last naming: physical names are used once."""
     whole: dict[str, str] = {}
     disk = Disk(journal)
     whole.update(disk.whole())
@@ -116,7 +116,7 @@ def _every_whole_file(journal: Journal) -> dict[str, str]:
 
 
 def _needed(database: bytes, spoiled: frozenset[str]) -> frozenset[str]:
-    """The physical names that rows rely on."""
+    """Return the physical names that rows need."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.deserialize(_without_wal(database))
         found = connection.execute("SELECT file, digest FROM blobs WHERE file IS NOT NULL AND state <> 'corrupt'")
@@ -124,7 +124,7 @@ def _needed(database: bytes, spoiled: frozenset[str]) -> frozenset[str]:
 
 
 def _without_wal(database: bytes) -> bytes:
-    """The database as one that has no log beside it, which a database in memory cannot have."""
+    """Return the database in a form without a log file, which a database in memory cannot have."""
     return database[:18] + b"\1\1" + database[20:]
 
 
@@ -152,7 +152,7 @@ def _tried(state: CrashState, disk: Disk, scenario: Scenario, scratch: Path) -> 
 
 
 def make_state(state: CrashState, disk: Disk, journal: Journal, folder: Path) -> None:
-    """The files of a state, and the database as of its last commit."""
+    """Create the files of a state, and the database as of its last commit."""
     folder.mkdir(parents=True)
     for name in state.folders:
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def _assert_models_come_back(registry: LocalRegistry, scenario: Scenario, scratc
 
 @contextmanager
 def a_commit_for_each_blob() -> Iterator[None]:
-    """Inside, an ingest commits after every blob, as those of large models do."""
+    """Let an ingest commit after every blob inside the block, as for large models."""
     before, pipeline.BATCH_MIN_BYTES = pipeline.BATCH_MIN_BYTES, 1
     try:
         yield
@@ -202,7 +202,7 @@ def a_commit_for_each_blob() -> Iterator[None]:
 
 
 def begun(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[LocalRegistry, LocalRegistry]:
-    """A registry in `folder`/home, and the same with a journal that begins now."""
+    """Return a registry in `folder`/home, and the same with a journal that begins now."""
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     journal = Journal(folder / "home", folder / "home" / "registry.sqlite3")
     return plain, on_journal(plain, make_files(journal))
@@ -215,7 +215,7 @@ def journal_of(registry: LocalRegistry) -> Journal:
 
 
 def two_ingests(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
-    """Two models that share organs, into a registry that has nothing, not even its folders."""
+    """Ingest two models that share organs into a new registry without any folders."""
     sources = _two_sources(folder)
     plain, journaled = begun(folder, make_files)
     with plain, a_commit_for_each_blob():
@@ -225,7 +225,7 @@ def two_ingests(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
 
 
 def killed_and_run_again(folder: Path, dies_at: int) -> Scenario:
-    """An ingest whose process is killed, another that goes on with what is not durable, and then the power cut."""
+    """Kill an ingest, continue with another one on unsynced data, and then cut the power."""
     sources = {"first": write_model(folder / "first.gguf")}
     plain, journaled = begun(folder)
     journal = journal_of(journaled)
@@ -243,7 +243,7 @@ def killed_and_run_again(folder: Path, dies_at: int) -> Scenario:
 
 
 def a_sweep(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
-    """Two sweeps of blobs that nothing needs, orphans and temporaries, beside a model."""
+    """Run two sweeps over unneeded blobs, orphans and temporary files, beside a model."""
     sources = {"first": write_model(folder / "first.gguf")}
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
@@ -265,7 +265,7 @@ def a_sweep(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
 
 
 def a_repair(folder: Path) -> Scenario:
-    """Damage in a file and one that is gone; verify sets them aside, the model comes again, a sweep follows."""
+    """Damage a file and remove another; verify sets both aside, the model is ingested again, a sweep follows."""
     sources = {"first": write_model(folder / "first.gguf")}
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
@@ -286,13 +286,13 @@ def _two_sources(folder: Path) -> dict[str, Path]:
     first = write_model(folder / "first.gguf")
     second = write_model(folder / "second.gguf", seed=1)
     data = bytearray(second.read_bytes())
-    data[-4096:] = first.read_bytes()[-4096:]  # some organs in common: the last norm and what is before it
+    data[-4096:] = first.read_bytes()[-4096:]  # some common organs: the last norm and those before it
     second.write_bytes(data)
     return {"first": first, "second": second}
 
 
 def placed_file(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Journal, bytes, bytes]:
-    """A file that is assembled over another one: its journal, the bytes before, the bytes due."""
+    """Assemble a file over another one; return its journal, the old bytes and the new bytes."""
     source = write_model(folder / "first.gguf")
     (folder / "out").mkdir()
     (folder / "out" / "first.gguf").write_bytes(b"what was here before")
@@ -307,7 +307,7 @@ def placed_file(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Jou
 
 
 def check_placed(journal: Journal, before: bytes, after: bytes) -> Findings:
-    """The file is the old one or the new one, whole, and the new one once the caller has been told so."""
+    """Check that the file is the complete old or new one, and the new one after success was reported."""
     disk = Disk(journal)
     found = Findings("a file placed over another", len(journal.operations))
     for state in disk.states():
@@ -319,7 +319,7 @@ def check_placed(journal: Journal, before: bytes, after: bytes) -> Findings:
 
 
 def main() -> None:
-    """Every scenario, every state; a line for each."""
+    """Check every scenario and state; print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.powerloss", description=__doc__)
     parser.add_argument("--states", type=int, help="check at most so many states of each scenario thoroughly")
     chosen = parser.parse_args()

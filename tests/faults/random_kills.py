@@ -1,12 +1,12 @@
-"""Very many kills in minutes: a process that has everything loaded forks children, which ingest or sweep until SIGKILL.
+"""Very many kills in minutes: a loaded process forks children, which ingest or sweep until SIGKILL.
 
     python -m tests.faults.random_kills --kills 1000 --seed 1
 
-The moment of each kill is drawn evenly from the time that an undisturbed run takes, which is measured and then followed
-up as the machine gets busier or quieter; a kill that comes after the end is none and not counted. After each one the
-rows are compared with the files; after every tenth everything is read and every model is assembled and compared. When
-all models of a registry are in, or enough has happened to it, what is missing is ingested and swept, nothing may be
-left over, and a new registry is begun. `test_kill.py` does the same to the real command, more slowly.
+The moment of each kill is drawn evenly from the duration of an undisturbed run, which is measured and then adjusted as
+the machine gets busier or quieter; a kill after the end is not counted. After each one the rows are compared with the
+files; after every tenth everything is read and every model is assembled and compared. When all models of a registry are
+ingested, or after enough kills, the missing ones are ingested and swept, nothing may be left over, and a new registry
+is begun. `test_killed_ingest.py` does the same to the real command, more slowly.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from tests.small_models import assemble_model
 SHAPE = Architecture(2, 256, 512, 256, 768, 4000, 64)
 """5.9 MB in 24 tensors."""
 SHARED = 0.4
-"""The part of each file, from its beginning, that all models have in common but for their names."""
+"""The part of each file, from its beginning, that all models have in common except for their names."""
 SWEEPS_SHARE = 0.2
-"""Of the kills, those that hit a sweep; an ingest runs beside every second one."""
+"""The share of kills that hit a sweep; an ingest runs beside every second one."""
 KILLS_OF_A_HOME = 40
 FULL_CHECK_EVERY = 10
 PATIENCE_SECONDS = 120.0
@@ -64,19 +64,19 @@ MOMENTS = ("starting", *CALLS, "reading", "transaction", "commit", "between", "a
 
 @dataclass(slots=True)
 class Tally:
-    """What has happened so far."""
+    """Counts of kills and results."""
 
     kills: int = 0
     too_late: int = 0
     hits: Counter[str] = field(default_factory=Counter)
-    """Kills by who was hit and at which moment."""
+    """Kills by victim and moment."""
     committed: int = 0
     full_checks: int = 0
     homes: int = 0
 
 
 class Moment:
-    """One byte that parent and child share: what the child did last."""
+    """One byte that parent and child share: the last action of the child."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, mmap.PAGESIZE)
@@ -90,7 +90,7 @@ class Moment:
 
 
 class MarkedCatalog(Catalog):
-    """The catalog of a registry; transactions and commits are marked."""
+    """The catalog of a registry that marks transactions and commits."""
 
     def __init__(self, catalog: Catalog, moment: Moment) -> None:
         super().__init__(catalog.reader, catalog.writer)
@@ -130,7 +130,7 @@ class Harness:
         self._finish_home()
 
     def run(self, kills: int) -> None:
-        """So many kills, with all checks; raises AssertionError when one finds something."""
+        """Do this number of kills with all checks; raise AssertionError after a fault."""
         while self.tally.kills < kills:
             if self._random.random() < SWEEPS_SHARE:
                 self._kill_a_sweep()
@@ -194,7 +194,7 @@ class Harness:
         _succeeds(self._fork(lambda: LocalRegistry.open(self._home).close()))
 
     def _duration(self) -> float:
-        """Seconds that an ingest takes when nobody disturbs it, the median of three."""
+        """Return the seconds of an undisturbed ingest, the median of three."""
         seconds = []
         for path in self._missing[:3]:
             begun = time.monotonic()
@@ -208,7 +208,9 @@ class Harness:
         return median(seconds)
 
     def _registered(self) -> list[str]:
-        """The names of the models that are in, from a child: this process opens no database and starts no thread."""
+        """Return the names of the registered models, read by a child: this process opens no database and starts no
+        thread.
+        """
         names = self._scratch / "names"
 
         def write() -> None:
@@ -231,13 +233,13 @@ class Harness:
         try:
             work(*arguments)
             status = 0
-        except BaseException:  # whatever it is, the child must not go on as if it were the parent
+        except BaseException:  # after any exception, the child must not continue as the parent
             traceback.print_exc()
             raise
         finally:
             os._exit(status)
 
-    # In a child.
+    # Code of a child.
 
     def _opened(self) -> LocalRegistry:
         registry = LocalRegistry.open(self._home)
@@ -290,7 +292,7 @@ class Harness:
 
 
 def _models(folder: Path, count: int) -> list[Path]:
-    """Models whose first organs are the same."""
+    """Create models whose first organs are the same."""
     paths = [folder / f"model-{number}.gguf" for number in range(10, 10 + count)]
     for number, path in enumerate(paths, 10):
         size = write_model(path, SHAPE, number)
@@ -306,7 +308,7 @@ def _succeeds(child: int) -> None:
 
 
 def main() -> None:
-    """Kill, and say in one line where it hit and what became of it."""
+    """Run the kills; print in one line their victims and results."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.random_kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,9 +1,9 @@
 """Slow and hostile clients beside honest ones: `python -m tests.faults.slow_clients` (`make slow-crowds`).
 
-A real `organ serve` with two processes and default settings is held by 500 hostile connections of one kind at a time
-while 50 honest users read pages and JSON, download whole files and send small bodies. Each kind runs twice: all hostile
-connections from one address, then each from an address of its own (all of 127.0.0.0/8 is this machine). Honest users
-have other addresses. It passes when, for every kind,
+A real `organ serve` with two processes and default settings serves 500 hostile connections of one kind at a time while
+50 honest users read pages and JSON, download complete files and send small bodies. Each kind runs twice: all hostile
+connections from one address, then each from its own address (all of 127.0.0.0/8 is this machine). Honest users have
+other addresses. It passes when, for every kind,
 
 - the 99th percentile of the honest pages and JSON stays below PAGE_SECONDS,
 - no honest request is answered with 5xx or 429, or closed without an answer,
@@ -42,15 +42,15 @@ HOSTILE = 500
 HONEST = 50
 WORKERS = 2
 RAMP_SECONDS = 3.0
-"""In which the hostile connections begin; honest requests of this time count too."""
+"""Seconds in which the hostile connections begin; honest requests of this time count too."""
 RECONNECT_SECONDS = 1.0
 DRIP_SECONDS, DRIP_BYTES = 1.0, 2
 CHURN_RATE = 400.0
-"""Connections a second that are opened and reset, all together."""
+"""Connections per second that are opened and reset, all together."""
 WARM_SECONDS = 5.0
-"""Before anything is judged: a process that has just begun reads its programs and templates."""
+"""Seconds before the measurement: a new process first reads its programs and templates."""
 THINK_SECONDS = 1.0
-"""The average pause of an honest user between two requests."""
+"""The average seconds between two requests of an honest user."""
 ANSWER_SECONDS = 30.0
 PAGE_SECONDS = 1.0
 HEALTH_SECONDS = 1.0
@@ -59,7 +59,7 @@ SMALL_BYTES = 2 * 1024 * 1024
 UPLOAD_BYTES = 8 * 1024 * 1024
 SUBMISSION_BYTES = 8_000_000
 BEGUN_BYTES = 66_000
-"""Of a large body, enough for the server to give it a thread."""
+"""The bytes of a large body that make the server assign a thread."""
 LARGE, SMALL = "/models/local/large.gguf", "/models/local/small.gguf"
 READ_BYTES = 1024
 RECEIVE_BUFFER_BYTES = 4096
@@ -83,12 +83,12 @@ def fill(home: Path) -> None:
             ingest_file(registry, path)
 
 
-# HTTP, as little of it as the users need
+# The parts of HTTP that the users need
 
 
 @dataclass(slots=True)
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     body_bytes: int
@@ -96,7 +96,7 @@ class Answer:
 
 
 class Closed(Exception):
-    """The server closed the connection before the answer was whole; `begun` says whether any of it came."""
+    """The server closed the connection before the end of the answer; `begun` says whether any byte was received."""
 
     def __init__(self, begun: bool) -> None:
         super().__init__("closed")
@@ -139,7 +139,7 @@ class Connection:
 
 
 def request_bytes(method: str, path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
-    """A whole request."""
+    """Return a complete request."""
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     if method != "GET":
         head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
@@ -151,7 +151,7 @@ def request_bytes(method: str, path: str, body: bytes = b"", kind: str = "applic
 
 @dataclass(slots=True)
 class Results:
-    """What honest users saw in one run."""
+    """The results of honest users in one run."""
 
     page_seconds: list[float] = field(default_factory=list)
     download_seconds: list[float] = field(default_factory=list)
@@ -159,16 +159,16 @@ class Results:
     health_seconds: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     closed: int = 0
-    """Connections that were closed without an answer, or within one."""
+    """Connections that were closed without an answer, or during one."""
     refused_health: int = 0
 
     @property
     def refused(self) -> int:
-        """Answers that an honest user should not get."""
+        """Return the answers that an honest user should not get."""
         return sum(count for status, count in self.statuses.items() if status >= 500 or status == 429)
 
     def faults(self) -> list[str]:
-        """What does not hold."""
+        """Return the faults."""
         found = []
         if percentile(self.page_seconds, 0.99) >= PAGE_SECONDS:
             found.append(f"p99 of pages {percentile(self.page_seconds, 0.99):.2f} s")
@@ -182,17 +182,17 @@ class Results:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which that share of `values` lies; ANSWER_SECONDS where there are none."""
+    """Return the value below which that share of `values` is; ANSWER_SECONDS if there are none."""
     ordered = sorted(values) or [ANSWER_SECONDS]
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 _numbers = count()
-"""Of users: each has another address in each run, so that no rate of one run reaches into the next."""
+"""Numbers of users: each has another address in each run, so that rate limits do not carry over to the next run."""
 
 
 class User:
-    """One honest user, with an address of its own."""
+    """An honest user with its own address."""
 
     def __init__(self, number: int, port: int, results: Results) -> None:
         self._address = f"127.1.{next(_numbers) // HONEST}.{number + 1}"
@@ -202,7 +202,7 @@ class User:
         self._connection: Connection | None = None
 
     async def work(self, until: float) -> None:
-        """Send one request after another until the clock says `until`."""
+        """Send one request after another until the time `until`."""
         try:
             await asyncio.sleep(self._random.random() * THINK_SECONDS)
             while time.monotonic() < until:
@@ -232,7 +232,7 @@ class User:
         return results.download_seconds, request_bytes("GET", SMALL)
 
     async def _send(self, request: bytes) -> None:
-        """Send `request`; on a connection that the server closed while it was idle, once more on a new one."""
+        """Send `request`; if the server had closed the idle connection, send it once more on a new one."""
         results, is_fresh = self._results, self._connection is None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -275,11 +275,11 @@ async def watch_health(port: int, results: Results, until: float) -> None:
 # Hostile clients
 
 Attack = Callable[[socket.socket, asyncio.AbstractEventLoop], Awaitable[None]]
-"""What is done with a connection, until the server closes it."""
+"""Actions on a connection, until the server closes it."""
 
 
 def dripping(beginning: bytes) -> Attack:
-    """Send `beginning` at once, then go on at two bytes a second."""
+    """Return an attack that sends `beginning` immediately, then two bytes a second."""
 
     async def attack(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         await loop.sock_sendall(client, beginning)
@@ -288,7 +288,7 @@ def dripping(beginning: bytes) -> Attack:
             await loop.sock_sendall(client, b"a" * DRIP_BYTES)
             with suppress(BlockingIOError):
                 client.recv(4096)
-                return  # the server closed, or refused
+                return  # the server closed the connection, or refused
 
     return attack
 
@@ -318,14 +318,14 @@ async def saying_nothing(client: socket.socket, loop: asyncio.AbstractEventLoop)
 
 
 def post_head(path: str, size: int, kind: str, method: str = "POST", more: str = "") -> bytes:
-    """The head of a request with a body that will never come whole."""
+    """Return the head of a request whose body never arrives completely."""
     return (
         f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {size}\r\n{more}\r\n"
     ).encode()
 
 
 async def begin_upload(port: int) -> str:
-    """The id of an upload that waits for its first chunk."""
+    """Open an upload and return its id; it waits for its first chunk."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = b'{"kind": "file", "size_bytes": %d}' % UPLOAD_BYTES
     head = post_head("/api/v1/uploads", len(body), "application/json", more="Connection: close\r\n")
@@ -336,7 +336,7 @@ async def begin_upload(port: int) -> str:
 
 
 async def attacks(port: int) -> dict[str, Attack | None]:
-    """The kinds of hostile clients by name; None for those that connect and reset."""
+    """Return the kinds of hostile clients by name; None for those that connect and reset."""
     form = "application/x-www-form-urlencoded"
     upload = await begin_upload(port)
     assert upload, "the server does not let this machine upload"
@@ -366,7 +366,7 @@ class Crowd:
         self._attack = attack
         self._one_address = one_address
         self.connections = 0
-        """That were opened."""
+        """The number of opened connections."""
 
     async def run(self) -> None:
         """Keep HOSTILE connections busy until it is cancelled."""
@@ -398,7 +398,7 @@ class Crowd:
                     await loop.sock_sendall(client, request_bytes("GET", "/models"))
 
 
-# What the server takes
+# Resources of the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +412,7 @@ class Taken:
 
 
 def taken(pid: int) -> Taken:
-    """What process `pid` and those below it hold now."""
+    """Return the resources of process `pid` and its descendants."""
     processor, resident, threads, files = 0.0, 0, 0, 0
     for one in family(pid):
         with suppress(OSError):
@@ -425,7 +425,7 @@ def taken(pid: int) -> Taken:
 
 
 def family(pid: int) -> Iterator[int]:
-    """Process `pid` and all below it."""
+    """Return process `pid` and its descendants."""
     yield pid
     with suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -437,7 +437,7 @@ def family(pid: int) -> Iterator[int]:
 
 @contextmanager
 def crowd_around(crowd: Crowd | None) -> Iterator[None]:
-    """Run the hostile connections while the block runs."""
+    """Run the hostile connections during the block."""
     task = None if crowd is None else asyncio.ensure_future(crowd.run())
     try:
         yield
@@ -447,7 +447,7 @@ def crowd_around(crowd: Crowd | None) -> Iterator[None]:
 
 
 async def run(name: str, port: int, pid: int, crowd: Crowd | None, seconds: float) -> list[str]:
-    """One run; print its line, and return what does not hold."""
+    """Do one run; print its line, and return the faults."""
     results, before = Results(), taken(pid)
     until = time.monotonic() + seconds + (RAMP_SECONDS if crowd else 0)
     with crowd_around(crowd):
@@ -474,7 +474,7 @@ HEAD = (
 
 
 async def run_all(port: int, pid: int, seconds: float, only: str) -> list[str]:
-    """All kinds, each from one address and from many; what does not hold."""
+    """Run all kinds, each from one address and from many; return the faults."""
     print(HEAD, flush=True)
     await run("first requests of each process", port, pid, None, WARM_SECONDS)
     faults = await run("baseline", port, pid, None, seconds)
@@ -488,7 +488,7 @@ async def run_all(port: int, pid: int, seconds: float, only: str) -> list[str]:
 
 
 def main() -> None:
-    """Fill a registry, serve it, run everything; exits with 1 when anything does not hold."""
+    """Fill a registry, serve it, run everything; exit with 1 after any fault."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="of each run, after its beginning")
     parser.add_argument("--only", default="", help="only the runs with this in their names")

@@ -1,7 +1,7 @@
-"""A flipped bit in each region of a stored blob, for every codec, in files and in rows.
+"""Tests of a flipped bit in each region of a stored blob, for every codec, in files and in rows.
 
-Found means that reading raises. Bytes that differ are never handed out, and no wrong file is written; the few bits of a
-Zstandard frame that mean nothing to it give the same plain bytes.
+Reading must raise. Wrong bytes are never returned, and no wrong file is written; the few bits of a Zstandard frame
+without a meaning give the same plain bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.small_models import assemble_model
 from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, skewed
 
 FILE_BYTES, ROW_BYTES = 70_000, 9_000
-"""Plain sizes that come to lie in a file, and in a row."""
+"""Plain sizes of a blob in a file, and in a row."""
 assert ROW_BYTES < INLINE_MAX_BYTES < FILE_BYTES
 
 FIXED = {
@@ -43,7 +43,7 @@ FIXED = {
 
 
 def regions(codec: Codec, blob: StoredBlob) -> Iterator[tuple[str, int, int]]:
-    """Name, first byte and end of each region of a stored blob."""
+    """Yield name, first byte and end of each region of a stored blob."""
     for name, (begin, end) in FIXED.items():
         yield name, begin, end
     end_of_name = 61 + len(blob.codec)
@@ -67,7 +67,7 @@ def read(store: BlobStore, blob: StoredBlob) -> bytes:
 
 
 def damaged(store: BlobStore, blob: StoredBlob, data: bytes) -> StoredBlob:
-    """`blob` with other stored bytes."""
+    """Return `blob` with other stored bytes."""
     if blob.file is None:
         return replace(blob, inline=data)
     overwrite(store.folder.path(blob.file), data)
@@ -123,7 +123,7 @@ def test_a_flipped_bit_in_any_region_never_gives_a_wrong_file(tmp_path: Path, re
 
 
 def put(registry: LocalRegistry, blob_id: int, path: Path | None, data: bytes) -> None:
-    """Stored bytes in the place of a blob's."""
+    """Put stored bytes in place of those of a blob."""
     if path is not None:
         overwrite(path, data)
         return

@@ -1,6 +1,6 @@
-"""Damaged, missing and hidden blobs, from the command to the stored bytes and back.
+"""Tests of damaged, missing and hidden blobs, from the command to the stored bytes.
 
-The codec's own tests are in `tests/store`. Here the same damage is done to a registry with a model. For sweeps see
+The codec has its own tests in `tests/store`. Here the same damage is done to a registry with a model. For sweeps see
 `test_sweep.py`.
 """
 
@@ -63,24 +63,24 @@ from tests.store.codec_cases import forge
 ROOT = Path(__file__).resolve().parents[2]
 MEBI, TEBI = 1 << 20, 1 << 40
 WRITERS = (4, 4)
-"""Processes, and threads in each: sixteen writers."""
+"""Number of processes, and of threads in each: sixteen writers."""
 
 
 @pytest.fixture
 def model(tmp_path: Path, registry: LocalRegistry) -> Path:
-    """A model that has been ingested."""
+    """Return the file of an ingested model."""
     path = write_model(tmp_path / "little.gguf")
     ingest_path(registry, path)
     return path
 
 
 def in_file(registry: LocalRegistry, which: int = 0) -> BlobRow:
-    """A blob that is a file of the store."""
+    """Return a blob in a file of the store."""
     return [row for row in blob_rows(registry) if row.file is not None][which]
 
 
 def inline(registry: LocalRegistry) -> BlobRow:
-    """A blob that is in the database."""
+    """Return a blob in the database."""
     return next(row for row in blob_rows(registry) if row.inline is not None and row.size_bytes > 1000)
 
 
@@ -96,7 +96,7 @@ def stored_bytes(registry: LocalRegistry, row: BlobRow) -> bytes:
 
 
 def damage(registry: LocalRegistry, row: BlobRow, stored: bytes) -> None:
-    """Put `stored` in the place of the blob's bytes."""
+    """Put `stored` in place of the bytes of the blob."""
     if row.file is not None:
         overwrite(registry.settings.blobs / row.file, stored)
         return
@@ -105,13 +105,13 @@ def damage(registry: LocalRegistry, row: BlobRow, stored: bytes) -> None:
 
 
 def record_size(registry: LocalRegistry, row: BlobRow, **values: int) -> None:
-    """Make the row say something else."""
+    """Change values of the row."""
     with registry.catalog.writing() as session:
         session.execute(update(Blob).where(Blob.id == row.id).values(**values))
 
 
 def assert_found(registry: LocalRegistry, row: BlobRow, tmp_path: Path, reason: str = "") -> None:
-    """Verify names the blob and where it is needed; assembling refuses and writes nothing."""
+    """Assert that verify names the blob and its use, and that assembling refuses and writes nothing."""
     (fault,) = verify_all(registry).faults
     assert fault.digest == row.digest
     assert reason in fault.reason
@@ -124,7 +124,7 @@ def assert_found(registry: LocalRegistry, row: BlobRow, tmp_path: Path, reason: 
 
 
 def assert_sound(registry: LocalRegistry, model: Path, tmp_path: Path) -> None:
-    """No fault anywhere, no file too many, and the model comes back."""
+    """Assert that there is no fault and no extra file, and that the model is assembled."""
     assert verify_all(registry).faults == []
     assert_no_orphans(registry)
     (back,) = assemble_model(registry, "local/little", tmp_path / "sound")
@@ -199,7 +199,7 @@ def test_a_flipped_bit_is_found_by_verify_and_never_served(
         if verify_all(registry).faults:
             assert_found(registry, row, tmp_path)
             found += 1
-        else:  # one of the few bits that mean nothing to Zstandard
+        else:  # one of the few bits without a meaning for Zstandard
             (back,) = assemble_model(registry, "local/little", tmp_path / "same")
             assert back.read_bytes() == model.read_bytes()
         damage(registry, row, stored)
@@ -396,7 +396,7 @@ def test_a_home_that_cannot_be_a_folder_gives_a_one_line_error(
 ) -> None:
     model = write_model(tmp_path / "little.gguf")
     (tmp_path / "file").write_bytes(b"not a folder")
-    # /sys takes no folders, not even from root: read-only, or not permitted.
+    # /sys allows no new folders, not even for root: read-only, or not permitted.
     for home in (tmp_path / "file", tmp_path / "file" / "below", Path("/sys/organ-registry")):
         monkeypatch.setenv("ORGAN_HOME", str(home))
         for words in (["ingest", model], ["models"], ["verify"], ["sweep", "-y"], ["assemble", "a/b", "-o", "c.gguf"]):
@@ -442,7 +442,7 @@ def test_a_store_without_permission_is_reported_by_every_operation(
 
 
 def write_small(folder: Path) -> Path:
-    """A model of two blobs in files and three in rows."""
+    """Write a model with two blobs in files and three in rows."""
     path = folder / "little.gguf"
     matrices = [weight_tensor(f"blk.0.{name}.weight", (256, 160)) for name in ("attn_q", "ffn_up")]
     path.write_bytes(file_bytes(block_metadata(), [*matrices, weight_tensor("output_norm.weight", (256,))]))

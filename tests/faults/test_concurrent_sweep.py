@@ -1,6 +1,6 @@
-"""A sweep beside two writers, a killed sweep, a verify and readers.
+"""Tests of a sweep with two concurrent writers, a killed sweep, a verify and readers.
 
-`make test` walks through a sample of the orders, the slow form through very many.
+`make test` runs a sample of the orders, the slow form very many.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SAMPLE, MANY = 5, 600
 
 
 def orders(sides: Sequence[Sequence[Callable[[], None]]], number: int, seed: int) -> Iterator[list[Callable[[], None]]]:
-    """`number` random orders of all steps that keep the order of each side."""
+    """Yield `number` random orders of all steps that keep the order of each side."""
     generator = random.Random(seed)
     for _ in range(number):
         waiting = [list(side) for side in sides]
         order = []
         while any(waiting):
-            # By how many are left: then every order is equally likely.
+            # Weighted by the remaining steps, so that every order is equally likely.
             side = generator.choices(waiting, [len(steps) for steps in waiting])[0]
             order.append(side.pop(0))
         yield order
@@ -72,7 +72,7 @@ def test_every_order_of_a_sweep_and_two_writers_keeps_their_bytes(
         sides = [bound(sweeper, SWEEPER), bound(one, WRITER[:-1]), bound(other, WRITER[:-1])]
         for step in next(orders(sides, 1, attempt)):
             step()
-        one.register()  # the organ is one for both
+        one.register()  # both use the same organ
         assert not one.is_lost
         assert not other.is_lost
     finish(quick, number)
@@ -95,7 +95,7 @@ def test_every_order_of_a_dead_sweep_its_successor_and_a_writer_keeps_the_bytes(
 
 
 def finish(registry: LocalRegistry, number: int) -> None:
-    """All are there, and what sweeps leave behind is gone after the next ones."""
+    """Assert that all blobs are present, and that the next sweeps remove the rest."""
     let_leases_expire(registry)
     let_time_pass(registry)
     for _ in range(2):
@@ -209,11 +209,11 @@ def test_a_reader_gets_the_right_bytes_when_they_are_stored_again(number: int, q
         assert not writer.is_lost
 
 
-# Mutants, each of which some order must catch.
+# Mutants, each of which must fail in some order.
 
 
 def some_order_loses(registry: LocalRegistry, sweeper: Sequence[Step], state: str) -> bool:
-    """Whether a writer loses its bytes, or fails although it holds a lease, in one of all orders."""
+    """Return whether a writer loses its bytes, or fails although it holds a lease, in one of all orders."""
     for number, order in enumerate(interleavings(sweeper, WRITER)):
         race = Race(registry, random_bytes(66_000, number))
         prepared(registry, state, race.plain)

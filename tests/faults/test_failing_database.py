@@ -1,4 +1,4 @@
-"""The database is full, read-only or locked by another process; many writers at once."""
+"""Tests with a full, read-only or locked database, and with many concurrent writers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ input()
 
 @pytest.fixture
 def first(tmp_path: Path, registry: LocalRegistry) -> Path:
-    """A model that is in the registry already."""
+    """Return the file of a registered model."""
     path = write_model(tmp_path / "first.gguf")
     ingest_path(registry, path, name=ModelName("local", "first"))
     return path
@@ -171,7 +171,7 @@ def test_a_database_locked_at_any_transaction_fails_only_the_ingest(
     assert verify_all(registry).faults == []
 
 
-# Real limits of the system, on the real command.
+# Real limits of the system, with the real command.
 
 
 def limited_to(size_bytes: int) -> None:
@@ -255,14 +255,14 @@ with LocalRegistry.open(folder / "home") as registry:
 
 
 def small_disk(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with a file system of 6 MB mounted at `folder`, in a namespace of its own."""
+    """Run a command with a file system of 6 MB mounted at `folder`, in its own namespace."""
     mount = 'mount -t tmpfs -o size=6m organ "$0" && exec "$@"'
     words = ["unshare", "-rm", "sh", "-c", mount, str(folder), *command]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def may_mount() -> bool:
-    """Whether this system permits a small disk; else a limit on files stands for it."""
+    """Return whether this system permits a small disk; else a limit on files replaces it."""
     try:
         return small_disk(Path("/mnt"), "true").returncode == 0
     except FileNotFoundError:
@@ -286,7 +286,7 @@ def test_a_disk_that_fills_up_at_any_call_loses_nothing(tmp_path: Path) -> None:
         assert int(said.stdout) > 2
 
 
-# Many writers at once.
+# Many concurrent writers.
 
 EIGHT = """
 import os, sys

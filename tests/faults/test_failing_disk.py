@@ -1,4 +1,4 @@
-"""The disk fails at the n-th call, once or permanently, during every operation.
+"""Tests of a disk that fails at the n-th call, once or permanently, during every operation.
 
 `make test` tries some of the calls, the slow form all of them with every error.
 """
@@ -59,12 +59,12 @@ KINDS: dict[int, type[OrganError]] = {
     errno.EACCES: StoreUnwritable,
 }
 STRIDES = {"ingest": 11, "heal": 11, "sweep": 1, "repair": 4, "assemble": 7}
-"""Of so many calls `make test` lets one fail."""
+"""`make test` lets one in this number of calls fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A registry with a model in it, `first`; `second` shares organs with it and is not in it yet."""
+    """A registry with the model `first`; `second` shares organs with it and is not registered."""
 
     folder: Path
     first: Path
@@ -103,14 +103,14 @@ def assemble(registry: LocalRegistry, place: Place) -> None:
     try:
         place_file(registry.blobs, plan, target, files=files)
     except OrganError:
-        # After the rename the new file is there whole, although nobody can promise that it stays.
+        # After the rename the new file is complete, although it may not be durable.
         assert target.read_bytes() in (b"before", place.first.read_bytes())
         raise
     assert target.read_bytes() == place.first.read_bytes()
 
 
 def damage(registry: LocalRegistry) -> set[str]:
-    """Spoil a blob in a file, remove another; their digests."""
+    """Damage a blob in a file, remove another; return their digests."""
     spoiled, gone, *_ = (row for row in blob_rows(registry) if row.file is not None)
     path = registry.settings.blobs / (spoiled.file or "")
     overwrite(path, flip_bit(path.read_bytes(), 8 * 5000))
@@ -119,7 +119,7 @@ def damage(registry: LocalRegistry) -> set[str]:
 
 
 def litter(registry: LocalRegistry) -> set[str]:
-    """What two sweeps remove."""
+    """Create files and blobs that two sweeps remove."""
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL)))
     let_time_pass(registry)
     run_sweep(registry)
@@ -159,7 +159,7 @@ def place(tmp_path: Path, migrated_database: Path) -> Place:
 
 
 def attempts(place: Place, prepare: Prepare, first: int, stride: int) -> Iterator[tuple[int, LocalRegistry, set[str]]]:
-    """Again and again a registry as at the beginning: the number of the attempt, what was damaged on purpose."""
+    """Yield, again and again, a registry in the initial state: the number of the attempt, and the damaged digests."""
     home, kept = place.folder / "home", place.folder / "kept"
     with place.opened() as registry:
         planted = prepare(registry)
@@ -172,7 +172,7 @@ def attempts(place: Place, prepare: Prepare, first: int, stride: int) -> Iterato
 
 
 def assert_whole(registry: LocalRegistry, place: Place, planted: set[str]) -> None:
-    """Nothing that was acknowledged is lost: all models are there, and nothing but `planted` is faulty."""
+    """Assert that no acknowledged model is lost, and that only `planted` blobs are faulty."""
     assert {fault.digest for fault in verify_all(registry).faults} <= planted
     assert {digest for digest, state in blob_states(registry).items() if state == "corrupt"} <= planted
     for name in model_names(registry) if not planted else ():
@@ -181,7 +181,7 @@ def assert_whole(registry: LocalRegistry, place: Place, planted: set[str]) -> No
 
 
 def assert_recovers(registry: LocalRegistry, place: Place, work: Work) -> None:
-    """On a sound disk the same succeeds, what was damaged can be healed, and a sweep leaves nothing over."""
+    """Assert that the work succeeds on a good disk, damaged blobs can be repaired, and a sweep leaves nothing."""
     work(registry, place)
     take_first_again(registry, place)
     take_second(registry, place)
@@ -199,7 +199,7 @@ def descriptors() -> int:
 
 
 def failed(work: Work, registry: LocalRegistry, place: Place, files: SteppedFiles, kind: type[OrganError]) -> bool:
-    """Whether the work, on a disk of `files`, fails: as it may, with one clean error of ours, and nothing left open."""
+    """Return whether the work fails with `files`: it may, with one clean error of ours, and no open files."""
     before = descriptors()
     try:
         work(with_files(registry, files), place)
@@ -212,7 +212,7 @@ def failed(work: Work, registry: LocalRegistry, place: Place, files: SteppedFile
 
 
 def temporaries(registry: LocalRegistry, place: Place) -> list[str]:
-    """What is half written, in the store or beside an assembled file."""
+    """Return incomplete files, in the store or beside an assembled file."""
     half = [path.name for path in (place.folder / "out").glob("*.part")]
     return half + [name for name in files_below(registry) if name.startswith("tmp/")]
 

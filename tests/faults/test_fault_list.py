@@ -1,4 +1,4 @@
-"""Every fault that the program must survive has a test. A new fault gets an entry here, with the name of its test."""
+"""A list of faults with the name of a test for each. A new fault needs an entry."""
 
 from __future__ import annotations
 
@@ -483,7 +483,7 @@ FAULTS = {
         "test_a_schema_that_differs_from_its_recorded_revision_is_not_migrated",
     ),
 }
-"""Each fault, with the file and the name of one test that shows that the program survives it."""
+"""Each fault, with the file and the name of one test which shows that the program survives it."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,4 +1,4 @@
-"""A hundred thousand damaged blobs in short: exact bytes or a typed refusal, and nothing else."""
+"""Tests of damaged blobs, a short form of a hundred thousand: exact bytes or a typed refusal, and nothing else."""
 
 from __future__ import annotations
 

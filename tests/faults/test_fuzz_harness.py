@@ -1,4 +1,4 @@
-"""The harness itself: whatever a reader does wrong is reported, with the number that brings it back."""
+"""Tests of the fuzzing harness: every fault of a reader is reported, with the number that reproduces it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.fuzzing.targets import build_target
 PLANTED = "tests.faults.fuzzing.faulty_readers:"
 ONE, FEW, SOME = 1, 60, 200
 DEADLY = 40
-"""Cases of which a few take the process with them: each costs a new one."""
+"""Cases of which a few kill the process: each needs a new one."""
 
 
 @pytest.mark.parametrize(

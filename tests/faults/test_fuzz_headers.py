@@ -1,4 +1,4 @@
-"""A million damaged headers in short: nothing crashes, hangs, swells, or is taken for what it is not."""
+"""Tests of damaged headers, a short form of a million: no crash, hang, excessive memory or wrong acceptance."""
 
 from __future__ import annotations
 

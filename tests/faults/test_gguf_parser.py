@@ -1,7 +1,7 @@
-"""The files that the GGUF parser must refuse, and the cost of a refusal.
+"""Tests of files that the GGUF parser must refuse, and of the cost of a refusal.
 
-A refusal is `BadGguf` with the file, the field and the offset. It costs at most two windows of reading and 64 MB of
-memory, whatever the file claims: sources of exabytes, which have no bytes behind them, hold the parser to that.
+A refusal is `BadGguf` with the file, the field and the offset. It reads at most two windows and uses at most 64 MB of
+memory, for any claims of the file: sources of exabytes without bytes test this.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCALAR_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12
 
 
 def refusal(data: bytes, size_bytes: int | None = None) -> BadGguf:
-    """The error of a file of `size_bytes` that begins with `data`, after checking what it says and what it cost."""
+    """Return the error of a file of `size_bytes` that begins with `data`, after checking its message and its cost."""
     source = SparseSource(data, len(data) if size_bytes is None else size_bytes, "bad.gguf")
     tracemalloc.start()
     try:
@@ -69,7 +69,7 @@ def refusal(data: bytes, size_bytes: int | None = None) -> BadGguf:
 
 
 def refusals(data: bytes) -> list[BadGguf]:
-    """The errors of the file `data`, and of the same front of a file that seems to have room for anything."""
+    """Return the errors of the file `data`, and of the same front of a file that seems to have enough bytes."""
     return [refusal(data), refusal(data, HUGE)]
 
 
@@ -83,7 +83,7 @@ def two_tensors(second_offset: int) -> bytes:
 
 
 def full_file() -> bytes:
-    """Every value type, several tensors, and a last tensor that ends off the alignment."""
+    """Return a file with every value type, several tensors, and a last tensor that ends off the alignment."""
     return file_bytes(every_value_type(), [tensor("a", (3, 5)), tensor("b.weight", (7,)), tensor("c", (1, 2, 3, 1))])
 
 

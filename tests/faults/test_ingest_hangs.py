@@ -1,4 +1,4 @@
-"""An ingest never stands still: with the least room, when its threads cannot be started, or one of them dies."""
+"""Tests that an ingest never hangs: with minimal buffers, when its threads cannot start, or when one dies."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.small_models import Tensors, assemble_model, block_metadata, weight_t
 
 PATIENCE_SECONDS = 60.0
 KEPT = 2
-"""Chunks of a piece that are kept, and all the buffers that there are."""
+"""Chunks of a piece that are kept, and the number of all buffers."""
 MEBI = 1 << 20
 
 
 def ended(work: Callable[[], object]) -> BaseException | None:
-    """What `work` raised; it must come to an end."""
+    """Return the exception of `work`, which must end."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -39,7 +39,9 @@ def ended(work: Callable[[], object]) -> BaseException | None:
 
 
 def large_and_small() -> Tensors:
-    """Tensors of more chunks than are kept, of as many, of one, of next to nothing and equal ones, in an odd order."""
+    """Return tensors with more chunks than are kept, with as many, with one, with almost none, and equal ones, in mixed
+    order.
+    """
     sizes = [16, 8, 2 * KEPT * MEBI, 32, (2 * KEPT + 1) * MEBI, 2 * MEBI + 32, 8, 2 * MEBI + 64]
     named = [weight_tensor(f"blk.{number}.ffn_up.weight", (size,)) for number, size in enumerate(sizes)]
     return [*named, (weight_tensor("output.weight", (sizes[2],))[0], named[2][1])]

@@ -1,4 +1,4 @@
-"""An ingest that is killed or interrupted at any moment: models stay whole, the rest is found again or swept."""
+"""Tests of an ingest that is killed or interrupted at any moment: models stay complete, the rest is reused or swept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A registry's folder with a small model in it that must survive everything."""
+    """A registry's folder with a small model that must survive everything."""
 
     folder: Path
     small: Path
@@ -54,30 +54,30 @@ class Home:
         return home
 
     def start(self, path: Path) -> subprocess.Popen[str]:
-        """`organ ingest` of `path`, in a process of its own."""
+        """Start `organ ingest` of `path` in a new process."""
         command = [sys.executable, "-m", "organs.cli", "--home", str(self.folder), "ingest", "--json", str(path)]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def stored_bytes(self) -> int:
-        """What lies in the store's folder by now."""
+        """Return the bytes of the files in the folder of the store."""
         return sum(size for _, size in self._files())
 
     def wait_for_first_write(self, process: subprocess.Popen[str]) -> None:
-        """Until the store's folder changes, or the process has ended."""
+        """Wait until the store's folder changes, or the process has ended."""
         before, deadline = set(self._files()), time.monotonic() + PATIENCE_SECONDS
         while set(self._files()) == before and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.002)
 
     def wait_for_bytes(self, process: subprocess.Popen[str], size_bytes: float) -> None:
-        """Until so much lies in the store's folder, or the process has ended."""
+        """Wait until the store's folder has this number of bytes, or the process has ended."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.stored_bytes() < size_bytes and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.002)
 
     def assert_sound(self, path: Path, scratch: Path) -> bool:
-        """Every registered model comes back; whether that of `path` is among them."""
+        """Assert that every registered model is assembled; return whether that of `path` is among them."""
         with LocalRegistry.open(self.folder) as registry:
             names = model_names(registry)
             report = verify_all(registry)
@@ -90,7 +90,7 @@ class Home:
             return len(names) > 1
 
     def digests(self) -> frozenset[str]:
-        """Of all blobs that have a row."""
+        """Return the digests of all blobs with a row."""
         with LocalRegistry.open(self.folder) as registry:
             return frozenset(row.digest for row in blob_rows(registry))
 
@@ -101,12 +101,12 @@ class Home:
                 try:
                     found.append((name, os.stat(os.path.join(folder, name)).st_size))
                 except FileNotFoundError:
-                    continue  # renamed since it was listed; seen under its new name the next time
+                    continue  # renamed since it was listed; counted under its new name the next time
         return found
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, int]:
-    """The report of an ingest that ends well."""
+    """Return the report of a successful ingest."""
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     report: dict[str, int] = json.loads(out)
@@ -114,7 +114,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, int]:
 
 
 def kill(process: subprocess.Popen[str], sign: signal.Signals = signal.SIGKILL) -> str:
-    """Send `sign`, wait for the end; what was said on stderr."""
+    """Send the signal `sign` and wait for the end; return stderr."""
     process.send_signal(sign)
     return process.communicate(timeout=PATIENCE_SECONDS)[1]
 
@@ -128,12 +128,12 @@ def middle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """What an ingest of `middle` does when nobody kills it."""
+    """The figures of an undisturbed ingest of `middle`."""
 
     seconds: float
-    """From its first write on."""
+    """Seconds from its first write on."""
     stored_bytes: int
-    """Of which those of the small model are next to nothing."""
+    """Stored bytes; those of the small model are negligible."""
     digests: frozenset[str]
 
 
@@ -186,7 +186,7 @@ def test_an_interrupted_ingest_cleans_up_and_continues_in_the_next_run(
     said = kill(process, signal.SIGINT)
     assert "Traceback" not in said
     known = home.assert_sound(middle, tmp_path / "scratch")
-    if not known:  # else it was faster
+    if not known:  # otherwise it was faster
         assert process.returncode == 130
         assert "run the same command again" in said
     with LocalRegistry.open(home.folder) as registry:
@@ -225,7 +225,7 @@ def test_a_kill_at_nine_tenths_costs_less_than_15_percent_of_the_bytes(tmp_path:
     home = Home.made(tmp_path / "home")
     before = home.stored_bytes()
     process = home.start(path)
-    while home.stored_bytes() - before < 0.9 * 0.666 * size:  # the ratio of such weights is known
+    while home.stored_bytes() - before < 0.9 * 0.666 * size:  # the compression ratio of such weights is known
         assert process.poll() is None
         time.sleep(0.002)
     kill(process)

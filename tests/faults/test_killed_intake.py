@@ -1,4 +1,4 @@
-"""A job that is killed at any transaction of a submission: the next run of the job ends as if nothing had happened."""
+"""Tests of a job killed at any transaction of a submission: the next run of the job has the normal result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS_MAX = 60
 
 
 class KillingCatalog(Catalog):
-    """A catalog whose process is killed before or behind the commit of one of its writing transactions."""
+    """A catalog whose process is killed before or after the commit of one of its writing transactions."""
 
     def __init__(self, catalog: Catalog, steps: int) -> None:
         super().__init__(catalog.reader, catalog.writer)
@@ -69,7 +69,7 @@ def test_a_submission_whose_job_is_killed_at_any_commit_is_published_by_the_next
 
 
 def _killed(home: Path, submission_id: int, steps: int) -> bool:
-    """Whether a process that works at the submission was killed after so many steps."""
+    """Return whether a process that works on the submission was killed after this number of steps."""
     pid = os.fork()
     if not pid:
         with LocalRegistry.open(home) as registry:

@@ -1,6 +1,6 @@
-"""A power cut at any moment. Every state that the disk may be in is checked; some are tried out.
+"""Tests of a power cut at any moment. Every possible state of the disk is checked; some are opened.
 
-`python -m tests.faults.powerloss` tries out all.
+`python -m tests.faults.powerloss` opens all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kills at random moments: the short form of `python -m tests.faults.random_kills`."""
+"""Tests of kills at random moments: the short form of `python -m tests.faults.random_kills`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_killed_ingest_does_not_block_the_next(registry: LocalRegistry, tmp_pa
 
     dead = with_files(registry, SteppedFiles(die))
     for _ in range(3):
-        with registry.catalog.writing() as session:  # what a killed ingest leaves: it runs, by its row
+        with registry.catalog.writing() as session:  # a killed ingest leaves this: its row is still running
             session.add(_running())
     try:
         ingest_path(dead, path)

@@ -1,4 +1,4 @@
-"""A blob that gave wrong bytes once is used again when its bytes are right again.
+"""Tests of recovered blobs: a blob with wrong bytes is used again when its bytes are right again.
 
 The damage is real: bits of a blob's file, or of its row, are flipped and flipped back.
 """
@@ -42,17 +42,17 @@ from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes
 Kind = Callable[[LocalRegistry], BlobRow]
 MODEL = "local/little"
 HEAD_MAX_BYTES = 4096
-"""Of these blobs. What is read at once and is longer is a chunk."""
+"""The plain size of these blobs. A longer read in one call is a chunk."""
 
 
 @pytest.fixture
 def data(filled_home: Path) -> bytes:
-    """The model's file."""
+    """Return the bytes of the model's file."""
     return (filled_home.parent / "little.gguf").read_bytes()
 
 
 def flip(registry: LocalRegistry, row: BlobRow) -> bytes:
-    """Flip one bit of the last stored byte; the stored bytes as they were."""
+    """Flip one bit of the last stored byte; return the original stored bytes."""
     stored = stored_bytes(registry, row)
     damage(registry, row, flip_bit(stored, 8 * (len(stored) - 1)))
     return stored
@@ -64,7 +64,7 @@ def current(registry: LocalRegistry, row: BlobRow) -> BlobRow:
 
 
 def flipped_and_set_aside(registry: LocalRegistry, kind: Kind = in_file) -> tuple[BlobRow, bytes]:
-    """A blob that was set aside because one bit of it is flipped, and its stored bytes as they were."""
+    """Return a blob that was set aside because of a flipped bit, and its original stored bytes."""
     row = kind(registry)
     stored = flip(registry, row)
     assert verify(registry.catalog, registry.blobs, read_data=EVERYTHING, repair=True).quarantined == 1
@@ -73,14 +73,14 @@ def flipped_and_set_aside(registry: LocalRegistry, kind: Kind = in_file) -> tupl
 
 
 def flipped_and_back(registry: LocalRegistry, kind: Kind = in_file) -> BlobRow:
-    """A blob that was set aside because one bit of it was flipped, and that has its bytes again."""
+    """Return a blob that was set aside because of a flipped bit, and that has its original bytes again."""
     row, stored = flipped_and_set_aside(registry, kind)
     damage(registry, row, stored)
     return current(registry, row)
 
 
 def events(registry: LocalRegistry) -> list[str]:
-    """The events about stored bytes, oldest first, each with the first word of its text."""
+    """Return the events about stored bytes, oldest first, each with the first word of its text."""
     with registry.catalog.reading() as session:
         found = select(Event.action, Event.text).where(Event.action.like("%blob")).order_by(Event.id)
         return [f"{action} {text.split(',')[0]}" for action, text in session.execute(found)]
@@ -166,7 +166,7 @@ def test_a_backup_takes_a_repaired_blob_back_and_copies_it_again(filled: LocalRe
 
 
 class UnsteadyFiles(Files):
-    """A disk that gives one bit of every chunk wrong while `is_bad`; its files never change."""
+    """A disk that returns one wrong bit in every chunk while `is_bad`; its files never change."""
 
     def __init__(self) -> None:
         self.is_bad = False
@@ -181,7 +181,7 @@ class UnsteadyFiles(Files):
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test sets, in seconds."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -192,7 +192,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Unsteady:
-    """A registry's blobs on an unsteady disk, with the clock of their second looks."""
+    """The blobs of a registry on an unsteady disk, with the clock of their repeated checks."""
 
     registry: LocalRegistry
     row: BlobRow
@@ -201,7 +201,7 @@ class Unsteady:
     store: BlobStore
 
     def opens(self) -> bool:
-        """Whether a request for the blob that is set aside is served."""
+        """Return whether a request for the blob that is set aside is served."""
         try:
             self.store.open(current(self.registry, self.row)).close()
         except CorruptBlob:

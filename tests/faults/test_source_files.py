@@ -1,4 +1,4 @@
-"""Source files that change while they are read, that are not regular files, or that are larger than memory."""
+"""Tests of source files that change while they are read, are not regular files, or are larger than memory."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from tests.small_models import assemble_model, row_counts
 ROOT = Path(__file__).resolve().parents[2]
 MEBI, GIBI = 1 << 20, 1 << 30
 MEMORY_MAX_KIB = 400 * 1024
-"""Resident memory of an ingest, whatever the file's size; the libraries alone take about 100 MB."""
+"""The limit of resident memory of an ingest of any file; the libraries alone use about 100 MB."""
 MEASURED = (
     "import resource, subprocess, sys; status = subprocess.call(sys.argv[1:]);"
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(status)"
 )
-"""Runs a command and prints its peak memory. A process of its own: a child's peak begins with its parent's."""
+"""Runs a command and prints its peak memory, in a new process, because the peak of a child begins with its parent's."""
 
 
 @dataclass(slots=True)
 class Once:
-    """Called with the progress of an ingest; does something the first time."""
+    """A progress callback that acts on the first call."""
 
     act: Callable[[], None]
     done: bool = False
@@ -200,7 +200,7 @@ def test_a_path_that_is_not_a_file_is_refused_before_it_is_opened(
     assert "bad.gguf" in said.err
     assert "Traceback" not in said.err
     assert str(path) not in opened
-    if make is not a_folder:  # a folder without GGUF files is a mistake of the whole command
+    if make is not a_folder:  # a folder without GGUF files is an error of the whole command
         assert model_names(registry) == ["good"]
 
 

@@ -1,4 +1,4 @@
-"""Faults of the database that no other module of tests covers.
+"""Tests of faults of the database that no other module covers.
 
 Columns and types: tests/catalog/test_tables.py. Order and cost of pages: tests/catalog/test_query_plans.py.
 """
@@ -54,7 +54,7 @@ Heard = list[tuple[str, Any]]
 
 @contextmanager
 def heard_by(engine: Engine) -> Iterator[Heard]:
-    """Every statement that goes to the database meanwhile, with its parameters."""
+    """Collect every statement to the database inside the block, with its parameters."""
     heard: Heard = []
 
     def hear(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -76,7 +76,7 @@ HOSTILE = "a\0b" + "ü" * 9000 + "\0"
 
 
 def hostile_model() -> bytes:
-    """A file whose every text is too long and has a NUL."""
+    """Return a file in which every text is too long and has a NUL."""
     keys = ("name", "description", "license", "architecture", "author", "organization", "size_label", "basename")
     entries = [text_entry(f"general.{key}", HOSTILE) for key in keys]
     entries += [
@@ -165,7 +165,7 @@ def test_the_largest_numbers_that_fit_are_found(registry: LocalRegistry) -> None
 
 
 def odd_model() -> bytes:
-    """Tensors with NaN, infinities, one value, few values; metadata with NaN and infinities."""
+    """Return tensors with NaN, infinities, one value, few values; metadata with NaN and infinities."""
     half = dtype_by_name("F16")
     values = {
         "nan": np.full(4096, np.nan),
@@ -237,7 +237,7 @@ def test_foreign_keys_are_enforced_in_later_connections(kind: str, registry: Loc
     engine.dispose()
     assert is_on(), "after all were closed"
     with ExitStack() as stack:
-        several = [stack.enter_context(engine.pool.connect()) for _ in range(8)]  # more than the pool keeps
+        several = [stack.enter_context(engine.pool.connect()) for _ in range(8)]  # more connections than the pool keeps
         assert {one.cursor().execute("PRAGMA foreign_keys").fetchone()[0] for one in several} == {1}
     gc.collect()
     assert is_on(), "after the pool overflowed"
@@ -272,7 +272,7 @@ def test_models_without_tensors_or_measures_cause_no_division_by_zero(
     assert one(registry, select(Model.mean_theta).where(Model.name == "words")) is None
 
 
-# Several writers at once.
+# Several concurrent writers.
 
 INGEST = """
 import sys, time
@@ -291,7 +291,7 @@ with LocalRegistry.open(sys.argv[1]) as registry:
 
 
 def run_together(registry: LocalRegistry, tmp_path: Path, script: str, paths: list[Path]) -> list[str]:
-    """The last line of each of the processes that `script` makes of `paths`, all begun at one moment."""
+    """Start `script` for each of `paths` at the same moment; return the last line of each process."""
     gate = tmp_path / "gate"
     gate.unlink(missing_ok=True)
     started = [
@@ -405,7 +405,7 @@ def test_rows_are_locked_in_the_order_of_their_keys(registry: LocalRegistry, tmp
         if table not in found:
             continue
         columns = statement.partition("(")[2].partition(")")[0].split(", ")
-        # Many rows come as a list of them, or one behind the other in a single statement.
+        # Many rows are sent as a list, or together in a single statement.
         width = len(columns)
         rows_given = (
             given if isinstance(given, list) else [given[at : at + width] for at in range(0, len(given), width)]
@@ -430,7 +430,7 @@ PAYLOADS = (
 
 
 def bad(asking: Callable[[], object]) -> None:
-    """Asking gives something, or is refused; it never makes the database fail."""
+    """Check that a query gives a result or is refused, and never makes the database fail."""
     with suppress(BadInput, NotFound, Ambiguous):
         asking()
 

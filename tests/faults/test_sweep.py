@@ -1,4 +1,4 @@
-"""A sweep beside writers, beside another sweep, and a sweep that is killed."""
+"""Tests of a sweep with concurrent writers, with another sweep, and of a killed sweep."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ AT_ONCE = timedelta(0)
 
 @pytest.fixture
 def quick(registry: LocalRegistry) -> LocalRegistry:
-    """The registry, for tests of very many transactions."""
+    """Return the registry without syncs, for tests of very many transactions."""
     return without_syncing(registry)
 
 
@@ -157,7 +157,7 @@ class Race:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the writer's organ cannot be read although the writer has ended well."""
+        """Return whether the writer's organ cannot be read although the writer has succeeded."""
         with self.registry.catalog.reading() as session:
             row = blobs_by_digest(session, [self.digest]).get(digest_of(self.plain))
         if row is None or row.state != "present":
@@ -175,7 +175,7 @@ Step = Callable[[Race], None]
 
 
 def interleavings(first: Sequence[Step], second: Sequence[Step]) -> Iterator[list[Step]]:
-    """Every order of all steps that keeps the order of each side."""
+    """Yield every order of all steps that keeps the order of each side."""
     for places in combinations(range(len(first) + len(second)), len(first)):
         order = list(second)
         for place, step in zip(places, first, strict=True):
@@ -184,7 +184,7 @@ def interleavings(first: Sequence[Step], second: Sequence[Step]) -> Iterator[lis
 
 
 def prepared(registry: LocalRegistry, state: str, plain: bytes) -> None:
-    """Bring a blob of `plain`, which nothing needs, into `state`."""
+    """Create an unneeded blob of `plain` in the state `state`."""
     if state == "absent":
         return
     blob = registry.blobs.put(plain)
@@ -238,7 +238,7 @@ def test_the_same_orders_detect_the_loss_when_files_are_removed_before_rows(quic
 
 
 def leave_all_blobs(registry: LocalRegistry, path: Path) -> None:
-    """Everything of the model in `path` but the model: an ingest that ends right before its last transaction."""
+    """Store everything of the model in `path` except the model: an ingest that ends before its last transaction."""
     at_least = len(blob_rows(registry))
 
     def interrupt_once() -> None:
@@ -301,7 +301,7 @@ def test_sweeps_without_a_grace_period_between_writes_of_an_ingest_lose_nothing(
 
 
 def litter(registry: LocalRegistry, seed: int) -> None:
-    """Two doomed blobs, two that will be doomed, an orphan and a temporary; all long untouched."""
+    """Create two doomed blobs, two that will be doomed, an orphan and a temporary file; all long untouched."""
     add_unneeded_blobs(
         registry, registry.blobs.put(random_bytes(LARGE, seed)), registry.blobs.put(random_bytes(SMALL, seed))
     )
@@ -316,7 +316,7 @@ def litter(registry: LocalRegistry, seed: int) -> None:
 
 
 def finish_sweeping(registry: LocalRegistry, keep: set[str]) -> None:
-    """The next sweeps remove all that is left, and nothing else."""
+    """Assert that the next sweeps remove the rest, and nothing else."""
     for _ in range(2):
         run_sweep(registry)
     assert {row.digest for row in blob_rows(registry)} == keep
@@ -433,7 +433,7 @@ def test_files_without_a_row_are_protected_while_their_ingest_runs(registry: Loc
         ingest_id = begin_ingest(session, "a slow upload")
     blob = registry.blobs.put(random_bytes(LARGE))
     pending = registry.blobs.folder.begin(digest_of(b"x"), 5)
-    let_time_pass(registry)  # it began three days ago, and has written since
+    let_time_pass(registry)  # it began three days ago, and has written since then
     assert run_sweep(registry).stray_files == 0
     assert run_sweep(registry, AT_ONCE).stray_files == 0
     with registry.catalog.writing() as session:

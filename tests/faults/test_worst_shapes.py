@@ -1,4 +1,4 @@
-"""After models made to be slow, every step stays below a bound: a short form of `make worst-shapes`."""
+"""Tests of catalogs made to be slow: every step stays below a bound. A short form of `make worst-shapes`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.registry_templates import RegistryTemplates
 
 LITTLE = Scale(tensors=100, repeats=1000, models=20)
 STEPS_MAX = 1_000_000
-"""Of one step at this scale, where the dearest takes about half as many. What is quadratic in the repeats takes ten
+"""The limit of one step at this scale; the most expensive step takes about half. Quadratic steps take ten
 million and more."""
 PAGES = (
     *("/models/repeats/model", "/api/v1/models/repeats/model", "/api/v1/reports/models/repeats/model"),
     *("/organs?q=unique:organ sort:-theta model:repeats/twin", "/organs?q=fits:repeats/model"),
     *("/api/v1/compare?first=repeats/model&second=repeats/twin", "/api/v1/models/repeats/model/lineage"),
 )
-"""The long form asks for every page."""
+"""The long form requests every page."""
 
 
 def little_shapes(registry: LocalRegistry, folder: Path) -> None:
-    """The worst shapes, small."""
+    """Return small worst shapes."""
     build(registry, folder, LITTLE)
 
 

@@ -1,8 +1,8 @@
-"""Catalogs of the shapes that cost a query most, and how much the database does for each step on them.
+"""Catalogs of the most expensive shapes, and the work of the database for each step on them.
 
 Three shapes are built: a model of very many different tensors, one organ at very many places of one model, and one
 organ in very many models. The cost of a step is counted in steps of SQLite's virtual machine, which depend neither on
-the machine nor on what else runs on it. PostgreSQL has no such count; there only the seconds are held.
+the machine nor on its load. PostgreSQL has no such count; there only the seconds are limited.
 
     python -m tests.faults.worst_shapes [--tensors N] [--repeats N] [--models N] [--only TEXT]
 
@@ -77,12 +77,12 @@ from tests.small_models import Tensors, ingest_file
 from tests.submissions import process_and_read, submit_model, whole_file
 
 TICK_STEPS = 100
-"""Steps of the virtual machine between two counts. Of each statement, the steps behind the last count are not seen."""
+"""Steps of the virtual machine between two counts. The steps after the last count of a statement are not counted."""
 MATRIX = (16, 16)
-"""The least matrix that has a fingerprint."""
+"""The smallest matrix with a fingerprint."""
 SLOTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_norm_2")
 SHOWN = 25
-"""Steps that are printed, the dearest first."""
+"""The number of printed steps, the most expensive first."""
 URL_VARIABLE = "ORGAN_TEST_DATABASE_URL"
 EDGES_EACH = 32
 """Measured relatives of each of many models: as many as an ingest records."""
@@ -94,11 +94,11 @@ class Scale:
     """How large the shapes are."""
 
     tensors: int = 65_536
-    """Of the model of many different tensors."""
+    """The tensors of the model of many different tensors."""
     repeats: int = 50_000
     """Places of one organ in one model."""
     models: int = 10_000
-    """Models that have one organ."""
+    """Models with one common organ."""
 
 
 class Counting(sqlite3.Connection):
@@ -106,7 +106,7 @@ class Counting(sqlite3.Connection):
 
     steps = 0
     statements = 0
-    """Executed on the engines that are counted on, whatever the database."""
+    """Executed statements on the counted engines, with any database."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -114,7 +114,7 @@ class Counting(sqlite3.Connection):
         super().set_progress_handler(self._tick, TICK_STEPS)
 
     def set_progress_handler(self, handler: Callable[[], int] | None, steps: int) -> None:  # type: ignore[override]
-        """Let `handler` be called too, every TICK_STEPS steps: it is how a statement is stopped that takes too long."""
+        """Call `handler` as well, every TICK_STEPS steps, which stops a slow statement."""
         self._inner = handler
 
     def _tick(self) -> int:
@@ -124,11 +124,13 @@ class Counting(sqlite3.Connection):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one step cost."""
+    """The cost of one step."""
 
     name: str
     seconds: float
-    """Of this process's processor time, so that nothing else on the machine counts; with another database, of time."""
+    """Seconds of processor time of this process, so that other load does not count; with another database, elapsed
+    time.
+    """
     steps: int
     statements: int
     answer_bytes: int
@@ -136,13 +138,13 @@ class Cost:
 
 @dataclass(slots=True)
 class Costs:
-    """What steps cost, in the order in which they were taken."""
+    """The costs of steps, in their order."""
 
     taken: list[Cost] = field(default_factory=list)
 
     @contextmanager
     def of(self, name: str) -> Iterator[list[int]]:
-        """Count what the block costs; a size in bytes that it appends to the list is the size of its answer."""
+        """Count the cost of the block; a size in bytes that it appends to the list is the size of its answer."""
         sizes: list[int] = []
         clock = time.monotonic if URL_VARIABLE in os.environ else time.process_time
         begun, steps, statements = clock(), Counting.steps, Counting.statements
@@ -159,7 +161,7 @@ def counting(registry: LocalRegistry) -> Iterator[Costs]:
     with ExitStack() as undone:
         undone.enter_context(patch.object(dbapi2, "connect", partial(dbapi2.connect, factory=Counting)))
         for engine in engines:
-            engine.dispose()  # so that every connection is made anew, and counts
+            engine.dispose()  # so that every connection is new, and counts
             event.listen(engine, "before_cursor_execute", _count_statement)
             undone.callback(engine.dispose)
             undone.callback(event.remove, engine, "before_cursor_execute", _count_statement)
@@ -176,7 +178,7 @@ def build(registry: LocalRegistry, folder: Path, scale: Scale) -> None:
     `many/model` and `many/twin` have `scale.tensors` different organs, `repeats/model` and `repeats/twin` have one
     organ at `scale.repeats` places, and `common/m0` and so on have that organ and those of a small model.
     """
-    with patch.object(dissect, "FREE_TENSORS", 2**20):  # homes that were made before have models like these
+    with patch.object(dissect, "FREE_TENSORS", 2**20):  # earlier homes have models like these
         _build(registry, folder, scale)
 
 
@@ -201,7 +203,7 @@ def _build(registry: LocalRegistry, folder: Path, scale: Scale) -> None:
 
 
 def _spec(number: int) -> TensorSpec:
-    """A tensor's name and shape: in blocks where the slot repeats, and outside of blocks where it does not."""
+    """Return a tensor's name and shape: in blocks if the slot repeats, and outside blocks otherwise."""
     block, slot = divmod(number // 2, len(SLOTS))
     name = f"t{number}" if number % 2 else f"blk.{block}.{SLOTS[slot]}.weight"
     return TensorSpec(name, MATRIX, F16)
@@ -212,7 +214,7 @@ def _matrix(seed: int) -> bytes:
 
 
 def _ingested(registry: LocalRegistry, folder: Path, name: ModelName, data: bytes) -> ModelRecord:
-    """Ingest a file; the record that it was registered by."""
+    """Ingest a file; return its record."""
     records: list[ModelRecord] = []
 
     def keep(record: ModelRecord) -> ModelRecord:
@@ -248,18 +250,18 @@ def _relate(registry: LocalRegistry) -> None:
 
 
 STEPS_MAX = 60_000_000
-"""Steps of the virtual machine that one step may take at the full scale: about 100 a row, nine times over all rows
-of the largest model. What is quadratic takes billions."""
+"""The limit of steps of the virtual machine for one step at the full scale: about 100 a row, nine times over all rows
+of the largest model. Quadratic steps take billions."""
 STATEMENTS_MAX = 5000
 SECONDS_MAX = 120.0
-"""The dearest step, to extract the largest model into 65,536 files, takes half of it; the next one a sixth."""
+"""The most expensive step, extracting the largest model into 65,536 files, takes half of it; the next one a sixth."""
 ANSWER_MAX_BYTES = 8_000_000
-"""Of an answer that is no file."""
+"""The size of an answer that is not a file."""
 
-# What is done on these catalogs.
+# The steps.
 
 MODELS = ("many/model", "repeats/model", "common/m0")
-"""One of each shape."""
+"""One model of each shape."""
 QUERIES: dict[str, tuple[str, ...]] = {
     "/organs": (
         "q=like:{digest}",
@@ -283,14 +285,14 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "/api/v1/fitting": ("base={model}",),
     "/lineage": ("model={model}",),
 }
-"""More ways to ask for a page, by its rule without `.json` and `.csv`."""
+"""More forms of a page, by its rule without `.json` and `.csv`."""
 LEFT_OUT = ("static",)
 STOPPED_SECONDS = 600.0
-"""A search or a plan may take so long here: the suite measures what it costs, not what a time limit leaves of it."""
+"""The time limit of a search or a plan here: the suite measures the full cost, not the part within a usual limit."""
 
 
 def steps_of_pages(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Every GET route, asked for each shape: its address, and a call that returns the size of the body in bytes."""
+    """Yield every GET route for each shape: its address, and a call that returns the size of the body in bytes."""
     client = create_app(registry, WebSettings(personal=True, search_seconds=STOPPED_SECONDS)).test_client()
     seen = set()
     for known in _arguments(registry, client):
@@ -315,7 +317,7 @@ def _size_of(client: FlaskClient, address: str) -> int:
 
 
 def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[str, str]]:
-    """For each shape, what stands for the names in the rules and in QUERIES."""
+    """Return, for each shape, the values of the names in the rules and in QUERIES."""
     chimera = registry.compose("plain/base").graft("plain/donor", type="organ")
     chimera = chimera.accept(*{found.code for found in chimera.plan().findings if found.severity == "warn"})
     made = chimera.plan().register()
@@ -377,7 +379,7 @@ READS: dict[str, Work] = {
     ),
     "names of a blob": lambda session, model: names_of_blob(session, _blob_of(session, model)),
 }
-"""What is asked about one model, beside pages."""
+"""The requests about one model, besides pages."""
 WRITES: dict[str, Work] = {
     "change the license": lambda session, model: edit_model(session, model, Edits(license="MIT"), "local"),
     "change the base": lambda session, model: edit_model(session, model, Edits(base="common/m3"), "local"),
@@ -386,12 +388,12 @@ WRITES: dict[str, Work] = {
     "yank": lambda session, model: hide_model(session, model, "yanked", "a reason", "local"),
     "publish again": lambda session, model: publish_model(session, model, "local"),
 }
-"""What is changed of one model, in this order."""
+"""The changes of one model, in this order."""
 JOBS = ("measure", "report", "extract")
 
 
 def steps_of_services(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[], int]]]:
-    """What intake, jobs and administration do: the name of each step, and a call that returns 0."""
+    """Yield the steps of intake, jobs and administration: the name of each step, and a call that returns 0."""
     for name, tensors in (
         ("different", related_tensors(seed=3)),
         ("with the repeated organ", [*related_tensors(seed=4), (_spec(1), _matrix(0))]),
@@ -434,7 +436,7 @@ def _write(registry: LocalRegistry, name: str, change: Work) -> int:
 
 
 def _digests_of(session: Session, model: Model) -> list[Digest]:
-    """Up to a thousand organs of a model, as many as one request may name."""
+    """Return up to a thousand organs of a model, as many as one request may name."""
     digests = select(Blob.digest).join(Organ, Organ.blob_id == Blob.id).join(Placement, Placement.organ_id == Organ.id)
     found = session.scalars(digests.where(Placement.model_id == model.id).limit(1000))
     return [Digest(digest) for digest in set(found)]
@@ -459,7 +461,7 @@ def _discard(call: Callable[[], Any]) -> int:
 
 
 def take_all(registry: LocalRegistry, only: str = "") -> Costs:
-    """Take every step whose name contains `only`, and count what each costs."""
+    """Do every step whose name contains `only`, and count its cost."""
     with counting(registry) as costs, patch.object(plans, "PLAN_SECONDS", STOPPED_SECONDS):
         for name, call in chain(steps_of_pages(registry), steps_of_services(registry)):
             if only in name:
@@ -469,7 +471,7 @@ def take_all(registry: LocalRegistry, only: str = "") -> Costs:
 
 
 def is_over(cost: Cost, steps: int = STEPS_MAX) -> bool:
-    """Whether a step costs more than a bound."""
+    """Return whether a step costs more than a bound."""
     is_file = any(part in cost.name for part in ("/resolve/", ".gguf", "/files/"))
     return (
         cost.steps > steps
@@ -480,7 +482,7 @@ def is_over(cost: Cost, steps: int = STEPS_MAX) -> bool:
 
 
 def main() -> None:
-    """Build the shapes, take all steps, print the dearest; exit 1 where one is over a bound."""
+    """Build the shapes, do all steps, print the most expensive; exit with 1 if one is over a bound."""
     parser = argparse.ArgumentParser(description="Worst shapes: what each step costs on a catalog that was made slow.")
     for item in fields(Scale):
         parser.add_argument(f"--{item.name}", type=int, default=item.default)
@@ -499,7 +501,7 @@ def main() -> None:
 
 
 def _run(home: Path, url: str | None, only: str, *, analyze: bool) -> list[Cost]:
-    """Take all steps on a copy; print the dearest ones; those over a bound."""
+    """Do all steps on a copy; print the most expensive ones; return those over a bound."""
     kept = home.with_name("analyzed" if analyze else "plain")
     if url is None:
         shutil.copytree(home, kept)

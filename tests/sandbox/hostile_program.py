@@ -1,8 +1,8 @@
 """A hostile program: tries forbidden actions in a confined process, and prints the results.
 
-One line of JSON on stdin names the targets (`escape.World`). For each attempt it prints a line
-`{"attempt": NAME, "succeeded": BOOLEAN, "detail": WORDS}`. It imports only the standard library, and also runs
-without a sandbox, which shows that the attempts are real.
+One line of JSON on stdin names the targets (`escape.World`). For each attempt it prints a line `{"attempt": NAME,
+"succeeded": BOOLEAN, "detail": WORDS}`. It imports only the standard library, and also runs without a sandbox, which
+shows that the attempts are real.
 """
 
 from __future__ import annotations

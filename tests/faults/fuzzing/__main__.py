@@ -1,7 +1,7 @@
 """The command: `python -m tests.faults.fuzzing headers --cases 1000000 --workers 2`.
 
-Progress goes to standard error, what came of it to standard output. Ends with 1 where a case failed, where too few or
-too many were accepted, or where a long run never heard one of the refusals.
+Progress goes to standard error, the result to standard output. Exits with 1 if a case failed, if too few or too many
+were accepted, or if a long run never met one of the refusals.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.faults.fuzzing.tally import Tally
 from tests.faults.fuzzing.targets import TARGETS, build_target
 
 LONG_CASES = 100_000
-"""A run of so many must have heard every refusal."""
+"""A run with this number of cases must meet every refusal."""
 ACCEPTED_SHARES = (0.05, 0.40)
 SHOWN = 10
 PROGRESS_SECONDS = 5.0
 
 
 def main(words: list[str] | None = None) -> int:
-    """Parse, run, print; the exit status."""
+    """Parse the arguments, run, print; return the exit status."""
     options = _parser().parse_args(words)
     if options.only is not None:
         return _one(options.target, options.only, options.write)
@@ -35,7 +35,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def complaints(tally: Tally) -> list[str]:
-    """What is wrong with a run, one sentence each."""
+    """Return the faults of a run, one sentence each."""
     low, high = ACCEPTED_SHARES
     found = [f"case {failure.case}: {failure.kind}" for failure in tally.failures]
     if not low <= tally.accepted_share <= high:
@@ -84,7 +84,7 @@ def _print(target: str, tally: Tally, seconds: float) -> None:
 
 
 class _Progress:
-    """A line now and then."""
+    """Prints a progress line at intervals."""
 
     def __init__(self, cases: int, begin: float) -> None:
         self._cases = cases

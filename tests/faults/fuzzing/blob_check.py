@@ -1,7 +1,7 @@
-"""What must hold of a damaged blob: reading it, whole or in part, gives the exact bytes or one typed refusal.
+"""The invariant of a damaged blob: reading it, completely or in part, gives the exact bytes or one typed refusal.
 
-That is so whatever happened to the stored bytes by chance, and also where somebody made the head's checksum fit again,
-because each chunk has one of its own. Who makes that fit as well has other bytes read out, and is found by `verify`.
+This holds for any random damage of the stored bytes, and also if an attacker has recomputed the checksum of the head,
+because each chunk has its own. An attacker who recomputes that as well can serve other bytes, which `verify` finds.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from tests.faults.fuzzing.tally import ACCEPTED
 
 FORGED = "read, and refused by verify: forged with fitting checksums"
 WINDOWS = 3
-"""Partial reads of each blob."""
+"""The number of partial reads of each blob."""
 SPEAKERS = (stored, frames, chunks, entropy, reading, places, system, types)
 OUT_OF_REACH = (
     *("codec … did not give back what it was given", "codec … made a frame that it cannot read: …"),  # writing
     *("… MB and a reserve of … MB are needed", "the disk of … has … MB free: …", "the disk of … is full: …"),
     *("another sweep of this store is running", "no access to …: …"),
-    *("the head has … of … bytes", "… of … stored bytes are there"),  # a reader has read as many before it asks
+    *("the head has … of … bytes", "… of … stored bytes are there"),  # a reader has read this number of bytes before
     "it ends at byte …, … are due",  # a file that shrinks while it is open
-    "the frame gives … bytes, … are expected",  # zstandard counts as well, and complains first
+    "the frame gives … bytes, … are expected",  # zstandard checks the count too, and raises first
     *(
         "it is set aside as faulty: …",
         "it is set aside as faulty, and other such blobs are being read again now",
     ),  # rows
     "the bytes to be stored as … have the digest …",  # writing
 )
-"""Sentences that no case can bring a reader of blobs to speak."""
+"""Messages that no case can cause in a reader of blobs."""
 
 Open = Callable[[BlobStore, BlobAddress], BlobReader]
 
 
 class BlobTarget:
-    """Damaged blobs for the one way to read them."""
+    """The target of damaged blobs."""
 
     def __init__(self, open_blob: Open = BlobStore.open) -> None:
         self.sentences = Sentences(SPEAKERS, OUT_OF_REACH)
@@ -66,7 +66,7 @@ class BlobTarget:
         self._store = BlobStore(Path())
 
     def warm_up(self) -> None:
-        """Make the store, in a folder that whoever runs the worker removes; read every seed from a file and a row."""
+        """Create the store in a folder that the parent of the worker removes; read every seed from a file and a row."""
         self._store = BlobStore(Path(tempfile.mkdtemp(prefix="blobs-")))
         for seed in self._seeds:
             (self._store.folder.root / seed.digest[:2]).mkdir(exist_ok=True)
@@ -81,12 +81,12 @@ class BlobTarget:
         assert len({seed.digest for seed in self._seeds}) == len(self._seeds) > SEVERAL_CHUNKS
 
     def try_case(self, number: int) -> str:
-        """Damage a seed and see."""
+        """Damage a seed and read it."""
         random = Random(number)
         return self._try(self._damage.case(random), random)
 
     def material(self, number: int) -> bytes:
-        """The stored bytes of a case, for a look at them."""
+        """Return the stored bytes of a case, for inspection."""
         case = self._damage.case(Random(number))
         return case.content if case.content is not None else case.row.inline or b""
 
@@ -124,7 +124,7 @@ class BlobTarget:
         return ACCEPTED
 
     def _write(self, case: BlobCase) -> Path | None:
-        """Put the case's file, or what stands in its place, where the row says."""
+        """Create the file of the case, or its obstacle, at the path in the row."""
         if case.content is None:
             return None
         path = self._store.folder.root / case.place
@@ -145,7 +145,7 @@ def _verified(reader: BlobReader) -> bytes:
 
 
 def _attempt(act: Callable[[], bytes]) -> tuple[bytes | None, CorruptBlob | None]:
-    """What `act` gives, or the refusal that it ends with."""
+    """Return the result of `act`, or its refusal."""
     try:
         return act(), None
     except CorruptBlob as error:

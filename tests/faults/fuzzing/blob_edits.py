@@ -1,8 +1,8 @@
 """Damage to stored forms and to the rows that point at them.
 
-**Random** damage is what disks and programs do: nothing fits any more. **Clever** damage has a head whose checksum is
-right again, so that what it says is looked at. **Forged** blobs have everything right, the checksums of their chunks
-included, but hold other bytes than those that their digest names: only SHA-256 tells.
+**Random** damage is that of disks and programs: no checksum matches. **Clever** damage has a head with a correct
+checksum, so that its values are used. **Forged** blobs are consistent, with the checksums of their chunks, but have
+other bytes than their digest names: only SHA-256 shows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.faults.fuzzing.frame_attacks import FrameAttacks
 FORGED_MAX_BYTES = 10_000
 ATTACKED_MAX_BYTES = 20_000
 FRAME_DRAWS = 4
-"""A frame that is no shorter than its plane is refused without a look at it, so a few are drawn."""
+"""A frame that is not shorter than its plane is refused without reading it, so several are drawn."""
 SEVERAL_SHARE = 0.005
 FILE_SHARE = 0.25
 INLINE_MAX_BYTES = 1 << 16
@@ -35,7 +35,7 @@ BAD_FILES = ("", "..", "../../../etc/passwd", "tmp/x", "ab/" + "0" * 64, "/dev/z
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the catalog says of a blob."""
+    """The catalog row of a blob."""
 
     digest: Digest
     size_bytes: int
@@ -47,19 +47,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BlobCase:
-    """A row, the file that the seed's blob has (None where it has none), and what has been done to them."""
+    """A row, the file of the seed's blob (None if it has none), and the applied damage."""
 
     row: Row
     content: bytes | None = None
     place: str = ""
-    """The physical name of the file with this content. The row may name another."""
+    """The physical name of the file with this content. The row may name another file."""
     forged: bool = False
     obstacle: str | None = None
-    """What stands in the file's place: "folder", "link" or nothing."""
+    """The obstacle in place of the file: "folder", "link" or none."""
 
 
 class BlobDamage:
-    """Makes the cases out of the seeds."""
+    """Makes cases from the seeds."""
 
     def __init__(self, seeds: Sequence[BlobSeed]) -> None:
         self._seeds = seeds
@@ -68,7 +68,7 @@ class BlobDamage:
         self._attacks = FrameAttacks()
 
     def case(self, random: Random) -> BlobCase:
-        """One case."""
+        """Return one case."""
         seed = random.choice(self._several if random.random() < SEVERAL_SHARE else self._small)
         chance = random.random()
         if chance < 0.25:
@@ -86,7 +86,7 @@ class BlobDamage:
         return self._placed(seed, seed.stored, random)
 
     def _placed(self, seed: BlobSeed, stored: bytes, random: Random) -> BlobCase:
-        """Stored bytes in a row or in a file, under a row that mostly knows how many they are."""
+        """Put stored bytes into a row or a file; the row mostly has the right size."""
         size = len(stored) if random.random() < 0.9 else len(seed.stored)
         if len(seed.plain) <= INLINE_MAX_BYTES and random.random() >= FILE_SHARE:
             return BlobCase(Row(seed.digest, len(seed.plain), size, None, stored))
@@ -124,7 +124,7 @@ class BlobDamage:
         return b"".join([pack_head(seed.codec, seed.digest, len(seed.plain), [entry]), *pieces])
 
     def _mixed(self, seed: BlobSeed, random: Random) -> bytes:
-        """Chunks or planes in each other's place, or another blob's payload behind this one's head."""
+        """Exchange chunks or planes, or combine this head with the payload of another blob."""
         begin = seed.head.head_size_bytes
         chunks = list(seed.head.chunks)
         if len(chunks) > 1:
@@ -168,12 +168,12 @@ class BlobDamage:
 
 
 def file_name(digest: Digest, *, used: bool = True) -> str:
-    """The physical name that a case's file has, or one that no file has."""
+    """Return the physical name of a case's file, or a name without a file."""
     return f"{digest[:2]}/{digest}.{'0' * 16 if used else 'f' * 16}"
 
 
 def _pieces(seed: BlobSeed) -> tuple[list[bytes], list[bool]]:
-    """The stored planes of the first chunk, and which are raw."""
+    """Return the stored planes of the first chunk, and which of them are raw."""
     chunk = seed.head.chunks[0]
     pieces, position = [], chunk.offset_bytes
     for size in chunk.entry.plane_sizes_bytes:
@@ -183,7 +183,7 @@ def _pieces(seed: BlobSeed) -> tuple[list[bytes], list[bool]]:
 
 
 def _with_other_numbers(seed: BlobSeed, random: Random) -> bytes:
-    """Other numbers in the head and its table; mostly under a checksum that fits them."""
+    """Change numbers in the head and its table, mostly with a matching checksum."""
     data, marks = bytearray(seed.stored), _marks(seed)
     for _ in range(random.choice((1, 1, 2))):
         if random.random() < 0.85:
@@ -204,14 +204,14 @@ def _marks(seed: BlobSeed) -> list[edits.Mark]:
 
 
 def _sealed(seed: BlobSeed, stored: bytes) -> bytes:
-    """`stored` with a checksum that fits its head."""
+    """Return `stored` with a checksum that matches its head."""
     end = head_size_bytes(seed.codec, len(seed.plain))
     head = stored[: end - 8]
     return head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)) + stored[end:]
 
 
 def _forged(seed: BlobSeed, random: Random) -> bytes:
-    """Other bytes, as if the digest were theirs: every checksum fits."""
+    """Return other bytes under the same digest; every checksum matches."""
     plain = bytearray(seed.plain)
     for _ in range(random.choice((1, 1, 3))):
         if plain:

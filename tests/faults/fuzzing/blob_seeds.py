@@ -1,4 +1,4 @@
-"""The small blobs that are damaged: every codec, encoded and raw, in rows and in files, of one chunk and of several."""
+"""The small blobs for fuzzing: every codec, encoded and raw, in rows and in files, of one chunk and of several."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.store.codec_cases import ALL_CODECS, noise, skewed, store, weights
 
 SMALL_BYTES = 1200
 LONG_BYTES = 90_000
-"""More than a row takes."""
+"""More than the largest blob in a row."""
 SEVERAL_CHUNKS = 3
-"""How many of the seeds, at the end of the list, have more than one chunk."""
+"""The number of seeds, at the end of the list, with more than one chunk."""
 WORDS = b"a vocabulary of few words, "
 
 
 @dataclass(frozen=True, slots=True)
 class BlobSeed:
-    """A sound blob, and the planes of its first chunk before they were encoded."""
+    """A valid blob, and the planes of its first chunk before encoding."""
 
     codec: Codec
     plain: bytes
@@ -32,7 +32,7 @@ class BlobSeed:
 
 
 def blob_seeds() -> list[BlobSeed]:
-    """Every seed; the last SEVERAL_CHUNKS are slow to read."""
+    """Return all seeds; the last SEVERAL_CHUNKS are slow to read."""
     seeds = [_seed(codec, skewed(_blocks(codec, SMALL_BYTES), index)) for index, codec in enumerate(ALL_CODECS)]
     seeds += [_seed(codec.kept_raw(), noise(_blocks(codec, 300), index)) for index, codec in enumerate(ALL_CODECS[::3])]
     seeds += [_seed(codec_for(name), weights(name, 4096)) for name in ("BF16", "F16", "F32", "Q8_0", "Q4_0")]
@@ -71,5 +71,5 @@ def _planes(codec: Codec, chunk: bytes) -> tuple[bytes, ...]:
 
 
 def _blocks(codec: Codec, size_bytes: int) -> int:
-    """About so many bytes, at least two whole blocks."""
+    """Return about this number of bytes, at least two whole blocks."""
     return max(2, size_bytes // codec.block_bytes) * codec.block_bytes

@@ -1,4 +1,4 @@
-"""Damage to any bytes, all of it drawn from one generator: the same number gives the same damage."""
+"""Damage to any bytes, drawn from one generator: the same number gives the same damage."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ INTERESTING = (
 STRETCHES = (1, 1, 1, 2, 4, 8, 12, 24, 40, 100)
 
 Mark = tuple[int, int]
-"""Where a number stands and how many bytes it has."""
+"""The position and the width in bytes of a number."""
 
 
 def interesting_number(random: Random, old: int, width: int) -> int:
-    """A number for a place of `width` bytes where `old` stands: one that programs stumble over, or a neighbour."""
+    """Return a number for a field of `width` bytes with the value `old`: a typical cause of errors, or a neighbour."""
     match random.randrange(8):
         case 0:
             number = old + random.choice((-2, -1, 1, 2))
@@ -34,26 +34,26 @@ def interesting_number(random: Random, old: int, width: int) -> int:
 
 
 def set_number(data: bytearray, mark: Mark, random: Random) -> None:
-    """Another number at `mark`."""
+    """Write another number at `mark`."""
     offset, width = mark
     old = int.from_bytes(data[offset : offset + width], "little")
     data[offset : offset + width] = interesting_number(random, old, width).to_bytes(width, "little")
 
 
 def exchange(data: bytearray, marks: Sequence[Mark], random: Random) -> None:
-    """The number of one mark at another."""
+    """Write the number of one mark at another."""
     (from_offset, _), (to_offset, width) = random.choice(marks), random.choice(marks)
     data[to_offset : to_offset + width] = bytes(data[from_offset : from_offset + width]).ljust(width, b"\0")
 
 
 def flip(data: bytearray, end: int, random: Random) -> None:
-    """One to three bits before `end` turned round."""
+    """Flip one to three bits before `end`."""
     for _ in range(random.choice((1, 1, 2, 3))):
         data[random.randrange(end)] ^= 1 << random.randrange(8)
 
 
 def overwrite(data: bytearray, end: int, random: Random, other: bytes) -> None:
-    """A stretch before `end` cut out, repeated, or replaced by noise, by one byte, by a stretch of `other`."""
+    """Remove, repeat or replace a range before `end`: with noise, one byte, or a range of `other`."""
     place, size = random.randrange(end), random.choice(STRETCHES)
     match random.randrange(6):
         case 0:
@@ -72,17 +72,17 @@ def overwrite(data: bytearray, end: int, random: Random, other: bytes) -> None:
 
 
 def cross(data: bytearray, end: int, random: Random, other: bytes) -> None:
-    """The front of one, the back of another."""
+    """Combine the front of one with the back of another."""
     data[random.randrange(end) :] = other[random.randrange(len(other)) :]
 
 
 def cut(data: bytearray, random: Random) -> None:
-    """An end too early, mostly by little."""
+    """Truncate, mostly by little."""
     size = random.choice((1, 1, 2, 8, 31, 32, random.randrange(len(data)) + 1))
     del data[max(0, len(data) - size) :]
 
 
 def lengthen(data: bytearray, random: Random) -> None:
-    """Bytes behind the end."""
+    """Append bytes."""
     size = random.choice((1, 1, 2, 31, 32, 64, 1000))
     data += random.choice((bytes(size), random.randbytes(size), b"PK\3\4"))

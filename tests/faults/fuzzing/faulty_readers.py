@@ -1,6 +1,6 @@
 """Readers with faults, each of which the harness must catch: `python -m tests.faults.fuzzing MODULE:MAKER`.
 
-A fault strikes at some of the cases and not at others, as faults do; those that take their time strike at once.
+A fault occurs in some of the cases, as real faults do; slow faults occur in the first case.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ ONE_IN = 8
 
 
 def endless_headers() -> Target:
-    """A reader that loops."""
+    """Return a reader that loops."""
     return _Headers(_when_struck(_loop, one_in=1))
 
 
 def hungry_headers() -> Target:
-    """A reader that allocates 200 MB and gives them back."""
+    """Return a reader that allocates 200 MB and frees them."""
     return _Headers(_when_struck(lambda: bytearray(200_000_000)))
 
 
 def careless_headers() -> Target:
-    """A reader that lets a KeyError through."""
+    """Return a reader that raises a KeyError."""
     return _Headers(_when_struck(lambda: {}["no such key"]))  # type: ignore[index]
 
 
 def recursing_headers() -> Target:
-    """A reader that calls itself until Python gives up."""
+    """Return a reader that recurses until Python stops it."""
     return _Headers(_when_struck(_recurse))
 
 
 def dying_headers() -> Target:
-    """A reader that takes the process with it."""
+    """Return a reader that kills the process."""
     return _Headers(_when_struck(lambda: os.kill(os.getpid(), signal.SIGSEGV)))
 
 
 def waiting_headers() -> Target:
-    """A reader that waits without using the processor."""
+    """Return a reader that waits without using the processor."""
     return _Headers(_when_struck(lambda: time.sleep(3600), one_in=1))
 
 
 def lying_headers() -> Target:
-    """A reader that is off by one where a header ends."""
+    """Return a reader that is off by one at the end of a header."""
 
     def read(source: ByteSource) -> Header:
         header = read_header(source)
@@ -64,7 +64,7 @@ def lying_headers() -> Target:
 
 
 def lenient_headers() -> Target:
-    """A reader that accepts a file with bytes behind its end."""
+    """Return a reader that accepts a file with bytes after its end."""
 
     def read(source: ByteSource) -> Header:
         header = read_header(source)
@@ -74,22 +74,22 @@ def lenient_headers() -> Target:
 
 
 def lying_blobs() -> Target:
-    """A reader that changes a byte."""
+    """Return a reader that changes a byte."""
     return _Blobs(_Lying)
 
 
 def trusting_blobs() -> Target:
-    """A reader that verifies nothing."""
+    """Return a reader that verifies nothing."""
     return _Blobs(_Trusting)
 
 
 def unchecked_blobs() -> Target:
-    """A reader that gives zeros for a chunk that fails its checks."""
+    """Return a reader that gives zeros for a chunk that fails its checks."""
     return _Blobs(_Unchecked)
 
 
 class _Headers(HeaderTarget):
-    """Sound while it warms up, or the harness would refuse to begin."""
+    """Works correctly during the warm-up, else the harness would refuse to begin."""
 
     def __init__(self, read: Read) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class _Headers(HeaderTarget):
 
 
 class _Blobs(BlobTarget):
-    """Sound while it warms up."""
+    """Works correctly during the warm-up."""
 
     def __init__(self, open_blob: Open) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class _Lying(BlobReader):
 
 class _Trusting(BlobReader):
     def verify(self) -> None:
-        """All is well."""
+        """Accept everything."""
 
 
 class _Unchecked(BlobReader):
@@ -145,7 +145,7 @@ def _when_struck(strike: Callable[[], object], one_in: int = ONE_IN) -> Callable
 
 
 def _struck(source: ByteSource, one_in: int = ONE_IN) -> bool:
-    """By the first kilobytes, so that a case strikes again when it is tried alone."""
+    """Decide by the first kilobytes, so that a case fails again when it is tried alone."""
     return zlib.crc32(source.read_at(0, min(4096, source.size_bytes))) % one_in == 0
 
 

@@ -1,4 +1,4 @@
-"""Zstandard frames that this store never writes: lies about sizes and windows, more or less than one frame, bombs."""
+"""Zstandard frames that this store never writes: wrong sizes and windows, more or less than one frame, bombs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SINGLE_SEGMENT, SIZE_OF_8_BYTES = 0x20, 0xC0
 RAW, RUN, COMPRESSED, RESERVED = range(4)
 BLOCK_MAX_BYTES = 128 << 10
 WINDOWS = ((31 - 10) << 3, (23 - 10) << 3, (24 - 10) << 3, 0xFF, 0x00, 0x38)
-"""Descriptors: 2 GiB, 8 MiB, 16 MiB, the largest, 1 KiB, 128 KiB."""
+"""Window descriptors: 2 GiB, 8 MiB, 16 MiB, the largest, 1 KiB, 128 KiB."""
 SKIPPABLE = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
 _COMPANY = ((SKIPPABLE, b"\0"), (b"\0", b"\0"), (b"", SKIPPABLE), (b"", b"\0"), (b"", b""))
-"""What stands before and behind a sound frame; nothing behind means the frame once more."""
+"""Bytes before and after a valid frame; an empty tail means the frame once more."""
 
 
 class FrameAttacks:
-    """Makes frames for a plane. Its compressors are made once."""
+    """Makes frames for a plane. Its compressors are created once."""
 
     def __init__(self) -> None:
         self._compressors = [
@@ -35,7 +35,7 @@ class FrameAttacks:
             compressor.compress(bytes(100_000))
 
     def frame(self, plane: bytes, random: Random) -> bytes:
-        """A frame that may or may not give `plane`."""
+        """Return a frame that may or may not decompress to `plane`."""
         sound = random.choice(self._compressors).compress(plane)
         match random.randrange(9):
             case 0:
@@ -60,14 +60,14 @@ class FrameAttacks:
 
 
 def _another_head(sound: bytes, plane: bytes, random: Random) -> bytes:
-    """The blocks of a sound frame behind a head that claims something else, or the same in other words."""
+    """Return the blocks of a valid frame with a head that claims other values, or the same in another form."""
     blocks = sound[zstandard.frame_header_size(sound) :]
     size = len(plane) if random.random() < 0.5 else edits.interesting_number(random, len(plane), 8)
     return _head(size, random) + blocks
 
 
 def _by_hand(plane: bytes, random: Random) -> bytes:
-    """Raw blocks and runs; half of the time they give the plane."""
+    """Return raw blocks and runs; half of the time they decompress to the plane."""
     place = random.randrange(len(plane) + 1)
     blocks = [_block(plane[:place]), _block(plane[place:], last=True)]
     match random.randrange(8):
@@ -85,7 +85,7 @@ def _by_hand(plane: bytes, random: Random) -> bytes:
 
 
 def _bomb(size_bytes: int, random: Random) -> bytes:
-    """A run of bytes far beyond what is declared, or declared as it is."""
+    """Return a run of bytes far larger than declared, or declared correctly."""
     runs = random.choice((1, 2, 64, 2048))
     declared = random.choice((size_bytes, runs * BLOCK_MAX_BYTES))
     block = _block(b"\0", kind=RUN, size=BLOCK_MAX_BYTES)
@@ -104,7 +104,7 @@ def _damaged(sound: bytes, random: Random) -> bytes:
 
 
 def _head(size_bytes: int, random: Random) -> bytes:
-    """A head that declares `size_bytes` in eight bytes, as one segment or with a window of its own."""
+    """Return a head that declares `size_bytes` in eight bytes, as one segment or with its own window."""
     flags = random.choice((0, 0, 0, 0, 0, 1, 2, 3, 4, 8, 16))
     declared = size_bytes.to_bytes(8, "little")
     if random.random() < 0.4:

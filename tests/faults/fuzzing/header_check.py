@@ -1,4 +1,4 @@
-"""What must hold of a damaged file: it is refused with one sentence, or every promise about an accepted one is kept."""
+"""The invariant of a damaged file: it is refused with one sentence, or satisfies all invariants of an accepted file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.gguf_files import assert_invariants
 
 LARGE_SHARE = 0.01
 BYTES_SHARE = 0.8
-"""Cases that end with damage to the bytes. The others, and some of these, are files that an author could have meant."""
+"""The share of cases with damaged bytes. The others, and some of these, are files that an author could have written."""
 HOLLOW_SHARE = 0.01
 HOLLOW_MAX_BYTES = 1 << 20
 
@@ -36,21 +36,21 @@ OUT_OF_REACH = (
     "more than … bytes of padding are not zero: something is hidden there",  # 16 MiB of them
     "and … more",  # thirteen reasons against three shards
     "there are no shards",
-    "it would be … shards; a split set has at most …",  # of a model that is cut, not read
-    "it carries the lock sha256:… of a chimera",  # no seed is one
+    "it would be … shards; a split set has at most …",  # of a model that is split, not read
+    "it carries the lock sha256:… of a chimera",  # no seed has one
     "…: it has … tensors; the limit is …",  # ingest counts the tensors after the header was read
     (
         "…: more than … of its tensors are smaller than … bytes or repeat another of its tensors: "
         "a model with so many tensors must bring more bytes"
     ),
 )
-"""Sentences that need files larger than a case, or other callers; tests of their own speak them."""
+"""Messages that need larger files, or other callers; they have tests of their own."""
 
 Read = Callable[[ByteSource], Header]
 
 
 class HeaderTarget:
-    """Damaged files for the reader and for everything that trusts what it accepts."""
+    """The target of damaged files, for the reader and everything that relies on it."""
 
     def __init__(self, read: Read = read_header) -> None:
         self.sentences = Sentences(SPEAKERS, OUT_OF_REACH)
@@ -72,7 +72,7 @@ class HeaderTarget:
                 assert outcome == ACCEPTED, outcome
 
     def try_case(self, number: int) -> str:
-        """Damage a seed and see."""
+        """Damage a seed and read it."""
         random = Random(number)
         file = self._damaged(random)
         data = bytes(file.data)
@@ -81,7 +81,7 @@ class HeaderTarget:
         return self._check(Upload(data, size), random)
 
     def material(self, number: int) -> bytes:
-        """The bytes of a case, for a look at them."""
+        """Return the bytes of a case, for inspection."""
         return bytes(self._damaged(Random(number)).data)
 
     def _damaged(self, random: Random) -> Assembled:
@@ -122,7 +122,7 @@ class HeaderTarget:
                 assert len(read_array(source, field)) == field.count
 
     def _check_as_shard(self, header: Header, random: Random) -> None:
-        """The file in the place of a shard; sometimes it takes it."""
+        """Use the file as a shard; sometimes it is accepted."""
         if not is_shard(header) and random.random() < 0.9:
             return
         shards = list(self._shards)

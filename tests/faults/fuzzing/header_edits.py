@@ -1,6 +1,6 @@
-"""Damage to the pieces of a file: what a clever author would write rather than what a broken disk would.
+"""Damage to the parts of a file: like that of a clever author rather than that of a broken disk.
 
-Many of these files are valid, or would be but for one thing, so that what stands behind the first checks is reached.
+Many of these files are valid, or have a single fault, so that the later checks are reached.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ BAD_ALIGNMENTS = (0, 3, 13, 48, 2**20 + 1, 2**21, 2**31, 2**32 - 1)
 
 
 def edit_parts(parts: Parts, random: Random, seeds: Sequence[Parts]) -> None:
-    """One edit, wherever it finds something to change."""
+    """Make one edit, at any applicable part."""
     random.choice(_EDITS)(parts, random, seeds)
 
 
 def edit_bytes(file: Assembled, random: Random, other: bytes) -> None:
-    """One edit of the bytes, mostly at a number of the header. It may move what stands behind it."""
+    """Make one edit of the bytes, mostly at a number of the header. It may move the bytes after it."""
     data = file.data
     if len(data) < 24:
         edits.lengthen(data, random)
@@ -130,7 +130,7 @@ def _put_tokens(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
 
 
 def _put(parts: Parts, random: Random, entry: Entry) -> None:
-    """The value in the place of another one, or under a key of its own."""
+    """Put a value in place of another one, or under a new key."""
     if parts.entries and random.random() < 0.7:
         place = random.randrange(len(parts.entries))
         parts.entries[place] = replace(entry, key=parts.entries[place].key)
@@ -172,7 +172,7 @@ def _reshape(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
 
 
 def _claim_much(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
-    """Lengths beyond any file, in tensors whose offsets are right all the same."""
+    """Claim lengths larger than any file, in tensors with correct offsets."""
     if random.random() < 0.1:
         parts.infos = [replace(info, shape=(2**60,)) for info in parts.infos]
         return

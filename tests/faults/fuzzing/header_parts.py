@@ -1,4 +1,4 @@
-"""A GGUF file in pieces, and put together again with a note of where its numbers stand."""
+"""A GGUF file in parts, and its assembly with the positions of its numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from organs.registry.gguf.types import ALIGNMENT_KEY, DTYPES
 from tests.faults.fuzzing.edits import Mark
 
 DATA_MAX_BYTES = 1 << 16
-"""A tensor that claims more gets no more: its file is short."""
+"""The limit of data of a tensor; if it claims more, its file is too short."""
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -18,7 +18,7 @@ _U64 = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A metadata entry; `value` is encoded, an array's element type and count included."""
+    """A metadata entry; `value` is encoded, with the element type and count of an array."""
 
     key: bytes
     type: int
@@ -27,7 +27,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A tensor; its data is `fill`, repeated. `offset` is None where the due one is to be written."""
+    """A tensor; its data is `fill`, repeated. `offset` is None for the correct one."""
 
     name: bytes
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Info:
 
     @property
     def size_bytes(self) -> int:
-        """What the shape and the type ask for, whole blocks or not; 0 for a type that is unknown."""
+        """The size by shape and type, in whole blocks or not; 0 for an unknown type."""
         dtype = DTYPES.get(self.dtype_id)
         elements = 1
         for length in self.shape:
@@ -47,54 +47,54 @@ class Info:
 
 @dataclass(slots=True)
 class Parts:
-    """What a file is made of. Edits change lists and numbers; entries and infos are replaced."""
+    """The parts of a file. Edits change lists and numbers, and replace entries and infos."""
 
     entries: list[Entry]
     infos: list[Info]
     alignment: int = 32
     version: int = 3
     padding: int = 0
-    """The byte that paddings are made of."""
+    """The byte of paddings."""
     tail: int | None = None
-    """How many bytes of padding follow the last tensor; None for all that are due."""
+    """The bytes of padding after the last tensor; None for all."""
 
     def copy(self) -> Parts:
-        """Parts of its own."""
+        """Return an independent copy."""
         return replace(self, entries=self.entries.copy(), infos=self.infos.copy())
 
 
 @dataclass(slots=True)
 class Assembled:
-    """A file, where its header ends, and where its numbers stand."""
+    """A file, the end of its header, and the positions of its numbers."""
 
     data: bytearray = field(default_factory=lambda: bytearray(b"GGUF"))
     header_end: int = 0
     marks: list[Mark] = field(default_factory=list)
 
     def number(self, value: int, layout: struct.Struct) -> None:
-        """Write a number, and note it."""
+        """Write a number, and record its position."""
         self.marks.append((len(self.data), layout.size))
         self.data += layout.pack(value % (1 << 8 * layout.size))
 
     def text(self, value: bytes) -> None:
-        """Write a string, and note its length."""
+        """Write a string, and record the position of its length."""
         self.number(len(value), _U64)
         self.data += value
 
 
 def entry_of(written: KeyValue) -> Entry:
-    """What our writer writes, in pieces."""
+    """Return the entry that our writer writes."""
     raw = written.encode()[8 + len(written.key) :]
     return Entry(written.key.encode(), _U32.unpack_from(raw)[0], raw[4:])
 
 
 def info_of(spec: TensorSpec, data: bytes) -> Info:
-    """A tensor of the builders, in pieces."""
+    """Return the parts of a tensor of the builders."""
     return Info(spec.name.encode(), spec.shape, spec.dtype.id, data[:256])
 
 
 def assemble(parts: Parts) -> Assembled:
-    """The file of `parts`: valid where they are."""
+    """Return the file of `parts`, which is valid if they are."""
     file = Assembled()
     file.number(parts.version, _U32)
     file.number(len(parts.infos), _U64)
@@ -111,7 +111,7 @@ def assemble(parts: Parts) -> Assembled:
 
 
 def with_alignment(parts: Parts, alignment: int) -> None:
-    """The alignment, with the entry that announces it."""
+    """Set the alignment, with the entry that announces it."""
     parts.alignment = alignment
     key = ALIGNMENT_KEY.encode()
     parts.entries = [entry for entry in parts.entries if entry.key != key]

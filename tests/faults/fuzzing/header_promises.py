@@ -1,4 +1,4 @@
-"""The promises about a file that has been accepted, and about the sentence that refuses another."""
+"""The invariants of an accepted file, and of the message that refuses another."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 NAME = "fuzz.gguf"
 DIGEST = digest_of(b"whatever the file holds")
 REFUSAL_MAX = 1000
-"""Characters of the longest sentence that refuses a file."""
+"""The length limit of a refusal, in characters."""
 MEASURED_MAX_ELEMENTS = 1 << 15
 
 
 @dataclass(slots=True)
 class Upload:
-    """The bytes of a case, followed by zeros up to `size_bytes`. Reading outside is the reader's mistake."""
+    """The bytes of a case, followed by zeros up to `size_bytes`. A read outside is a fault of the reader."""
 
     data: bytes
     size_bytes: int
@@ -46,11 +46,11 @@ class Upload:
         return found if len(found) == size else found.ljust(size, b"\0")
 
     def origin(self, _organs: object) -> None:
-        """A file is made from no other."""
+        """Return None: the file is not derived from another."""
 
 
 def refusal(error: BadGguf, source: Upload) -> str:
-    """The reason, which is a sentence that can be shown and that says where."""
+    """Return the message, after checking that it can be shown and names the position."""
     said = str(error)
     assert error.source == NAME
     assert error.field
@@ -61,7 +61,7 @@ def refusal(error: BadGguf, source: Upload) -> str:
 
 
 def check_measuring(source: Upload, header: Header, random: Random, *, every: bool) -> None:
-    """Whatever the header calls a tensor can be measured, whatever its bytes say."""
+    """Check that every tensor of the header can be measured, with any bytes."""
     tensors = [tensor for tensor in header.tensors if tensor.elements <= MEASURED_MAX_ELEMENTS]
     if not tensors or (not every and random.random() < 0.6):
         return
@@ -84,7 +84,7 @@ def _reader(data: bytes) -> Callable[[int, int], bytes]:
 
 
 def check_pieces(source: Upload, header: Header) -> DissectedFile:
-    """The file taken apart: its pieces are the file, its header can be written again, its rows can be made."""
+    """Check the dissected file: its pieces give the file, its header can be written again, its rows can be made."""
     file = dissect(cast("FileSource", source))
     assert (file.header.tensors, file.header.end) == (header.tensors, header.end)
     assert _put_together(file, source) == source.data.ljust(source.size_bytes, b"\0")
@@ -94,7 +94,7 @@ def check_pieces(source: Upload, header: Header) -> DissectedFile:
 
 
 def _put_together(file: DissectedFile, source: Upload) -> bytes:
-    """The file out of its pieces: zeros, overlaid."""
+    """Return the file assembled from its pieces: zeros, overlaid."""
     back = bytearray(source.size_bytes)
     literal, position = file.literal_bytes(), 0
     for span in file.literals():
@@ -110,7 +110,7 @@ def _put_together(file: DissectedFile, source: Upload) -> bytes:
 
 
 def _check_recording(file: DissectedFile) -> None:
-    """What is registered of the file: every tensor, and all metadata."""
+    """Check the records of the file: every tensor, and all metadata."""
     spans = [*file.arrays, *map(file.tensor_span, file.header.tensors)]
     gathered = Gathered(
         files={0: FileDigests(DIGEST, DIGEST)},
@@ -126,7 +126,7 @@ def _check_recording(file: DissectedFile) -> None:
 
 
 def _check_writing(source: Upload, header: Header) -> None:
-    """Our writer gives the same header, but for its padding."""
+    """Check that our writer gives the same header, except for its padding."""
     if header.version == VERSION_WRITTEN:
         written = encode_header(
             (carry_over(source, field) for field in header.fields), header.tensors, header.alignment

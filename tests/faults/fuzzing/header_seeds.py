@@ -1,4 +1,4 @@
-"""The small files that are damaged: every tensor type, every value type, alignments, versions, shards, vocabularies."""
+"""The small files for fuzzing: every tensor type, every value type, alignments, versions, shards, vocabularies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.gguf_files import array, every_value_type, tensor, text, unsigned, vo
 
 SHARDS = 3
 LARGE = 2
-"""How many of the seeds, at the end of the list, are larger than the reader's first window."""
+"""The number of seeds, at the end of the list, that are larger than the reader's first window."""
 
 BYTE_TOKEN, NORMAL_TOKEN = 6, 1
 
 
 def header_seeds() -> list[Parts]:
-    """Every seed; the last LARGE are slow to read, the SHARDS before them are a split set."""
+    """Return all seeds; the last LARGE are slow to read, the SHARDS before them are a split set."""
     dtypes = list(DTYPES.values())
     seeds = [
         _parts([], []),
@@ -39,7 +39,7 @@ def header_seeds() -> list[Parts]:
 
 
 def shard_seeds(seeds: Sequence[Parts]) -> Sequence[Parts]:
-    """The split set among the seeds."""
+    """Return the split set among the seeds."""
     return seeds[-LARGE - SHARDS : -LARGE]
 
 

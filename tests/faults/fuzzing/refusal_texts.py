@@ -1,4 +1,4 @@
-"""The refusals that a module can speak: its texts of three words and more, read out of its source."""
+"""The refusals of a module: its texts of three words and more, read from its source."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from dataclasses import dataclass
 from types import ModuleType
 
 WORDS_MIN = 3
-"""Shorter texts are the names of fields."""
+"""Shorter texts are names of fields."""
 HOLE = "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A text with holes for what it tells of; `anchor` is its longest stretch without one."""
+    """A text with holes for values; `anchor` is its longest part without a hole."""
 
     text: str
     anchor: str
     pattern: re.Pattern[str]
 
     def fits(self, spoken: str) -> bool:
-        """Whether `spoken` holds this sentence."""
+        """Return whether `spoken` contains this sentence."""
         return self.anchor in spoken and self.pattern.search(spoken) is not None
 
 
 class Sentences:
-    """The sentences of some modules, and which of them nobody has heard yet, those `out_of_reach` left out."""
+    """The sentences of some modules, and those not yet met, without those `out_of_reach`."""
 
     def __init__(self, modules: Sequence[ModuleType], out_of_reach: Sequence[str] = ()) -> None:
         found = {text: pieces for module in modules for text, pieces in _texts(module)}
         sentences = [_sentence(text, pieces) for text, pieces in found.items()]
-        # What is told inside another sentence is longer than the words around its hole, and says more.
+        # A sentence inside another one is longer than the words around its hole, and more specific.
         self._known = sorted(sentences, key=lambda sentence: (-_literal_size(sentence), sentence.text))
         assert set(out_of_reach) <= set(found), set(out_of_reach) - set(found)
         self.unheard: set[str] = set(found) - set(out_of_reach)
 
     def hear(self, spoken: str) -> str:
-        """The sentence that `spoken` holds; every further one in it is heard as well."""
+        """Return the sentence that `spoken` contains; further sentences in it count as met, too."""
         told = ""
         for sentence in self._known:
             if (not told or sentence.text in self.unheard) and sentence.fits(spoken):
@@ -58,7 +58,7 @@ def _sentence(text: str, pieces: Sequence[str | None]) -> Sentence:
 
 
 def _texts(module: ModuleType) -> Iterator[tuple[str, list[str | None]]]:
-    """Every text of a module outside its docstrings and assertions; None in the pieces is a hole."""
+    """Yield every text of a module outside its docstrings and assertions; None in the parts is a hole."""
     assert module.__file__ is not None
     with open(module.__file__, encoding="utf-8") as file:
         tree = ast.parse(file.read())

@@ -1,4 +1,4 @@
-"""Many cases in child processes, each watched from outside: what dies or stands still is a failure with a number."""
+"""Runs cases in child processes, each supervised from outside: a crash or hang is a failure with a number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.faults.fuzzing.worker import BEAT, FAILURES_MAX
 
 ROOT = Path(__file__).resolve().parents[3]
 STANDSTILL_SECONDS = 60.0
-"""A case that does not even end by the clock on the wall: it waits for something, or cannot be interrupted."""
+"""The wall clock limit of a case: it waits for something, or cannot be interrupted."""
 WATCH_SECONDS = 0.1
 
 Progress = Callable[[Tally], None]
@@ -34,7 +34,7 @@ def fuzz(
     standstill_seconds: float = STANDSTILL_SECONDS,
     progress: Progress | None = None,
 ) -> Tally:
-    """Try `cases` cases from the number `first` on, in `workers` processes; `progress` sees the tally as it grows."""
+    """Try `cases` cases from the number `first` on, in `workers` processes; `progress` receives the growing tally."""
     bounds = [first + cases * index // workers for index in range(workers + 1)]
     total, lock = Tally(), threading.Lock()
 
@@ -55,7 +55,7 @@ def fuzz(
 
 
 class _Share:
-    """Cases that one process tries after the other; a new process goes on where one died."""
+    """Cases for one process at a time; a new process continues after one that died."""
 
     def __init__(
         self, target: str, first: int, end: int, standstill_seconds: float, add: Callable[[Tally], None]
@@ -78,7 +78,7 @@ class _Share:
                 self._add(Tally(failures=[death]))
 
     def _run_one(self, folder: Path) -> Failure | None:
-        """Run a process to its end; how it died, if it did."""
+        """Run a process to its end; return how it died, if it did."""
         beat, errors = folder / "beat", folder / "errors"
         beat.write_bytes(BEAT.pack(-1))
         words = [self._target, str(self._reached), str(self._end), str(beat), *map(str, sorted(self._skipped))]

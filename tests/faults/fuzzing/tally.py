@@ -1,4 +1,4 @@
-"""What came of some cases, in a form that adds up and that travels as JSON from a worker to the one who watches it."""
+"""The results of cases, which can be added and sent as JSON from a worker to its parent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ACCEPTED = "accepted"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A case that must not have ended as it did; `kind` is what went wrong in a word or two."""
+    """A failed case; `kind` is the fault in a word or two."""
 
     case: int
     kind: str
@@ -28,7 +28,7 @@ class Tally:
     slowest_seconds: float = 0.0
     extra_bytes: int = 0
     unheard: set[str] | None = None
-    """Sentences that nobody has heard; None before anybody has listened."""
+    """Sentences not met so far; None before the first report."""
 
     @property
     def cases(self) -> int:
@@ -39,12 +39,12 @@ class Tally:
         return self.outcomes[ACCEPTED] / max(1, self.cases)
 
     def time(self, case: int, seconds: float) -> None:
-        """Remember the slowest case."""
+        """Record the time if the case is the slowest."""
         if seconds > self.slowest_seconds:
             self.slowest_case, self.slowest_seconds = case, seconds
 
     def add(self, other: Tally) -> None:
-        """What is in `other`, too."""
+        """Add the results of `other`."""
         self.outcomes.update(other.outcomes)
         self.failures.extend(other.failures)
         self.time(other.slowest_case, other.slowest_seconds)
@@ -53,7 +53,7 @@ class Tally:
             self.unheard = other.unheard if self.unheard is None else self.unheard & other.unheard
 
     def as_json(self) -> dict[str, object]:
-        """Plain values."""
+        """Return the results as plain values."""
         return {
             "outcomes": dict(self.outcomes),
             "failures": [asdict(failure) for failure in self.failures],
@@ -65,7 +65,7 @@ class Tally:
 
     @classmethod
     def from_json(cls, values: dict[str, object]) -> Tally:
-        """What `as_json` gave."""
+        """Return the results of `as_json`."""
         fresh = cls(**values)  # type: ignore[arg-type]
         fresh.outcomes = Counter(fresh.outcomes)
         fresh.failures = [Failure(**failure) for failure in fresh.failures]  # type: ignore[arg-type]
@@ -73,5 +73,5 @@ class Tally:
         return fresh
 
     def refused(self, most: int) -> Iterable[tuple[str, int]]:
-        """The most frequent outcomes but acceptance."""
+        """Return the most frequent outcomes except acceptance."""
         return [pair for pair in self.outcomes.most_common(most + 1) if pair[0] != ACCEPTED][:most]

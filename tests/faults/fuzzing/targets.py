@@ -1,4 +1,4 @@
-"""What can be fuzzed, by name."""
+"""The targets of fuzzing, by name."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from tests.faults.fuzzing.refusal_texts import Sentences
 
 
 class Target(Protocol):
-    """Makes the bytes of a case out of its number and tries them."""
+    """Makes the bytes of a case from its number and tries them."""
 
     sentences: Sentences
 
     def warm_up(self) -> None:
-        """Try every seed as it is, so that what is allocated once is allocated; raises where one is refused."""
+        """Try every seed unchanged, so that one-time allocations are made; raise if one is refused."""
         ...
 
     def try_case(self, number: int) -> str:
-        """How the case ends: ACCEPTED or the sentence that refused it. Anything that it raises is a failure."""
+        """Try a case; return ACCEPTED or the sentence that refused it. Any exception is a failure."""
         ...
 
     def material(self, number: int) -> bytes:
-        """The bytes of a case, for a look at them."""
+        """Return the bytes of a case, for inspection."""
         ...
 
 
@@ -33,7 +33,7 @@ TARGETS = {
 
 
 def build_target(name: str) -> Target:
-    """The target `name`: one of TARGETS, or `module:maker`."""
+    """Return the target `name`: one of TARGETS, or `module:maker`."""
     module, _, maker = TARGETS.get(name, name).partition(":")
     target: Target = getattr(import_module(module), maker)()
     return target

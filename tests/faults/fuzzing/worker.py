@@ -1,12 +1,12 @@
 """One child process: `python -m tests.faults.fuzzing.worker TARGET FIRST END BEAT [SKIPPED ...]`.
 
-It tries the cases from FIRST to END, writes the number of the one it is at into the file BEAT before it begins, and
-says on standard output, as lines of JSON, how far it is and what came of it. Its limits hold for each case:
+It tries the cases from FIRST to END, writes the number of each into the file BEAT before it begins, and writes progress
+and results to standard output as lines of JSON. Its limits apply to each case:
 
-- a second of processor time: a timer that counts nothing else, so that a busy machine fails nobody, and a look at the
-  clock afterwards for what could not be interrupted;
-- 64 MB of memory beyond what the process had when it was warm: more address space than that is not given to it, and
-  what it touched of it is looked at from time to time.
+- a second of processor time: a timer that counts nothing else, so that a busy machine causes no failure, and a check of
+  the clock afterwards for a case that could not be interrupted;
+- 64 MB of memory beyond that of the warm process: the address space is limited to that, and the touched memory is
+  checked at intervals.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CASE_MAX_SECONDS = 1.0
 EXTRA_MAX_BYTES = 64_000_000
 REPORT_CASES = 500
 FAILURES_MAX = 20
-"""A worker that has found so many has nothing more to tell."""
+"""A worker stops after this number of failures."""
 BEAT = struct.Struct("<q")
 
 _STATUS = Path("/proc/self/status")
@@ -40,7 +40,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 class TooSlow(BaseException):
-    """The case has had its second. No Exception, so that nothing on the way takes it for an error of its own."""
+    """The case has used its second. Not an Exception, so that no handler takes it for an error of the case."""
 
 
 def main(target_name: str, first: int, end: int, beat_file: str, skipped: Collection[int]) -> None:
@@ -109,7 +109,7 @@ def _report(target: Target, tally: Tally, reached: int, warm_bytes: int) -> None
 
 
 def _limit_memory() -> int:
-    """Hold the process to EXTRA_MAX_BYTES more than it has; how much of that lies in memory now."""
+    """Limit the process to EXTRA_MAX_BYTES more than it has; return its resident memory in bytes."""
     if not _STATUS.exists():
         return _peak_bytes()
     _forget_peak()
@@ -119,13 +119,13 @@ def _limit_memory() -> int:
 
 
 def _forget_peak() -> None:
-    """The peak begins anew with what lies in memory now, so that one large case is told once."""
+    """Reset the peak to the resident memory, so that one large case is reported once."""
     if _CLEAR.exists():
         _CLEAR.write_text("5")
 
 
 def _peak_bytes() -> int:
-    """The most that lay in memory. Not ru_maxrss where it can be helped: that begins with the parent's."""
+    """Return the peak of resident memory, not by ru_maxrss if possible: that begins with the value of the parent."""
     if _STATUS.exists():
         return _status_bytes("VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
