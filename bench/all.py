@@ -9,7 +9,7 @@ SCRIPTS = ("header", "sampling", "codecs", "ingest", "search", "load", "composin
 
 
 def main() -> None:
-    """Run them; the first that fails ends it."""
+    """Run the benchmarks; the first failure ends the run."""
     for script in SCRIPTS:
         print(f"\n=== {script}\n", flush=True)
         subprocess.run([sys.executable, "-m", f"bench.{script}"], check=True)

@@ -14,28 +14,28 @@ from dataclasses import dataclass, field
 
 CONNECTIONS_MAX = 64
 WAITING_MAX = 4000
-"""Requests that are due and not answered; more are refused, and count as errors."""
+"""The limit of due requests without an answer; more are refused, and count as errors."""
 ANSWER_SECONDS_MAX = 30.0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run."""
+    """The results of a run."""
 
     seconds: float = 0.0
     milliseconds: list[tuple[float, float]] = field(default_factory=list)
-    """Of each answer: when it was due, in seconds from the beginning, and what it took from then on."""
+    """For each answer: its scheduled time, in seconds from the beginning, and its duration from then on."""
     statuses: Counter[int] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     remembered: int = 0
     bytes: int = 0
     addresses: set[str] = field(default_factory=set)
     processor_seconds: float = 0.0
-    """That this tool took."""
+    """Processor seconds of this tool."""
 
     @property
     def failed(self) -> int:
-        """Answers that were not 200, and requests that had none."""
+        """Return the number of answers other than 200, and of requests without an answer."""
         return sum(self.errors.values()) + sum(count for status, count in self.statuses.items() if status != 200)
 
 
@@ -47,7 +47,7 @@ class _Asked:
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time; the answer is told to the run."""
+    """A connection with one request at a time; it reports the answer to the run."""
 
     def __init__(self, run: _Run) -> None:
         self.run = run
@@ -136,7 +136,7 @@ class _Run:
         self.connections -= 1
         if connection in self.idle:
             self.idle.remove(connection)
-        if asked is not None and not begun and not asked.again:  # closed just when it was used again
+        if asked is not None and not begun and not asked.again:  # the server closed it just when it was used again
             asked.again = True
             self.waiting.appendleft(asked)
         elif asked is not None:
@@ -146,7 +146,7 @@ class _Run:
 
 
 def drive(port: int, addresses: Iterator[str], rate: float, seconds: float) -> Outcome:
-    """Ask for the next of `addresses` `rate` times a second, for `seconds`; wait for the last answers."""
+    """Request the next of `addresses` `rate` times a second, for `seconds`; wait for the last answers."""
     outcome = Outcome()
     begun = time.process_time()
     asyncio.run(_drive(_Run(port, outcome), addresses, rate, seconds))
@@ -162,7 +162,7 @@ async def _drive(run: _Run, addresses: Iterator[str], rate: float, seconds: floa
             await asyncio.sleep(left)
         run.due(next(addresses), due)
         if number % 20 == 0:
-            await asyncio.sleep(0)  # behind its time: answers are read all the same
+            await asyncio.sleep(0)  # late: answers are read nevertheless
     patience = time.perf_counter() + ANSWER_SECONDS_MAX
     while run.under_way and time.perf_counter() < patience:
         await asyncio.sleep(0.01)
@@ -174,6 +174,6 @@ async def _drive(run: _Run, addresses: Iterator[str], rate: float, seconds: floa
 
 
 def _length(head: bytes) -> int:
-    """What `content-length` says; the answers that are asked for here have one."""
+    """Return the `content-length`, which every requested answer has."""
     begin = head.find(b"\r\ncontent-length:")
     return int(head[begin + 17 :].split(b"\r\n", 1)[0]) if begin >= 0 else 0

@@ -43,7 +43,7 @@ MEGA = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to store a chunk, given by its number: its stored bytes, and back from them."""
+    """A way to store a chunk, given by its number: encoding to stored bytes, and decoding."""
 
     name: str
     encode: Callable[[int], Any]
@@ -54,7 +54,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Stored bytes for each plain one, and plain megabytes for each second of processor time."""
+    """Stored bytes per plain byte, and plain megabytes per second of processor time."""
 
     dtype: str
     method: str
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plain(dtype_name: str, size_bytes: int, files: Sequence[Path]) -> bytes | None:
-    """Generated weights, encoded; or different tensors out of the files, where no kernel writes the type."""
+    """Return generated weights, encoded; or tensors from the files, for types that no kernel writes."""
     dtype = dtype_by_name(dtype_name)
     if dtype_name not in KERNEL_TYPES:
         tensors = (tensor for file in files for tensor in GGUFReader(file).tensors)
@@ -147,7 +147,7 @@ def _methods(codec: Codec, pieces: list[bytes]) -> list[Method]:
     assert codec.dtype is not None
     if zipnn is not None and codec.dtype.name in ZIPNN_TYPES:
         coder = zipnn.ZipNN(bytearray_dtype=ZIPNN_TYPES[codec.dtype.name], input_format="byte", threads=1)
-        # ZipNN reorders bits in the buffer that it is given, so it gets one of its own.
+        # ZipNN reorders bits in its input buffer, so it gets a copy.
         methods.append(_peer("ZipNN", pieces, lambda piece: coder.compress(bytearray(piece)), coder.decompress))
     if blosc2 is not None:
         for name, kind in (("blosc2 shuffle", "SHUFFLE"), ("blosc2 bitshuffle", "BITSHUFFLE")):
@@ -163,7 +163,7 @@ def _methods(codec: Codec, pieces: list[bytes]) -> list[Method]:
 
 
 def _organ(name: str, codec: Codec, pieces: list[bytes], *, proven: bool) -> Method:
-    """Our own: the codec, or raw where the first chunk says so."""
+    """Return our own method: the codec, or raw if the first chunk decides so."""
     used = codec if worth_encoding(encode_chunk(codec, pieces[0])) else codec.kept_raw()
     encoded = [encode_chunk(used, piece) for piece in pieces]
     plain_size = sum(map(len, pieces))
@@ -187,7 +187,7 @@ def _organ(name: str, codec: Codec, pieces: list[bytes], *, proven: bool) -> Met
 
 @contextmanager
 def _without_proof() -> Iterator[None]:
-    """Encoding alone, to show what the proof costs. Only a benchmark may ask for this."""
+    """Return encoding alone, to show the cost of the proof. Only a benchmark may use this."""
     proof = chunks._prove
     chunks._prove = lambda *_: None
     try:
@@ -212,7 +212,7 @@ def _decompress2(blosc2: Any) -> Callable[[bytes], bytes]:
 
 
 def _module(name: str) -> Any:
-    """A peer's module, or None where it is not installed."""
+    """Return the module of a peer, or None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -234,7 +234,7 @@ def _show(results: list[Result], plain_size_bytes: int, *, as_json: bool) -> Non
 
 
 def _show_threads(plain: bytes, rounds: int, *, as_json: bool) -> None:
-    """Megabytes for each second of the clock on one thread and on two. An idle machine of two cores is assumed."""
+    """Print megabytes per elapsed second on one thread and on two. An idle machine of two cores is assumed."""
     codec = codec_for("BF16")
     pieces = [plain[start : start + codec.chunk_bytes] for start in range(0, len(plain), codec.chunk_bytes)]
     rates: dict[int, list[float]] = {1: [], 2: []}

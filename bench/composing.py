@@ -35,7 +35,7 @@ from organs.registry.names import ModelName
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 A, CODE, LORA = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-A-2M-Code-LoRA-v1.0-F32"
 VARIATIONS = 40
-"""Models of A's shapes that a query finds beside the zoo's."""
+"""The number of models with A's shapes that a query finds besides the zoo's."""
 RECIPE = """base: local/base
 grafts:
   - from: local/donor
@@ -46,7 +46,7 @@ name: local/{name}
 
 
 def main() -> None:
-    """Time what is asked for, and print."""
+    """Time the requested operations, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, help="a catalog that bench.search has filled; models are added to it")
     parser.add_argument("--placements", type=int, default=1_000_000)
@@ -76,7 +76,7 @@ def plans(home: Path, folder: Path, placements: int, runs: int) -> None:
 
 
 def compositions(registry: LocalRegistry) -> dict[str, Composition]:
-    """What is planned."""
+    """Return the compositions to plan."""
     base = registry.compose(A)
     return {
         "a donor's feed-forward": base.graft(CODE, type="organ"),
@@ -89,7 +89,7 @@ def compositions(registry: LocalRegistry) -> dict[str, Composition]:
 
 
 def add_zoo(registry: LocalRegistry, folder: Path) -> None:
-    """The zoo, and variations of its model A, into the registry."""
+    """Add the zoo, and variations of its model A, to the registry."""
     for name in (A, CODE, LORA):
         add(registry, ZOO / f"{name}.gguf", name)
     for number in range(VARIATIONS):
@@ -105,7 +105,7 @@ def add(registry: LocalRegistry, path: Path, name: str) -> None:
 
 
 def vary(model: Path, path: Path, number: int) -> None:
-    """Write `model` with noise of its own on every matrix of F16."""
+    """Write `model` with its own noise on every matrix of F16."""
     source = MemorySource(model.read_bytes())
     header = read_header(source)
     random = np.random.default_rng(number)
@@ -152,7 +152,7 @@ def files(folder: Path, runs: int) -> None:
 
 
 def compose(home: Path, folder: Path, number: int) -> None:
-    """Compose a chimera under a name of its own, so that it is registered anew."""
+    """Compose a chimera under its own name, so that it is registered as a new model."""
     recipe = folder / f"recipe-{number}.yaml"
     recipe.write_text(RECIPE.format(name=f"made-{number}"))
     organ(home, "compose", recipe, "-o", folder / "out.gguf")
@@ -164,12 +164,12 @@ def organ(home: Path, *arguments: object) -> None:
 
 
 def run(*command: object) -> None:
-    """Run a program; fails as it does."""
+    """Run a program; exit with its status if it fails."""
     subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds."""
+    """Return the elapsed seconds of a call."""
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun

@@ -20,7 +20,7 @@ PIECE_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The sizes that shapes follow from."""
+    """The sizes that determine the shapes."""
 
     blocks: int
     width: int
@@ -39,7 +39,7 @@ MEDIUM = Architecture(28, 2048, 2048, 1024, 6144, 151_936, 128)
 
 
 def specs(shape: Architecture, dtype: str = "BF16") -> list[TensorSpec]:
-    """The tensors of a decoder with grouped queries, query and key norms and tied embeddings."""
+    """Return the tensors of a decoder with grouped queries, query and key norms and tied embeddings."""
     weight, norm = dtype_by_name(dtype), dtype_by_name("F32")
     tensors = [
         TensorSpec("token_embd.weight", (shape.width, shape.vocabulary), weight),
@@ -67,7 +67,7 @@ def specs(shape: Architecture, dtype: str = "BF16") -> list[TensorSpec]:
 
 
 def write_model(path: Path, shape: Architecture = SMALL, seed: int = 0) -> int:
-    """Write a BF16 model of `shape` to `path`; its size in bytes."""
+    """Write a BF16 model of `shape` to `path`; return its size in bytes."""
     tensors = specs(shape)
     metadata = [
         KeyValue("general.architecture", ValueType.STRING, "qwen3"),
@@ -85,7 +85,7 @@ def write_model(path: Path, shape: Architecture = SMALL, seed: int = 0) -> int:
 
 
 def weights(tensor: TensorSpec, random: np.random.Generator) -> Iterator[NDArray[np.generic]]:
-    """The values of `tensor` in pieces, as they are stored (BF16 or F32)."""
+    """Yield the values of `tensor` in pieces, in the stored form (BF16 or F32)."""
     if len(tensor.shape) == 1:
         yield (1 + 0.1 * random.standard_normal(tensor.elements, dtype=np.float32)).astype(np.float32)
         return

@@ -29,7 +29,7 @@ WHOLE = {
     "step-270": ("a", "step-100", "branch"),
     "b": ("a", "code"),
 }
-"""Feed-forward organs of all blocks: by base, from whom."""
+"""Grafts of the feed-forward organs of all blocks: by base, the donors."""
 TYPES = {
     "skeleton": ("skeleton",),
     "both": ("organ", "skeleton"),
@@ -47,24 +47,24 @@ KEPT = (
     ("code", "organ", (), (0.9,)),
     ("branch", "organ", (), (0.99,)),
 )
-"""Purified: whose organs, of which type and blocks, and how much of the energy is kept."""
+"""Purifications: the model, the type and blocks of its organs, and the share of kept energy."""
 MIXED = (("code", "prose"), ("code", "branch"), ("prose", "b"))
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A graft that is tried."""
+    """A graft of the list."""
 
     name: str
     group: str
     base: str
     donors: tuple[str, ...]
-    """Whose weights go in; the base where its own are computed."""
+    """The donor; the base if its own organs are computed."""
     recipe: Recipe
 
 
 def trials() -> list[Trial]:
-    """The list, in a fixed order."""
+    """Return the list of grafts, in a fixed order."""
     return [*_whole(), *_typed(), *_stretches(), *_adapted(), *_purified(), *_mixed()]
 
 

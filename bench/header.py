@@ -25,7 +25,7 @@ from pathlib import Path
 
 TOKENS = 152_064
 MERGES = 151_387
-SPACE = "\u0120"  # how byte-level BPE writes a space
+SPACE = "\u0120"  # the form of a space in byte-level BPE
 ONSETS = (
     "",
     *"bcdfghjklmnprstvwyz",
@@ -56,7 +56,7 @@ LINUX_STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One opening: seconds, growth of resident memory in bytes, and what was found, to see that both found the same."""
+    """One opening: seconds, growth of resident memory in bytes, and counts to compare both readers."""
 
     seconds: float
     memory_bytes: int
@@ -66,7 +66,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The middle of several openings by one reader."""
+    """The median of several openings by one reader."""
 
     reader: str
     seconds: float
@@ -75,7 +75,7 @@ class Result:
 
 
 def main() -> None:
-    """Make the file, run the rounds, print the table."""
+    """Write the file, run the rounds, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def run(path: Path, rounds: int) -> tuple[list[Result], int]:
-    """Open the file in turns; the middle for each reader, and the size of the file."""
+    """Open the file in turns; return the median for each reader, and the size of the file."""
     _child("make", path)
     openings: dict[str, list[Opening]] = {reader: [] for reader in READERS}
     for _ in range(rounds):
@@ -114,7 +114,7 @@ def run(path: Path, rounds: int) -> tuple[list[Result], int]:
 
 
 def table(results: list[Result], size: int) -> str:
-    """What a person reads."""
+    """Return the table for people."""
     ours, theirs = results
     faster, share = theirs.seconds / ours.seconds, ours.memory_bytes / max(theirs.memory_bytes, 1)
     return "\n".join(
@@ -150,7 +150,7 @@ def make(path: Path) -> None:
 
 
 def vocabulary(count: int) -> list[str]:
-    """`count` different tokens that look like byte-level BPE: words and parts of words, most behind a space."""
+    """Return `count` different tokens that look like byte-level BPE: words and parts of words, most after a space."""
     chance = random.Random(7)
     tokens = dict.fromkeys(chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 324)))
     while len(tokens) < count:
@@ -164,7 +164,7 @@ def vocabulary(count: int) -> list[str]:
 
 
 def merges(tokens: list[str], count: int) -> list[str]:
-    """`count` pairs of parts, as if each long token had been merged from two."""
+    """Return `count` pairs of parts, as if each long token had been merged from two."""
     chance = random.Random(11)
     long = [token for token in tokens if len(token) > 1]
     cuts = (long[index % len(long)] for index in range(count))
@@ -200,7 +200,7 @@ OPEN: dict[str, Callable[[Path], Opening]] = {"ours": open_ours, "gguf": open_th
 
 
 def measured(act: Callable[[], tuple[int, int]]) -> Opening:
-    """Time `act` once, and take the growth of resident memory at its peak."""
+    """Time `act` once; return the result with the growth of resident memory at its peak."""
     before = _reset_peak()
     begin = time.perf_counter()
     tokens, tensors = act()
@@ -209,7 +209,7 @@ def measured(act: Callable[[], tuple[int, int]]) -> Opening:
 
 
 def _reset_peak() -> int:
-    """Resident bytes now. Linux can forget the peak of the imports; elsewhere growth counts from that peak."""
+    """Return the resident bytes. Linux can reset the peak of the imports; elsewhere growth counts from that peak."""
     if LINUX_RESET.exists():
         LINUX_RESET.write_text("5")
     return _peak()

@@ -39,7 +39,7 @@ READ_BYTES = 1 << 24
 
 @dataclass(slots=True)
 class Figures:
-    """What the runs of one contender took."""
+    """The figures of the runs of one contender."""
 
     wall_seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A command, what must be there before each run, and where it stores."""
+    """A command, its preparation before each run, and the folder in which it stores."""
 
     name: str
     prepare: Callable[[], None]
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def generate(folder: Path, shape: Architecture) -> Path:
-    """A model with weight-like statistics."""
+    """Write a model with weight-like statistics."""
     path = folder / "generated.gguf"
     print(f"generating {path}", file=sys.stderr, flush=True)
     write_model(path, shape)
@@ -92,7 +92,7 @@ def generate(folder: Path, shape: Architecture) -> Path:
 
 
 def available(folder: Path, model: Path) -> list[Contender]:
-    """The contenders that are installed on this machine, in the order in which they run."""
+    """Return the contenders installed on this machine, in the order of their runs."""
     home, copy = folder / "registry", folder / "copy.gguf"
     organ = [sys.executable, "-m", "organs.cli", "--home", str(home)]
     ingest = [*organ, "ingest", str(model), "--name", "bench/model", "--json"]
@@ -111,7 +111,7 @@ def available(folder: Path, model: Path) -> list[Contender]:
 
 
 def borg(folder: Path, model: Path) -> Contender:
-    """Borg with `zstd,3`, no encryption."""
+    """Return Borg with `zstd,3`, without encryption."""
     repository = folder / "borg"
     environment = {"BORG_BASE_DIR": str(folder / "borg-home"), "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes"}
     create = ["borg", "create", "--compression", "zstd,3", f"{repository}::one", str(model)]
@@ -120,7 +120,7 @@ def borg(folder: Path, model: Path) -> Contender:
 
 
 def restic(folder: Path, model: Path) -> Contender:
-    """Restic as it comes."""
+    """Return Restic with its defaults."""
     repository = folder / "restic"
     environment = {"RESTIC_PASSWORD": "bench", "RESTIC_CACHE_DIR": str(folder / "restic-cache")}
     backup = ["restic", "backup", "-r", str(repository), str(model)]
@@ -129,7 +129,7 @@ def restic(folder: Path, model: Path) -> Contender:
 
 
 def measure(contender: Contender, model: Path, figures: Figures) -> None:
-    """One run, after the ground has been made the same for all."""
+    """Do one run, after the same preparation for all."""
     contender.prepare()
     os.sync()
     touch_memory(model)
@@ -153,7 +153,7 @@ def measure(contender: Contender, model: Path, figures: Figures) -> None:
 
 
 def touch_memory(model: Path) -> None:
-    """Have the model in the page cache, and free pages that have been touched."""
+    """Load the model into the page cache, and free pages that have been touched."""
     with model.open("rb") as file:
         while file.read(READ_BYTES):
             pass
@@ -164,23 +164,23 @@ def touch_memory(model: Path) -> None:
 
 
 def fresh(folder: Path, command: list[str], environment: dict[str, str] | None = None) -> None:
-    """Make the store anew."""
+    """Create the store again."""
     shutil.rmtree(folder, ignore_errors=True)
     everything = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])} | (environment or {})
     subprocess.run(command, env=everything, check=True, capture_output=True)
 
 
 def nothing() -> None:
-    """Nothing has to be there."""
+    """Prepare nothing."""
 
 
 def folder_bytes(folder: Path) -> int:
-    """The bytes of all files below `folder`."""
+    """Return the bytes of all files below `folder`."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def report(model: Path, figures: dict[str, Figures]) -> None:
-    """The table: wall seconds, against sha256, processor seconds, stored share."""
+    """Print the table: wall seconds, ratio to sha256, processor seconds, stored share."""
     size = model.stat().st_size
     base = figures["sha256"].wall
     print(f"{size / 1e9:.2f} GB")
@@ -198,7 +198,7 @@ def report(model: Path, figures: dict[str, Figures]) -> None:
 
 
 def stages(folder: Path) -> None:
-    """Where the time of the last ingest went: seconds of threads, which run side by side."""
+    """Print the time of the stages of the last ingest: seconds of threads, which run in parallel."""
     found = json.loads((folder / "registry" / "report.json").read_text())
     print("\nlast ingest, seconds of threads by stage (MB/s of one thread)")
     for name, stage in found["stages"].items():

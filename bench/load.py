@@ -47,19 +47,19 @@ PAGE_PATH, API_PATH = "/organs", "/api/v1/organs"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers."""
+    """A running server."""
 
     port: int
     process: psutil.Process
 
     def processor_seconds(self) -> float:
-        """What it and its workers have taken so far."""
+        """Return the processor seconds of the server and its workers."""
         members = [self.process, *self.process.children(recursive=True)]
         return float(sum(sum(member.cpu_times()[:2]) for member in members))
 
 
 def main() -> None:
-    """Fill or open the catalog, serve it, ask, and print."""
+    """Fill or open the catalog, serve it, send requests, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, help="a folder for the catalog, to keep it")
     parser.add_argument("--placements", type=int, default=1_000_000)
@@ -157,7 +157,7 @@ def _share(part: float, whole: float) -> str:
 
 @contextmanager
 def served(home: Path) -> Iterator[Server]:
-    """`organ serve` over the catalog in `home`, on a free port, until the end of the block."""
+    """Run `organ serve` over the catalog in `home`, on a free port, until the end of the block."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -184,7 +184,7 @@ def _answers(port: int, address: str) -> bool:
 
 @contextmanager
 def committing(registry: LocalRegistry) -> Iterator[None]:
-    """Somebody commits every few seconds."""
+    """Commit a change every few seconds during the block."""
     ended = threading.Event()
 
     def commit() -> None:

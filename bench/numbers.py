@@ -1,4 +1,4 @@
-"""The numbers that are known of a graft before it is run, each with a sign so that more should be better."""
+"""The known numbers of a graft before it is run, each with a sign so that higher should be better."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRID = [
         (0.1, 0.15, 0.2, 0.25), (1.0, 3.0, 10.0, 20.0), (1.0, 5.0, 20.0, 40.0), (0.25, 0.5, 1.0), (1.0, 1.5, 2.0)
     )
 ]
-"""Constants that are tried where they are fitted without a donor."""
+"""Constants that are tried when the score is fitted without a donor."""
 
 _VARIANTS: dict[str, tuple[Constants, bool]] = {
     "score without the scale": (Constants(), False),
@@ -37,12 +37,12 @@ _VARIANTS: dict[str, tuple[Constants, bool]] = {
     "score without either weight": (Constants(first=1.0, embedding=1.0), True),
     "score without distortion": (Constants(distortion=0.0), True),
 }
-"""The score with something left out: constants, and whether standard deviations count."""
+"""The score without a part: constants, and whether standard deviations count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix that changes."""
+    """A changed matrix."""
 
     elements: int
     r: float
@@ -52,7 +52,7 @@ class Matrix:
 
 
 def numbers_of(changes: Sequence[Change], elements: int, planned: Prediction) -> dict[str, float]:
-    """All numbers of a graft; `planned` is its prediction before anything was computed."""
+    """Return all numbers of a graft; `planned` is its prediction before the computation."""
     found = predict(changes, elements)
     groups = groups_of(changes)
     assert found.loss is not None
@@ -66,12 +66,12 @@ def numbers_of(changes: Sequence[Change], elements: int, planned: Prediction) ->
 
 
 def scored(groups: Sequence[Group], constants: Constants) -> float:
-    """The score of `groups` by other constants."""
+    """Return the score of `groups` with other constants."""
     return score_of(math.fsum(group_loss(group, constants) for group in groups), recovered_of(groups))
 
 
 def _plain(found: Prediction, changes: Sequence[Change], elements: int) -> dict[str, float]:
-    """The numbers without any constants."""
+    """Return the numbers without constants."""
     matrices = [matrix for change in changes if (matrix := _matrix(change)) is not None]
     energy = math.fsum(_energy(change) * change.before.spec.elements for change in changes)
     weighed = math.fsum((1.0 - matrix.r) * matrix.elements for matrix in matrices)

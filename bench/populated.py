@@ -37,7 +37,7 @@ from organs.registry.measure import FINGERPRINT_BYTES
 
 BLOCKS, WIDTH, HIDDEN, VOCABULARY = 32, 2048, 5632, 32_000
 TENSORS = 3 + 9 * BLOCKS
-"""291, as in a Llama of 7 billion parameters."""
+"""291 tensors, as in a Llama of 7 billion parameters."""
 ARCHITECTURES = {
     "llama": 0.4,
     "qwen2": 0.2,
@@ -52,9 +52,9 @@ DTYPES = {"Q4_K": 0.35, "Q8_0": 0.25, "F16": 0.2, "BF16": 0.1, "Q6_K": 0.1}
 SUBJECTS = ("coder", "farmer", "doctor", "lawyer", "poet", "teacher", "pilot", "baker", "sailor", "gardener")
 CONTRIBUTORS = 50
 THETA = {"norm": (79.0, 4.0), "skeleton": (47.0, 6.0), "organ": (43.0, 6.0), "embed": (36.0, 7.0)}
-"""Mean and deviation by type, degrees: the bands that models of 1 to 14 billion parameters are known to lie in."""
+"""Mean and deviation of θ by type, in degrees: the known ranges of models of 1 to 14 billion parameters."""
 SHARED = 0.4
-"""The share of a model's organs that it has from an older one."""
+"""The share of a model's organs that come from an older one."""
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -66,7 +66,7 @@ class _Slot:
 
 
 def populate(registry: LocalRegistry, placements: int, seed: int = 1) -> int:
-    """Fill an empty registry with models of 291 tensors until it has `placements`; how many models they are."""
+    """Fill an empty registry with models of 291 tensors until it has `placements`; return the number of models."""
     with closing(registry.catalog.writer.raw_connection()) as connection:
         assert isinstance(connection.driver_connection, sqlite3.Connection)
         connection.driver_connection.execute("PRAGMA synchronous = OFF")
@@ -84,7 +84,7 @@ def populate(registry: LocalRegistry, placements: int, seed: int = 1) -> int:
 
 
 class _Organs:
-    """What has been drawn so far: ids, and the measures by organ."""
+    """The organs drawn so far: ids, and the measures by organ."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -93,7 +93,7 @@ class _Organs:
         self.blobs: list[dict[str, Any]] = []
         self.rows: list[dict[str, Any]] = []
         self.prints: list[dict[str, Any]] = []
-        """Rows that are not written yet, as the two before."""
+        """Rows that are not written yet, like the two before."""
 
 
 def _slots() -> Iterator[_Slot]:
@@ -179,7 +179,7 @@ def _facet_key(model: Model, slot: _Slot, dtype: str) -> FacetKey:
 
 
 def _draw_organ(organs: _Organs, random: np.random.Generator, position: int, slot: _Slot, key: FacetKey) -> int:
-    """An organ that a model of before has at this place, or a new one."""
+    """Return an organ of an earlier model at this place, or a new one."""
     known = organs.by_slot.setdefault((position, key.dtype), [])
     if known and random.random() < SHARED:
         return known[int(random.integers(len(known)))]
@@ -225,7 +225,7 @@ def _digest(kind: str, number: int) -> str:
 
 
 def populated(home: Path, placements: int) -> LocalRegistry:
-    """The registry in `home`, filled when it is new."""
+    """Open the registry in `home`, filled if it is new."""
     fresh = not (home / "registry.sqlite3").exists()
     registry = LocalRegistry.open(home)
     if fresh:

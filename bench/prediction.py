@@ -57,7 +57,7 @@ SAME_WEIGHTS = {"a-q8": "a"}
 
 @dataclass(frozen=True, slots=True)
 class GraftResult:
-    """A graft, what was predicted and what came of it."""
+    """A graft, its prediction and its result."""
 
     name: str
     group: str
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def run_trials(registry: LocalRegistry, folder: Path, wanted: Sequence[Trial]) -> list[GraftResult]:
-    """Try all of `wanted` in a registry that gets the zoo; figures of the base are measured once."""
+    """Run all of `wanted` in a registry with the zoo; the figures of each base are measured once."""
     sources = find_sources([str(ZOO / f"{name}.gguf") for name in MODELS.values()])
     for source in sources:
         ingest_model(registry, source)
@@ -113,7 +113,7 @@ def run_trials(registry: LocalRegistry, folder: Path, wanted: Sequence[Trial]) -
 
 
 def run_trial(registry: LocalRegistry, path: Path, trial: Trial, runtime: LlamaCpp, cache: MemoryCache) -> GraftResult:
-    """Plan, make, run and judge one graft; its file goes away again."""
+    """Plan, make, run and judge one graft; its file is removed afterwards."""
     with registry.catalog.reading() as session:
         plan = plan_recipe(trial.recipe, RegisteredLibrary(session, registry.blobs))
     made = make(registry.catalog, registry.blobs, plan, path=path)
@@ -140,7 +140,7 @@ def run_trial(registry: LocalRegistry, path: Path, trial: Trial, runtime: LlamaC
 
 
 def table_of(decided: Sequence[GraftResult]) -> dict[str, dict[str, float]]:
-    """Of each number how well it separates and ranks."""
+    """Return, for each number, how well it separates and ranks."""
     return {name: _quality(decided, name) for name in decided[0].numbers}
 
 
@@ -164,12 +164,12 @@ def _quality(decided: Sequence[GraftResult], name: str) -> dict[str, float]:
 
 
 def _threshold(known: Sequence[tuple[float, bool]]) -> float:
-    """From where on `known` is called usable with the fewest mistakes."""
+    """Return the threshold from which `known` is called usable with the fewest errors."""
     return max(sorted({value for value, _ in known}), key=lambda cut: sum((v >= cut) == good for v, good in known))
 
 
 def refitted(decided: Sequence[GraftResult]) -> dict[str, Any]:
-    """How well the score does on each donor's grafts with its constants fitted to all others'."""
+    """Return the quality of the score on each donor's grafts with its constants fitted to all others'."""
     scores = [[scored(graft.groups, constants) for graft in decided] for constants in GRID]
     values, chosen = [0.0] * len(decided), {}
     for donor in _donors(decided):
@@ -184,7 +184,7 @@ def refitted(decided: Sequence[GraftResult]) -> dict[str, Any]:
 
 
 def _fit(known: Sequence[GraftResult], values: Sequence[float]) -> float:
-    """What is made largest: the AUC, and the mean share of rightly judged among usable and others."""
+    """Return the maximised value: the AUC, and the mean share of right decisions among usable and others."""
     shares = [
         fmean((value >= 1.0) == kind for value, graft in zip(values, known, strict=True) if graft.is_usable is kind)
         for kind in (True, False)
@@ -195,7 +195,7 @@ def _fit(known: Sequence[GraftResult], values: Sequence[float]) -> float:
 
 
 def separated(known: Sequence[GraftResult], values: Sequence[float]) -> float:
-    """The AUC of `values`."""
+    """Return the AUC of `values`."""
     both = [(value, graft.is_usable) for value, graft in zip(values, known, strict=True)]
     return auc([value for value, good in both if good], [value for value, good in both if not good])
 
@@ -233,7 +233,7 @@ def print_table(
 
 
 def _values(graft: GraftResult) -> dict[str, Any]:
-    """For JSON, which has no infinities."""
+    """Return the values for JSON, which has no infinities."""
     texts = {
         text.text: {"p0": _finite(text.base), "p": _finite(text.chimera), "pz": _finite(text.control)}
         for text in graft.texts

@@ -36,7 +36,7 @@ KEEPS = (0.5, 0.9, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What purification did to one organ."""
+    """The effect of purification on one organ."""
 
     theta_before: float
     theta_after: float
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def feed_forward(path: Path) -> Iterator[Plain]:
-    """The feed-forward matrices of a file."""
+    """Return the feed-forward matrices of a file."""
     source = MemorySource(path.read_bytes(), path.name)
     header = read_header(source)
     for info in header.tensors:
@@ -109,7 +109,7 @@ def print_line(model: str, way: Purification, effects: list[Effect]) -> None:
 
 
 def print_speed() -> None:
-    """Millions of values a second of processor time, of 16 Mi values in Q8_0."""
+    """Print millions of values per second of processor time, for 16 Mi values in Q8_0."""
     elements = 1 << 24
     block = np.random.default_rng(0).integers(0, 256, (elements // 32, 34), np.uint8)
     block[:, :2] = (0x00, 0x20)

@@ -38,11 +38,11 @@ from organs.registry.gguf import TensorSpec, carry_over, write_file
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 A, CODE = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16"
 TUNED_BLOCKS = 4
-"""The last blocks of the generated model, whose feed-forward parts are trained further."""
+"""The last blocks of the generated model, whose feed-forward parts the fine-tune changes."""
 
 
 class Silence:
-    """Shows nothing of a push."""
+    """A progress that shows nothing."""
 
     def stage(self, label: str, total_bytes: int | None) -> None:
         """Nothing."""
@@ -55,14 +55,14 @@ class Silence:
 
 
 class Pusher:
-    """Pushes to one server, and prints a line for each."""
+    """Pushes to one server, and prints a line for each push."""
 
     def __init__(self, url: str, memory: Path) -> None:
         self._connection = Connection(url)
         self._memory = Memory(memory)
 
     def __call__(self, what: str, path: Path, base: str | None = None) -> PushReport:
-        """Push the model at `path`, and say what it took."""
+        """Push the model at `path`, and print the figures."""
         (source,) = find_sources([str(path)], "push")
         options = PushOptions(metadata={} if base is None else {"base": base})
         begun = time.perf_counter()
@@ -79,7 +79,7 @@ class Pusher:
 
 
 def main() -> None:
-    """Push what is asked for, and print."""
+    """Make the requested pushes, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("zoo", "generated"))
     parser.add_argument("--folder", type=Path, help="where to work; by default a temporary folder")
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def zoo(pushes: Pusher, folder: Path) -> None:
-    """A small model, its fine-tuned relative, the same again, and some of its organs."""
+    """Push a small model, its fine-tuned relative, the same again, and some of its organs."""
     pushes("the zoo's A, whole", ZOO / f"{A}.gguf")
     pushes("A-code, fine-tuned, where A is known", ZOO / f"{CODE}.gguf")
     pushes("A-code again", ZOO / f"{CODE}.gguf")
@@ -108,7 +108,7 @@ def zoo(pushes: Pusher, folder: Path) -> None:
 
 
 def generated(pushes: Pusher, folder: Path) -> None:
-    """The same with a model of 1.19 GB."""
+    """Push the same kinds with a model of 1.19 GB."""
     base, tuned, part = (folder / f"{name}.gguf" for name in ("Base", "Tuned", "Part"))
     write_model(base, SMALL)
     tune(base, tuned)

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 
 def auc(usable: Sequence[float], others: Sequence[float]) -> float:
-    """The chance that one of `usable` has a higher number than one of `others`; ties count half. NaN without a pair."""
+    """Return the probability that one of `usable` has a higher number than one of `others`; ties count half. NaN
+    without a pair.
+    """
     if not usable or not others:
         return float("nan")
     first, second = np.asarray(usable)[:, None], np.asarray(others)[None, :]
@@ -17,7 +19,7 @@ def auc(usable: Sequence[float], others: Sequence[float]) -> float:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Rank correlation, ties at their mean rank. NaN where one of the two is constant."""
+    """Return the rank correlation, ties at their mean rank. NaN if one of the two is constant."""
     item, other = _ranks(first), _ranks(second)
     if not item.std() or not other.std():
         return float("nan")

@@ -1,4 +1,4 @@
-"""Random queries as users of a catalog write them: some hundreds, with a few popular ones."""
+"""Random queries like those of users of a catalog: some hundreds, with a few popular ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ TYPES = {"organ": 0.6, "skeleton": 0.25, "norm": 0.05, "embed": 0.1}
 SORTS = ("", "", "", "sort:-spectral", "sort:-z", "sort:rank", "sort:-size", "sort:theta")
 FACETS_ASKED = (0, 1, 1, 2, 2, 3)
 PAGES = {1: 1.0, 2: 0.3, 3: 0.1}
-"""The page of a query, and how often it is asked for against the first."""
+"""The page number of a query, and its frequency relative to the first page."""
 PAGE = 50
 
 
 def query(random: Random, *, different: bool = False) -> str:
-    """A query as the facets, the histogram and the search box make them; when `different`, hardly ever the same."""
+    """Return a query as from the facets, the histogram and the search box; with `different`, queries hardly ever
+    repeat.
+    """
     terms = _facets(random)
     if random.random() < 0.5 or different:
         bound = 5 * random.randrange(4, 14) if not different else round(random.uniform(20, 60), 4)
@@ -53,7 +55,7 @@ def _facets(random: Random) -> list[str]:
 
 
 def asked_again(registry: LocalRegistry, number: int, seed: int = 1) -> tuple[list[str], list[float]]:
-    """The parameters of the first pages of `number` different queries, and how often each is asked for (Zipf)."""
+    """Return the parameters of the first pages of `number` different queries, and their frequencies (Zipf)."""
     random = Random(seed)
     queries: dict[str, None] = {}
     while len(queries) < number:
@@ -71,7 +73,7 @@ def asked_again(registry: LocalRegistry, number: int, seed: int = 1) -> tuple[li
 
 
 def all_different(seed: int = 2) -> Iterator[str]:
-    """The parameters of first pages, none of them twice."""
+    """Return the parameters of first pages, all different."""
     random, seen = Random(seed), set()
     while True:
         text = query(random, different=True)
@@ -81,12 +83,12 @@ def all_different(seed: int = 2) -> Iterator[str]:
 
 
 def drawn(addresses: Sequence[str], weights: Sequence[float], seed: int = 3) -> Iterator[str]:
-    """The `addresses` for ever, by their running `weights`."""
+    """Yield the `addresses` without end, by their cumulative `weights`."""
     random = Random(seed)
     while True:
         yield random.choices(addresses, cum_weights=weights)[0]
 
 
 def parameters(text: str, after: str | None = None) -> str:
-    """A query as the part of an address behind `?`."""
+    """Return a query as the part of an address after `?`."""
     return urlencode({"q": text, "limit": PAGE} | ({} if after is None else {"after": after}))

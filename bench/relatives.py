@@ -40,7 +40,7 @@ MODELS_AT_ONCE = 20
 ROUNDS = 9
 
 Tensors = list[tuple[str, str]]
-"""Names and shapes."""
+"""Return the names and shapes of the tensors."""
 
 
 class Rows(NamedTuple):
@@ -75,9 +75,9 @@ def main() -> None:
 
 
 def timed(registry: LocalRegistry, newcomer: int, rounds: int) -> tuple[int, float, float]:
-    """How many relatives are found, and the median milliseconds on the clock and on the processor.
+    """Return the number of found relatives, and the median milliseconds of elapsed and of processor time.
 
-    What is written is rolled back.
+    All changes are rolled back.
     """
     wall, processor = [], []
     found = 0
@@ -94,7 +94,7 @@ def timed(registry: LocalRegistry, newcomer: int, rounds: int) -> tuple[int, flo
 
 
 def fill(registry: LocalRegistry, models: int, kin: int) -> int:
-    """Write `models` models and the newcomer behind them; its id."""
+    """Write `models` models and then the new one; return its id."""
     tensors = [(spec.name, shape_text(spec.shape)) for spec in specs(SHAPE)][:TENSORS]
     assert len(tensors) == TENSORS
     random = np.random.default_rng(1)
@@ -110,7 +110,7 @@ def fill(registry: LocalRegistry, models: int, kin: int) -> int:
 
 
 def write_model(session: Session, model_id: int, tensors: Tensors, values: NDArray[np.float64]) -> None:
-    """The rows of one model whose fingerprints are `values`, a row a tensor, in standard deviations."""
+    """Write the rows of one model whose fingerprints are `values`, a row a tensor, in standard deviations."""
     prints = np.clip(np.rint(32 * values), -127, 127).astype(np.int8)
     contributor = contributor_id(session, "local")
     session.execute(insert(Model), [model_row(model_id, contributor, len(tensors))])

@@ -55,7 +55,7 @@ Draw = Callable[[np.random.Generator, int, int], Values]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor to try, in the bytes of its dtype."""
+    """One tensor to measure, in the bytes of its dtype."""
 
     family: str
     shape: tuple[int, int]
@@ -69,7 +69,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came out: θ of the sample less θ of all values, in degrees, and the processor seconds that each took."""
+    """The result: θ of the sample minus θ of all values, in degrees, and the processor seconds of each."""
 
     family: str
     element_count: int
@@ -97,7 +97,9 @@ def main() -> None:
 
 
 def chosen_tensors(count: int, zoo: Path, seed: int) -> Iterator[Tensor]:
-    """`count` tensors: half generated above a million values, up to a quarter of the zoo, the rest generated below."""
+    """Return `count` tensors: half generated above a million values, up to a quarter of the zoo, the rest generated
+    below.
+    """
     random = np.random.default_rng(seed)
     yield from islice(generated(random, LARGE_SHAPES, FAMILIES), count // 2)
     of_zoo = list(islice(zoo_tensors(zoo, random), count // 4))
@@ -108,7 +110,7 @@ def chosen_tensors(count: int, zoo: Path, seed: int) -> Iterator[Tensor]:
 def generated(
     random: np.random.Generator, shapes: Sequence[tuple[int, int]], families: dict[str, tuple[Draw, str]]
 ) -> Iterator[Tensor]:
-    """Endless tensors, family after family, each family through all shapes in time."""
+    """Yield tensors without end, family after family, each family in turn through all shapes."""
     turn = 0
     while True:
         for place, (family, (draw, name)) in enumerate(families.items()):
@@ -120,7 +122,7 @@ def generated(
 
 
 def zoo_tensors(folder: Path, random: np.random.Generator) -> Iterator[Tensor]:
-    """The sampled matrices of the folder's files, in a random order."""
+    """Return the sampled matrices of the folder's files, in a random order."""
     found = []
     for path in sorted(folder.glob("*.gguf")):
         source = MemorySource(path.read_bytes(), path.name)
@@ -167,7 +169,7 @@ def print_families(trials: Sequence[Trial]) -> None:
 
 
 def print_line(label: str, trials: Sequence[Trial]) -> tuple[float, float]:
-    """One line of the table; gives the median and the ninth decile of the errors in degrees."""
+    """Print one line of the table; return the median and the ninth decile of the errors in degrees."""
     if not trials:
         return 0.0, 0.0
     errors = sorted(abs(trial.error) for trial in trials)
@@ -186,7 +188,7 @@ def gaussian(random: np.random.Generator, rows: int, columns: int) -> Values:
 
 
 def mixture(random: np.random.Generator, rows: int, columns: int) -> Values:
-    """One value in twenty is five times as wide."""
+    """Return values of which one in twenty is five times as wide."""
     return gaussian(random, rows, columns) * np.where(random.random((rows, columns)) < 0.05, 5, 1).astype(np.float32)
 
 
@@ -217,12 +219,12 @@ def scaled_heads(random: np.random.Generator, rows: int, columns: int) -> Values
 
 
 def outlier_rows(random: np.random.Generator, rows: int, columns: int) -> Values:
-    """One row in a hundred is eight times as wide."""
+    """Return values of which one row in a hundred is eight times as wide."""
     return gaussian(random, rows, columns) * np.where(random.random((rows, 1)) < 0.01, 8, 1).astype(np.float32)
 
 
 def outlier_columns(random: np.random.Generator, rows: int, columns: int) -> Values:
-    """One column in two hundred is eight times as wide."""
+    """Return values of which one column in two hundred is eight times as wide."""
     return gaussian(random, rows, columns) * np.where(random.random((1, columns)) < 0.005, 8, 1).astype(np.float32)
 
 

@@ -51,7 +51,7 @@ PAGES = 10
 
 
 def main() -> None:
-    """Fill or open the catalog, ask, and print."""
+    """Fill or open the catalog, run the queries, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, help="a folder for the catalog, to keep it")
     parser.add_argument("--placements", type=int, default=1_000_000)
@@ -84,7 +84,7 @@ def _pages(registry: LocalRegistry, rounds: int) -> None:
 
 
 def _walk(registry: LocalRegistry, text: str) -> tuple[list[float], int]:
-    """Milliseconds of the first pages of a query, and how many organs were on them."""
+    """Return the milliseconds of the first pages of a query, and the number of organs on them."""
     times, seen, after = [], 0, None
     for _ in range(PAGES):
         begun = time.perf_counter()

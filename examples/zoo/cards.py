@@ -1,4 +1,4 @@
-"""The cards of the models and the tables of the README, written from what `check.py` found."""
+"""The cards of the models and the tables of the README, written from the results of `check.py`."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def write_all(figures: dict[str, Any], folder: Path) -> None:
 
 
 def tables(figures: dict[str, Any]) -> str:
-    """The table of the models and the table of the grafts, in Markdown."""
+    """Return the table of the models and the table of the grafts, in Markdown."""
     lines = [
         "| file | bytes | feed-forward organs against A | perplexity on code / prose | of the samples in llama.cpp |",
         "|---|---:|---:|---:|---:|",

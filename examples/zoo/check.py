@@ -1,11 +1,11 @@
-"""Check every file of the zoo and write down what was found: the cards and the tables of the README.
+"""Check every file of the zoo and write the results: the cards and the tables of the README.
 
     python examples/zoo/check.py
 
 Reads the GGUF files beside it, as they are shipped, and the held-out texts in the cache folder of `train.py`. In torch:
-each model's perplexity, the correlation of its feed-forward organs with those of A, and what happens to A when they are
-grafted into it. In llama.cpp (the package xllamacpp): that it loads each file, what it writes, and the perplexity of
-the two samples.
+each model's perplexity, the correlation of its feed-forward organs with those of A, and the effect on A when they are
+grafted into it. In llama.cpp (the package xllamacpp): that it loads each file, its generated text, and the perplexity
+of the two samples.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class HeldOut:
     rows: dict[str, Tensor]
 
     def perplexities(self, shipped: plan.Shipped, weights: Weights) -> dict[str, float]:
-        """exp of the mean surprise over all rows, by kind."""
+        """Return exp of the mean surprise over all rows, by kind."""
         run = plan.run_named(shipped.run)
         network = Network(run.shape, run.seed, run.adapter)
         network.load(weights)
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def read_weights(path: Path) -> Weights:
-    """The values of every tensor of a GGUF by the names of `network`, (rows, columns)."""
+    """Return the values of every tensor of a GGUF by the names of `network`, (rows, columns)."""
     source = MemorySource(path.read_bytes())
     header = read_header(source)
     weights = {}
@@ -85,14 +85,14 @@ def read_weights(path: Path) -> Weights:
 
 
 def correlations(weights: Weights, others: Weights) -> list[float]:
-    """Pearson's correlation of each feed-forward organ with its counterpart, over the whole tensors."""
+    """Return Pearson's correlation of each feed-forward organ with its counterpart, over the whole tensors."""
     names = [name for name in weights if name.endswith(FEED_FORWARD)]
     pairs = (torch.stack((weights[name].flatten().double(), others[name].flatten().double())) for name in names)
     return [float(torch.corrcoef(pair)[0, 1]) for pair in pairs]
 
 
 def _rows(stream: Tensor) -> Tensor:
-    """Rows spread evenly over the stream."""
+    """Return rows spread evenly over the stream."""
     starts = torch.linspace(0, len(stream) - plan.CONTEXT, ROWS).long().tolist()
     begin = torch.tensor([START_ID])
     return torch.stack([torch.cat((begin, stream[start : start + plan.CONTEXT].long())) for start in starts])
@@ -110,7 +110,7 @@ def _perplexity(network: Network, rows: Tensor) -> float:
 def _model_figures(
     shipped: plan.Shipped, weights: Weights, models: list[tuple[plan.Shipped, Weights]], held_out: HeldOut, work: Path
 ) -> dict[str, Any]:
-    """What is known of one file; an adapter is measured on top of A."""
+    """Return the figures of one file; an adapter is measured on top of A."""
     run = plan.run_named(shipped.run)
     base = models[0][1]
     found: dict[str, Any] = {"card": shipped.card, "file": shipped.file_name}
@@ -132,7 +132,7 @@ def _in_llama_cpp(files: list[str]) -> Any:
 
 
 def _graft_figures(models: dict[str, Weights], held_out: HeldOut) -> list[dict[str, Any]]:
-    """Perplexities of A, or of another base, with the feed-forward organs of a donor in all blocks or in one."""
+    """Return perplexities of A, or of another base, with the feed-forward organs of a donor in all blocks or in one."""
     everywhere = range(plan.BASE_SHAPE.blocks)
     donors = ["a-code", "a-prose", "a-step-270", "a-branch", "a-step-100", "b"]
     wanted: list[tuple[str, str, Iterable[int]]] = [("a", donor, everywhere) for donor in donors]
@@ -148,7 +148,7 @@ def _graft_figures(models: dict[str, Weights], held_out: HeldOut) -> list[dict[s
 
 
 def _grafted(base: Weights, donor: Weights | None, blocks: Iterable[int]) -> Weights:
-    """`base` with the feed-forward organs of `donor` in `blocks`, or with zeros there if there is no donor."""
+    """Return `base` with the feed-forward organs of `donor` in `blocks`, or with zeros there if there is no donor."""
     names = [f"blk.{block}.{slot}" for block in blocks for slot in FEED_FORWARD]
     return base | {name: donor[name] if donor else torch.zeros_like(base[name]) for name in names}
 

@@ -1,4 +1,4 @@
-"""From trained weights to GGUF files, by the project's own writer, with a careful publisher's metadata."""
+"""Export trained weights to GGUF files by the project's own writer, with complete metadata."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def export_all(work: Path, folder: Path) -> None:
 
 
 def export(shipped: plan.Shipped, weights: dict[str, Tensor], tokenizer: Path, folder: Path) -> int:
-    """Write one file; the number of bytes written."""
+    """Write one file; return its size in bytes."""
     run = plan.run_named(shipped.run)
     if run.adapter is not None:
         metadata = [*_general(shipped, "adapter"), *_adapter(run.adapter.alpha)]
@@ -116,7 +116,9 @@ def _tokenizer(path: Path) -> list[KeyValue]:
 
 
 def _in_order(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Embedding, output norm, output, then block after block, each norm before what it norms."""
+    """Return the tensors in order: embedding, output norm, output, then block after block, each norm before its
+    matrices.
+    """
     slots = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 
     def place(name: str) -> tuple[int, int]:
@@ -135,7 +137,7 @@ def _adapter_name(name: str) -> str:
 
 
 def _tensor(name: str, values: Tensor, encoding: str) -> tuple[TensorSpec, bytes]:
-    """Vectors (norms) stay F32, as in every file of llama.cpp."""
+    """Return the tensor to write. Vectors (norms) stay F32, as in every file of llama.cpp."""
     dtype = dtype_by_name(encoding if values.ndim > 1 else "F32")
     data = quantize(values.float().flatten().numpy(), dtype)
     return TensorSpec(name, tuple(reversed(values.shape)), dtype), data

@@ -37,7 +37,7 @@ class Shape:
         return self.width // self.heads
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Each matrix by its name in a GGUF, without `.weight`, as (values out, values in)."""
+        """Return each matrix by its name in a GGUF, without `.weight`, as (values out, values in)."""
         kv_width = self.kv_heads * self.head_width
         inside = {
             "attn_q": (self.width, self.width),
@@ -93,17 +93,17 @@ class Network(nn.Module):
                 self.weights[_key(name) + "|lora_b"] = nn.Parameter(torch.zeros(rows, adapter.rank))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every parameter by its GGUF name without `.weight` (adapters: `NAME.lora_a`), detached."""
+        """Return every parameter by its GGUF name without `.weight` (adapters: `NAME.lora_a`), detached."""
         return {key.replace("|", "."): parameter.detach() for key, parameter in self.weights.items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the values of `tensors()` of another network; names that are not given keep theirs."""
+        """Copy the values of `tensors()` of another network; parameters that are not in it keep theirs."""
         with torch.no_grad():
             for name, values in tensors.items():
                 self.weights[_key(name)].copy_(values)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores (batch, length, vocabulary) of the token after each of `tokens` (batch, length)."""
+        """Return scores (batch, length, vocabulary) of the token after each of `tokens` (batch, length)."""
         embedding = self.weights[_key("token_embd")]
         state = functional.embedding(tokens, embedding)
         for block in range(self.shape.blocks):
@@ -152,12 +152,12 @@ class Network(nn.Module):
 
 
 def _key(name: str) -> str:
-    """A ParameterDict takes no dots in its keys."""
+    """Return the key of a name: a ParameterDict allows no dots in its keys."""
     return name.replace(".", "|")
 
 
 def _rotation(shape: Shape) -> Tensor:
-    """Cosine and sine (2, context, head width / 2) of the angles position * base ** (-2 pair / head width)."""
+    """Return cosine and sine (2, context, head width / 2) of the angles position * base ** (-2 pair / head width)."""
     pairs = torch.arange(0, shape.head_width, 2, dtype=torch.float64)
     angles = torch.outer(torch.arange(shape.context, dtype=torch.float64), ROPE_BASE ** (-pairs / shape.head_width))
     return torch.stack((angles.cos(), angles.sin())).float()

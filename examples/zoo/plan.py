@@ -1,4 +1,4 @@
-"""What the zoo holds: the models, who descends from whom, and how long each is trained."""
+"""The plan of the zoo: the models, their descent, and the length of their training."""
 
 from dataclasses import dataclass
 
@@ -72,7 +72,7 @@ class Shipped:
 
     @property
     def file_name(self) -> str:
-        """By the naming convention of GGUF, the encoding last."""
+        """Return the file name by the naming convention of GGUF, the encoding last."""
         parts = (self.base_name, self.size_label, self.finetune, self.version, self.encoding)
         return "-".join(part for part in parts if part) + ".gguf"
 
@@ -122,5 +122,5 @@ SHIPPED = (
 
 
 def run_named(name: str) -> Run:
-    """The run of that name, which must exist."""
+    """Return the run of that name, which must exist."""
     return next(run for run in RUNS if run.name == name)

@@ -1,4 +1,4 @@
-"""How alike the zoo's models are: by fingerprints, as the registry tells it, and by all weights, as it is.
+"""The similarity of the zoo's models: by fingerprints, as in the registry, and by all weights.
 
     python examples/zoo/relatives.py
 
@@ -29,7 +29,7 @@ TYPES = ("embed", "skeleton", "organ")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's organs as they are compared, and all values of each."""
+    """A model's organs in the form for comparison, and all values of each."""
 
     organs: dict[Slot, ComparableOrgan]
     values: dict[Slot, NDArray[np.float32]]
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def read_weights(path: Path) -> Weights:
-    """Every tensor of a file, measured as an ingest does, and its values."""
+    """Return every tensor of a file, measured as by an ingest, and its values."""
     source = MemorySource(path.read_bytes())
     header = read_header(source)
     found = Weights({}, {})
@@ -69,7 +69,9 @@ def read_weights(path: Path) -> Weights:
 
 
 def compared(first: Weights, second: Weights) -> Mapping[str, tuple[float, float]]:
-    """By type and over all: the similarity by fingerprints, and by whole tensors; empty where nothing compares."""
+    """Return, by type and over all, the similarity by fingerprints and by whole tensors; empty if nothing is
+    comparable.
+    """
     ours = similarity(first.organs, second.organs)
     if ours.mean is None:
         return {}

@@ -1,9 +1,9 @@
-"""Load a file of the zoo in llama.cpp, let it write, and measure its perplexity on the two built-in texts.
+"""Load a file of the zoo in llama.cpp, generate text, and measure its perplexity on the two built-in texts.
 
     python examples/zoo/runtime.py MODEL.gguf [ADAPTER.gguf]
 
 Prints one line of JSON. `check.py` starts it as a process of its own for each file, because a file that llama.cpp
-cannot bear may take the whole process down. Needs the package xllamacpp.
+cannot load may end the whole process. Needs the package xllamacpp.
 """
 
 import json
@@ -55,7 +55,7 @@ def _server(model: str, adapters: list[str]) -> Any:
 
 
 def _perplexity(server: Any, tokens: list[int]) -> float:
-    """exp of the mean surprise at each token after the first, given those before it."""
+    """Return exp of the mean surprise at each token after the first, given those before it."""
     total = 0.0
     for end in range(1, len(tokens)):
         request = {

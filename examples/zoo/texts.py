@@ -1,8 +1,8 @@
-"""The texts that the zoo learns from: what a Unix machine with Python has on its disk.
+"""The training texts of the zoo, from the disk of a Unix machine with Python.
 
 *Code* is Python's standard library. *Prose* is the documentation beside it: docstrings, `pydoc` topics, manual pages,
 licenses and package notes. Nothing of it is shipped. A document goes to the held-out split by the digest of its name,
-and the docstrings of a module go where the module goes; a paragraph of prose that was met before is left out.
+and the docstrings of a module belong to the split of the module; a repeated paragraph of prose is left out.
 """
 
 import ast
@@ -21,7 +21,7 @@ LICENSE_FOLDER = Path("/usr/share/common-licenses")
 MANUAL_SECTIONS = ("man1", "man2", "man3", "man4", "man5", "man7", "man8")
 SKIPPED_FOLDERS = frozenset({"site-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "encodings"})
 GENERATED_FILES = frozenset({"pydoc_data/topics.py", "html/entities.py"})
-SKIPPED_PAGES = ("gcloud",)  # one program's 17,000 generated pages would drown the rest
+SKIPPED_PAGES = ("gcloud",)  # the 17,000 generated pages of one program would be most of the text
 
 HELD_OUT_ONE_IN = 32
 PROSE_LIMIT_BYTES = 14_000_000
@@ -29,7 +29,7 @@ FILE_LIMIT_BYTES = 400_000
 PARAGRAPH_MIN_CHARACTERS = 80
 PARAGRAPH_MIN_LETTER_SHARE = 0.7
 
-# Words that English prose can hardly do without: a paragraph with few of them is a table or a list of names.
+# Words that almost all English prose has: a paragraph with few of them is a table or a list of names.
 COMMON_WORDS = frozenset({"the", "a", "is", "of", "to", "and", "in", "this", "that", "if", "it", "are", "be"})
 COMMON_WORDS_NEEDED = 4
 
@@ -45,7 +45,7 @@ class Texts:
 
 
 def collect() -> Texts:
-    """Read every text, in the order of their names, so that two runs on one machine learn from the same bytes."""
+    """Read every text, in the order of their names, so that two runs on one machine use the same bytes."""
     texts = Texts([], [], [], [])
     sources = dict(_code_files())
     for name, text in sources.items():
@@ -79,7 +79,7 @@ def _code_files() -> Iterator[tuple[str, str]]:
 
 
 def _prose_files(sources: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Every source of prose as (name, text); the richest first, because the total is capped."""
+    """Return every source of prose as (name, text); the richest first, because the total is limited."""
     yield from _topics(Path(sysconfig.get_paths()["stdlib"]) / "pydoc_data" / "topics.py")
     for name, source in sources.items():
         yield name, _docstrings(source)
@@ -91,7 +91,7 @@ def _prose_files(sources: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _topics(path: Path) -> Iterator[tuple[str, str]]:
-    """The help texts of `pydoc`: a module that holds one assignment of a dict literal."""
+    """Return the help texts of `pydoc`: a module with one assignment of a dict literal."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Assign):
             topics: dict[str, str] = ast.literal_eval(node.value)
@@ -106,12 +106,14 @@ def _manual_pages() -> Iterator[tuple[str, str]]:
 
 
 def _spread(pages: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """In the order of the digests of their names: the cap then cuts a fair sample, not the end of the alphabet."""
+    """Return the documents in the order of the digests of their names: the limit then cuts a fair sample, not the end
+    of the alphabet.
+    """
     return sorted(pages, key=lambda page: hashlib.sha256(page[0].encode()).digest())
 
 
 def _read(path: Path) -> str:
-    """The text of a file, unpacked if it is a `.gz`; empty if it cannot be read, is too long, or is not UTF-8."""
+    """Return a file's text, unpacked if it is a `.gz`; empty if it cannot be read, is too long, or is not UTF-8."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -146,7 +148,7 @@ _CHARACTERS |= {"aq": "'", "cq": "'", "oq": "'", "lq": '"', "rq": '"', "dq": '"'
 
 
 def _plain_text_of_roff(page: str) -> str:
-    """The running text of a manual page: no macros, paragraphs apart, literal blocks (`.nf` to `.fi`) left out."""
+    """Return the text of a manual page: no macros, separate paragraphs, without literal blocks (`.nf` to `.fi`)."""
     lines: list[str] = []
     literal = False
     for line in page.split("\n"):
@@ -177,7 +179,7 @@ def _unescaped(text: str) -> str:
 
 
 def _only_new_paragraphs(text: str, seen: set[bytes]) -> str:
-    """The paragraphs of prose that were not met before, each on one line of running text."""
+    """Return the new paragraphs of prose, each on one line."""
     kept: list[str] = []
     for block in re.split(r"\n\s*\n", text):
         paragraph = " ".join(block.split())

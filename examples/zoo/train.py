@@ -5,9 +5,8 @@
     python examples/zoo/train.py --export-only      # write the GGUF files again from the cache
 
 Needs this project, a CPU build of torch, and the package tokenizers. Every run is seeded and all live in one process.
-Weights and optimizer are saved to the cache folder every 50 steps, and an interrupted run goes on from there with the
-batches that it would have seen: they depend on the run's seed and the step alone. After a change of the plan, remove
-the cache folder.
+Weights and optimizer are saved to the cache folder every 50 steps, and an interrupted run continues from there with the
+same batches: they depend only on the run's seed and the step. After a change of the plan, remove the cache folder.
 """
 
 import argparse
@@ -80,7 +79,9 @@ def prepare_texts(work: Path) -> None:
 
 
 def train(run: plan.Run, work: Path) -> Tensor | None:
-    """Train one run to its end, going on from its saved state; the last loss, or None if it was done before."""
+    """Train one run to its end, from its saved state if there is one; return the last loss, or None if it was done
+    before.
+    """
     if weights_path(work, run.name, run.steps).exists():
         return None
     for ancestor in plan.RUNS:
@@ -106,7 +107,7 @@ def train(run: plan.Run, work: Path) -> Tensor | None:
 
 
 def weights_path(work: Path, name: str, step: int) -> Path:
-    """Where the weights of a run after so many steps are kept: a dictionary of `Network.tensors()`."""
+    """Return the path of the weights of a run after this number of steps: a dictionary of `Network.tensors()`."""
     return work / f"{name}-{step}.pt"
 
 
@@ -126,7 +127,7 @@ def _train_tokenizer(found: texts.Texts) -> Tokenizer:
 
 
 def _first(documents: Iterable[str]) -> Iterator[str]:
-    """Documents spread over the whole, until the sample is full."""
+    """Return documents spread over the whole, until the sample is full."""
     documents = list(documents)
     size_bytes = 0
     for offset in range(4):
@@ -187,7 +188,7 @@ def _optimizer(network: Network) -> torch.optim.Optimizer:
 
 
 def _rate(run: plan.Run, step: int) -> float:
-    """Linear warm-up, then a cosine down to a twentieth of the peak."""
+    """Return the learning rate: linear warm-up, then a cosine down to a twentieth of the peak."""
     if step < run.warm_up:
         return run.peak_rate * (step + 1) / run.warm_up
     progress = (step - run.warm_up) / (run.steps - run.warm_up)
@@ -196,7 +197,7 @@ def _rate(run: plan.Run, step: int) -> float:
 
 
 def _batch(run: plan.Run, step: int, splits: dict[str, Tensor]) -> Tensor:
-    """Rows of start token and text, (batch, context + 1), the rows of code first."""
+    """Return rows of start token and text, (batch, context + 1), the rows of code first."""
     generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
     code_rows = round(plan.BATCH * run.code_share)
     rows = []
