@@ -22,17 +22,18 @@ CACHE_KEY = "cache"
 VERSION_KEY = "version"
 """The key, in the `info` of a connection, of the version that was current just before its transaction began."""
 ENTRIES_MAX = 1000
-"""Values: one roll-up of facets, and counts of some kilobytes each."""
+"""The most values in a cache: one roll-up of facets, and counts of some kilobytes each."""
 _BUSY_TIMEOUT_MS = 30_000
 _DATA_VERSION = "PRAGMA data_version"
 
 T = TypeVar("T")
 _abandoned: list[Any] = []
-"""Connections that a forked process inherited. SQLite forbids it to use or close them."""
+"""Connections that a forked process inherited. They are kept here, because SQLite forbids the process to use or close
+them."""
 
 
 class Versions:
-    """Gives numbers to the states of an SQLite database, through a connection of its own that never writes.
+    """A source of version numbers for the states of an SQLite database, with its own connection, which never writes.
 
     `PRAGMA data_version` changes between two reads of one connection if another connection has committed in between, in
     this process or another. It costs some microseconds. Safe for threads, and after a fork.
@@ -76,11 +77,12 @@ class Versions:
         self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
         self._connection.execute("PRAGMA query_only = ON")
         self._owner = os.getpid()
-        self._last = None  # another connection has other numbers: assume a change
+        self._last = None  # another connection has other numbers, so a change is assumed
 
 
 class Cache:
-    """Values by key, computed once for each version. A new version drops all; a full cache, the least recently used."""
+    """Values by key, computed once for each version. A new version drops all values; a full cache drops
+    the least recently used value."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
         self._entries_max = entries_max
@@ -143,7 +145,7 @@ class _Entry:
 
 
 def cached(session: Session, key: Hashable, compute: Callable[[], T], keep: Callable[[T], bool] | None = None) -> T:
-    """Return the value of `key` for the state that `session` sees; sessions that write always compute it."""
+    """Return the value of `key` for the state that `session` sees. Writing sessions always compute it."""
     cache: Cache | None = session.info.get(CACHE_KEY)
     version: int | None = session.connection().info.get(VERSION_KEY)
     return compute() if cache is None or version is None else cache.get(version, key, compute, keep)

@@ -1,7 +1,7 @@
 """Cursors: the position in a list after a page, as a text for a URL.
 
-A cursor has the sort value and the id of the last row, and a digest of the query. The text is not signed: it has
-nothing secret, and everything in it is checked when it comes back.
+A cursor has the sort value and the id of the last row, and a digest of the query. The text is not signed: it
+contains no secret, and all of its parts are checked when it is parsed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from organs.registry.errors import BadQuery
 
 CURSOR_MAX_LENGTH = 200
 PAGE_MAX = 1000
-"""Results on a page."""
+"""The most results on a page."""
 _ID_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The last row of a page: its sort value (None if it has none) and its id."""
+    """The last row of a page: its sort value, None if it is missing, and its id."""
 
     value: float | None
     id: int
@@ -45,7 +45,7 @@ def cursor_text(query: str, cursor: Cursor) -> str:
 def next_cursor(query: str, ids: Sequence[int], limit: int) -> str | None:
     """Return the cursor after a page of `limit` rows sorted by id alone; None if it is the last page.
 
-    `ids` are those of the rows that were read, one more than `limit` if there is a next page.
+    `ids` are the ids of the rows that were read. If there is a next page, one row more than `limit` was read.
     """
     return cursor_text(query, Cursor(None, ids[limit - 1])) if len(ids) > limit else None
 

@@ -23,13 +23,13 @@ from organs.registry.catalog.cache import CACHE_KEY, VERSION_KEY, Cache, Version
 from organs.registry.errors import Busy, CatalogError, DiskFull, NotAllowed, OrganError, StoreUnwritable, TooSlow
 
 ROWS_A_STATEMENT = 500
-"""A limit for the parameters of one statement: SQLite accepts 32,766."""
+"""The most rows in one statement, because SQLite accepts only 32,766 parameters."""
 
 T = TypeVar("T")
 
 
 def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, object]]) -> None:
-    """Insert `rows` into `table`, leaving out those that break a unique constraint."""
+    """Insert `rows` into `table`, except those that violate a unique constraint."""
     if not rows:
         return
     session.execute(_insert(session)(table).on_conflict_do_nothing(), rows)
@@ -52,7 +52,7 @@ def insert_or_add(
     count: str,
     rows: Sequence[Mapping[str, object]],
 ) -> None:
-    """Insert `rows`; where a row with the same `keys` exists, add the column `count` to it instead."""
+    """Insert `rows`. If a row with the same `keys` exists, add the value of the column `count` to it instead."""
     if not rows:
         return
     statement = _insert(session)(table)
@@ -68,7 +68,7 @@ def batches(items: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterator[Sequen
 
 
 def _insert(session: Session) -> Any:
-    # Imported here, so that a command loads only the dialect that it uses.
+    # The imports are local, so that a command loads only the dialect that it uses.
     if session.get_bind().dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql
 
@@ -82,7 +82,8 @@ SEARCH_SECONDS = 2.0
 COUNTS_SECONDS = 0.5
 """The limit for the counts beside a search, which may be left out."""
 STEPS = 200_000
-"""Instructions of SQLite between two checks of the time limit: some milliseconds. Quick queries need fewer."""
+"""The number of SQLite instructions between two checks of the time limit. They take some milliseconds; quick queries
+need fewer."""
 
 _LIMIT_KEY = "limit"
 _POSTGRESQL_CANCELED = "57014"
@@ -96,11 +97,11 @@ def limited(session: Session, seconds: float) -> Iterator[None]:
     statement.
     """
     outer: tuple[float, float] | None = session.info.get(_LIMIT_KEY)
-    own = (monotonic() + seconds, seconds)
-    limit = own if outer is None else min(outer, own)
+    inner = (monotonic() + seconds, seconds)
+    limit = inner if outer is None else min(outer, inner)
     session.info[_LIMIT_KEY] = limit
     connection = session.connection()
-    _set(connection, limit)
+    _set_limit(connection, limit)
     try:
         if connection.dialect.name == "postgresql":
             with session.begin_nested():  # a stopped statement aborts its transaction up to this savepoint
@@ -114,10 +115,10 @@ def limited(session: Session, seconds: float) -> Iterator[None]:
     finally:
         session.info[_LIMIT_KEY] = outer
         if not connection.closed:
-            _set(connection, outer)
+            _set_limit(connection, outer)
 
 
-def _set(connection: Connection, limit: tuple[float, float] | None) -> None:
+def _set_limit(connection: Connection, limit: tuple[float, float] | None) -> None:
     if connection.dialect.name == "sqlite":
         raw: Any = connection.connection.driver_connection
         if limit is None:
@@ -137,22 +138,25 @@ def _was_stopped(error: DatabaseError) -> bool:
 
 BUSY_TIMEOUT_MS = 30_000
 STATEMENTS_MAX = 2000
-"""Compiled statements in the cache. Searches have many forms, and compiling one takes longer than running it."""
+"""The most compiled statements in the cache. Searches have many forms, and to compile a statement takes longer than to
+run it."""
 POOL_SIZE, POOL_OVERFLOW = 5, 27
-"""Connections of each engine that stay open, and further ones: together more than a server process has threads."""
+"""The number of connections of each engine that stay open, and of further connections. Together they are more than the
+threads of a server process."""
 EXPERIMENTAL = (
     "PostgreSQL support is experimental: only the main operations are tested on it. "
     "Keep a backup, or use the default database (SQLite) for anything that you cannot lose."
 )
 MAPPED_MAX_BYTES = 2 * 1024**3
-"""Bytes of the database that readers map into memory: a fifth less work than a system call for each page."""
+"""The bytes of the database that readers map into memory. This takes a fifth less work than a system call for each
+page."""
 
 _WAITS = "organ_waits"
 """The option of connections that says whether a transaction waits for other writers."""
 _PRIMARY = 0xFF
 """The mask of the primary code in an extended result code."""
 _FULL_EXTENDED = {sqlite3.SQLITE_IOERR_SHMSIZE}
-"""The shared index file beside the database could not grow. For other files SQLite reports SQLITE_FULL."""
+"""The code if the shared index file beside the database cannot grow. For other files SQLite reports SQLITE_FULL."""
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
@@ -195,7 +199,7 @@ class Catalog:
         """Return a number that increases with every commit, of this process or another.
 
         Read it before the session whose results are cached under it. It is only valid in this process and for this
-        catalog. None for databases other than SQLite: then nothing may be cached.
+        catalog. It is None for databases other than SQLite, whose results must not be cached.
         """
         with translated():
             return None if self.versions is None else self.versions.current()
@@ -333,14 +337,14 @@ def _enable_hints(engine: Engine) -> None:
 
 
 def _sqlite_writer(connection: Any, _record: object) -> None:
-    _pragmas(connection, ("journal_mode = WAL", "synchronous = FULL"))
+    _set_pragmas(connection, ("journal_mode = WAL", "synchronous = FULL"))
 
 
 def _sqlite_reader(connection: Any, _record: object) -> None:
-    _pragmas(connection, ("query_only = ON", f"mmap_size = {MAPPED_MAX_BYTES}"))
+    _set_pragmas(connection, ("query_only = ON", f"mmap_size = {MAPPED_MAX_BYTES}"))
 
 
-def _pragmas(connection: Any, others: tuple[str, ...]) -> None:
+def _set_pragmas(connection: Any, others: tuple[str, ...]) -> None:
     connection.isolation_level = None  # the driver must not begin transactions by itself
     cursor = connection.cursor()
     for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "foreign_keys = ON", *others):
@@ -373,12 +377,12 @@ def _revision(engine: Engine) -> str | None:
 def _create_database(database: Path) -> None:
     """Create the empty file of a new database, and its folder; only their owner may read them.
 
-    SQLite would create the file with a mode that everybody may read, and its log gets the same mode. SQLite syncs its
-    files, but not the folders above them.
+    SQLite would create the file with a mode that lets all users read it, and its log gets the same mode. SQLite syncs
+    its files, but not the folders above them.
     """
     if database.exists():
         return
-    from organs.registry.store.files import (  # with the codecs, which searches never load
+    from organs.registry.store.files import (  # imports the codecs, which searches do not need
         PRIVATE_FILE,
         Files,
         make_durable_folder,
@@ -392,20 +396,22 @@ def _create_database(database: Path) -> None:
 
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
-"""Suffixes of the files that SQLite has beside an open database."""
+"""The suffixes of the files that SQLite keeps beside an open database."""
 
 
 def write_snapshot(catalog: Catalog, path: Path) -> None:
-    """Write the committed state to the new file `path`; raises NotAllowed unless the database is SQLite, DiskFull."""
+    """Write the committed state to the new file `path`.
+
+    Raises NotAllowed if the database is not SQLite, and DiskFull.
+    """
     if not can_snapshot(catalog):
         raise NotAllowed("only an SQLite database can be copied while it is served")
     with translated(), catalog.reader.connect() as connection:
         source = connection.connection.driver_connection
         assert isinstance(source, sqlite3.Connection)
         try:
-            os.close(
-                os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            )  # the default mode of SQLite would let everybody read it
+            # With the default mode of SQLite, all users could read the file.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             with closing(sqlite3.connect(path)) as target:
                 source.backup(target)
                 target.execute("PRAGMA journal_mode = DELETE")  # the copy has WAL mode, which needs a log beside it
@@ -428,7 +434,7 @@ def open_snapshot(path: Path) -> Catalog:
 def checkpoint(path: Path) -> None:
     """Write the log beside the database `path` into it and remove the log, so that the database can be replaced.
 
-    SQLite would read a remaining log as a part of the new database. Raises Busy while another process has it open.
+    SQLite would read a remaining log as a part of the new database. Raises Busy if another process has the file open.
     """
     if not any(path.with_name(path.name + ending).exists() for ending in SIDE_FILES):
         return
@@ -440,10 +446,10 @@ def checkpoint(path: Path) -> None:
             except sqlite3.DatabaseError as error:
                 raise DatabaseError("the older database", None, error) from error
     for ending in SIDE_FILES:
-        beside = path.with_name(path.name + ending)
-        if beside.exists() and path.exists():
+        side_file = path.with_name(path.name + ending)
+        if side_file.exists() and path.exists():
             raise Busy(f"{path} is open in another process")
-        beside.unlink(missing_ok=True)
+        side_file.unlink(missing_ok=True)
 
 
 def _connect(path: Path, wait_ms: int = BUSY_TIMEOUT_MS) -> sqlite3.Connection:

@@ -11,12 +11,12 @@ from organs.registry.digest import Digest
 from organs.registry.names import ModelName
 
 if TYPE_CHECKING:
-    from organs.registry.measure import Measurement  # with numpy, which searches do not need
+    from organs.registry.measure import Measurement  # imports numpy, which searches do not need
 
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Changes of a model. None keeps the present value; an empty text or empty tags remove it."""
+    """Changes of a model. None keeps the current value; an empty text or empty tags remove it."""
 
     title: str | None = None
     description: str | None = None
@@ -56,7 +56,7 @@ class PlacementRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file of a model with all data that rebuilds it."""
+    """One file of a model with all data that is needed to rebuild it."""
 
     name: str
     size_bytes: int
@@ -74,7 +74,7 @@ class ParentRecord:
     text: str
     relation: str
     digest: Digest | None = None
-    """The digest of a model that it was made from. It decides instead of the name; an unknown digest is left out."""
+    """The digest of the parent. It is used instead of the name. A parent with an unknown digest is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ class ModelRecord:
     complete: bool = True
     contributor: str = "local"
     action: Action = Action.INGEST
-    """The action in the event log; a model in quarantine is submitted."""
+    """The action in the event log. For a model in quarantine, it is `submit` instead."""
     state: str = "visible"
-    """`visible` or `quarantined`. A model in quarantine is in no count and no link until it becomes visible."""
+    """`visible` or `quarantined`. A model in quarantine is neither counted nor linked until it becomes visible."""
     placements: tuple[PlacementRecord, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        # The class is frozen: the placements of all files are set once, here.
+        # The class is frozen, so a normal assignment is not possible.
         object.__setattr__(self, "placements", tuple(placement for file in self.files for placement in file.placements))
 
 
@@ -125,7 +125,7 @@ class ComputationRecord:
 
 @dataclass(frozen=True, slots=True)
 class ChimeraRecord:
-    """The data of a chimera beside its model; texts are JSON."""
+    """The data of a chimera in addition to its model. Texts are JSON."""
 
     lock_id: Digest
     base_model_id: int
@@ -134,5 +134,5 @@ class ChimeraRecord:
     prediction: str
     origins: str
     parents: tuple[tuple[int, str], ...]
-    """The models of its organs, each with the act."""
+    """The ids of the models that its organs come from, each with the act."""
     computations: tuple[ComputationRecord, ...]

@@ -1,7 +1,7 @@
-"""The query language: its fields, its parser, and queries as values. Pure.
+"""The query language: its fields, its parser, and queries as values. It does not use the database.
 
-The search box, the command line, JSON and Python share this grammar. `parse_query(text, ORGANS)` gives a `Query`;
-`str(query)` is its text again, in one form whatever the order and spelling of the original.
+The search box, the command line, JSON and Python share this grammar. `parse_query(text, ORGANS)` returns a
+`Query`. `str(query)` returns the text in a normal form, which is independent of the order and spelling of the input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN_VALUE = re.compile(r"[^\s\",]+")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`field:value,value`: one of the values, or none of them if `negated`."""
+    """`field:value,value`, which matches one of the values; with `negated`, all other values."""
 
     field: str
     values: tuple[str, ...]
@@ -52,7 +52,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A number in one of the intervals, or no number if `absent`; if `negated`, all other cases."""
+    """A number in one of the intervals, or a missing number if `absent`. With `negated`, all other cases match."""
 
     field: str
     intervals: tuple[Interval, ...]
@@ -62,10 +62,10 @@ class Numbers:
     def __str__(self) -> str:
         single = self.intervals[0] if len(self.intervals) == 1 and not self.absent and not self.negated else None
         if single is not None and single.high is None and single.low is not None:
-            return f"{self.field}{'>' if single.low_open else '>='}{_number(single.low)}"
+            return f"{self.field}{'>' if single.low_open else '>='}{_number_text(single.low)}"
         if single is not None and single.low is None and single.high is not None:
-            return f"{self.field}{'<' if single.high_open else '<='}{_number(single.high)}"
-        parts = [_range(interval) for interval in self.intervals] + (["none"] if self.absent else [])
+            return f"{self.field}{'<' if single.high_open else '<='}{_number_text(single.high)}"
+        parts = [_range_text(interval) for interval in self.intervals] + (["none"] if self.absent else [])
         return f"{'-' if self.negated else ''}{self.field}:{','.join(parts)}"
 
 
@@ -121,18 +121,18 @@ class Query:
         return [term for term in self.terms if isinstance(term, Numbers) and term.field == field]
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}"  # the language has no exponents
 
 
-def _range(interval: Interval) -> str:
-    low = "" if interval.low is None else _number(interval.low)
-    high = "" if interval.high is None else _number(interval.high)
+def _range_text(interval: Interval) -> str:
+    low = "" if interval.low is None else _number_text(interval.low)
+    high = "" if interval.high is None else _number_text(interval.high)
     return low if low == high else f"{low}-{high}"
 
 
 class Kind(StrEnum):
-    """The kind of values that a field takes."""
+    """The kind of values that a field accepts."""
 
     CHOICE = "choice"
     """One of a fixed list of words."""
@@ -149,7 +149,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of the query language: the values that it takes, and its meaning in a few words for people."""
+    """A field of the query language: the values that it accepts, and its meaning in a few words for help texts."""
 
     name: str
     kind: Kind
@@ -170,7 +170,7 @@ class Vocabulary:
     """The fields and sort keys of one kind of object."""
 
     plural: str
-    """The name of the objects for people: organs."""
+    """The name of the objects in messages: organs."""
     fields: Mapping[str, Field]
     sorts: Mapping[str, str]
     """The values of `sort:` and their meaning."""
@@ -180,10 +180,10 @@ class Vocabulary:
 
 
 BASES_MAX = 10
-"""Models in `fits:` of one query: every result is compared with each."""
+"""The most models in `fits:` of one query. Every result is compared with each of them."""
 
 PARTIAL = "partial"
-"""The kind shown for a model of which the registry has only some organs."""
+"""The kind shown for a partial model."""
 CHIMERA = "chimera"
 """The kind shown for a model that was composed in this registry."""
 
@@ -365,14 +365,14 @@ def _example(field: Field) -> str:
 QUERY_MAX_LENGTH = 2000
 TERMS_MAX = 50
 VALUES_MAX = 100
-"""Values of all terms together; they determine the cost of a search."""
+"""The most values of all terms together. They determine the cost of a search."""
 VALUE_MAX_LENGTH = 200
 WORDS_MAX = 50
-"""Words of a query; each is a separate look-up."""
+"""The most words of a query. Each is a separate look-up."""
 COMPARED_MAX_LENGTH = 200
-"""Characters of a word for which `nearest` suggests another: the longest name of a model has 193."""
+"""The most characters of a word for which `nearest` suggests another. The longest name of a model has 193."""
 CANDIDATES_MAX = 20
-"""Words that `nearest` compares letter by letter."""
+"""The most words that `nearest` compares letter by letter."""
 
 LIKE, UNIQUE, SORT = "like", "unique", "sort"
 _TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
@@ -399,7 +399,7 @@ class _Parser:
 
 
 def parse_query(text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | None = None) -> Query:
-    """Return the query in `text`; an empty text means everything. Raises BadQuery.
+    """Return the query in `text`; an empty text matches everything. Raises BadQuery.
 
     `default_sort` replaces the default of the vocabulary for texts without a sort.
     """
@@ -410,10 +410,10 @@ def parse_query(text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | 
         raise BadQuery(tokens[TERMS_MAX], f"a query has at most {TERMS_MAX} terms")
     parser = _Parser(vocabulary)
     for token in tokens:
-        _read(parser, token)
+        _read_token(parser, token)
     if parser.like is not None and parser.sort is not None:
         raise BadQuery(f"sort:{parser.sort}", "like: ranks by likeness; leave sort: out")
-    sort = parser.sort or _sort(vocabulary, default_sort or vocabulary.default_sort)
+    sort = parser.sort or _parse_sort(vocabulary, default_sort or vocabulary.default_sort)
     return Query(
         terms=tuple(parser.terms),
         words=tuple(parser.words),
@@ -427,8 +427,8 @@ def parse_query(text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the most similar of `words`, with a similarity of at least `cutoff` (0 to 1), or None.
 
-    A comparison of two hostile words takes up to a millisecond. Therefore long words are not compared, and only the
-    CANDIDATES_MAX words are compared that share the most pairs of letters with `word`.
+    A comparison of two hostile words takes up to a millisecond. Therefore only words up to COMPARED_MAX_LENGTH are
+    compared, and only with the CANDIDATES_MAX words that share the most pairs of letters with `word`.
     """
     if len(word) > COMPARED_MAX_LENGTH:
         return None
@@ -460,7 +460,7 @@ def _tokens(text: str) -> Iterator[str]:
         yield token
 
 
-def _read(parser: _Parser, token: str) -> None:
+def _read_token(parser: _Parser, token: str) -> None:
     plain = token.replace("≥", ">=").replace("≤", "<=")
     match = _TERM.fullmatch(plain)
     if match is None:
@@ -472,8 +472,8 @@ def _read(parser: _Parser, token: str) -> None:
         return
     field = parser.vocabulary.fields.get(name)
     if field is None:
-        raise BadQuery(token, _no_field(parser.vocabulary, match["field"]))
-    term = _term(token, field, match)
+        raise BadQuery(token, _unknown_field_reason(parser.vocabulary, match["field"]))
+    term = _parse_term(token, field, match)
     parser.terms.append(term)
     parser.value_counts[name] += len(term.values) if isinstance(term, Choice) else len(term.intervals)
     if parser.value_counts.total() > VALUES_MAX:
@@ -508,7 +508,7 @@ def _read_order(parser: _Parser, token: str, name: str, match: re.Match[str]) ->
     if (name == SORT and parser.sort is not None) or (name == LIKE and parser.like is not None):
         raise BadQuery(token, f"{name}: is there twice")
     if name == SORT:
-        parser.sort = _sort(vocabulary, value)
+        parser.sort = _parse_sort(vocabulary, value)
     elif not vocabulary.has_likeness:
         raise BadQuery(token, f"{name}: is for organs; this is a search for {vocabulary.plural}")
     elif name == LIKE:
@@ -522,7 +522,7 @@ def _read_order(parser: _Parser, token: str, name: str, match: re.Match[str]) ->
         parser.unique = True
 
 
-def _sort(vocabulary: Vocabulary, text: str) -> Sort:
+def _parse_sort(vocabulary: Vocabulary, text: str) -> Sort:
     descending, name = text.startswith("-"), text.removeprefix("-").lower()
     name = SORT_ALIASES.get(name, ALIASES.get(name, name))
     if name not in vocabulary.sorts:
@@ -532,27 +532,27 @@ def _sort(vocabulary: Vocabulary, text: str) -> Sort:
     return Sort(name, descending)
 
 
-def _term(token: str, field: Field, match: re.Match[str]) -> Choice | Numbers:
+def _parse_term(token: str, field: Field, match: re.Match[str]) -> Choice | Numbers:
     operator, negated = match["operator"], bool(match["minus"])
     if field.is_numeric:
         if operator != ":":
             if negated:
                 raise BadQuery(token, "a minus cannot negate a comparison: use the opposite comparison")
             return Numbers(field.name, (parse_bound(token, field, operator, match["value"]),))
-        intervals, absent = parse_numbers(token, field, _values(token, match["value"]))
+        intervals, absent = parse_numbers(token, field, _split_values(token, match["value"]))
         return Numbers(field.name, intervals, absent, negated)
     if operator not in ":=":
         raise BadQuery(token, f"{field.name} is a name, not a number: write {field.name}:VALUE")
-    values = _values(token, match["value"])
+    values = _split_values(token, match["value"])
     if field.kind is Kind.CHOICE:
-        values = [_choice(token, field, value) for value in values]
+        values = [_parse_choice(token, field, value) for value in values]
     elif field.kind is Kind.MODEL:
         for value in values:
             _check_name(token, field, value)
     return Choice(field.name, tuple(dict.fromkeys(values)), negated)
 
 
-def _values(token: str, text: str) -> list[str]:
+def _split_values(token: str, text: str) -> list[str]:
     """Return the values between the commas."""
     if not _VALUES.fullmatch(text):
         raise BadQuery(token, "separate values by commas, and put values with spaces in quotation marks")
@@ -568,7 +568,7 @@ def _values(token: str, text: str) -> list[str]:
     return values
 
 
-def _choice(token: str, field: Field, value: str) -> str:
+def _parse_choice(token: str, field: Field, value: str) -> str:
     if value.lower() in field.choices:
         return value.lower()
     close = SYNONYMS.get(value.lower()) or nearest(value, field.choices)
@@ -585,7 +585,7 @@ def _check_name(token: str, field: Field, value: str) -> None:
         raise BadQuery(token, str(error)) from error
 
 
-def _no_field(vocabulary: Vocabulary, name: str) -> str:
+def _unknown_field_reason(vocabulary: Vocabulary, name: str) -> str:
     names = [*vocabulary.fields, SORT, *([LIKE, UNIQUE] if vocabulary.has_likeness else [])]
     if vocabulary is not ORGANS and ALIASES.get(name, name) in ORGANS.fields:
         return f"{name} is a field of organs; {vocabulary.plural} have {_listed(names)}"
@@ -599,12 +599,15 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def short_text(query: Query, vocabulary: Vocabulary = ORGANS) -> str:
-    """Return the text of the query as people type it: without the default sort."""
+    """Return the text of the query without the default sort, as people type it."""
     return query.text(default_sort=vocabulary.default_sort)
 
 
 def toggled_texts(query: Query, field: str, values: Iterable[str], vocabulary: Vocabulary = ORGANS) -> dict[str, str]:
-    """Return, for each value, the short text of the query after a click on it: adds it to `field`, or removes it."""
+    """Return the short text of the query after a click on each value, by value.
+
+    The click adds the value to `field`, or removes it.
+    """
     selected = [value for term in query.choices(field) if not term.negated for value in term.values]
     terms = [str(term) for term in query.terms if not _chooses(term, field)]
     suffix = query.suffix(vocabulary.default_sort)
@@ -644,7 +647,7 @@ def without(query: Query, part: object) -> Query:
 
 
 def sorted_by(query: Query, field: str) -> Query:
-    """Return the query sorted by `field`, largest first; smallest first if it is sorted so already."""
+    """Return the query sorted by `field`, largest first; smallest first if it is largest first already."""
     descending = not (query.sort.field == field and query.sort.descending)
     return replace(query, sort=Sort(field, descending), like=None)
 

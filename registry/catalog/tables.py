@@ -55,7 +55,7 @@ from organs.registry.measures import RANKED_MEASURES
 
 
 def now() -> datetime:
-    """The current time in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
@@ -67,8 +67,8 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 
-# SQLite's tables are STRICT: they refuse a text in a column of numbers. Strict tables have five types, so each type
-# here names the one that it has in SQLite.
+# SQLite's tables are STRICT: they refuse a text in a column of numbers. Strict tables have only five types, so each
+# type here names its type in SQLite.
 
 Big = BigInteger().with_variant(Integer(), "sqlite")
 """A whole number of 64 bits. SQLite generates ids only in an INTEGER column."""
@@ -77,7 +77,7 @@ Number = Float(53).with_variant(REAL(), "sqlite")
 
 
 def text(length: int) -> String:
-    """Return the type of texts of at most `length` characters; SQLite needs the CHECK of `at_most` too."""
+    """Return the type of texts of at most `length` characters. SQLite also needs the CHECK of `at_most`."""
     return String(length).with_variant(TEXT(), "sqlite")
 
 
@@ -131,7 +131,7 @@ def one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
 
 
 def at_most(column: str, length: int) -> CheckConstraint:
-    """Return a CHECK for the length of a text: SQLite ignores the number in VARCHAR(n)."""
+    """Return a CHECK for the length of a text, because SQLite ignores the number in VARCHAR(n)."""
     return CheckConstraint(f"length({column}) <= {length}", name=f"{column}_length")
 
 
@@ -174,10 +174,10 @@ class Blob(Base):
     file: Mapped[str | None] = mapped_column(text(128), unique=True)
     state: Mapped[str] = mapped_column(text(16))
     depends_on: Mapped[int | None] = mapped_column(ForeignKey("blobs.id"), index=True)
-    """The blob that this one is encoded against, for codecs that need another blob."""
+    """Another blob that the codec needs to decode this blob."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     touched_at: Mapped[datetime] = mapped_column(Timestamp)
-    """When a writer last needed it; the grace period of the sweep begins here."""
+    """When a writer last used it. The grace period of the sweep begins at this time."""
 
 
 class InlineBlob(Base):
@@ -225,8 +225,10 @@ class MeasureColumns:
 
 
 class Measurement(MeasureColumns, Base):
-    """The results of one method for one organ. Values that the method does not give are null; `reason` explains a
-    measurement without values."""
+    """The results of one method for one organ.
+
+    Values that the method does not compute are null. `reason` explains a measurement without values.
+    """
 
     __tablename__ = "measurements"
     __table_args__ = (at_most("method", 16), at_most("reason", 256))
@@ -248,7 +250,7 @@ class Measurement(MeasureColumns, Base):
 
 
 class Fingerprint(Base):
-    """256 signed bytes, by which organs of one shape are compared."""
+    """256 signed bytes, used to compare organs of the same shape."""
 
     __tablename__ = "fingerprints"
 
@@ -285,11 +287,11 @@ class Model(Base):
     name: Mapped[str] = mapped_column(text(96))
     version: Mapped[int] = mapped_column(Integer)
     digest: Mapped[str] = mapped_column(text(64), index=True)
-    """The SHA-256 of its single file, or of the SHA-256s of its files in order, one a line."""
+    """The SHA-256 of its single file, or of the SHA-256s of its files in order, one per line."""
     state: Mapped[str] = mapped_column(text(16))
     kind: Mapped[str] = mapped_column(text(16))
     complete: Mapped[bool] = mapped_column(Flag)
-    """Whether the registry has all of its organs; partial uploads name a base and are not in the rankings."""
+    """Whether the registry has all of its organs. Partial models name a base and are not in the rankings."""
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
     architecture: Mapped[str | None] = mapped_column(text(96))
     title: Mapped[str | None] = mapped_column(text(TEXT_MAX))
@@ -309,7 +311,7 @@ class Model(Base):
     """JSON list of sentences: the reasons why it cannot be assembled; empty for nearly all models."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
     state_reason: Mapped[str | None] = mapped_column(text(TEXT_MAX))
-    """The reason of a yank or a removal, as text of the person who did it."""
+    """The reason of a yank or a removal, in the words of the person who did it."""
     changed_at: Mapped[datetime | None] = mapped_column(Timestamp)
     """When its state or its description was last changed."""
     downloads: Mapped[int] = mapped_column(Big, server_default=sql("0"))
@@ -317,7 +319,7 @@ class Model(Base):
     grafts: Mapped[int] = mapped_column(Big, server_default=sql("0"))
     """The number of visible chimeras that have its organs, including those of its own contributor."""
     nonfinite_tensors: Mapped[int | None] = mapped_column(Big)
-    """The number of tensors with NaN or infinite values; null until they were counted in all tensors."""
+    """The number of tensors with NaN or infinite values; null until all tensors were counted."""
 
     @property
     def full_name(self) -> str:
@@ -326,7 +328,7 @@ class Model(Base):
 
 
 class ModelFile(Base):
-    """One GGUF file of a model. Its bytes are zeros, overlaid by its parts and by the organs of its placements."""
+    """One GGUF file of a model. Its bytes are its parts and the organs of its placements; all other bytes are zero."""
 
     __tablename__ = "model_files"
     __table_args__ = (
@@ -377,7 +379,7 @@ RANKED_COLUMNS = (*RANKED_MEASURES, "size_bytes")
 
 
 def _ranking(measure: str) -> Index:
-    """Return the index for filters by type and a sort by `measure`. Columns after the id are tested without the row."""
+    """Return the index for filters by type and a sort by `measure`. It has all columns that filters test."""
     columns = ("visible", "type", measure, "id", "facet_id", "block", "model_id", "theta")
     return Index(f"ix_placements_{measure}", *dict.fromkeys(columns))
 
@@ -413,14 +415,14 @@ class Placement(MeasureColumns, Base):
     slot: Mapped[str] = mapped_column(text(64))
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"))
     visible: Mapped[bool] = mapped_column(Flag)
-    """Copied from the state of the model: searches only test this column."""
+    """Copied from the state of the model, so that searches test only this column."""
     facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
     dtype: Mapped[str] = mapped_column(text(16))
     size_bytes: Mapped[int] = mapped_column(Big)
 
 
 class Facet(Base):
-    """A combination of values that searches filter by. Every placement has one; there are some thousands.
+    """A combination of values that searches filter by. Every placement has a facet. There are some thousands.
 
     A missing architecture or license is the empty text.
     """
@@ -466,8 +468,8 @@ class ModelWord(Base):
 
 
 TOTALS = ("models", "placements", "organs", "blobs", "size_bytes", "stored_bytes")
-"""Visible models, their placements, the distinct organs of these; blobs that are not doomed, their plain bytes and
-their stored bytes."""
+"""The visible models, their placements and distinct organs; the blobs that are not doomed, their plain bytes and their
+stored bytes."""
 
 
 class Total(Base):
@@ -481,7 +483,7 @@ class Total(Base):
 
 
 class Contributor(Base):
-    """A person who adds models. `local` means the users of the command on the machine of the registry."""
+    """A person who adds models. `local` means the users of the command line on the registry's machine."""
 
     __tablename__ = "contributors"
     __table_args__ = (at_most("name", 96), one_of("state", CONTRIBUTOR_STATES))
@@ -496,7 +498,7 @@ class Contributor(Base):
 
 
 class Lineage(Base):
-    """An edge from a child to a parent, models or organs. A parent that is only declared is stored by name."""
+    """An edge from a child to a parent, between models or organs. A parent that is only declared is stored by name."""
 
     __tablename__ = "lineage"
     __table_args__ = (
@@ -522,7 +524,7 @@ class Lineage(Base):
 
 
 class Event(Base):
-    """An action that was done. Rows are added and never changed."""
+    """An action in the event log. Rows are added and never changed."""
 
     __tablename__ = "events"
     __table_args__ = (at_most("text", TEXT_MAX), at_most("action", 32))
@@ -555,7 +557,7 @@ class Chimera(Base):
 
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
     lock_id: Mapped[str] = mapped_column(text(64), index=True)
-    """SHA-256 of the lock's canonical JSON. Two models may have the same: equal bytes under two names."""
+    """SHA-256 of the lock's canonical JSON. Two models have the same lock if equal bytes have two names."""
     base_model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
     recipe: Mapped[str] = mapped_column(Text)
     """JSON of `registry.compose.recipe`."""
@@ -582,7 +584,7 @@ class Computation(Base):
 
 
 class Verdict(Base):
-    """The result of a run of a chimera beside its base, its donors and its control."""
+    """The result of a run of a chimera, compared with its base, its donors and its control."""
 
     __tablename__ = "verdicts"
     __table_args__ = (one_of("verdict", VERDICTS), at_most("runtime", 256), at_most("reason", TEXT_MAX))
@@ -663,7 +665,7 @@ class WebSession(Base):
 
 
 class PageToken(Base):
-    """A token that a page has in memory to call the API: few scopes, a short life, and removed with its session."""
+    """A token that a page keeps in memory to call the API. It has few scopes and a short life."""
 
     __tablename__ = "page_tokens"
     __table_args__ = (
@@ -680,7 +682,7 @@ class PageToken(Base):
 
 
 class Upload(Base):
-    """Bytes that arrive in chunks, in a file of the folder for uploads; only their sender can see them."""
+    """Bytes that arrive in chunks, stored in a file of the folder for uploads. Only their sender can see them."""
 
     __tablename__ = "uploads"
     __table_args__ = (
@@ -696,11 +698,11 @@ class Upload(Base):
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     public_id: Mapped[str] = mapped_column(text(22), unique=True)
-    """Random; the end of its address, and the name of its file."""
+    """A random text: the end of the upload's URL, and the name of its file."""
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"))
     kind: Mapped[str] = mapped_column(text(16))
     name: Mapped[str | None] = mapped_column(text(255))
-    """The name of a complete file as its sender calls it. It is never used as a path."""
+    """The name that the sender gave to a complete file. It is never used as a path."""
     digest: Mapped[str | None] = mapped_column(text(64))
     """SHA-256 of all bytes; for a complete file it may be unknown until all have arrived."""
     size_bytes: Mapped[int] = mapped_column(Big)
@@ -774,13 +776,13 @@ class Job(Base):
     state: Mapped[str] = mapped_column(text(16))
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
     attempts: Mapped[int] = mapped_column(Big)
-    """The number of times that a runner claimed it. It also identifies the present runner: earlier ones lost it."""
+    """The number of times that a runner claimed it. It also identifies the current claim; older claims are invalid."""
     arguments: Mapped[str] = mapped_column(Text, deferred=True)
     """JSON object of up to a mebibyte; loaded only on access."""
     progress: Mapped[float] = mapped_column(Number)
     """0 to 1."""
     note: Mapped[str] = mapped_column(text(TEXT_MAX))
-    """Its present step, or why it failed, in one sentence."""
+    """The current step, or why the job failed, in one sentence."""
     result: Mapped[str | None] = mapped_column(Text, deferred=True)
     """JSON object of a finished job; loaded only on access."""
     problem: Mapped[str | None] = mapped_column(Text, deferred=True)
@@ -789,4 +791,4 @@ class Job(Base):
     started_at: Mapped[datetime | None] = mapped_column(Timestamp)
     finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
     lease_expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
-    """When its runner counts as lost. A cancelled job keeps it until its runner has stopped."""
+    """When the runner counts as lost. A cancelled job keeps this time until its runner has stopped."""

@@ -11,7 +11,7 @@ from organs.registry.anatomy import OrganType, Tower
 from organs.registry.errors import BadValue
 
 TEXT_MAX = 4096
-"""Characters of any text in the catalog. The exact bytes of metadata are in blobs, at any length."""
+"""The most characters of a text in the catalog. The exact bytes of metadata are in blobs and may be longer."""
 
 ORGAN_TYPES = tuple(kind.value for kind in OrganType)
 GRAFTED_TYPES = tuple(kind.value for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM))
@@ -21,7 +21,7 @@ BLOB_STATES = ("present", "doomed", "corrupt")
 INGEST_STATES = ("running", "finished", "failed", "interrupted")
 MODEL_STATES = ("visible", "quarantined", "yanked", "removed")
 REACHABLE_STATES = ("visible", "yanked")
-"""States of models that are shown and served by exact name; searches find only visible models."""
+"""States of models that are shown and served by exact name. Searches find only visible models."""
 MODEL_KINDS = ("model", "adapter", "vocabulary")
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
@@ -34,7 +34,8 @@ UPLOAD_KINDS = ("piece", "pack", "file")
 """One piece of a file, a pack of many small pieces, or a complete file."""
 UPLOAD_STATES = ("open", "complete")
 SUBMISSION_STATES = ("checking", "ready", "publishing", "quarantined", "published", "refused", "withdrawn")
-"""Checked now; waiting for its contributor; published now; waiting for an administrator; and three final states."""
+"""`ready` waits for its contributor, `quarantined` for an administrator. In `checking` and `publishing`, a job works
+on it. The last three states are final."""
 JOB_STATES = ("queued", "running", "finished", "failed", "cancelled")
 MATRIX_DTYPES_REFUSED = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
 """llama.cpp crashes with a matrix of one of these types, or refuses the file (Q8_1)."""
@@ -46,8 +47,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def shown_text(text: str, limit: int = TEXT_MAX) -> str:
-    """Return `text` as every database accepts it: NUL and invalid UTF-8 as visible characters, cut at `limit`."""
-    # A file name that is not UTF-8 has surrogates in it (PEP 383), which no database encodes.
+    """Return `text` so that every database accepts it: NUL and invalid UTF-8 as visible characters, cut at `limit`."""
+    # A file name that is not UTF-8 contains surrogates (PEP 383), which databases cannot encode.
     clean = text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "backslashreplace").decode("utf-8")
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
@@ -69,7 +70,7 @@ class Action(StrEnum):
     INGEST = "ingest"
     COMPOSE = "compose"
     SUBMIT = "submit"
-    """Bytes were submitted to the check; or a model was registered in quarantine."""
+    """Uploaded bytes were submitted for the check, or a model was registered in quarantine."""
     FAIL_CHECKS = "fail checks"
     """The automatic check refused a submission."""
     WITHDRAW = "withdraw"
@@ -103,7 +104,7 @@ UNMEASURED = -1
 
 
 def theta_bin(theta: float | None) -> int:
-    """Return the lower edge of the bin of `theta`, in degrees; 90 belongs to the last bin."""
+    """Return the lower edge of the bin of `theta`, in degrees. 90 belongs to the last bin."""
     if theta is None:
         return UNMEASURED
     lower = int(theta // BIN_DEGREES) * BIN_DEGREES
@@ -111,9 +112,9 @@ def theta_bin(theta: float | None) -> int:
 
 
 WORD_MAX = 64
-"""Characters of a word in the index; longer words are cut."""
+"""The most characters of a word in the index. Longer words are cut."""
 WORDS_MAX = 1000
-"""Words of one model in the index; a description has at most 4,096 characters."""
+"""The most words of one model in the index. A description has at most 4,096 characters."""
 
 _WORD = re.compile(r"[^\W_]+")
 

@@ -214,7 +214,7 @@ class Prospect:
     """The estimated share of the organs of the architecture that have this type and fit."""
     models: Mapping[int, int] | None = None
     """The models with fitting organs, with the number of all organs of each. None if there are too many models
-to count."""
+    to count."""
 
 
 @dataclass(frozen=True, slots=True)

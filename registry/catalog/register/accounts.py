@@ -25,15 +25,15 @@ from organs.registry.names import check_new_name, parse_model_name
 from organs.registry.tokens import NewToken, new_page_token, new_token, secret_sha256
 
 TOKENS_MAX = 50
-"""Valid tokens that a contributor may have at once."""
+"""The most valid tokens of one contributor."""
 SESSION = timedelta(days=14)
 SESSIONS_MAX = 50
-"""Sessions of one token; a further one replaces the oldest."""
+"""The most sessions of one token. A further session replaces the oldest."""
 PAGE_TOKEN = timedelta(hours=1)
 USE_INTERVAL = timedelta(minutes=10)
-"""The use of a token is recorded at most once in this time."""
+"""The least time between two records of the use of a token."""
 LOCAL = "local"
-"""The contributor for users on the registry's own machine: the command, and servers that only it can reach."""
+"""The contributor for users of the registry's own machine: the command line, and servers that only it can reach."""
 _STATE_ACTIONS = {"active": Action.RESUME_CONTRIBUTOR, "suspended": Action.SUSPEND_CONTRIBUTOR}
 
 
@@ -65,7 +65,7 @@ def set_contributor_state(session: Session, name: str, state: str, by: str = LOC
 
 
 def set_quota(session: Session, name: str, quota_bytes: int | None, by: str = LOCAL) -> Contributor:
-    """Set the quota of a contributor; None is the default of the server. Raises NotFound."""
+    """Set the quota of a contributor; None means the default of the server. Raises NotFound."""
     contributor = contributor_by_name(session, name)
     contributor.quota_bytes = quota_bytes
     text = "the default" if quota_bytes is None else f"{quota_bytes} bytes"
@@ -81,7 +81,7 @@ def create_token(
     days: int | None = TOKEN_DAYS_DEFAULT,
     by: str = LOCAL,
 ) -> NewToken:
-    """Create a token of a contributor, as an administrator does: without a parent, with any of the scopes.
+    """Create a token without a parent and with any of the scopes, on behalf of an administrator.
 
     It expires after `days`; None means never. Its text is in the result and is not stored.
     Raises BadInput, BadValue; NotAllowed for `local`, and if TOKENS_MAX tokens are valid.
@@ -95,15 +95,16 @@ def create_child_token(
 ) -> NewToken:
     """Create a token of the same contributor with the scopes of the token `parent_id`, or fewer.
 
-    It expires after `days`, or with its parent if that is sooner; None means with its parent. It is revoked with its
-    parent. Raises BadInput, BadValue; NotAllowed for a parent without the scope `tokens`, for scopes that the parent
-    does not have, and if TOKENS_MAX tokens are valid; BadToken for a parent that was revoked or has expired.
+    The token expires after `days`, or with its parent if that is sooner; None means with its parent. It is revoked
+    together with its parent. Raises BadInput, BadValue; NotAllowed for a parent without the scope `tokens`, for scopes
+    that the parent does not have, and if TOKENS_MAX tokens are valid; BadToken for a parent that was revoked or has
+    expired.
     """
     parent = session.get_one(Token, parent_id)
     moment = now()
     if parent.revoked_at is not None or (parent.expires_at is not None and parent.expires_at <= moment):
         raise BadToken("this token was revoked or has expired")
-    _need_manager(parent)
+    _check_can_manage(parent)
     missing = sorted(set(scopes) - set(parent.scopes.split()))
     if missing:
         raise NotAllowed(
@@ -116,21 +117,21 @@ def create_child_token(
 
 
 def revoke_token(session: Session, public_id: str, by: str = LOCAL) -> Token:
-    """Revoke any token, as an administrator does, with the tokens that it created. Raises NotFound."""
+    """Revoke any token and the tokens that it created, on behalf of an administrator. Raises NotFound."""
     return _revoke(session, token_by_public_id(session, public_id), by)
 
 
 def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:
-    """Revoke a token with all tokens that it created, by the rights of the token `holder_id`.
+    """Revoke a token and all tokens that it created, with the rights of the token `holder_id`.
 
-    It may revoke itself, and with the scope `tokens` the tokens that it created, directly or through others. Raises
-    NotAllowed for other tokens of the contributor, and without the scope for every other token; NotFound.
+    Every token may revoke itself. A token with the scope `tokens` may also revoke the tokens that it created, directly
+    or through others. Raises NotAllowed for all other tokens of the contributor; NotFound.
     """
     holder = session.get_one(Token, holder_id)
     owner = session.get_one(Contributor, holder.contributor_id)
     if holder.public_id == public_id:
         return _revoke(session, holder, owner.name)
-    _need_manager(holder)
+    _check_can_manage(holder)
     token = token_by_public_id(session, public_id, owner.id)
     if token not in descendants_of(session, holder.id):
         raise NotAllowed(
@@ -146,7 +147,7 @@ def record_use(session: Session, account: KnownToken) -> None:
 
 
 def is_use_due(account: KnownToken, moment: datetime) -> bool:
-    """Return whether its use must be recorded again."""
+    """Return whether the use of the token must be recorded again."""
     return account.last_used_at is None or moment - account.last_used_at > USE_INTERVAL
 
 
@@ -175,7 +176,7 @@ def end_session(session: Session, session_id: int) -> None:
 
 
 def open_page_token(session: Session, session_id: int, scopes: Collection[str]) -> NewToken:
-    """Create a token for a page of the session: valid for an hour, for `scopes` that the session's token has."""
+    """Create a token for a page of the session: valid for an hour, for those of `scopes` that the session token has."""
     moment = now()
     session.execute(delete(PageToken).where(PageToken.session_id == session_id, PageToken.expires_at <= moment))
     token = new_page_token()
@@ -196,7 +197,7 @@ def _remove_expired_sessions(session: Session) -> None:
     session.execute(delete(WebSession).where(WebSession.expires_at <= now()))
 
 
-def _need_manager(token: Token) -> None:
+def _check_can_manage(token: Token) -> None:
     if MANAGE_TOKENS not in token.scopes.split():
         raise NotAllowed(f"this needs a token with the scope {MANAGE_TOKENS}; without it a token revokes only itself")
 
@@ -216,7 +217,7 @@ def _add_token(
     parent_id: int | None,
     by: str,
 ) -> NewToken:
-    """Write the row of a new token, after the checks that hold for every creator."""
+    """Write the row of a new token, after the checks that apply to every creator."""
     if session.get_one(Contributor, contributor_id).name == LOCAL:
         raise NotAllowed(f"{LOCAL} means all users of this machine and has no tokens: add a contributor first")
     unknown = [scope for scope in scopes if scope not in SCOPES]
@@ -247,7 +248,7 @@ def _add_token(
 
 
 def _revoke(session: Session, token: Token, by: str) -> Token:
-    """Revoke a token and its descendants, and end their sessions. Revoked tokens keep their times."""
+    """Revoke a token and its descendants, and end their sessions. Tokens that were revoked before stay unchanged."""
     moment = now()
     for revoked in (token, *descendants_of(session, token.id)):
         if revoked.revoked_at is None:

@@ -51,7 +51,7 @@ def count_grafts(session: Session, model: Model, sign: int = 1) -> None:
 def _insert_computation(
     session: Session, record: ComputationRecord, ids: Mapping[OrganKey, int], created_at: datetime
 ) -> None:
-    """Write one computation. An organ that is the result of two computations has a row for each."""
+    """Write the row of one computation and its lineage. An organ with two computations has two rows."""
     organ_id = ids[record.organ]
     insert_missing(session, Computation, [{"key": record.key, "organ_id": organ_id, "made": record.made}])
     for source, relation in dict.fromkeys(record.sources):

@@ -11,7 +11,7 @@ from organs.registry.catalog.vocabulary import Action, checked_text, shown_text
 
 
 def contributor_id(session: Session, name: str) -> int:
-    """Return the id of the contributor `name`, who is added if there is none."""
+    """Return the id of the contributor `name`. A missing contributor is added."""
     row = {"name": checked_text(name, "the contributor's name", 96), "created_at": now()}
     insert_missing(session, Contributor, [row])
     return session.scalars(select(Contributor.id).where(Contributor.name == name)).one()
@@ -27,7 +27,7 @@ def record_event(
     model_id: int | None = None,
     submission: int | None = None,
 ) -> None:
-    """Record that `contributor` did `action` to `subject`: a model, a contributor, a token. `note` has details."""
+    """Record that `contributor` did `action` to `subject`, a model, contributor or token. `note` has details."""
     numbered = subject if submission is None else f"{subject}, submission {submission}"
     session.add(
         Event(

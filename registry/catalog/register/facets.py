@@ -24,9 +24,10 @@ from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.about import RegistryTotals
 
 FACETS_A_MODEL_MAX = 1000
-"""Real models have some dozens. A hostile model with a slot for each tensor must not slow down every search."""
+"""The most facets of one model. Real models have some dozens. The limit protects all searches from a hostile model with
+a slot for each tensor."""
 OTHER_SLOT = "(odd)"
-"""The slot of facets beyond the limit: searches find such placements by all other fields."""
+"""The slot of facets beyond the limit. Searches find their placements by all other fields."""
 
 _STATEMENT_KEYS = 100
 
@@ -67,7 +68,7 @@ def facet_ids(session: Session, keys: Iterable[FacetKey]) -> dict[FacetKey, int]
 
 
 def bounded_keys(keys: Iterable[FacetKey]) -> list[FacetKey]:
-    """Return the `keys` of a model's placements in order; beyond FACETS_A_MODEL_MAX, new keys lose their slot."""
+    """Return the `keys` of a model's placements in order. After FACETS_A_MODEL_MAX keys, new ones get OTHER_SLOT."""
     seen: set[FacetKey] = set()
     bounded = []
     for key in keys:
@@ -102,14 +103,14 @@ class Sized(Protocol):
 
 
 def add_to_totals(session: Session, changes: Mapping[str, int]) -> None:
-    """Add `changes`, positive or negative, by the name of the total."""
+    """Add `changes`, positive or negative, to the totals with these names."""
     # All writers lock rows in the same order, so that no two wait for each other.
     rows = [{"name": name, "value": change} for name, change in sorted(changes.items()) if change]
     insert_or_add(session, Total, ["name"], "value", rows)
 
 
 def blob_changes(added: Iterable[Sized], removed: Iterable[Sized] = ()) -> Counter[str]:
-    """Return the changes of the totals if the blobs `added` begin to count, and those `removed` no longer count."""
+    """Return the changes of the totals after the blobs `added` begin to count and those `removed` stop counting."""
     changes: Counter[str] = Counter()
     for sign, blobs in ((1, added), (-1, removed)):
         for blob in blobs:
@@ -120,12 +121,12 @@ def blob_changes(added: Iterable[Sized], removed: Iterable[Sized] = ()) -> Count
 
 
 def is_counted(state: str) -> bool:
-    """Return whether a blob in `state` counts: every blob that is not doomed."""
+    """Return whether blobs in `state` count in the totals. Doomed blobs do not."""
     return state != "doomed"
 
 
 def repair_totals(session: Session) -> dict[str, tuple[int, int]]:
-    """Count again and correct the totals; return the stored and the right value of each wrong total."""
+    """Count all rows and correct the totals; return the stored and the right value of each wrong total."""
     counted = counted_totals(session)
     wrong = differences(running_totals(session), counted)
     if wrong:

@@ -1,7 +1,7 @@
 """The life of a job: queued, claimed by a runner, renewed, ended.
 
-A runner holds a `Claim` of its job. The claim is valid until another runner claims the job or the job is cancelled;
-every write under it returns whether it was still valid.
+A runner holds a `Claim` of its job. The claim is valid until another runner claims the job or the job is cancelled.
+Every function that writes under a claim returns whether it was still valid.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
 
 QUEUED_MAX = 100
-"""Jobs of all kinds that may wait."""
+"""The most waiting jobs of all kinds together."""
 WAITING_MAX = 10
-"""Jobs of one contributor that may wait; `local` has no limit of its own."""
+"""The most waiting jobs of one contributor. `local` does not have this limit."""
 RETRY_SECONDS = 30.0
 """The time after which a contributor at the limit should try again."""
 JSON_MAX_BYTES = 1024 * 1024
@@ -35,7 +35,7 @@ LEASE = timedelta(seconds=60)
 """A runner that has not renewed its claim for this time counts as dead."""
 ATTEMPTS_MAX = 2
 RETENTION = timedelta(days=30)
-"""How long jobs stay after their end."""
+"""The time for which jobs are kept after their end."""
 DIED, DIED_TWICE = "its runner died; it will run once more", "its runner died twice"
 
 _ALONE_KEY = 0x6F7267616E  # "organ", for PostgreSQL's advisory lock
@@ -83,7 +83,7 @@ def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, ob
 
 
 def job_json(values: Entity | Mapping[str, object], name: str) -> str:
-    """Return `values` as JSON; raises BadInput, with `name`, if they are not JSON or larger than JSON_MAX_BYTES."""
+    """Return `values` as JSON; raises BadInput, with `name`, if that fails or exceeds JSON_MAX_BYTES."""
     try:
         plain = msgspec.to_builtins(values) if isinstance(values, Entity) else values
         text = json.dumps(plain, allow_nan=False, separators=(",", ":"))
@@ -97,8 +97,8 @@ def job_json(values: Entity | Mapping[str, object], name: str) -> str:
 def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) -> Claim | None:
     """Claim the job of these kinds that has waited longest; None if none waits.
 
-    With `alone`, only while no runner has another job of these kinds. Jobs of dead runners are queued again first. It
-    needs a session that writes: then two runners get two different jobs.
+    With `alone`, None is also returned while a runner has another job of these kinds. Jobs of dead runners are queued
+    again first. The session must be a writing session, so that two runners get different jobs.
     """
     if alone and session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time
         session.execute(select(func.pg_advisory_xact_lock(_ALONE_KEY)))
@@ -117,7 +117,7 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
 
 
 def recover_jobs(session: Session) -> None:
-    """Queue jobs with an expired lease again; a job to which this happens twice has failed."""
+    """Queue jobs with an expired lease again. A job whose lease expires twice fails."""
     lapsed = (Job.state == "running", Job.lease_expires_at < now())
     died = {"state": "failed", "note": DIED_TWICE, "finished_at": now(), "lease_expires_at": None}
     session.execute(update(Job).where(*lapsed, Job.attempts >= ATTEMPTS_MAX).values(died))
@@ -146,12 +146,12 @@ def report_progress(session: Session, claim: Claim, progress: float, note: str) 
 
 
 def finish_job(session: Session, claim: Claim, result: str) -> bool:
-    """Finish a job with a result of `job_json`; False if the claim was no longer valid."""
+    """Finish a job; `result` is from `job_json`. Return False if the claim was no longer valid."""
     return _end(session, claim, state="finished", progress=1.0, note="", result=result, finished_at=now())
 
 
 def fail_job(session: Session, claim: Claim, sentence: str, problem: str | None = None) -> bool:
-    """End a job as failed, with the reason in `sentence`; False if the claim was no longer valid.
+    """End a job as failed, with the reason in `sentence`; return False if the claim was no longer valid.
 
     `problem` is the error as a problem document (`registry.entities.problem.encoded`).
     """
@@ -159,7 +159,7 @@ def fail_job(session: Session, claim: Claim, sentence: str, problem: str | None 
 
 
 def put_back_job(session: Session, claim: Claim) -> bool:
-    """Queue a job again, as if it had not been claimed, because its runner ends."""
+    """Queue a job again because its runner ends. The attempt does not count."""
     return _end(session, claim, state="queued", attempts=claim.attempt - 1, progress=0.0, note="", started_at=None)
 
 
@@ -189,7 +189,7 @@ def _check_waiting(session: Session, owner_id: int) -> None:
 
 
 def _is_running(session: Session, kinds: Sequence[str]) -> bool:
-    """Return whether a runner has a job of these kinds, including a cancelled job at which it has not stopped yet."""
+    """Return whether a runner has a job of these kinds, including a cancelled job that it has not stopped yet."""
     claimed = (Job.kind.in_(kinds), Job.state.in_(("running", "cancelled")), Job.lease_expires_at > now())
     return session.scalar(select(Job.id).where(*claimed).limit(1)) is not None
 
@@ -202,7 +202,7 @@ def _claimed(session: Session, claim: Claim) -> Job | None:
 
 
 def _end(session: Session, claim: Claim, **values: Any) -> bool:
-    """Set `values` and end the lease; of a cancelled job, only end the lease."""
+    """Set `values` and end the lease; return whether the claim was valid. For a cancelled job, only end the lease."""
     row = _claimed(session, claim)
     if row is None:
         return False

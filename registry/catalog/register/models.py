@@ -93,20 +93,20 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     """Write `record` with its organs, placements, files, lineage, facets and event; its blobs must have rows.
 
     The same bytes are registered only once under one name; without `keep_name`, also only once under all names. If the
-    name has other bytes, the model becomes its next version. Raises MissingBlob if blobs were swept meanwhile.
+    name already has other bytes, the model becomes its next version. Raises MissingBlob if blobs were swept meanwhile.
     """
-    same = existing_model(session, record, keep_name)
-    if same is not None:
-        if same.nonfinite_tensors is None:
+    existing = existing_model(session, record, keep_name)
+    if existing is not None:
+        if existing.nonfinite_tensors is None:
             record_counts(session, record.placements)
-            count_nonfinite_tensors(session, same.id)
-        return Registered(same, created=False)
+            count_nonfinite_tensors(session, existing.id)
+        return Registered(existing, created=False)
     digests = _digests(record)
     blobs = blobs_by_digest(session, digests)
     if swept := digests - blobs.keys():
         raise MissingBlob(f"{len(swept)} blobs were swept while the ingest was suspended: run it again")
     organs = register_organs(session, record.placements, blobs)
-    unseen = count_unseen(session, list(organs.values()))
+    new_organs = count_unseen(session, list(organs.values()))
     measured = _measured(session, organs)
     model = _insert_model(session, record, measured, organs)
     keys = bounded_keys(_facet_key(model, placement) for placement in record.placements)
@@ -120,7 +120,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     insert_words(session, model, record.tags)
     if model.state == "visible":
         count_placements(session, placements)
-        add_to_totals(session, {"models": 1, "placements": len(placements), "organs": unseen})
+        add_to_totals(session, {"models": 1, "placements": len(placements), "organs": new_organs})
     action = Action.SUBMIT if model.state == "quarantined" else record.action
     record_event(session, record.contributor, action, model.full_name, model_id=model.id)
     session.flush()
@@ -129,10 +129,10 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
 
 def existing_model(session: Session, record: ModelRecord, keep_name: bool) -> Model | None:
     """Return the model that `register_model` would return instead of registering a new one, or None."""
-    same = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
-    if same is None and record.state == "quarantined":
-        same = quarantined_model(session, record.digest, record.name, record.contributor)
-    return same
+    existing = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
+    if existing is None and record.state == "quarantined":
+        existing = quarantined_model(session, record.digest, record.name, record.contributor)
+    return existing
 
 
 def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
@@ -213,9 +213,9 @@ def _values(
     record: ModelRecord,
     measured: Mapping[int, Mapping[str, float | None]],
     organs: Mapping[OrganKey, int],
-    number: str,
+    measure: str,
 ) -> list[float]:
-    values = (measured[organs[organ_key(placement)]].get(number) for placement in record.placements)
+    values = (measured[organs[organ_key(placement)]].get(measure) for placement in record.placements)
     return [value for value in values if value is not None]
 
 
@@ -228,7 +228,7 @@ def _insert_file(
     organs: Mapping[OrganKey, int],
     measured: Mapping[int, Mapping[str, float | None]],
     facets: Sequence[int],
-    first: int,
+    first_position: int,
 ) -> list[Placement]:
     row = ModelFile(
         model_id=model.id,
@@ -252,7 +252,7 @@ def _insert_file(
         for part in file.parts
     )
     placements = []
-    for order, placement in enumerate(file.placements, first):
+    for order, placement in enumerate(file.placements, first_position):
         organ_id = organs[organ_key(placement)]
         placements.append(_placement(model, row, order, placement, organ_id, facets[order], measured[organ_id]))
     session.add_all(placements)
@@ -310,21 +310,21 @@ def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> Non
 
 def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None:
     for parent in record.parents:
-        made_from = None if parent.digest is None else visible_model_with_digest(session, parent.digest, None)
-        if parent.digest is not None and made_from is None:
+        parent_model = None if parent.digest is None else visible_model_with_digest(session, parent.digest, None)
+        if parent.digest is not None and parent_model is None:
             continue
         session.add(
             Lineage(
                 child_model_id=model.id,
-                parent_model_id=None if made_from is None else made_from.id,
+                parent_model_id=None if parent_model is None else parent_model.id,
                 parent_text=shown_text(parent.text),
                 relation=parent.relation,
-                evidence="declared" if made_from is None else "recorded",
+                evidence="declared" if parent_model is None else "recorded",
                 created_at=model.created_at,
             )
         )
     # The placement already says that the organ is in this model. The lineage only names the first model that had it.
-    fresh = (
+    new_organ_ids = (
         select(Placement.organ_id)
         .join(Organ, Organ.id == Placement.organ_id)
         .where(Placement.model_id == model.id)
@@ -339,7 +339,7 @@ def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None
             "evidence": "recorded",
             "created_at": model.created_at,
         }
-        for organ_id in session.scalars(fresh)
+        for organ_id in session.scalars(new_organ_ids)
     ]
     if rows:
         session.execute(insert(Lineage), rows)
@@ -400,7 +400,7 @@ def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
 
 
 def resolve_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:
-    """Set the model that the text of a declared edge means; None if it means none of this registry."""
+    """Set the parent model of a declared edge; None if its text names no model of this registry."""
     assert edge.evidence == "declared"
     edge.parent_model_id = parent_id
     session.flush()
@@ -412,15 +412,16 @@ _ACTIONS = {"quarantined": Action.QUARANTINE, "yanked": Action.YANK}
 def show_model(session: Session, model: Model, by: str) -> None:
     """Make a quarantined or yanked model visible; a visible model stays unchanged. `by` is a contributor's name.
 
-    To publish a model use `ingest.service`, which also searches its relatives. Raises Conflict for a removed model.
+    To publish a model, use `ingest.service`, which also searches for its relatives. Raises Conflict for a removed
+    model.
     """
     session.refresh(model, with_for_update=True)
     _check_not_removed(model)
     if model.state == "visible":
         return
     action = Action.RESTORE if model.state == "yanked" else Action.PUBLISH
-    _count(session, model, 1)
-    _change(session, model, "visible", None, action, by)
+    _add_to_counts(session, model, 1)
+    _set_state(session, model, "visible", None, action, by)
 
 
 def hide_model(session: Session, model: Model, state: str, reason: str, by: str) -> None:
@@ -437,34 +438,35 @@ def hide_model(session: Session, model: Model, state: str, reason: str, by: str)
     if model.state == "quarantined" and state == "yanked":
         raise Conflict(f"{model.full_name} is not published yet, so there is nothing to yank")
     if model.state == "visible":
-        _count(session, model, -1)
+        _add_to_counts(session, model, -1)
     if state == "quarantined":
         _detach_children(session, model)
-    _change(session, model, state, reason, _ACTIONS[state], by)
+    _set_state(session, model, state, reason, _ACTIONS[state], by)
 
 
 def withdraw_model(session: Session, model: Model, reason: str, by: str) -> None:
     """Remove a quarantined model that its contributor withdraws.
 
-    If an administrator has changed its state before, the event is a removal instead. Raises as `remove_model` does.
+    If the model was quarantined or yanked by an action before, the event is an ordinary removal. Raises the errors of
+    `remove_model`.
     """
-    hidden = session.scalar(select(Model.id).where(Model.id == model.id, was_done(*_ACTIONS.values())))
-    action = Action.REMOVE_WITHDRAWN if hidden is None else Action.REMOVE
+    hidden_id = session.scalar(select(Model.id).where(Model.id == model.id, was_done(*_ACTIONS.values())))
+    action = Action.REMOVE_WITHDRAWN if hidden_id is None else Action.REMOVE
     remove_model(session, model, reason, by, action)
 
 
 def remove_model(session: Session, model: Model, reason: str, by: str, action: Action = Action.REMOVE) -> None:
-    """Delete all of a model but its name, version, digest, sizes and the reason. This cannot be undone.
+    """Delete a model except its name, version, digest, sizes and the reason. This cannot be undone.
 
-    The next sweeps remove bytes that no other model has. A chimera keeps its organs of the model and the lineage to it.
-    Computed organs refer to deleted organs only by digest. Raises Conflict if the model is removed already, and
-    BadValue for a reason that is empty or too long.
+    The next sweeps remove bytes that no other model has. A chimera keeps the organs that it has from the model,
+    and its lineage. Computed organs refer to deleted organs only by digest. Raises Conflict if the model is removed
+    already, and BadValue for a reason that is empty or too long.
     """
     session.refresh(model, with_for_update=True)
     _check_not_removed(model)
     reason = _checked_reason(reason)
     if model.state == "visible":
-        _count(session, model, -1)
+        _add_to_counts(session, model, -1)
     organ_ids = organs_placed_by(session, model.id)
     _detach_children(session, model)
     _delete_rows(session, model)
@@ -473,7 +475,7 @@ def remove_model(session: Session, model: Model, reason: str, by: str, action: A
     for name in ("title", "description", "license"):
         setattr(model, name, None)
     model.tags = model.flags = model.unassemblable = "[]"
-    _change(session, model, "removed", reason, action, by)
+    _set_state(session, model, "removed", reason, action, by)
     session.expire_all()  # loaded rows of the model are deleted
 
 
@@ -489,13 +491,13 @@ def _checked_reason(reason: str) -> str:
     return checked_text(reason.strip(), "the reason", REASON_MAX)
 
 
-def _change(session: Session, model: Model, state: str, reason: str | None, action: Action, by: str) -> None:
+def _set_state(session: Session, model: Model, state: str, reason: str | None, action: Action, by: str) -> None:
     model.state, model.state_reason, model.changed_at = state, reason, now()
     record_event(session, by, action, model.full_name, reason or "", model_id=model.id)
     session.flush()
 
 
-def _count(session: Session, model: Model, sign: int) -> None:
+def _add_to_counts(session: Session, model: Model, sign: int) -> None:
     """Add `model` to all counts of visible models; with `sign` -1, subtract it."""
     organ_ids = organs_placed_by(session, model.id)
     places = session.execute(select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)).all()
@@ -509,13 +511,13 @@ def _count(session: Session, model: Model, sign: int) -> None:
 
 
 def _detach_children(session: Session, model: Model) -> None:
-    """Clear the parent of models that declare `model`; they are resolved again when a model of that name comes."""
+    """Clear the parent of models that declare `model`. It is set again when a model of that name is registered."""
     edges = update(Lineage).where(Lineage.parent_model_id == model.id, Lineage.evidence == "declared")
     _execute(session, edges.values(parent_model_id=None))
 
 
 def _delete_rows(session: Session, model: Model) -> None:
-    """Delete the rows of a model. The lineage of models that were made of it stays."""
+    """Delete the rows of a model. The lineage of models that were made from it is kept."""
     files = select(ModelFile.id).where(ModelFile.model_id == model.id)
     child, parent = Lineage.child_model_id == model.id, Lineage.parent_model_id == model.id
     for statement in (
@@ -552,19 +554,19 @@ def _update_first_models(session: Session, model: Model) -> None:
 
 
 def _execute(session: Session, statement: Delete | Update) -> None:
-    # There can be tens of thousands of rows: the session does not update its loaded objects.
+    # The session does not update its loaded objects, because there can be tens of thousands of rows.
     options: dict[str, Any] = {"synchronize_session": False}
     session.execute(statement, execution_options=options)
 
 
 SHOWN_MAX = 80
-"""Characters of a value in the text of an event."""
+"""The most characters of a value in the text of an event."""
 
 
 def edit_model(session: Session, model: Model, edits: Edits, by: str) -> list[str]:
     """Change the description of `model`; return the changes, a few words each.
 
-    Without a difference nothing is written. A base is resolved to the registered model of that name, if there is one,
+    Nothing is written if no value changes. A base is resolved to the registered model of that name, if there is one,
     and replaces the base that the file declares. Raises Conflict for a removed model and for a model as its own base,
     and BadValue for values that are too long or not text.
     """
@@ -640,10 +642,10 @@ def _move_facets(session: Session, model: Model, license: str) -> None:
     if model.state == "visible":
         count_placements(session, session.execute(rows).all(), -1)
     columns = [getattr(Facet, name) for name in FacetKey._fields]
-    used = select(Placement.facet_id).where(Placement.model_id == model.id)
+    used_ids = select(Placement.facet_id).where(Placement.model_id == model.id)
     keys = {
         facet_id: FacetKey(*key)
-        for facet_id, *key in session.execute(select(Facet.id, *columns).where(Facet.id.in_(used)))
+        for facet_id, *key in session.execute(select(Facet.id, *columns).where(Facet.id.in_(used_ids)))
     }
     ids = facet_ids(session, [key._replace(license=license) for key in keys.values()])
     places = select(Placement.id, Placement.facet_id).where(Placement.model_id == model.id)
@@ -652,15 +654,14 @@ def _move_facets(session: Session, model: Model, license: str) -> None:
         for row_id, facet_id in session.execute(places)
     ]
     if moved:
-        session.execute(
-            update(Placement), moved
-        )  # row by row: one statement for each facet would read the placements of the model each time
+        # Row by row, because one statement for each facet would read all placements of the model each time.
+        session.execute(update(Placement), moved)
     if model.state == "visible":
         count_placements(session, session.execute(rows).all())
 
 
 def _replace_base(session: Session, model: Model, base: str) -> None:
-    """Replace the declared parents by `base`, or by nothing if it is empty."""
+    """Replace the declared parents by `base`; remove them if it is empty."""
     declared = parents_of(session, [model.id], ("declared",))
     relation = declared[0].relation if declared else "adapter" if model.kind == "adapter" else "finetune"
     parent = _registered(session, base) if base else None

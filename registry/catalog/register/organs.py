@@ -51,7 +51,7 @@ from organs.registry.measures import MEASURES, SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.store import BlobAddress, StoredBlob
 
 LEASE = timedelta(hours=1)
-"""How long an ingest that does not renew its lease keeps its blobs from the sweep."""
+"""The time for which an ingest protects its blobs from the sweep without renewing its lease."""
 
 
 def begin_ingest(session: Session, source: str) -> int:
@@ -64,14 +64,14 @@ def begin_ingest(session: Session, source: str) -> int:
 
 
 def renew_lease(session: Session, ingest_id: int) -> None:
-    """Let the lease of an ingest expire LEASE from now."""
+    """Renew the lease of an ingest: it expires LEASE from now."""
     session.execute(update(Ingest).where(Ingest.id == ingest_id).values(lease_expires_at=now() + LEASE))
 
 
 def end_ingest(
     session: Session, ingest_id: int, state: str, report: str | None = None, model_id: int | None = None
 ) -> None:
-    """Record the end of an ingest and remove its leases: now the rows of its model keep the blobs from the sweep."""
+    """Record the end of an ingest and remove its leases. The rows of its model now protect its blobs from the sweep."""
     session.execute(
         update(Ingest)
         .where(Ingest.id == ingest_id)
@@ -83,26 +83,25 @@ def end_ingest(
 def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:
     """Write the rows of durable `blobs` and lease them to the ingest; return the names of files to remove.
 
-    A digest that another ingest has recorded meanwhile keeps its row. A row that is corrupt, or doomed (also after it
-    was corrupt), gets the new stored bytes. No row points at the returned files: remove them after the commit.
+    A digest that another ingest has recorded meanwhile keeps its row. A row that is corrupt or doomed gets the new
+    stored bytes. No row points at the returned files: remove them after the commit.
     """
-    blobs = sorted(
-        blobs, key=lambda blob: blob.digest
-    )  # all writers lock rows in this order, so that no two wait for each other
-    before = blobs_by_digest(session, [blob.digest for blob in blobs])
-    written = now()
-    fresh = [_values(blob, written) for blob in blobs if blob.digest not in before]
-    inserted = insert_missing_returning(session, Blob, "digest", fresh)
-    replaced = [blob for blob in blobs if blob.digest in before and before[blob.digest].state != "present"]
+    # All writers lock rows in this order, so that no two wait for each other.
+    blobs = sorted(blobs, key=lambda blob: blob.digest)
+    rows_before = blobs_by_digest(session, [blob.digest for blob in blobs])
+    moment = now()
+    new_rows = [_values(blob, moment) for blob in blobs if blob.digest not in rows_before]
+    inserted = insert_missing_returning(session, Blob, "digest", new_rows)
+    replaced = [blob for blob in blobs if blob.digest in rows_before and rows_before[blob.digest].state != "present"]
     for blob in replaced:
-        _replace(session, before[blob.digest].id, blob, written)
-    removed = [before[blob.digest] for blob in replaced if is_counted(before[blob.digest].state)]
+        _replace(session, rows_before[blob.digest].id, blob, moment)
+    removed = [rows_before[blob.digest] for blob in replaced if is_counted(rows_before[blob.digest].state)]
     added = {blob.digest: blob for blob in reversed(blobs) if blob.digest in inserted}
     added |= {blob.digest: blob for blob in replaced}
     add_to_totals(session, blob_changes(added.values(), removed))
     rows = blobs_by_digest(session, [blob.digest for blob in blobs])
     used_files = {row.file for row in rows.values()}
-    written_files = [blob.file for blob in blobs] + [row.file for row in before.values()]
+    written_files = [blob.file for blob in blobs] + [row.file for row in rows_before.values()]
     unused = [file for file in written_files if file is not None and file not in used_files]
     inline = [
         {"blob_id": rows[blob.digest].id, "stored": blob.inline}
@@ -115,20 +114,20 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
 
 
 def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> None:
-    """Keep blobs from the sweep until the ingest ends; doomed blobs become present again."""
+    """Protect blobs from the sweep until the ingest ends; doomed blobs become present again."""
     columns = select(Blob.id, Blob.state, Blob.size_bytes, Blob.stored_bytes)
     rows = session.execute(columns.where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update()).all()
     insert_missing(session, BlobLease, [{"ingest_id": ingest_id, "blob_id": blob_id} for blob_id in sorted(blob_ids)])
-    touched = now()
-    session.execute(update(Blob).where(Blob.id.in_(blob_ids)).values(touched_at=touched))
+    moment = now()
+    session.execute(update(Blob).where(Blob.id.in_(blob_ids)).values(touched_at=moment))
     session.execute(update(Blob).where(Blob.id.in_(blob_ids), Blob.state == "doomed").values(state="present"))
     add_to_totals(session, blob_changes([row for row in rows if not is_counted(row.state)]))
 
 
 def mark_corrupt(session: Session, checked: BlobRow) -> bool:
-    """Set the blob aside: its bytes are compared with its digest before they are used, and an ingest stores them anew.
+    """Set the blob aside: its bytes are checked against its digest before each use, and an ingest stores them again.
 
-    Return False, and change nothing, when the row points at other stored bytes than those that were checked.
+    Return False, without a change, if the row points at other stored bytes than those that were checked.
     """
     current = _current_row(session, checked)
     if current is None:
@@ -141,9 +140,9 @@ def mark_corrupt(session: Session, checked: BlobRow) -> bool:
 
 
 def mark_present(session: Session, checked: BlobAddress) -> bool:
-    """Take a blob back that was set aside and whose bytes were read completely and are right.
+    """Undo `mark_corrupt` for a blob whose bytes were read completely and are right.
 
-    Return False, and change nothing, when the row points at other stored bytes or is not set aside any more.
+    Return False, without a change, if the row points at other stored bytes or is no longer set aside.
     """
     current = _current_row(session, checked)
     if current is None or not current.is_set_aside:
@@ -156,24 +155,25 @@ def mark_present(session: Session, checked: BlobAddress) -> bool:
 def doom_blobs(session: Session, grace: timedelta) -> list[Blob]:
     """Doom the blobs that nothing needs and no writer used within the grace period; return them.
 
-    A later sweep reclaims them, unless a writer spares them before.
+    A later sweep reclaims them, unless a writer uses them before.
     """
-    present = now()
-    doomed = list(unneeded_blobs(session, "present", present - grace, present))
-    doomed += unneeded_blobs(session, "corrupt", present - grace, present)
+    moment = now()
+    doomed = list(unneeded_blobs(session, "present", moment - grace, moment))
+    doomed += unneeded_blobs(session, "corrupt", moment - grace, moment)
     for blob in doomed:
         blob.state = "doomed"
-        blob.touched_at = present
+        blob.touched_at = moment
     add_to_totals(session, blob_changes([], doomed))
     return doomed
 
 
 def reclaim_blob(session: Session, blob_id: int) -> str | None:
-    """Delete the row of a blob that is still doomed and unneeded; return None if it was spared.
+    """Delete the row of a blob that is still doomed and unneeded; return the name of its file.
 
-    Returns the name of its file, to be unlinked after the commit; empty for an inline blob.
+    The caller removes the file after the commit. The name is empty for an inline blob. The result is None if the blob
+    is in use again.
     """
-    session.execute(select(Blob.id).where(Blob.id == blob_id).with_for_update())  # from here on no ingest can lease it
+    session.execute(select(Blob.id).where(Blob.id == blob_id).with_for_update())  # now no ingest can lease it
     statement = unneeded(now()).where(Blob.id == blob_id, Blob.state == "doomed")
     blob = session.scalars(statement).one_or_none()
     if blob is None:
@@ -186,17 +186,17 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
 
 
 def _current_row(session: Session, checked: BlobAddress) -> BlobRow | None:
-    """Return the present row of `checked`; None if it is deleted or points at other stored bytes."""
+    """Return the current row of `checked`; None if it is deleted or points at other stored bytes."""
     current = blobs_by_digest(session, [checked.digest]).get(checked.digest)
-    same = current is not None and (current.file, current.inline) == (checked.file, checked.inline)
-    return current if same else None
+    is_same = current is not None and (current.file, current.inline) == (checked.file, checked.inline)
+    return current if is_same else None
 
 
 def _event_text(row: BlobRow) -> str:
     return f"{row.digest}, {row.size_bytes} bytes"
 
 
-def _values(blob: StoredBlob, written: datetime) -> dict[str, object]:
+def _values(blob: StoredBlob, moment: datetime) -> dict[str, object]:
     return {
         "digest": blob.digest,
         "size_bytes": blob.size_bytes,
@@ -205,14 +205,14 @@ def _values(blob: StoredBlob, written: datetime) -> dict[str, object]:
         "codec_version": blob.codec_version,
         "file": blob.file,
         "state": "present",
-        "created_at": written,
-        "touched_at": written,
+        "created_at": moment,
+        "touched_at": moment,
     }
 
 
-def _replace(session: Session, blob_id: int, blob: StoredBlob, written: datetime) -> None:
+def _replace(session: Session, blob_id: int, blob: StoredBlob, moment: datetime) -> None:
     session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
-    values = _values(blob, written)
+    values = _values(blob, moment)
     del values["digest"], values["created_at"]
     session.execute(update(Blob).where(Blob.id == blob_id).values(values))
 
@@ -230,7 +230,7 @@ def shape_text(shape: Sequence[int]) -> str:
 def register_organs(
     session: Session, placements: Iterable[PlacementRecord], blobs: Mapping[Digest, BlobRow]
 ) -> dict[OrganKey, int]:
-    """Add missing rows of the organs of `placements`, with measurements and fingerprints; return the organs' ids."""
+    """Add the missing organs of `placements`, with measurements and fingerprints; return the ids of all."""
     firsts: dict[OrganKey, PlacementRecord] = {}
     nonfinite: dict[OrganKey, int] = {}
     for placement in placements:
@@ -257,12 +257,12 @@ def register_organs(
     measured = [(ids[key], first.measurement) for key, first in firsts.items() if first.measurement is not None]
     readings = [row for organ_id, reading in measured for row in _measurement_rows(organ_id, reading)]
     insert_missing(session, Measurement, readings)
-    prints = [
+    fingerprints = [
         {"organ_id": organ_id, "values": reading.fingerprint}
         for organ_id, reading in measured
         if reading.fingerprint is not None
     ]
-    insert_missing(session, Fingerprint, prints)
+    insert_missing(session, Fingerprint, fingerprints)
     return ids
 
 
@@ -286,20 +286,20 @@ def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
 
 
 def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
-    """Write the measures of organs, by id, that their rows lack, and copy them to the placements of these organs.
+    """Write the measures of organs, by id, where they are missing, and copy them to the placements of these organs.
 
-    Measures that have a value stay unchanged. A placement has a measure if its organ has it: both are always written in
-    one transaction. Executes one UPDATE per table for each measure that some organ lacks.
+    Measures that have a value stay unchanged. An organ and its placements always have the same measures, because both
+    are written in one transaction. Executes one UPDATE per table for each missing measure.
     """
-    lacking: dict[str, list[dict[str, object]]] = {}
+    missing: dict[str, list[dict[str, object]]] = {}
     for batch in batches(sorted(measured)):
         for row in session.execute(select(Measurement.__table__).where(Measurement.organ_id.in_(batch))):
             for measure in MEASURES.values():
                 value = getattr(measured[row.organ_id], measure.name)
                 if measure.method == row.method and value is not None and getattr(row, measure.name) is None:
-                    lacking.setdefault(measure.name, []).append({"of_organ": row.organ_id, "value": value})
-    connection = session.connection()  # a session takes a list of parameters for an update by primary key only
-    for name, values in lacking.items():
+                    missing.setdefault(measure.name, []).append({"of_organ": row.organ_id, "value": value})
+    connection = session.connection()  # a session accepts a list of parameters only for an update by primary key
+    for name, values in missing.items():
         for table in (Measurement, Placement):
             statement = update(table).where(table.organ_id == bindparam("of_organ"), getattr(table, name).is_(None))
             if table is Measurement:
@@ -308,9 +308,9 @@ def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
 
 
 def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> None:
-    """Write the number of tensors with NaN or infinite values of models where it is unknown and all organs are counted.
+    """Write the number of tensors with NaN or infinite values into models where it is unknown.
 
-    With `model_id`, only of that model.
+    Models with organs that were not counted are left out. With `model_id`, only that model is updated.
     """
     placed = select(func.count()).select_from(Placement).join(Organ, Organ.id == Placement.organ_id)
     placed = placed.where(Placement.model_id == Model.id)

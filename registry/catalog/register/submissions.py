@@ -15,7 +15,7 @@ from organs.registry.errors import NotFound
 
 ENDED = ("published", "refused", "withdrawn")
 NO_FILES = "{}"
-"""The manifest of a submission that has ended. The original may have megabytes and is not needed again."""
+"""The manifest of a submission that has ended. The original is dropped, because it may have megabytes."""
 
 
 def add_submission(
@@ -28,7 +28,7 @@ def add_submission(
     description: str,
     size_bytes: int,
 ) -> Submission:
-    """Add a submission that waits for its check; `description` is the contributor's metadata as JSON."""
+    """Add a submission that waits for its check; `description` is the contributor's metadata, as JSON."""
     moment = now()
     row = Submission(
         contributor_id=contributor_id,
@@ -98,7 +98,7 @@ NOT_COPIED = "This registry was restored from a backup, which does not have the 
 
 
 def remove_uploads(session: Session) -> None:
-    """Delete uploads and browser sessions from a copy; withdraw submissions whose bytes are only in the uploads."""
+    """Delete uploads and browser sessions from a copied database; withdraw submissions that need their uploads."""
     for table in (UploadPiece, Upload, PageToken, WebSession):
         session.execute(delete(table))
     values = {"state": "withdrawn", "manifest": NO_FILES, "reason": NOT_COPIED, "changed_at": now()}

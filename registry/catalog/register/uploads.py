@@ -40,8 +40,8 @@ def check_upload_allowed(
 ) -> None:
     """Raise OverQuota or TooMany if the contributor may not open an upload of `size_bytes` with `packed` pieces.
 
-    TooMany passes by itself; OverQuota does not. With `hold`, in a session that writes, no other session can open an
-    upload for the same contributor until this one ends.
+    TooMany is a temporary limit, OverQuota is not. With `hold`, in a writing session, no other session can open an
+    upload for the same contributor until this session ends.
     """
     if size_bytes > upload_max_bytes:
         raise OverQuota(f"the upload has {size_bytes:,} bytes; at most {upload_max_bytes:,} are accepted")
@@ -104,7 +104,7 @@ def add_upload(
 
 
 def record_received(session: Session, upload_id: int, before_bytes: int, after_bytes: int) -> bool:
-    """Count durable bytes up to `after_bytes`; False if the count was not `before_bytes`."""
+    """Count durable bytes up to `after_bytes`; return False if the count was not `before_bytes`."""
     statement = update(Upload).where(
         Upload.id == upload_id, Upload.state == "open", Upload.received_bytes == before_bytes
     )
@@ -112,19 +112,19 @@ def record_received(session: Session, upload_id: int, before_bytes: int, after_b
 
 
 def complete_upload(session: Session, upload_id: int, digest: Digest) -> bool:
-    """Mark an upload as complete; `digest` is of all its bytes. False if it is no longer open."""
+    """Mark an upload as complete; `digest` is of all its bytes. Return False if it is no longer open."""
     statement = update(Upload).where(Upload.id == upload_id, Upload.state == "open")
     return _changed(session, statement.values(state="complete", digest=digest, expires_at=now() + UPLOAD_LIFETIME))
 
 
 def remove_upload(session: Session, upload_id: int) -> bool:
-    """Delete an upload; its file may be removed after the commit. False if it is deleted already."""
+    """Delete an upload; its file may be removed after the commit. Return False if it is deleted already."""
     session.execute(delete(UploadPiece).where(UploadPiece.upload_id == upload_id))
     return _changed(session, delete(Upload).where(Upload.id == upload_id))
 
 
 def remove_expired_upload(session: Session, upload_id: int) -> bool:
-    """Delete an upload if it has expired; False if it was renewed meanwhile, or is deleted already."""
+    """Delete an upload if it has expired; return False if it was renewed meanwhile or is deleted already."""
     row = session.get(Upload, upload_id, with_for_update=True, populate_existing=True)
     return row is not None and row.expires_at <= now() and remove_upload(session, upload_id)
 
@@ -134,14 +134,14 @@ def renew_uploads(
 ) -> int:
     """Keep finished uploads of the contributor for UPLOAD_LIFETIME from now, because a submission uses them.
 
-    These are the uploads with pieces of `digests`, and those with one of the `public_ids`. Return how many matched; an
-    upload that matches in several batches counts several times.
+    These are the uploads with pieces of `digests`, and those in `public_ids`. Return the number of matches; an upload
+    that matches in several batches counts several times.
     """
     renewed = 0
     finished = (Upload.contributor_id == contributor_id, Upload.state == "complete")
     for batch in batches(sorted({*digests, *public_ids})):
-        having = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
-        matches = or_(Upload.id.in_(having), Upload.public_id.in_(batch))
+        upload_ids = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
+        matches = or_(Upload.id.in_(upload_ids), Upload.public_id.in_(batch))
         statement = update(Upload).where(*finished, matches).values(expires_at=now() + UPLOAD_LIFETIME)
         result: Any = session.execute(statement, execution_options=_WITHOUT_OBJECTS)
         renewed += result.rowcount
