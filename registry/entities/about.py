@@ -10,24 +10,24 @@ from organs.registry.entities.base import Bytes, Count, Entity, Text
 
 
 class Figures(Entity, frozen=True, kw_only=True):
-    """The registry in numbers, of visible models alone.
+    """The public numbers of the registry, which count only visible models.
 
-    The size of everything that is stored would tell how large a model in quarantine is, and its growth whether bytes
-    that somebody sends are registered already.
+    The size of everything that is stored is not public. It would disclose how large a model in quarantine is, and its
+    growth would disclose whether the bytes of an upload are registered already.
     """
 
     models: Count
     placements: Annotated[Count, Meta(description="Places of organs in these models.")]
-    organs: Annotated[Count, Meta(description="Organs at these places; one at several places counts once.")]
+    organs: Annotated[Count, Meta(description="Different organs at these places.")]
     size_bytes: Annotated[Bytes, Meta(description="Bytes of the files of these models.")]
 
 
 class RegistryTotals(Entity, frozen=True):
-    """Everything that is stored, for those who run the registry. A blob that will be removed does not count."""
+    """The totals of everything that is stored, for administrators. Blobs that will be removed do not count."""
 
     models: Annotated[Count, Meta(description="Visible models.")]
     placements: Annotated[Count, Meta(description="Places of organs in these models.")]
-    organs: Annotated[Count, Meta(description="Organs at these places; one at several places counts once.")]
+    organs: Annotated[Count, Meta(description="Different organs at these places.")]
     blobs: Count
     size_bytes: Annotated[Bytes, Meta(description="Bytes of the blobs before compression.")]
     stored_bytes: Annotated[Bytes, Meta(description="Bytes of the blobs as they are stored.")]

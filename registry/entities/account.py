@@ -1,4 +1,4 @@
-"""Contributors: their accounts, tokens and quotas, and what everybody may see of them."""
+"""Contributors: accounts, tokens, quotas, and the public data of a contributor."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX = 365, 3650
 LABEL_MAX = 96
 
 Scopes = Annotated[tuple[Word, ...], Meta(max_length=16, description="`read`, `upload`, `admin`, `tokens`.")]
-TokenId = Annotated[Word, Meta(min_length=1, description="The nine characters after `orgp_`. They are no secret.")]
+TokenId = Annotated[Word, Meta(min_length=1, description="The nine characters after `orgp_`. They are not secret.")]
 Expiry = Annotated[Time, Meta(description="When it expires, in UTC.")] | None
 """None for a token that never expires."""
-QuotaBytes = Annotated[Count, Meta(description="What may be kept for the contributor, in bytes.")]
+QuotaBytes = Annotated[Count, Meta(description="The most bytes that may be stored for the contributor.")]
 State = Annotated[Word, Meta(description="`active` or `suspended`.")]
 
 
 class Quota(Entity, frozen=True, kw_only=True):
-    """How much may be kept for a contributor, and how much is."""
+    """The bytes that may be stored for a contributor, and the bytes that are stored."""
 
     limit_bytes: Bytes
     used_bytes: Annotated[Bytes, Meta(description="The sizes of models' files and of uploads.")]
     uploads_bytes: Annotated[Bytes, Meta(description="The part of used_bytes that uploads take.")] = 0
-    """It is freed when models are made of the uploads."""
+    """They are freed when the uploads are published as models."""
     submitted_bytes: Annotated[
-        Bytes, Meta(description="In addition to used_bytes: models that are submitted and not made yet.")
+        Bytes, Meta(description="In addition to used_bytes: models that are submitted and not registered yet.")
     ] = 0
 
     @property
     def left_bytes(self) -> int:
-        """What is left. 0 also where more is kept than allowed, because the quota was lowered."""
+        """The bytes that are left; 0 if more is stored than allowed, which happens if the quota was lowered."""
         return max(0, self.limit_bytes - self.used_bytes)
 
     def more_bytes(self, size_bytes: int, sent_bytes: int = 0) -> int:
-        """Return by how much one more model of `size_bytes` would exceed the quota; 0 or less where it fits.
+        """Return the bytes by which one more model of `size_bytes` would exceed the quota; 0 or less if it fits.
 
-        `sent_bytes` of the model already lie in uploads.
+        `sent_bytes` of the model are already in uploads.
         """
         models_bytes = self.used_bytes - self.uploads_bytes
-        kept_bytes = max(self.used_bytes - sent_bytes, models_bytes + self.submitted_bytes)
-        return kept_bytes + size_bytes - self.limit_bytes
+        stored_bytes = max(self.used_bytes - sent_bytes, models_bytes + self.submitted_bytes)
+        return stored_bytes + size_bytes - self.limit_bytes
 
 
 class OwnQuota(Quota, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class OwnQuota(Quota, frozen=True, kw_only=True):
 
 
 class OwnToken(Entity, frozen=True, kw_only=True):
-    """The token that was sent, without its secret."""
+    """The token of the request, without its secret."""
 
     id: TokenId
     label: Text
@@ -77,15 +77,15 @@ class AccountToken(Entity, frozen=True, kw_only=True):
     """A token of an account, without its secret."""
 
     id: TokenId
-    label: Annotated[Text, Meta(description="What its owner calls it.")]
+    label: Annotated[Text, Meta(description="The name that its owner gave it.")]
     scopes: Scopes
     state: Annotated[Word, Meta(description="`good`, `expired` or `revoked`.")]
     created_by: TokenId | None
-    """The token that created it; None if an administrator did."""
+    """The token that created it; None if an administrator created it."""
     created_at: Time
     expires_at: Expiry
     revoked_at: Time | None
-    last_used_at: Annotated[Time, Meta(description="To about ten minutes.")] | None
+    last_used_at: Annotated[Time, Meta(description="Exact to about ten minutes.")] | None
 
 
 class AccountTokenPage(Page[AccountToken], frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class AccountTokenPage(Page[AccountToken], frozen=True, kw_only=True):
 class CreatedToken(AccountToken, frozen=True, kw_only=True):
     """A token that was just created, with its text."""
 
-    token: Annotated[Text, Meta(description="The token itself. It is in this answer only: keep it.")]
+    token: Annotated[Text, Meta(description="The complete token. It is in this answer only: store it now.")]
 
 
 class ListedToken(AccountToken, frozen=True, kw_only=True):
@@ -112,17 +112,18 @@ class TokenRequest(Request, frozen=True, kw_only=True):
     """The token to create."""
 
     scopes: Annotated[
-        tuple[Word, ...], Meta(min_length=1, max_length=16, description="Some of the scopes of the token that is sent.")
+        tuple[Word, ...],
+        Meta(min_length=1, max_length=16, description="Some of the scopes of the token of the request."),
     ]
-    label: Annotated[str, Meta(max_length=LABEL_MAX, description="A name for its owner.")] = ""
+    label: Annotated[str, Meta(max_length=LABEL_MAX, description="A name by which its owner recognises it.")] = ""
     days: (
         Annotated[
             int,
             Meta(
                 ge=1,
                 le=TOKEN_DAYS_MAX,
-                description="Days until it expires, by default a year; null for as long as the token that is sent. It "
-                "expires with that token at the latest.",
+                description="Days until it expires, by default a year; null to expire together with the token of the "
+                "request. It never expires later than that token.",
             ),
         ]
         | None
@@ -136,7 +137,7 @@ class Account(Entity, frozen=True, kw_only=True):
     namespace: Annotated[Word, Meta(min_length=1, description="The namespace of the contributor's models.")]
     scopes: Annotated[Scopes, Meta(description="What the token allows.")]
     token: OwnToken | None
-    """None on a server of one's own that was asked without a token."""
+    """None for a request without a token to a server that only its own machine can reach."""
     quota: OwnQuota
 
 
@@ -150,12 +151,12 @@ class OwnModel(Entity, frozen=True, kw_only=True):
     state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked` or `removed`.")]
     state_reason: Text | None
     downloads: Count
-    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of it.")]
+    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of the model.")]
     created_at: Time
 
 
 class UploadTotals(Entity, frozen=True, kw_only=True):
-    """The uploads of one kind and state, together."""
+    """The sums over the uploads of one kind and state."""
 
     kind: Word
     state: Word
@@ -165,7 +166,7 @@ class UploadTotals(Entity, frozen=True, kw_only=True):
 
 
 class OwnSubmission(Entity, frozen=True, kw_only=True):
-    """A submission as a line of the account's page."""
+    """A submission in the list of an account."""
 
     id: Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
     name: Annotated[Word, Meta(description="`namespace/name`.")]
@@ -189,12 +190,12 @@ class AccountOverview(Account, frozen=True, kw_only=True):
 
 
 class Contributor(Entity, frozen=True, kw_only=True):
-    """A contributor, as everybody may see them."""
+    """The public data of a contributor."""
 
     name: Annotated[Word, Meta(description="Also the name of the namespace.")]
     since: Annotated[Time, Meta(description="When the contributor was added, in UTC.")]
-    models: Annotated[Count, Meta(description="Visible models, chimeras included. Each version counts.")]
-    chimeras: Annotated[Count, Meta(description="Models that were composed here.")]
+    models: Annotated[Count, Meta(description="Visible models, including chimeras. Each version counts.")]
+    chimeras: Annotated[Count, Meta(description="Models that were composed in this registry.")]
     downloads: Count
     grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of a model, summed over the models.")]
 
@@ -204,13 +205,15 @@ class ContributorPage(Page[Contributor], frozen=True, kw_only=True):
 
 
 class ContributorAccount(Entity, frozen=True, kw_only=True):
-    """A contributor, as administrators see them."""
+    """A contributor as administrators see it."""
 
     name: Word
     state: State
     since: Annotated[Time, Meta(description="When the contributor was added, in UTC.")]
     quota: Quota
-    has_own_quota: Annotated[bool, Meta(description="Whether the quota differs from that of everybody.")]
+    has_own_quota: Annotated[
+        bool, Meta(description="Whether the quota was set for this contributor and is not the default.")
+    ]
 
 
 class ContributorAccountPage(Page[ContributorAccount], frozen=True, kw_only=True):
@@ -222,12 +225,12 @@ class NewContributorRequest(Request, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(max_length=96, pattern=r"\S", description="Also the name of the namespace.")]
     quota: QuotaBytes | None = None
-    """None for the quota of everybody."""
+    """None for the default quota."""
 
 
 class ContributorChangeRequest(Request, frozen=True, kw_only=True):
-    """What to change: the state, the quota, or both."""
+    """The changes: the state, the quota, or both."""
 
     state: State | msgspec.UnsetType = msgspec.UNSET
     quota: QuotaBytes | msgspec.UnsetType | None = msgspec.UNSET
-    """None for the quota of everybody."""
+    """None for the default quota."""

@@ -1,4 +1,4 @@
-"""What administrators see: events, the registry in numbers, and what the removal of a model takes away."""
+"""What administrators see: events, the registry in numbers, and the effects of a removal."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from organs.registry.entities.published import VERSION_MAX, Reason
 
 
 class Event(Entity, frozen=True, kw_only=True):
-    """Something that was done."""
+    """An action in the event log."""
 
     id: Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
     at: Annotated[Time, Meta(description="In UTC.")]
-    contributor: Annotated[Word, Meta(description="Who did it; `local` is a person at the registry's machine.")]
+    contributor: Annotated[
+        Word, Meta(description="The account that did it; `local` is a user of the registry's machine.")
+    ]
     action: Annotated[Word, Meta(description="A few words: `yank`.")]
     model: ModelText | None
     text: Annotated[Text, Meta(description="The object of the action, and the reason. Never a token or an address.")]
@@ -45,7 +47,7 @@ class RegistryNumbers(Entity, frozen=True, kw_only=True):
     models: Annotated[Counts, Meta(description="Models by state.")]
     contributors: Annotated[Counts, Meta(description="Contributors by state.")]
     uploads: Annotated[Count, Meta(description="Uploads that are open, or not published yet.")]
-    upload_bytes: Annotated[Bytes, Meta(description="Their declared sizes.")]
+    upload_bytes: Annotated[Bytes, Meta(description="The sum of the declared sizes of the uploads.")]
 
 
 class AdminOverview(RegistryNumbers, frozen=True, kw_only=True):
@@ -55,23 +57,23 @@ class AdminOverview(RegistryNumbers, frozen=True, kw_only=True):
 
 
 class Removal(Entity, frozen=True, kw_only=True):
-    """What the removal of a model takes away."""
+    """What the removal of a model deletes."""
 
     model: ModelText
     state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked` or `removed`.")]
     reason: Text | None
-    size_bytes: Annotated[Bytes, Meta(description="Of its files.")]
-    places: Annotated[Count, Meta(description="Places of organs in it.")]
-    organs: Annotated[Count, Meta(description="Organs that no other model has. They go too.")]
+    size_bytes: Annotated[Bytes, Meta(description="Bytes of its files.")]
+    places: Annotated[Count, Meta(description="Places of organs in the model.")]
+    organs: Annotated[Count, Meta(description="Organs that no other model has. They are deleted too.")]
     blobs: Annotated[Count, Meta(description="Blobs that nothing else needs. The next sweeps remove them.")]
-    stored_bytes: Annotated[Bytes, Meta(description="Of these blobs.")]
+    stored_bytes: Annotated[Bytes, Meta(description="Stored bytes of these blobs.")]
     chimeras: Annotated[
-        Texts, Meta(description="Chimeras that have organs of it, or it as their base. They keep them.")
+        Texts, Meta(description="Chimeras with organs of the model, or with the model as base. They keep its organs.")
     ]
 
 
 class RemovalRequest(Request, frozen=True, kw_only=True):
-    """Which version to remove, and why."""
+    """The version to remove, and the reason."""
 
     version: Annotated[int, Meta(ge=1, le=VERSION_MAX)]
     reason: Reason

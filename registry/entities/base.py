@@ -1,8 +1,8 @@
 """What all entities have in common: types with their limits, and pages of lists.
 
-An entity is a frozen msgspec struct: a Python value, its JSON, its schema, and the check of a hostile answer in one.
-The limits are those of values from outside; a value that this program makes is within them. Members that no entity
-names are ignored when JSON is decoded: a newer registry may send more.
+An entity is a frozen msgspec struct. It defines the Python value, its JSON, its schema, and the check of an answer that
+may be hostile. The limits apply to values from outside; values that this program creates are within them. Unknown
+members are ignored when JSON is decoded, because a newer registry may send more.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from organs.registry import digest as digests
 from organs.registry import notebook
 
 Schema = dict[str, Any]
-"""A schema as OpenAPI 3.1 has it: JSON Schema, draft 2020-12."""
+"""A schema of OpenAPI 3.1: JSON Schema, draft 2020-12."""
 
 REF_TEMPLATE = "#/components/schemas/{name}"
 WHOLE_MAX = 2**63 - 1
 ITEMS_MAX = 1 << 20
-"""Entries of one list or map."""
+"""The most entries of one list or map."""
 TEXT_MAX_LENGTH = 1 << 20
-"""Characters of one text."""
+"""The most characters of one text."""
 WORD_MAX_LENGTH = 210
 DIMENSIONS_MAX = 8
 PRINTABLE = r"^[ -~]*$(?!\n)"
-"""Without the end, a line feed behind the text would be accepted."""
+"""The end excludes a line feed after the text, which `$` alone accepts."""
 
 Text = Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)]
 Word = Annotated[str, Meta(max_length=WORD_MAX_LENGTH, pattern=PRINTABLE)]
@@ -56,20 +56,22 @@ Likeness = Annotated[
     float,
     # The bounds leave room for rounding.
     Meta(
-        ge=-1.000001, le=1.000001, description="Correlation of weights at the same places: 1 the same, 0 not related."
+        ge=-1.000001,
+        le=1.000001,
+        description="Correlation of weights at the same places: 1 is equal, 0 is not related.",
     ),
 ]
 Dimension = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
 Shape = Annotated[tuple[Dimension, ...], Meta(max_length=DIMENSIONS_MAX, description="Row length first.")]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=ITEMS_MAX)]
-Acts = Annotated[tuple[Word, ...], Meta(max_length=ITEMS_MAX, description="What is done, in this order.")]
-"""What is done to an organ: grafted, adapter, purified."""
+Acts = Annotated[tuple[Word, ...], Meta(max_length=ITEMS_MAX, description="The acts, in this order.")]
+"""The acts on an organ: grafted, adapter, purified."""
 Counts = Annotated[dict[Text, Count], Meta(max_length=ITEMS_MAX)]
 """A count by name."""
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that crosses a border."""
+    """A value that is exchanged as JSON."""
 
 
 class Request(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -81,13 +83,13 @@ Item = TypeVar("Item")
 
 
 class Page(Entity, Generic[Item], frozen=True, kw_only=True):
-    """One page of a list. Iterating gives its items."""
+    """One page of a list. Iteration yields its items."""
 
     items: Annotated[tuple[Item, ...], Meta(max_length=ITEMS_MAX)]
     next: Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)] | None
-    """The `after` of the next page; None on the last."""
+    """The `after` of the next page; None on the last page."""
     notes: Texts = ()
-    """What the reader should know: a word that nothing has, a comparison that was cut."""
+    """Remarks for the reader, for example that no model has a word, or that a comparison was cut."""
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)
@@ -96,13 +98,13 @@ class Page(Entity, Generic[Item], frozen=True, kw_only=True):
         return len(self.items)
 
     def summary(self, noun: str) -> str:
-        """Return how many items there are, in words, with the first note."""
+        """Return the number of items in words, with the first note."""
         count = len(self.items)
         notes = "".join(f"; {notebook.visible(note)}" for note in self.notes[:1])
         return f"{count} {noun}{'' if count == 1 else 's'}{', more follow' if self.next else ''}{notes}"
 
     def below(self) -> Iterator[str]:
-        """Yield what stands below the table of a page in a notebook."""
+        """Yield the paragraphs below the table of a page in a notebook."""
         yield from (notebook.paragraph(note) for note in self.notes)
         if self.next is not None:
             yield notebook.paragraph("more follow: give next as after")
@@ -114,7 +116,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes | bytearray, kind: type[E]) -> E:
-    """Return the entity in the JSON `data`; raises ValueError, with the place of the first fault, for anything else."""
+    """Return the entity in the JSON `data`; raises ValueError, with the place of the first error, for anything else."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
@@ -124,13 +126,14 @@ def decode(data: bytes | bytearray, kind: type[E]) -> E:
 
 
 def schemas(kinds: list[type[Entity]], template: str = REF_TEMPLATE) -> dict[str, Schema]:
-    """Return the schemas of `kinds` and of everything in them, by name.
+    """Return the schemas of `kinds` and of all entities in them, by name.
 
-    A value that this program sends has every member, unless its entity leaves out defaults, and no other.
+    The schemas describe values that this program sends. These have all members of their entity and no others; only
+    entities that omit defaults may lack members.
     """
-    _, found = msgspec.json.schema_components(kinds, ref_template=template)
+    _, components = msgspec.json.schema_components(kinds, ref_template=template)
     partial = {kind.__name__ for kind in _descendants(Entity) if kind.__struct_config__.omit_defaults}
-    return {name: _closed(schema, name in partial) for name, schema in sorted(found.items())}
+    return {name: _closed(schema, name in partial) for name, schema in sorted(components.items())}
 
 
 def schema_name(kind: type[Entity]) -> str:
@@ -145,7 +148,7 @@ def _descendants(kind: type[Entity]) -> Iterator[type[Entity]]:
 
 
 def _closed(schema: Schema, is_partial: bool) -> Schema:
-    """Return `schema` without defaults and members that it does not name; all are required unless `is_partial`."""
+    """Return `schema` without defaults and additional members; all members are required unless `is_partial`."""
     if schema.get("type") != "object" or "properties" not in schema:
         return schema
     properties: dict[str, Schema] = {

@@ -1,4 +1,4 @@
-"""Chimeras: how each came to be, what was predicted, what a runtime showed, and how to use it."""
+"""Chimeras: recipe, lineage, prediction and verdicts of each, and how to use it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ChimeraSummary(Entity, frozen=True, kw_only=True):
     parents: Annotated[Texts, Meta(description="The base first.")]
     withdrawn_parents: Annotated[Texts, Meta(description="The parents that were yanked or removed.")]
     usable: Annotated[bool, Meta(description="Whether it is predicted to be usable.")] | None
-    score: Annotated[float, Meta(description="The score of the prediction: 1 and more is usable.")] | None
-    verdict: Annotated[Word, Meta(description="The newest verdict; None before the first run.")] | None
+    score: Annotated[float, Meta(description="The score of the prediction: 1 or more means usable.")] | None
+    verdict: Annotated[Word, Meta(description="The newest verdict; null before the first run.")] | None
     size_bytes: Bytes
     mean_theta: Theta | None
     created_at: Time
@@ -77,7 +77,7 @@ class ComputedOrgan(MadeOrgan, frozen=True, kw_only=True):
 
 
 class ChimeraFile(Entity, frozen=True, kw_only=True):
-    """The one file of a chimera."""
+    """The file of a chimera."""
 
     name: Text
     size_bytes: Bytes
@@ -85,14 +85,14 @@ class ChimeraFile(Entity, frozen=True, kw_only=True):
 
 
 class DerivedModel(Entity, frozen=True, kw_only=True):
-    """A model that was composed of another, with what was done."""
+    """A chimera that was composed from a model, with the acts."""
 
     model: ModelText
     acts: Acts
 
 
 class Chimera(Entity, frozen=True, kw_only=True):
-    """A chimera with everything that is known of it. It is a model like any other."""
+    """A chimera with all of its data. It is also registered as a model."""
 
     model: ModelText
     also: Annotated[Texts, Meta(description="Other names of the same bytes.")]
@@ -110,12 +110,14 @@ class Chimera(Entity, frozen=True, kw_only=True):
     license: Text
     findings: Annotated[
         Findings,
-        Meta(max_length=ITEMS_MAX, description="Those of the plan, and parents that were yanked or removed since."),
+        Meta(
+            max_length=ITEMS_MAX, description="The findings of the plan, and parents that were yanked or removed later."
+        ),
     ]
     prediction: Prediction
     changes: Annotated[tuple[PlanChange, ...], Meta(max_length=ITEMS_MAX)]
     parts: Annotated[
-        tuple[PlanPart, ...], Meta(max_length=ITEMS_MAX, description="The organs that are not the base's own.")
+        tuple[PlanPart, ...], Meta(max_length=ITEMS_MAX, description="The organs that differ from those of the base.")
     ]
     computed: Annotated[tuple[ComputedOrgan, ...], Meta(max_length=ITEMS_MAX)]
     verdicts: Annotated[tuple[Verdict, ...], Meta(max_length=ITEMS_MAX, description="Newest first.")]
@@ -124,46 +126,49 @@ class Chimera(Entity, frozen=True, kw_only=True):
     llama_cli: Annotated[Text, Meta(description="The command that runs it with llama.cpp.")]
     assemble: Annotated[Text, Meta(description="The command that writes its file.")]
     python: Annotated[Text, Meta(description="The same recipe as a Python program.")]
-    card: Annotated[Text, Meta(description="A README for those who download it, as Markdown.")]
+    card: Annotated[Text, Meta(description="A README for people who download it, as Markdown.")]
 
 
 class AssemblyRequest(Request, frozen=True, kw_only=True):
-    """A model or a lock, one of the two."""
+    """Either a model or a lock."""
 
     model: Annotated[Text, Meta(description="The name of a model.")] | None = None
     lock: Annotated[Text, Meta(description="The digest of a lock.")] | None = None
 
 
 class Assembly(Entity, frozen=True, kw_only=True):
-    """Where a model can be downloaded as one file."""
+    """A model as one file, with the address for the download."""
 
     model: ModelText
     file: Text
     size_bytes: Bytes
-    sha256: Annotated[Digest, Meta(description="None if shards are merged: it is not known before.")] | None
+    sha256: (
+        Annotated[Digest, Meta(description="Null if shards are merged, because it is not known before the download.")]
+        | None
+    )
     address: Text
 
 
 class OutputFile(Entity, frozen=True, kw_only=True):
-    """Where a command writes a file, and the free space there."""
+    """The file that a command writes, and the free space on its disk."""
 
     file: Text | None
     free_bytes: Bytes | None
 
 
 class WrittenFile(Entity, frozen=True, kw_only=True):
-    """A file that a command wrote, or would write, with the lock that it carries."""
+    """A file that a command wrote, or would write, with its lock."""
 
-    file: Annotated[Text, Meta(description="None if it was registered only.")] | None
+    file: Annotated[Text, Meta(description="Null if the chimera was only registered.")] | None
     size_bytes: Bytes
-    sha256: Annotated[Digest, Meta(description="None if nothing was written.")] | None
+    sha256: Annotated[Digest, Meta(description="Null if nothing was written.")] | None
     lock_id: Digest
     model: Annotated[Text, Meta(description="The name under which it was registered.")] | None = None
     created: Annotated[bool, Meta(description="False if the same bytes were registered before.")] | None = None
 
 
 class ComposeResult(PlannedRecipe, frozen=True, kw_only=True):
-    """What `organ compose` and its like print as JSON: the plan, and what was made of it."""
+    """The JSON that `organ compose`, `organ graft` and `organ purify` print: the plan and its result."""
 
     out: OutputFile | None = None
     made: WrittenFile | None = None

@@ -20,26 +20,26 @@ from organs.registry.entities.base import (
     Word,
 )
 
-Block = Annotated[Count | None, Meta(description="The layer's number; null outside of blocks.")]
+Block = Annotated[Count | None, Meta(description="The number of the block (layer); null outside of the blocks.")]
 ThetaChange = Annotated[float, Meta(ge=-90, le=90, description="Degrees of θ, second minus first.")]
 
 
 class ComparedCounts(Entity, frozen=True, kw_only=True):
-    """How many organs two models have, and how many of them were compared."""
+    """The numbers of organs of two models, and of compared organs."""
 
     compared: Annotated[Count, Meta(description="Matrices that were compared.")]
     first_matrices: Count
     second_matrices: Count
-    first: Annotated[Count, Meta(description="Organs of the first.")]
-    second: Annotated[Count, Meta(description="Organs of the second.")]
-    identical: Annotated[Count, Meta(description="Places where both have the same bytes, vectors included.")]
+    first: Annotated[Count, Meta(description="Organs of the first model.")]
+    second: Annotated[Count, Meta(description="Organs of the second model.")]
+    identical: Annotated[Count, Meta(description="Places where both models have the same bytes, including vectors.")]
 
 
 class ComparedType(Entity, frozen=True, kw_only=True):
     """The organs of one type in two models."""
 
     type: Word
-    first_theta: Annotated[Theta | None, Meta(description="Mean θ of the first, in degrees.")]
+    first_theta: Annotated[Theta | None, Meta(description="Mean θ of the first model, in degrees.")]
     second_theta: Theta | None
     difference: ThetaChange | None
     likeness: Likeness | None
@@ -56,13 +56,13 @@ class ComparedBlock(Entity, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The block for people: `3`, `vision 3`, or `outside` of the blocks."""
+        """The block as text: `3`, `vision 3`, or `outside` for organs outside of the blocks."""
         label = "outside" if self.block is None else str(self.block)
         return label if self.tower == "text" else f"{self.tower} {label}"
 
 
 class ComparedOrgan(Entity, frozen=True, kw_only=True):
-    """An organ that two models have at one place and that was compared. Name and type are those of the first."""
+    """Two compared organs at the same place. Name and type are those of the first model."""
 
     name: Text
     type: Word
@@ -87,7 +87,7 @@ class ShapeDifference(Entity, frozen=True, kw_only=True):
 
 
 class FactDifference(Entity, frozen=True, kw_only=True):
-    """A fact that is different in two models; null where it is not known of one."""
+    """A fact that differs between two models. A value is null if it is unknown."""
 
     what: Text
     first: Text | None
@@ -100,26 +100,26 @@ class Comparison(Entity, frozen=True, kw_only=True):
     first: ModelText
     second: ModelText
     same_bytes: bool
-    likeness: Annotated[Likeness | None, Meta(description="The mean over matrices at equal places; null with none.")]
+    likeness: Annotated[Likeness | None, Meta(description="The mean over matrices at equal places; null without them.")]
     kinship: Annotated[Word, Meta(description="`close`, `kin`, `unrelated` or `incomparable`.")]
-    sentence: Annotated[Text, Meta(description="The result for people.")]
+    sentence: Annotated[Text, Meta(description="The result as a sentence.")]
     organs: ComparedCounts
     types: Annotated[tuple[ComparedType, ...], Meta(max_length=ITEMS_MAX)]
     blocks: Annotated[tuple[ComparedBlock, ...], Meta(max_length=ITEMS_MAX)]
-    changed: Annotated[tuple[ComparedOrgan, ...], Meta(max_length=ITEMS_MAX, description="The least alike first.")]
-    only_first: Annotated[Texts, Meta(description="Organs that only the first has.")]
-    only_second: Annotated[Texts, Meta(description="Organs that only the second has.")]
+    changed: Annotated[tuple[ComparedOrgan, ...], Meta(max_length=ITEMS_MAX, description="The least similar first.")]
+    only_first: Annotated[Texts, Meta(description="Organs that only the first model has.")]
+    only_second: Annotated[Texts, Meta(description="Organs that only the second model has.")]
     shapes_differ: Annotated[tuple[ShapeDifference, ...], Meta(max_length=ITEMS_MAX)]
     differs: Annotated[tuple[FactDifference, ...], Meta(max_length=ITEMS_MAX)]
 
     @property
     def is_comparable(self) -> bool:
-        """Whether there are two different models with matrices that can be compared."""
+        """Whether the models are different and have matrices that can be compared."""
         return not self.same_bytes and self.kinship != "incomparable"
 
     @property
     def is_mostly_identical(self) -> bool:
-        """Whether more than half of the organs are the same to the last byte, and not all."""
+        """Whether more than half of the organs, but not all, have the same bytes."""
         most = max(self.organs.first, self.organs.second)
         return most < 2 * self.organs.identical < 2 * most
 
@@ -130,8 +130,8 @@ class Comparison(Entity, frozen=True, kw_only=True):
 
 
 class OrganChange(Entity, frozen=True, kw_only=True):
-    """How an organ of one model differs from the one that another model has at its place."""
+    """The difference between the organs of two models at the same place."""
 
     theta_change: ThetaChange | None
-    likeness: Annotated[Likeness | None, Meta(description="Null for what cannot be compared, such as vectors.")]
+    likeness: Annotated[Likeness | None, Meta(description="Null for organs that cannot be compared, such as vectors.")]
     identical: bool

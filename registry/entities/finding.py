@@ -1,4 +1,4 @@
-"""Findings: what is worth knowing about a composition, or about a model and its relatives."""
+"""Findings: refusals, warnings and remarks about a composition, or about a model and its relatives."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Severity(StrEnum):
     """How serious a finding is."""
 
     REFUSE = "refuse"
-    """It cannot be made like this."""
+    """The composition cannot be made."""
     WARN = "warn"
-    """It can be made by a person who accepts the finding by its code."""
+    """The composition can be made if its author accepts the finding by its code."""
     INFO = "info"
 
 
 class Finding(Entity, frozen=True):
-    """One thing that was found: `code` is for programs and for `accept`, `sentence` for people.
+    """A finding. `code` is for programs and for `accept`; `sentence` is for people.
 
-    Members after the sentence may be empty: not every finding is about a field, models or organs.
+    The members after `sentence` may be empty, because not every finding is about a field, models or organs.
     """
 
     severity: Severity
@@ -34,9 +34,11 @@ class Finding(Entity, frozen=True):
     field: Annotated[
         Text, Meta(description="A field of the recipe, such as `grafts[1].blocks`, or a metadata key; may be empty.")
     ] = ""
-    models: Annotated[Texts, Meta(description="The models that it is about; of a composition the base first.")] = ()
+    models: Annotated[
+        Texts, Meta(description="The models that it is about. For a composition, the base comes first.")
+    ] = ()
     organs: Annotated[Texts, Meta(description="Names of the tensors that it is about.")] = ()
-    score: Annotated[float, Meta(description="A mean correlation of weights that it rests on.")] | None = None
+    score: Annotated[float, Meta(description="The mean correlation of weights that it is based on.")] | None = None
     accepted: Annotated[bool, Meta(description="Whether the recipe accepts this warning.")] = False
 
 
@@ -44,17 +46,17 @@ Findings = tuple[Finding, ...]
 
 
 def in_order(findings: Iterable[Finding], accepted: Collection[str] = ()) -> Findings:
-    """Return `findings`, refusals first, then warnings; warnings whose codes are in `accepted` are marked so."""
+    """Return `findings`, refusals first, then warnings. Warnings with a code in `accepted` are marked as accepted."""
     order = list(Severity)
     marked = (
-        msgspec.structs.replace(one, accepted=one.severity is Severity.WARN and one.code in accepted)
-        for one in findings
+        msgspec.structs.replace(finding, accepted=finding.severity is Severity.WARN and finding.code in accepted)
+        for finding in findings
     )
-    return tuple(sorted(marked, key=lambda one: order.index(one.severity)))
+    return tuple(sorted(marked, key=lambda finding: order.index(finding.severity)))
 
 
 class _StoredFinding(Finding, frozen=True):
-    """A finding in the database: before there was `models`, it had the base and the donor."""
+    """A finding in the database. Findings of older versions have a base and a donor instead of `models`."""
 
     base: Text = ""
     donor: Text = ""
@@ -64,13 +66,13 @@ def stored_findings(text: str) -> list[Finding]:
     """Return the findings that are stored as the JSON `text`."""
     return [
         Finding(
-            one.severity,
-            one.code,
-            one.sentence,
-            one.field,
-            one.models or tuple(name for name in (one.base, one.donor) if name),
-            one.organs,
-            one.score,
+            finding.severity,
+            finding.code,
+            finding.sentence,
+            finding.field,
+            finding.models or tuple(name for name in (finding.base, finding.donor) if name),
+            finding.organs,
+            finding.score,
         )
-        for one in msgspec.json.decode(text, type=list[_StoredFinding])
+        for finding in msgspec.json.decode(text, type=list[_StoredFinding])
     ]

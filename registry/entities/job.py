@@ -31,7 +31,7 @@ from organs.registry.entities.submission import SubmissionId
 from organs.registry.entities.verdict import VerdictReport
 
 ACTIVE = ("queued", "running")
-"""States that change by themselves."""
+"""The states of jobs that have not ended."""
 
 JobId = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
 Details = Annotated[dict[str, Any], Meta(max_length=ITEMS_MAX, extra_json_schema={"additionalProperties": {}})]
@@ -42,13 +42,13 @@ class JobSummary(Entity, frozen=True, kw_only=True):
     """A job as a line of a list."""
 
     id: JobId
-    kind: Annotated[Word, Meta(description="What it does: `report`. More kinds may be added.")]
+    kind: Annotated[Word, Meta(description="The kind of work, such as `report`. More kinds may be added.")]
     state: Annotated[Word, Meta(description="`queued`, `running`, `finished`, `failed` or `cancelled`.")]
     progress: Annotated[Share, Meta(description="From 0 to 1.")]
-    note: Annotated[Text, Meta(description="What it is doing now, or why it failed.")]
-    contributor: Annotated[Word, Meta(description="Who requested it.")]
+    note: Annotated[Text, Meta(description="The current step, or why it failed.")]
+    contributor: Annotated[Word, Meta(description="The account that requested it.")]
     created_at: Annotated[Time, Meta(description="When it was requested, in UTC.")]
-    started_at: Annotated[Time, Meta(description="When it was started last.")] | None
+    started_at: Annotated[Time, Meta(description="When it was last started.")] | None
     finished_at: Annotated[Time, Meta(description="When it ended, in any state.")] | None
 
     @property
@@ -63,13 +63,11 @@ class Job(JobSummary, frozen=True, kw_only=True):
     arguments: Annotated[Details, Meta(description="What was requested.")]
     result: Annotated[Details, Meta(description="Its members depend on the kind of the job.")] | None
     """None unless the job has finished."""
-    problem: (
-        Annotated[Details, Meta(description="Why the job failed: a problem document, as errors are answered.")] | None
-    ) = None
+    problem: Annotated[Details, Meta(description="Why the job failed, as a problem document.")] | None = None
     """None unless the job has failed; also None if its runner died."""
 
     def result_as(self, kind: type[E]) -> E:
-        """Return the result as an entity; raises ValueError where it is none."""
+        """Return the result as an entity of the class `kind`; raises ValueError for any other result."""
         return msgspec.convert(self.result, kind)
 
 
@@ -82,7 +80,7 @@ Blocks = Annotated[
     int | Text | Annotated[tuple[int | Text, ...], Meta(max_length=ITEMS_MAX)],
     Meta(description="A block, a range such as `2-5`, or a list of both."),
 ]
-NewName = Annotated[Text, Meta(description="Its name in your own namespace. By default it is formed from the parents.")]
+NewName = Annotated[Text, Meta(description="The name in your own namespace. By default it is formed from the parents.")]
 Accepted = Annotated[Texts, Meta(description="Codes of warnings that you accept.")]
 
 
@@ -110,7 +108,7 @@ class PurificationRequest(Request, frozen=True, kw_only=True):
     blocks: Blocks = ()
     name: NewName = ""
     encode: Annotated[
-        Text, Meta(description="The dtype to write when an organ's own dtype cannot be written: `Q8_0`, `F16`.")
+        Text, Meta(description="The tensor type to write if an organ's own type cannot be written: `Q8_0`, `F16`.")
     ] = ""
     accept: Accepted = ()
 
@@ -119,10 +117,11 @@ class ValidationRequest(Request, frozen=True, kw_only=True):
     """A chimera to run."""
 
     chimera: Annotated[Text, Meta(description="Its name, or `sha256:` and the digest of its lock.")]
-    tokens: Annotated[int, Meta(ge=32, le=512, description="Of each text.")] | None = None
+    tokens: Annotated[int, Meta(ge=32, le=512, description="Tokens of each text.")] | None = None
     texts: (
         Annotated[
-            tuple[Word, ...], Meta(min_length=1, max_length=ITEMS_MAX, description="Built-in texts, default all.")
+            tuple[Word, ...],
+            Meta(min_length=1, max_length=ITEMS_MAX, description="Names of built-in texts; by default all."),
         ]
         | None
     ) = None
@@ -135,17 +134,19 @@ class ModelRequest(Request, frozen=True, kw_only=True):
 
 
 class ReportRequest(Request, frozen=True, kw_only=True):
-    """Which report to make."""
+    """The report to make."""
 
     model: Annotated[Text, Meta(description="The model; by default the report is about the registry.")] | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Rows of a list.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000, description="The most rows of a list.")] | None = None
 
 
 class RecipeArguments(Entity, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of the jobs `compose`, `graft` and `purify`: a recipe, and the digest of its plan."""
 
     recipe: RecipeFile
-    plan: Annotated[Word, Meta(description="The job fails if the recipe has another plan when it runs.")] | None = None
+    plan: (
+        Annotated[Word, Meta(description="The digest of a plan. With another plan, the job fails when it runs.")] | None
+    ) = None
 
 
 class SubmissionArguments(Entity, frozen=True, kw_only=True):
@@ -170,7 +171,7 @@ class ReportJobResult(Entity, frozen=True, kw_only=True, omit_defaults=True):
     """The result of the job `report`."""
 
     report: Report
-    model: Annotated[ModelText, Meta(description="Missing in a report on the registry.")] | None = None
+    model: Annotated[ModelText, Meta(description="Missing in a report about the registry.")] | None = None
 
 
 class ExtractionJobResult(Entity, frozen=True, kw_only=True):
@@ -184,14 +185,14 @@ class ExtractionJobResult(Entity, frozen=True, kw_only=True):
 
 
 class MeasuredDifference(Entity, frozen=True, kw_only=True):
-    """The largest difference of a measure from what is recorded, and the tensor that has it."""
+    """The largest difference between the new and the recorded value of a measure, and its tensor."""
 
     difference: float
     tensor: Text
 
 
 class RemeasuredTensor(Measures, frozen=True, kw_only=True):
-    """The measures of a tensor as they are now."""
+    """The new measures of a tensor."""
 
     name: Text
 

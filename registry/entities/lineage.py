@@ -10,19 +10,19 @@ from organs.registry.entities.base import Count, Entity, Likeness, ModelText, Pa
 from organs.registry.entities.finding import Finding
 
 EDGES_MAX = 10_000
-"""Edges that an answer may have: of a model, or of the models of a family."""
+"""The most edges in an answer: of a model, or of the models of a family."""
 MODELS_MAX = 1000
-"""Models of a family that an answer may have."""
+"""The most models of a family in an answer."""
 
 Direction = Annotated[Word, Meta(description="`parent`, `child`, or `relative`: measured edges have no direction.")]
-Relation = Annotated[Word, Meta(description="By which act: `finetune`, `quantized`, `grafted`, `relative` ...")]
+Relation = Annotated[Word, Meta(description="The kind of relation: `finetune`, `quantized`, `grafted`, `relative` ...")]
 Evidence = Annotated[
-    Word, Meta(description="`declared` by a file, `recorded` when it was made here, or `measured` by the weights.")
+    Word, Meta(description="`declared` by a file, `recorded` when it was made here, or `measured` from the weights.")
 ]
 
 
 class LineageEdge(Entity, frozen=True, kw_only=True):
-    """A line of descent or likeness between a model and another."""
+    """An edge of descent or likeness between a model and another model."""
 
     direction: Direction
     model: Annotated[ModelText | None, Meta(description="The other model; null for a parent that is not registered.")]
@@ -30,16 +30,16 @@ class LineageEdge(Entity, frozen=True, kw_only=True):
     relation: Relation
     evidence: Evidence
     likeness: Annotated[Likeness | None, Meta(description="The mean over the matrices at equal places.")]
-    compared: Annotated[Count | None, Meta(description="How many organs the likeness is over.")]
+    compared: Annotated[Count | None, Meta(description="The number of matrices that the likeness is computed from.")]
 
 
 class ModelLineage(Entity, frozen=True, kw_only=True):
-    """What a model declares, what was recorded and what was measured; and where these disagree."""
+    """The declared, recorded and measured edges of a model, with findings where they disagree."""
 
     model: ModelText
     edges: Annotated[
         tuple[LineageEdge, ...],
-        Meta(max_length=EDGES_MAX, description="Parents, then children, then relatives, the most alike first."),
+        Meta(max_length=EDGES_MAX, description="Parents, then children, then relatives, the most similar first."),
     ]
     left_out: Annotated[Count, Meta(description="Edges beyond the first 200.")]
     findings: Annotated[tuple[Finding, ...], Meta(max_length=EDGES_MAX)]
@@ -53,11 +53,11 @@ class FamilyMember(Entity, frozen=True, kw_only=True):
     kind: Word
     state: Word
     mean_theta: Annotated[Theta | None, Meta(description="Mean θ over its tensors, in degrees.")]
-    generation: Annotated[Count, Meta(description="Steps from a first ancestor; one that is not registered counts.")]
+    generation: Annotated[Count, Meta(description="Steps from a first ancestor, including unregistered models.")]
 
 
 class FamilyEdge(Entity, frozen=True, kw_only=True):
-    """A line between two models of a family. The two of a measured edge stand in no order."""
+    """An edge between two models of a family. A measured edge has no direction."""
 
     child: ModelText
     parent: ModelText
@@ -67,18 +67,18 @@ class FamilyEdge(Entity, frozen=True, kw_only=True):
 
 
 class MissingParent(Entity, frozen=True, kw_only=True):
-    """A parent that models of a family name, and that is not registered."""
+    """An unregistered parent that models of a family declare."""
 
-    text: Annotated[Text, Meta(description="Its name as they declare it, cut to 200 characters.")]
+    text: Annotated[Text, Meta(description="Its declared name, cut to 200 characters.")]
     children: Annotated[tuple[ModelText, ...], Meta(max_length=MODELS_MAX)]
     relation: Relation
 
 
 class Family(Entity, frozen=True, kw_only=True):
-    """Models that descend from each other or are alike, with those that name one parent."""
+    """Models that descend from each other, are similar, or declare the same parent."""
 
     name: Annotated[ModelText, Meta(description="The member that was registered first.")]
-    count: Annotated[Count, Meta(description="How many members it has.")]
+    count: Annotated[Count, Meta(description="The number of members.")]
     left_out: Annotated[Count, Meta(description="Members that are not in `models`: those with the fewest edges.")]
     models: Annotated[
         tuple[FamilyMember, ...], Meta(max_length=MODELS_MAX, description="By generation, then the oldest first.")
@@ -92,4 +92,4 @@ class Family(Entity, frozen=True, kw_only=True):
 class FamilyPage(Page[Family], frozen=True, kw_only=True):
     """One page of families, the largest first."""
 
-    count: Annotated[Count, Meta(description="How many families there are.")]
+    count: Annotated[Count, Meta(description="The number of families.")]

@@ -29,7 +29,7 @@ from organs.registry.entities.lineage import EDGES_MAX, LineageEdge
 from organs.registry.entities.plan import RecipeFile
 
 TITLE_SHOWN = 40
-"""Characters of a title in tables."""
+"""The most characters of a title in tables."""
 _COLUMNS = ("model", "title", "architecture", "license", "parameters", "tensors", "mean θ", "size")
 _NUMBERS = ("parameters", "tensors", "mean θ", "size")
 
@@ -38,26 +38,24 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
     """A model as a line of a list."""
 
     name: ModelText
-    title: Annotated[str, Meta(description="What its file calls it, as text from outside.")] | None
+    title: Annotated[str, Meta(description="The title from its file or its owner. It is untrusted text.")] | None
     kind: Annotated[
         Word,
-        Meta(description="model, adapter or vocabulary; partial where organs are missing, chimera if composed here."),
+        Meta(description="model, adapter or vocabulary; partial if organs are missing, chimera if composed here."),
     ]
     architecture: Text | None
-    parameters: Annotated[Count, Meta(description="How many numbers its weights are.")]
-    tensors: Annotated[Count, Meta(description="How many organs it has.")]
+    parameters: Annotated[Count, Meta(description="The number of weights.")]
+    tensors: Annotated[Count, Meta(description="The number of organs.")]
     size_bytes: Annotated[Count, Meta(description="Bytes of its files.")]
     mean_theta: Annotated[Theta, Meta(description="Mean θ over its tensors, in degrees. It is not a grade.")] | None
     mean_signal: Share | None
     license: Text | None
     complete: Annotated[bool, Meta(description="Whether all of its organs are registered.")]
-    digest: Annotated[Digest, Meta(description="SHA-256 of its one file, or of the digests of its files in order.")]
+    digest: Annotated[Digest, Meta(description="SHA-256 of its single file, or of the digests of its files in order.")]
     created_at: Annotated[Time, Meta(description="When it was registered, in UTC.")]
-    state: Annotated[Word, Meta(description="visible, or yanked: shown only to those who name it.")]
-    downloads: Annotated[
-        int, Meta(ge=0, le=WHOLE_MAX, description="How often it was fetched, whole or an organ of it.")
-    ]
-    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of it.")]
+    state: Annotated[Word, Meta(description="visible, or yanked: found only by its exact name.")]
+    downloads: Annotated[int, Meta(ge=0, le=WHOLE_MAX, description="Downloads of the model or of one of its organs.")]
+    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of the model.")]
     nonfinite_tensors: (
         Annotated[Count, Meta(description="Tensors with NaN or infinite values; null if some were not counted.")] | None
     ) = None
@@ -86,7 +84,7 @@ class ModelFile(Entity, frozen=True, kw_only=True):
 
 
 class MetadataEntry(Entity, frozen=True, kw_only=True):
-    """An entry of a model's header as text. Long values are cut; of an array the text has the length."""
+    """An entry of a model's header as text. Long values are cut. For an array, the text has its length."""
 
     key: Text
     type: Text
@@ -94,9 +92,9 @@ class MetadataEntry(Entity, frozen=True, kw_only=True):
 
 
 class IngestSummary(Entity, frozen=True, kw_only=True, omit_defaults=True):
-    """The part of an ingest's report that is public: how much of the model was new is not.
+    """The public part of the report of an ingest. It does not disclose how much of the model was new.
 
-    A model that was composed here was not read from files: of it only the size is reported.
+    A model that was composed in this registry was not read from files, so only its size is reported.
     """
 
     model: ModelText | None = None
@@ -116,50 +114,56 @@ class Composed(Entity, frozen=True, kw_only=True):
 
 
 class Model(ModelSummary, frozen=True, kw_only=True):
-    """A model with everything that is known of it but its organs, which have pages of their own."""
+    """A model with all of its data except its organs, which are in separate pages."""
 
-    contributor: Annotated[Text, Meta(description="Who added it.")]
+    contributor: Annotated[Text, Meta(description="The account that added it.")]
     description: Annotated[Text, Meta(description="Markdown, from its owner or its file.")] | None
     tags: Texts
     state_reason: Annotated[Text, Meta(description="Why it was yanked.")] | None
-    changed_at: Annotated[Time, Meta(description="When its state, title, license or the like last changed.")] | None
-    flags: Annotated[Texts, Meta(description="What is unusual about its files.")]
-    unassemblable: Annotated[Texts, Meta(description="Why its file is never written again; empty for nearly all.")]
+    changed_at: (
+        Annotated[Time, Meta(description="When its state or description (title, license ...) last changed.")] | None
+    )
+    flags: Annotated[Texts, Meta(description="Unusual properties of its files.")]
+    unassemblable: Annotated[
+        Texts, Meta(description="Why its file cannot be written again; empty for nearly all models.")
+    ]
     types: Annotated[tuple[TypeSummary, ...], Meta(max_length=ITEMS_MAX)]
     files: Annotated[tuple[ModelFile, ...], Meta(max_length=ITEMS_MAX)]
     facts: Annotated[
         dict[Text, Text],
-        Meta(max_length=ITEMS_MAX, description="What its header and its organs say, as short texts by name."),
+        Meta(max_length=ITEMS_MAX, description="Facts from its header and its organs, as short texts by name."),
     ]
     metadata: Annotated[tuple[MetadataEntry, ...], Meta(max_length=ITEMS_MAX)]
-    ingest: Annotated[IngestSummary, Meta(description="What its ingest reported.")] | None
-    composed: Annotated[Composed, Meta(description="How it was composed here; null for any other model.")] | None
+    ingest: Annotated[IngestSummary, Meta(description="The report of its ingest.")] | None
+    composed: (
+        Annotated[Composed, Meta(description="How it was composed in this registry; null for any other model.")] | None
+    )
     lineage: Annotated[
         tuple[LineageEdge, ...],
-        Meta(max_length=EDGES_MAX, description="Parents, then children, then relatives, the most alike first."),
+        Meta(max_length=EDGES_MAX, description="Parents, then children, then relatives, the most similar first."),
     ]
     lineage_left_out: Annotated[Count, Meta(description="Edges beyond the first 200.")]
     findings: Annotated[
         Findings,
         Meta(
             max_length=EDGES_MAX,
-            description="Where declared and measured disagree; parents that were yanked or removed.",
+            description="Where declared and measured lineage disagree; parents that were yanked or removed.",
         ),
     ]
 
     @property
     def is_chimera(self) -> bool:
-        """Whether it was composed here."""
+        """Whether it was composed in this registry."""
         return self.composed is not None
 
     @property
     def lock_id(self) -> Digest | None:
-        """The SHA-256 of its lock; None unless it was composed here."""
+        """The SHA-256 of its lock; None unless it was composed in this registry."""
         return None if self.composed is None else self.composed.lock_id
 
 
 class ModelPage(Page[ModelSummary], frozen=True, kw_only=True):
-    """One page of models. Iterating gives them."""
+    """One page of models. Iteration yields them."""
 
     def __repr__(self) -> str:
         return f"<{self.summary('model')}>"

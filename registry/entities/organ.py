@@ -1,4 +1,4 @@
-"""Organs: at their places, by digest with all measurements, and counts of what a search finds."""
+"""Organs: at their places, by digest with all measurements, and counts of search results."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from organs.registry.entities.base import (
 from organs.registry.measures import MEASURES
 
 PLACES_MAX = 100
-"""Places of one organ that are listed."""
+"""The most places of one organ that are listed."""
 _COLUMNS = ("organ", "model", "tensor", "type", "dtype", "shape", "θ", "signal", "spectral", "size")
 _NUMBERS = ("θ", "signal", "spectral", "size", "likeness")
 
 
 def _measure(name: str) -> Meta:
-    one = MEASURES[name]
-    return Meta(ge=one.low, le=one.high, description=f"{one.meaning} Null where it was not measured.")
+    measure = MEASURES[name]
+    return Meta(ge=measure.low, le=measure.high, description=f"{measure.meaning} Null if it was not measured.")
 
 
 class Measures(Entity, frozen=True, kw_only=True):
-    """The measures of one organ (`registry.measures`), each None where it was not measured, or not by that registry."""
+    """The measures of one organ (`registry.measures`). None if unknown, or unknown to an older registry."""
 
     theta: Annotated[float, _measure("theta")] | None = None
     magnitude: Annotated[float, _measure("magnitude")] | None = None
@@ -55,19 +55,21 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
 
     digest: Digest
     model: ModelText
-    name: Annotated[str, Meta(max_length=ITEMS_MAX, description="The tensor's name in its file, as text from outside.")]
+    name: Annotated[str, Meta(max_length=ITEMS_MAX, description="The tensor's name in its file. It is untrusted text.")]
     type: Word
     tower: Word
-    block: Annotated[Count, Meta(description="The layer's number; null outside of blocks.")] | None
-    slot: Annotated[str, Meta(max_length=ITEMS_MAX, description="The place in the block: what it does there.")]
-    dtype: Annotated[str, Meta(max_length=64, description="How its numbers are encoded, such as `Q8_0`.")]
+    block: Annotated[Count, Meta(description="The number of the block (layer); null outside of the blocks.")] | None
+    slot: Annotated[
+        str, Meta(max_length=ITEMS_MAX, description="The place in the block, which tells what the organ does.")
+    ]
+    dtype: Annotated[str, Meta(max_length=64, description="The tensor type, such as `Q8_0`.")]
     shape: Shape
     size_bytes: Bytes
     architecture: Text | None
     license: Text | None
     nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     likeness: Likeness | None = None
-    """For `like:` the correlation of the fingerprints."""
+    """The correlation of the fingerprints in a search with `like:`."""
     model_state: Word = "visible"
 
     def __repr__(self) -> str:
@@ -75,36 +77,36 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
 
     @property
     def shape_text(self) -> str:
-        """The shape as people read it: `192×512`."""
+        """The shape as text for people: `192×512`."""
         return "×".join(map(str, self.shape))
 
 
 class ThetaBin(Entity, frozen=True, kw_only=True):
-    """A bin of 5 degrees by its lower edge; null counts what has no θ."""
+    """The count of a bin of 5 degrees, with its lower edge; null is for organs without θ."""
 
     lower: Annotated[int, Meta(ge=0, le=85)] | None
     count: Count
 
 
 class FacetCounts(Entity, frozen=True, kw_only=True):
-    """How the organs that a query finds are distributed. Each field's counts leave out that field's own filter."""
+    """The distribution of the organs that match a query. The counts of a field ignore the filter by that field."""
 
-    total: Annotated[Count, Meta(description="Null when there are too many to count one by one.")] | None
-    exact: Annotated[bool, Meta(description="False where a share was estimated, or a filter was not counted.")]
+    total: Annotated[Count, Meta(description="Null if there are too many to count exactly.")] | None
+    exact: Annotated[bool, Meta(description="False if a share was estimated, or a filter was left out.")]
     fields: Annotated[
         dict[Word, Counts],
         Meta(max_length=64, description="By field (type, slot, dtype, arch, license) and value; largest counts first."),
     ]
     theta: Annotated[tuple[ThetaBin, ...], Meta(max_length=64)]
     uncounted: Texts = ()
-    """The filters that the counts leave out, for what they match would have to be counted one by one."""
+    """The filters that the counts leave out, because their matches would have to be counted one by one."""
     hurried: bool = False
-    """Whether counting took too long and was stopped: the same query may be answered better another time."""
+    """Whether the count took too long and was stopped. A later answer to the same query may be better."""
 
     @property
     def theta_counts(self) -> dict[int | None, int]:
-        """Counts by the lower edge of a bin of θ; None counts what has no θ."""
-        return {one.lower: one.count for one in self.theta}
+        """Counts by the lower edge of a bin of θ; None is for organs without θ."""
+        return {theta_bin.lower: theta_bin.count for theta_bin in self.theta}
 
 
 class OrganPage(Page[PlacedOrgan], frozen=True, kw_only=True):
@@ -120,7 +122,7 @@ class OrganPage(Page[PlacedOrgan], frozen=True, kw_only=True):
 
 
 class KnownOrgan(Entity, frozen=True, kw_only=True):
-    """An organ in short. Bytes that have several dtypes or shapes are several organs."""
+    """A short description of an organ. Bytes with several dtypes or shapes are several organs."""
 
     digest: Digest
     dtype: Word
@@ -132,9 +134,11 @@ class KnownOrgan(Entity, frozen=True, kw_only=True):
 
 
 class KnownOrgans(Page[KnownOrgan], frozen=True, kw_only=True):
-    """Which of some digests are registered. `next` is always null."""
+    """The registered organs among the digests of a request. `next` is always null."""
 
-    absent: Annotated[tuple[Digest, ...], Meta(max_length=ITEMS_MAX, description="The others, as they were sent.")]
+    absent: Annotated[
+        tuple[Digest, ...], Meta(max_length=ITEMS_MAX, description="The digests without a registered organ.")
+    ]
 
 
 class Digests(Entity, frozen=True, kw_only=True):
@@ -146,9 +150,11 @@ class Digests(Entity, frozen=True, kw_only=True):
 
 
 class Measurement(Measures, frozen=True, kw_only=True, omit_defaults=True):
-    """What one method measured. What it does not give is left out; oddities are stated only where there are any."""
+    """The results of one method. Unknown values are left out, and so are counts of 0 and `constant` if it is false."""
 
-    method: Annotated[str, Meta(max_length=64, description="`z1` gives θ and its ingredients, `mp1` the spectrum.")]
+    method: Annotated[
+        str, Meta(max_length=64, description="`z1` gives θ and the values behind it, `mp1` the spectrum.")
+    ]
     sample_size: Annotated[Count, Meta(description="Values that were read.")]
     entropy: float | None = None
     kurtosis: float | None = None
@@ -182,7 +188,7 @@ class OtherForm(Entity, frozen=True, kw_only=True):
 
 
 class OrganSource(Entity, frozen=True, kw_only=True):
-    """The organ from which another was computed."""
+    """The organ from which another organ was computed."""
 
     digest: Digest
     dtype: Word
@@ -199,10 +205,10 @@ class AddedAdapter(Entity, frozen=True, kw_only=True):
 
 
 class MadeOrgan(Entity, frozen=True, kw_only=True):
-    """How an organ was computed, and from which."""
+    """How an organ was computed, and from which source."""
 
     acts: Acts
-    method: Annotated[Word, Meta(description="How it was purified.")] | None
+    method: Annotated[Word, Meta(description="The method of purification.")] | None
     keep: Annotated[float, Meta(description="The share of the energy that spectral purification kept.")] | None
     adapters: Annotated[tuple[AddedAdapter, ...], Meta(max_length=ITEMS_MAX)]
     dtype: Word
@@ -211,7 +217,7 @@ class MadeOrgan(Entity, frozen=True, kw_only=True):
 
 
 class DerivedOrgan(Entity, frozen=True, kw_only=True):
-    """An organ that was computed from another, at one of its places."""
+    """An organ that was computed from another organ, at one of its places."""
 
     digest: Digest
     name: Text
@@ -228,28 +234,28 @@ class Organ(Entity, frozen=True, kw_only=True):
     elements: Count
     nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     size_bytes: Bytes
-    stored_bytes: Annotated[Count, Meta(description="Bytes that it takes, compressed.")]
+    stored_bytes: Annotated[Count, Meta(description="Bytes in the store, after compression.")]
     codec: Annotated[str, Meta(max_length=64, description="The compression and its version.")]
-    state: Annotated[str, Meta(max_length=64, description="`corrupt` when the stored bytes failed a check.")]
+    state: Annotated[str, Meta(max_length=64, description="`corrupt` if the stored bytes failed a check.")]
     measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]
     also: Annotated[tuple[OtherForm, ...], Meta(max_length=PLACES_MAX)]
     places: Annotated[tuple[PlacedOrgan, ...], Meta(max_length=PLACES_MAX * PLACES_MAX)]
     made: Annotated[
-        tuple[MadeOrgan, ...], Meta(max_length=ITEMS_MAX, description="Empty for an organ that came in as it is.")
+        tuple[MadeOrgan, ...], Meta(max_length=ITEMS_MAX, description="Empty for an organ that was not computed.")
     ] = field(default=())
     made_into: Annotated[tuple[DerivedOrgan, ...], Meta(max_length=ITEMS_MAX)] = field(default=())
 
     def measured(self, name: str) -> float | None:
-        """Return the measure `name`, whichever method gave it; None where it was not measured."""
-        values = (getattr(one, name, None) for one in self.measurements)
+        """Return the measure `name` from any method; None if it was not measured."""
+        values = (getattr(measurement, name, None) for measurement in self.measurements)
         return next((value for value in values if value is not None), None)
 
 
 def organs_html(organs: Sequence[PlacedOrgan]) -> str:
-    """Return organs as a table for notebooks, with a column for likeness where they were ranked by it."""
-    alike = any(organ.likeness is not None for organ in organs)
-    rows = [[*_row(organ), *([share_text(organ.likeness)] if alike else [])] for organ in organs]
-    return notebook.table([*_COLUMNS, *(["likeness"] if alike else [])], rows, _NUMBERS)
+    """Return organs as a table for notebooks, with a column for likeness if they were ranked by it."""
+    has_likeness = any(organ.likeness is not None for organ in organs)
+    rows = [[*_row(organ), *([share_text(organ.likeness)] if has_likeness else [])] for organ in organs]
+    return notebook.table([*_COLUMNS, *(["likeness"] if has_likeness else [])], rows, _NUMBERS)
 
 
 def _row(organ: PlacedOrgan) -> tuple[str, ...]:
