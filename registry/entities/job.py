@@ -144,9 +144,7 @@ class RecipeArguments(Entity, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of the jobs `compose`, `graft` and `purify`: a recipe, and the digest of its plan."""
 
     recipe: RecipeFile
-    plan: (
-        Annotated[Word, Meta(description="The digest of a plan. With another plan, the job fails when it runs.")] | None
-    ) = None
+    plan: Annotated[Word, Meta(description="The digest of the plan. The job fails if it has changed.")] | None = None
 
 
 class SubmissionArguments(Entity, frozen=True, kw_only=True):

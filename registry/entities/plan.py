@@ -1,4 +1,4 @@
-"""Recipes as JSON, and plans: what a recipe makes, organ by organ, what it costs, and what was made."""
+"""Recipes as JSON, and plans: the result of a recipe organ by organ, its prediction, and the chimera that was made."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ Blocks = int | Text | Annotated[tuple[int | Text, ...], Meta(max_length=ITEMS_MA
 
 class _Selection(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     type: Annotated[Words, Meta(description="One type of organ, or a list.")] | None = None
-    slot: Annotated[Words, Meta(description="One slot, or a list; `*` stands for any text.")] | None = None
+    slot: Annotated[Words, Meta(description="One slot, or a list; `*` matches any text.")] | None = None
     blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")] | None = None
 
 
 class GraftStep(_Selection, frozen=True, kw_only=True, omit_defaults=True, rename={"donor": "from"}):
     """Organs of a donor, or of the models that a query finds."""
 
-    donor: Annotated[Text, Meta(description="The model that gives.")] | None = None
+    donor: Annotated[Text, Meta(description="The model that gives the organs.")] | None = None
     where: Annotated[Text, Meta(description="A query, instead of a donor.")] | None = None
-    sort: Annotated[Text, Meta(description="The order of what the query finds.")] | None = None
+    sort: Annotated[Text, Meta(description="The order of the query's results.")] | None = None
 
 
 class AdapterStep(
     Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename={"adapter": "from"}
 ):
-    """A low-rank adapter that is merged."""
+    """A low-rank adapter to merge into the base."""
 
     adapter: Text
     scale: float = 1.0
 
 
 class PurifyStep(_Selection, frozen=True, kw_only=True, omit_defaults=True):
-    """Organs of the result that are purified."""
+    """Organs of the result to purify."""
 
     method: Annotated[Text, Meta(description="`spectral` or `fractal`.")]
     where: Annotated[Text, Meta(description="A query that narrows the selection.")] | None = None
@@ -63,14 +63,17 @@ class PurifyStep(_Selection, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RecipeFile(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A recipe: what is made, in names and words."""
+    """A recipe, which describes a chimera by the names of models and organs."""
 
-    base: Annotated[Text, Meta(description="The model that receives.")]
+    base: Annotated[Text, Meta(description="The model that receives the organs.")]
     name: Annotated[Text, Meta(description="The name under which it is registered.")] | None = None
     grafts: Annotated[tuple[GraftStep, ...], Meta(max_length=ITEMS_MAX)] = ()
     adapters: Annotated[tuple[AdapterStep, ...], Meta(max_length=ITEMS_MAX)] = ()
     purify: PurifyStep | Annotated[tuple[PurifyStep, ...], Meta(max_length=ITEMS_MAX)] | None = None
-    encode: Annotated[Text, Meta(description="The type of computed organs whose own cannot be written.")] | None = None
+    encode: (
+        Annotated[Text, Meta(description="The tensor type for computed organs whose own type cannot be written.")]
+        | None
+    ) = None
     accept: Annotated[Texts, Meta(description="Codes of warnings that are accepted.")] = ()
     metadata: Annotated[dict[Text, str | int | float | bool | Texts], Meta(max_length=ITEMS_MAX)] = msgspec.field(
         default_factory=dict
@@ -78,22 +81,22 @@ class RecipeFile(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_u
 
 
 class RecipeRequest(RecipeFile, frozen=True, kw_only=True, omit_defaults=True):
-    """A recipe, or `{"yaml": TEXT}` with all of it. Errors name the field."""
+    """A recipe as JSON, or `{"yaml": TEXT}` with the complete recipe. Errors name the field."""
 
-    base: Annotated[Text, Meta(description="The model that receives.")] = ""
-    yaml: Annotated[Text, Meta(description="The recipe as YAML, and nothing else.")] | None = None
+    base: Annotated[Text, Meta(description="The model that receives the organs.")] = ""
+    yaml: Annotated[Text, Meta(description="The complete recipe as YAML, without other members.")] | None = None
 
 
 GRAFTED, ADAPTER, PURIFIED = "grafted", "adapter", "purified"
 ACTS = (GRAFTED, ADAPTER, PURIFIED)
-"""What is done to an organ, in this order."""
+"""The acts on an organ, in this order."""
 
-Block = Annotated[Count, Meta(description="None outside the blocks.")]
+Block = Annotated[Count, Meta(description="Null outside of the blocks.")]
 Number = Annotated[float, Meta(description="A finite number.")]
 
 
 class ParentModel(Entity, frozen=True, kw_only=True):
-    """A model that receives organs (the base) or gives some, with what is done with them."""
+    """A model that receives organs (the base) or gives organs (a donor), with the acts on them."""
 
     model: Text
     license: Text | None
@@ -101,19 +104,19 @@ class ParentModel(Entity, frozen=True, kw_only=True):
 
 
 class PlanPart(Entity, frozen=True, kw_only=True):
-    """A tensor of a planned or finished chimera, beside the tensor of the base at the same place."""
+    """A tensor of a planned or finished chimera, compared with the tensor of the base at the same place."""
 
     name: Text
     type: Word
     tower: Word
     block: Block | None
     slot: Text
-    model: Annotated[Text, Meta(description="The model whose organ is there, or from which it is computed.")]
+    model: Annotated[Text, Meta(description="The model that the organ comes from, or is computed from.")]
     acts: Acts
     dtype_before: Word
     dtype: Word
     theta_before: Theta | None
-    theta: Annotated[Theta, Meta(description="None while the organ is still to be computed.")] | None
+    theta: Annotated[Theta, Meta(description="Null before the organ is computed.")] | None
     spectral_signal: Share | None
     size_bytes_before: Bytes
     size_bytes: Bytes
@@ -125,7 +128,7 @@ class PlanPart(Entity, frozen=True, kw_only=True):
 
 
 class PlanChange(Entity, frozen=True, kw_only=True):
-    """Organs of one type in neighbouring blocks to which the same is done; θ is their mean."""
+    """Organs of one type in neighbouring blocks with the same acts. θ is their mean."""
 
     model: Text
     acts: Acts
@@ -141,7 +144,7 @@ class PlanChange(Entity, frozen=True, kw_only=True):
 
 
 class Effect(Entity, frozen=True, kw_only=True):
-    """What the changed organs of one type in one block contribute to a prediction."""
+    """The contribution of the changed organs of one type in one block to a prediction."""
 
     type: Word
     tower: Word
@@ -153,35 +156,35 @@ class Effect(Entity, frozen=True, kw_only=True):
     distortion: Number
     grafted_similarity: Number | None
     grafted_scale: Number
-    survival: Annotated[float, Meta(description="The share of what they did that is still done, 0 to 1.")] | None
-    loss: Annotated[float, Meta(description="Nats a token.")]
+    survival: Annotated[float, Meta(description="The share of their function that remains, 0 to 1.")] | None
+    loss: Annotated[float, Meta(description="Nats per token.")]
 
 
 class Prediction(Entity, frozen=True, kw_only=True):
-    """What is expected of a chimera before it is run, from measurements alone. What is not known is None.
+    """The prediction for a chimera before it is run, from measurements alone. Unknown values are null.
 
-    The numbers from `similarity` on describe the organs that change; alone they predict worse than the score.
+    The members from `similarity` on describe the organs that change. Alone, they predict less well than the score.
     """
 
     sentence: Text
     usable: Annotated[bool, Meta(description="Whether a verdict of `gains` or `coherent` is expected.")] | None
-    score: Annotated[float, Meta(description="From 0 to 5; 1 and more is usable.")] | None
+    score: Annotated[float, Meta(description="From 0 to 5; 1 or more means usable.")] | None
     loss: (
-        Annotated[float, Meta(description="Nats a token on the worst text: ln of its perplexity over the base's.")]
+        Annotated[float, Meta(description="Nats per token on the worst text: ln(perplexity / perplexity of the base).")]
         | None
     )
-    recovered: (
-        Annotated[float, Meta(description="The share of what the replaced organs did that is still done.")] | None
-    )
-    provisional: Annotated[bool, Meta(description="Whether organs that are still to be computed are estimated.")]
-    uncounted: Annotated[Count, Meta(description="Changed organs about which nothing can be said.")]
+    recovered: Annotated[float, Meta(description="The share of the replaced organs' function that remains.")] | None
+    provisional: Annotated[bool, Meta(description="Whether organs that are not computed yet were estimated.")]
+    uncounted: Annotated[Count, Meta(description="Changed organs whose effect cannot be predicted.")]
     effects: Annotated[tuple[Effect, ...], Meta(max_length=ITEMS_MAX)] = ()
     similarity: (
         Annotated[float, Meta(description="Mean correlation of the replaced matrices with the new ones.")] | None
     ) = None
     compared: Annotated[Count, Meta(description="Matrices that were compared.")] = 0
     change: (
-        Annotated[float, Meta(description="Sum over blocks of 1 - mean correlation: 1 is one block of a stranger.")]
+        Annotated[
+            float, Meta(description="Sum over blocks of 1 - mean correlation: 1 is one block of an unrelated model.")
+        ]
         | None
     ) = None
     theta_before: Theta | None = None
@@ -202,17 +205,17 @@ class PlannedChimera(Entity, frozen=True, kw_only=True):
     parents: Annotated[
         tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX, description="The base first, then in the recipe's order.")
     ]
-    license: Annotated[Text, Meta(description="Of all parents together, for people.")]
+    license: Annotated[Text, Meta(description="The licenses of all parents, as text for people.")]
     prediction: Prediction
     lock_id: (
-        Annotated[Digest, Meta(description="None while organs are to be computed, and for a refused recipe.")] | None
+        Annotated[Digest, Meta(description="Null before all organs are computed, and for a refused recipe.")] | None
     )
-    to_compute: Annotated[Count, Meta(description="Organs that are to be computed.")]
+    to_compute: Annotated[Count, Meta(description="Organs that are not computed yet.")]
     organs: Count
     changed: Annotated[Count, Meta(description="Organs that change.")]
     changes: Annotated[
         tuple[PlanChange, ...],
-        Meta(max_length=ITEMS_MAX, description="The changed organs in short: one entry for each run of blocks."),
+        Meta(max_length=ITEMS_MAX, description="A summary of the changed organs: one entry for each run of blocks."),
     ]
     parts: Annotated[
         tuple[PlanPart, ...],
@@ -223,7 +226,7 @@ class PlannedChimera(Entity, frozen=True, kw_only=True):
 class PlannedRecipe(Entity, frozen=True, kw_only=True):
     """A recipe with its findings and, if its base is known, the chimera that it makes."""
 
-    can_be_made: Annotated[bool, Meta(description="Whether nothing refuses it and all warnings are accepted.")]
+    can_be_made: Annotated[bool, Meta(description="Whether there is no refusal and all warnings are accepted.")]
     findings: Annotated[Findings, Meta(max_length=ITEMS_MAX, description="Refusals first, then warnings.")]
     unaccepted: Annotated[Texts, Meta(description="Codes of the warnings that the recipe does not accept.")] = ()
     plan: PlannedChimera | None
@@ -236,17 +239,17 @@ class PlannedRecipe(Entity, frozen=True, kw_only=True):
     ) = None
     left_out: Annotated[
         Counts,
-        Meta(description="How many rows were left out, by the name of the list; `organs` are names in findings."),
+        Meta(description="The numbers of rows left out, by the name of the list; `organs` are names in findings."),
     ] = msgspec.field(default_factory=dict)
 
     @property
     def refusals(self) -> list[Finding]:
-        """Findings that nobody can accept."""
-        return [one for one in self.findings if one.severity is Severity.REFUSE]
+        """The findings that cannot be accepted."""
+        return [finding for finding in self.findings if finding.severity is Severity.REFUSE]
 
 
 class Reading(Entity, frozen=True, kw_only=True):
-    """What was measured of a computed organ."""
+    """The measures of a computed organ."""
 
     theta: Theta | None
     spectral_signal: Share | None
@@ -276,7 +279,10 @@ class MadeChimera(Entity, frozen=True, kw_only=True):
             ("size", size_text(self.size_bytes)),
             ("", "registered now" if self.created else "registered before"),
         )
-        rows = [(name, theta_text(one.theta), share_text(one.spectral_signal)) for name, one in self.computed.items()]
+        rows = [
+            (name, theta_text(reading.theta), share_text(reading.spectral_signal))
+            for name, reading in self.computed.items()
+        ]
         computed = notebook.table(("computed", "θ", "spectral"), rows, ("θ", "spectral")) if rows else ""
         return notebook.document(notebook.heading(self.model), notebook.facts(facts), computed)
 
@@ -285,8 +291,8 @@ class TypeCompatibility(Entity, frozen=True, kw_only=True):
     """How many organs of one type of a donor fit into a base, and why the others do not."""
 
     type: Word
-    fitting: Annotated[Count, Meta(description="Places of the base at which an organ of the donor can stand.")]
-    total: Annotated[Count, Meta(description="Places that the base has.")]
+    fitting: Annotated[Count, Meta(description="Places of the base that accept an organ of the donor.")]
+    total: Annotated[Count, Meta(description="Places of this type in the base.")]
     refused: bool
     findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
 
@@ -298,16 +304,16 @@ class Compatibility(Entity, frozen=True, kw_only=True):
     donor: Text
     types: Annotated[tuple[TypeCompatibility, ...], Meta(max_length=ITEMS_MAX, description="Empty for an adapter.")]
     findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
-    left_out: Annotated[Counts, Meta(description="How many names were left out of the findings, as `organs`.")] = (
-        msgspec.field(default_factory=dict)
-    )
+    left_out: Annotated[
+        Counts, Meta(description="The number of names that were left out of the findings, as `organs`.")
+    ] = msgspec.field(default_factory=dict)
 
 
 class FitCount(Entity, frozen=True):
     """How many organs of one type of a model can be grafted into a base."""
 
     fitting: Annotated[Count, Meta(description="Organs that have a place in the base.")]
-    equal: Annotated[Count, Meta(description="Organs that the base has itself at that place.")]
+    equal: Annotated[Count, Meta(description="Organs that the base already has at the same place.")]
     total: Count
 
     @property
@@ -321,22 +327,24 @@ class FittingModel(Entity, frozen=True, kw_only=True):
 
     model: Text
     likeness: (
-        Annotated[float, Meta(description="Mean correlation of its matrices with the base's; None if not related.")]
+        Annotated[float, Meta(description="Mean correlation of its matrices with the base's; null if not related.")]
         | None
     )
-    types: Annotated[dict[Word, FitCount], Meta(max_length=ITEMS_MAX, description="By type, all types that it has.")]
+    types: Annotated[
+        dict[Word, FitCount], Meta(max_length=ITEMS_MAX, description="The counts by type, for all types that it has.")
+    ]
 
 
 class FittingModels(Entity, frozen=True, kw_only=True):
-    """Models with organs that fit a base: relatives first, the most alike first; then others, newest first."""
+    """Models with organs that fit a base: relatives first, the most similar first; then others, newest first."""
 
     base: Text
     items: Annotated[tuple[FittingModel, ...], Meta(max_length=ITEMS_MAX)]
-    more: Annotated[bool, Meta(description="Whether others fit too, or were not looked at.")]
+    more: Annotated[bool, Meta(description="Whether other models fit too, or were not examined.")]
 
 
 class CellOrgan(Entity, frozen=True, kw_only=True):
-    """An organ that a candidate has for a cell."""
+    """An organ of a candidate for a cell."""
 
     name: Text
     slot: Text
@@ -357,7 +365,7 @@ class Candidate(Entity, frozen=True, kw_only=True):
     theta: Theta | None
     spectral_signal: Share | None
     likeness: (
-        Annotated[float, Meta(description="Mean correlation with the base's organs; None if not comparable.")] | None
+        Annotated[float, Meta(description="Mean correlation with the base's organs; null if not comparable.")] | None
     )
     kinship: Word
     size_bytes: Bytes
@@ -374,18 +382,20 @@ class Candidates(Entity, frozen=True, kw_only=True):
     slots: Texts
     query: Annotated[Text, Meta(description="The query that finds the same organs.")]
     items: Annotated[tuple[Candidate, ...], Meta(max_length=ITEMS_MAX)]
-    more: Annotated[bool, Meta(description="Whether there are others.")]
+    more: Annotated[bool, Meta(description="Whether there are more candidates.")]
 
 
 class Totals(Entity, frozen=True, kw_only=True):
-    """Organs of a plan together, with mean θ: before, after, and of what is taken."""
+    """The sums over organs of a plan, with mean θ before, after, and of the organs that the plan uses."""
 
     organs: Count
     changed: Count
     to_compute: Count
     theta_before: Theta | None
-    theta: Annotated[Theta, Meta(description="None while an organ is still to be computed.")] | None
-    theta_taken: Annotated[Theta, Meta(description="Of the organs that are there, or are computed from.")] | None
+    theta: Annotated[Theta, Meta(description="Null before all organs are computed.")] | None
+    theta_taken: (
+        Annotated[Theta, Meta(description="The mean θ of the organs that are used as they are or as sources.")] | None
+    )
     size_bytes_before: Bytes
     size_bytes: Bytes
 
@@ -416,7 +426,7 @@ class AdapterChoice(Entity, frozen=True, kw_only=True):
 
 
 class CompositionState(PlannedRecipe, frozen=True, kw_only=True):
-    """A recipe under way, with everything that helps to go on: cells, adapters, models that fit, candidates."""
+    """An unfinished recipe, with the choices for the next step: cells, adapters, models that fit, candidates."""
 
     base: Text
     recipe: RecipeFile | None
@@ -424,5 +434,5 @@ class CompositionState(PlannedRecipe, frozen=True, kw_only=True):
     cells: Annotated[tuple[CellTotals, ...], Meta(max_length=ITEMS_MAX)]
     types: Annotated[tuple[TypeTotals, ...], Meta(max_length=ITEMS_MAX)]
     adapters: Annotated[tuple[AdapterChoice, ...], Meta(max_length=ITEMS_MAX)]
-    fitting: Annotated[FittingModels, Meta(description="None if looking for them took too long.")] | None
-    candidates: Annotated[Candidates, Meta(description="Of the cell that was asked for.")] | None
+    fitting: Annotated[FittingModels, Meta(description="Null if the search took too long.")] | None
+    candidates: Annotated[Candidates, Meta(description="The candidates for the requested cell.")] | None

@@ -1,7 +1,7 @@
-"""Problem documents (RFC 9457): errors as JSON, made from the classes of `registry.errors` and turned back into them.
+"""Problem documents (RFC 9457): errors as JSON, converted from the classes of `registry.errors` and back.
 
-A problem has the standard members, `code`, and `errors` with the single things that are wrong. The data of an error
-(`seconds` of TooMany) stand beside them as extension members.
+A problem has the standard members, `code`, and `errors` with the single errors. The data of an error, for example
+`seconds` of TooMany, are extension members.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from organs.registry.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 ERRORS_MAX = 40
-"""Entries of `errors` that travel."""
+"""The most entries of `errors` in a document."""
 INTERNAL = 500
-"""Errors with this status are the server's own: their class, sentence and data stay there."""
+"""The status of internal errors of the server. Their class, sentence and data are not sent."""
 _TITLES = {413: "Content too large", 414: "URI too long", 416: "Range not satisfiable"}
-"""Standard phrases that differ between versions of Python, or that have an abbreviation."""
+"""Standard phrases that differ between versions of Python or contain an abbreviation."""
 _BY_STATUS: dict[int, type[OrganError]] = {
     400: BadInput,
     401: BadToken,
@@ -53,22 +53,20 @@ _BY_STATUS: dict[int, type[OrganError]] = {
     429: TooMany,
     503: Busy,
 }
-"""Classes for answers whose code is unknown: from a newer server, or from a proxy in front of it."""
+"""The classes for answers with an unknown code, which come from a newer server or from a proxy."""
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """What is wrong with a request. Further members are the data of the error, as docs/errors.md lists them."""
+    """The error in an answer. Further members are the data of the error; docs/errors.md lists them."""
 
-    type: Annotated[str, Meta(max_length=200, description="Always `about:blank`: `code` names the kind.")] = (
+    type: Annotated[str, Meta(max_length=200, description="Always `about:blank`; `code` names the kind of error.")] = (
         "about:blank"
     )
     title: Annotated[str, Meta(max_length=100, description="The standard phrase of the status.")]
     status: Annotated[int, Meta(ge=400, le=599)]
     detail: Detail
     code: Code
-    errors: Annotated[
-        tuple[FieldError, ...], Meta(max_length=ERRORS_MAX, description="The single things that are wrong.")
-    ]
+    errors: Annotated[tuple[FieldError, ...], Meta(max_length=ERRORS_MAX, description="The single errors.")]
 
 
 def title_of(status: int) -> str:
@@ -77,31 +75,31 @@ def title_of(status: int) -> str:
 
 
 def code_of(status: int) -> str:
-    """Return the code of an answer that no error class stands for: its standard phrase, as in `method-not-allowed`."""
+    """Return the code of an answer without an error class: its standard phrase, such as `method-not-allowed`."""
     return title_of(status).lower().replace(" ", "-").replace("'", "")
 
 
 def problem_of(error: OrganError, status: int | None = None) -> Problem:
-    """Return the problem document of `error`, with another status than that of its class if one is given."""
+    """Return the problem document of `error`; `status` replaces the status of its class."""
     status = status or error.status
     listed = tuple(
         FieldError(
-            field=None if one.field is None else _cut(one.field, FIELD_MAX_LENGTH),
-            code=one.code,
-            detail=_cut(one.detail),
+            field=None if entry.field is None else _cut(entry.field, FIELD_MAX_LENGTH),
+            code=entry.code,
+            detail=_cut(entry.detail),
         )
-        for one in error.errors[:ERRORS_MAX]
+        for entry in error.errors[:ERRORS_MAX]
     )
     return Problem(title=title_of(status), status=status, detail=_cut(str(error)), code=error.code, errors=listed)
 
 
 def plain_problem(status: int, detail: str) -> Problem:
-    """Return a problem that no error class stands for."""
+    """Return a problem without an error class."""
     return Problem(title=title_of(status), status=status, detail=_cut(detail), code=code_of(status), errors=())
 
 
 def data_of(error: OrganError) -> Mapping[str, object]:
-    """Return the data of `error`: its annotated attributes, texts cut to the length that may travel."""
+    """Return the data of `error`: its annotated attributes, with texts cut to the allowed length."""
     values = {name: getattr(error, name) for name in _data_type(error.code).__struct_fields__}
     return {name: _cut(value) if isinstance(value, str) else value for name, value in values.items()}
 
@@ -112,11 +110,11 @@ def encoded(problem: Problem, extensions: Mapping[str, object] | None = None) ->
 
 
 def error_of(status: int, body: bytes, where: str, wait_seconds: float = 0) -> OrganError:
-    """Return the error that an answer of `status` with this body stands for.
+    """Return the error for an answer with `status` and `body`.
 
-    The code decides if it is known and belongs to the status; else the status decides. Nothing in the body is trusted:
-    what breaks the bounds of `Problem` is no problem document. `where` names the server, `wait_seconds` is what the
-    header `Retry-After` asks for.
+    The code determines the class if it is known and belongs to the status; otherwise the status does. The body is not
+    trusted: a body outside of the limits of `Problem` is not a problem document. `where` names the server;
+    `wait_seconds` is from the header `Retry-After`.
     """
     try:
         problem = msgspec.json.decode(body, type=Problem)
@@ -124,14 +122,14 @@ def error_of(status: int, body: bytes, where: str, wait_seconds: float = 0) -> O
         problem = plain_problem(status, f"{where} answered {status}")
     kind = ERRORS.get(problem.code)
     if kind is not None and kind.status == status != INTERNAL:
-        # Data that the class does not have here are those of an older or newer version.
+        # Data that do not fit the class come from an older or newer version.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return _restored(kind, problem, msgspec.json.decode(body, type=_data_type(kind.code)))
-    return _of_status(status, problem, wait_seconds)
+            return _restore(kind, problem, msgspec.json.decode(body, type=_data_type(kind.code)))
+    return _error_of_status(status, problem, wait_seconds)
 
 
 def error_of_document(document: object, where: str) -> OrganError:
-    """Return the error that a problem document inside of an answer stands for, as `error_of` does for an answer."""
+    """Return the error for a problem document inside of an answer, as `error_of` does for an answer."""
     body = msgspec.json.encode(document)
     try:
         status = msgspec.json.decode(body, type=Problem).status
@@ -140,16 +138,16 @@ def error_of_document(document: object, where: str) -> OrganError:
     return error_of(status, body, where)
 
 
-def _of_status(status: int, problem: Problem, wait_seconds: float) -> OrganError:
+def _error_of_status(status: int, problem: Problem, wait_seconds: float) -> OrganError:
     kind = _BY_STATUS.get(status, BadInput if 400 <= status < INTERNAL else Unreachable)
     if kind is TooMany:
         return TooMany(problem.detail, wait_seconds)
     unknown = {"reason": "", "removed_on": None} if kind is Removed else {}
-    return _restored(kind, problem, _data_type(kind.code)(**unknown))
+    return _restore(kind, problem, _data_type(kind.code)(**unknown))
 
 
-def _restored(kind: type[OrganError], problem: Problem, data: Struct) -> OrganError:
-    """Return an error of that class as it was raised, without calling its own constructor."""
+def _restore(kind: type[OrganError], problem: Problem, data: Struct) -> OrganError:
+    """Return an error of the class `kind` as it was raised, without a call of its constructor."""
     error = kind.__new__(kind)
     OrganError.__init__(error, problem.detail, errors=problem.errors)
     for name in data.__struct_fields__:
@@ -159,7 +157,7 @@ def _restored(kind: type[OrganError], problem: Problem, data: Struct) -> OrganEr
 
 @cache
 def _data_type(code: str) -> type[Struct]:
-    """Return a struct with the annotated attributes of the class with that code, by which its data are checked."""
+    """Return a struct with the annotated attributes of the class with that code, to check its data."""
     kind = ERRORS[code]
     hints = get_type_hints(kind, include_extras=True)
     common = get_type_hints(OrganError)
@@ -168,6 +166,6 @@ def _data_type(code: str) -> type[Struct]:
 
 
 def _cut(text: str, most: int = DETAIL_MAX_LENGTH) -> str:
-    """Return at most `most` characters of `text` that UTF-8 can encode: a name from outside may have surrogates."""
+    """Return at most `most` characters of `text` in valid UTF-8: a name from outside may have surrogates."""
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= most else f"{text[: most - 1]}…"

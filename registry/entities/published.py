@@ -1,4 +1,4 @@
-"""A model after it was published: what its owner may change, its versions, and the chimeras made of it."""
+"""A published model: the values that its owner may change, its versions, and its chimeras."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TAG_MAX = 48
 BASE_MAX = 200
 REASON_MAX = 1000
 VERSION_MAX = 10**9 - 1
-"""Limits on what contributors and administrators write, in characters, but for TAGS_MAX and VERSION_MAX."""
+"""Limits on texts of contributors and administrators, in characters; TAGS_MAX and VERSION_MAX are numbers."""
 
 State = Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked` or `removed`.")]
 Version = Annotated[int, Meta(ge=1, le=VERSION_MAX, description="The version; by default the newest visible one.")]
-Reason = Annotated[str, Meta(min_length=1, max_length=REASON_MAX, pattern=r"\S", description="Why, for people.")]
+Reason = Annotated[str, Meta(min_length=1, max_length=REASON_MAX, pattern=r"\S", description="The reason, for people.")]
 Title = Annotated[str, Meta(max_length=TITLE_MAX, description="One line.")]
 Description = Annotated[str, Meta(max_length=DESCRIPTION_MAX, description="Markdown, shown without HTML and images.")]
 License = Annotated[
@@ -54,7 +54,7 @@ Base = Annotated[
 
 
 class ModelStatements(Request, frozen=True, kw_only=True):
-    """What people may state of a model, in addition to its header. Null removes a text."""
+    """Statements about a model, in addition to its header. Null removes a text."""
 
     title: Title | None = None
     description: Description | None = None
@@ -64,7 +64,7 @@ class ModelStatements(Request, frozen=True, kw_only=True):
 
 
 class PublishedModel(Entity, frozen=True, kw_only=True):
-    """What the owner of a model may change, and its state."""
+    """The state of a model, and the values that its owner may change."""
 
     name: ModelText
     state: State
@@ -78,13 +78,13 @@ class PublishedModel(Entity, frozen=True, kw_only=True):
 
 
 class VersionChanges(Entity, frozen=True, kw_only=True):
-    """How a version differs from the one before."""
+    """The difference between a version and the previous version."""
 
     since: ModelText
     size_bytes: Annotated[
         int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX, description="How much larger it is, in bytes; may be negative.")
     ]
-    changed: Annotated[Count, Meta(description="Organs that differ under the same names.")]
+    changed: Annotated[Count, Meta(description="Organs that have the same name but differ.")]
     added: Count
     gone: Count
 
@@ -101,10 +101,10 @@ class ModelVersion(Entity, frozen=True, kw_only=True):
     size_bytes: Bytes
     tensors: Count
     downloads: Count
-    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of it.")]
+    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of the version.")]
     created_at: Time
     changes: VersionChanges | None
-    """None for the first version, and where very large ones were not compared."""
+    """None for the first version, and for very large versions, which are not compared."""
 
 
 class ModelVersions(Entity, frozen=True, kw_only=True):
@@ -115,16 +115,16 @@ class ModelVersions(Entity, frozen=True, kw_only=True):
 
 
 class Descendant(Entity, frozen=True, kw_only=True):
-    """A chimera that was made of a model."""
+    """A chimera that was made from a model."""
 
     name: ModelText
     title: Text | None
     lock_id: Digest
-    contributor: Annotated[Word, Meta(description="Who made it.")]
-    role: Annotated[Word, Meta(description="`base` or `donor`: what the model is to the chimera.")]
+    contributor: Annotated[Word, Meta(description="The account that made it.")]
+    role: Annotated[Word, Meta(description="The role of the model in the chimera: `base` or `donor`.")]
     acts: Annotated[
         tuple[Word, ...],
-        Meta(max_length=16, description="What was done with its organs: `grafted`, `adapter`, `purified`."),
+        Meta(max_length=16, description="The acts on its organs: `grafted`, `adapter`, `purified`."),
     ]
     organs: Annotated[Count, Meta(description="Organs of the chimera that come from this model.")]
     created_at: Time
@@ -135,19 +135,19 @@ class DescendantPage(Page[Descendant], frozen=True, kw_only=True):
 
 
 class ModelEditRequest(ModelStatements, frozen=True, kw_only=True):
-    """What to change. Members that are left out do not change, null removes."""
+    """The changes. Members that are left out do not change; null removes a value."""
 
     version: Version | None = None
 
 
 class YankRequest(Request, frozen=True, kw_only=True):
-    """Which version to yank, and why."""
+    """The version to yank, and the reason."""
 
     reason: Reason
     version: Version | None = None
 
 
 class RestoreRequest(Request, frozen=True, kw_only=True):
-    """Which version to restore."""
+    """The version to restore."""
 
     version: Version | None = None

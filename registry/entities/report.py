@@ -1,4 +1,4 @@
-"""Reports: sections of numbers with the words that explain them. `registry.reports` makes and renders them."""
+"""Reports: sections of numbers with texts that explain them. `registry.reports` makes and renders them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from organs.registry.entities.base import ITEMS_MAX, WHOLE_MAX, Entity, Text, Te
 COLUMNS_MAX = SECTIONS_MAX = FIGURES_MAX = 200
 
 Cell = Text | Annotated[int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX)] | float | None
-"""A number, not rounded; a text; or None for what was not measured or cannot be computed."""
+"""A number, not rounded; a text; or None for a value that was not measured or cannot be computed."""
 
 ORGANS_DEFAULT = 10
-"""Tensors in the lists of the highest, the lowest and the odd ones, unless told otherwise."""
+"""The default number of tensors in the lists of the highest, the lowest and the unusual tensors."""
 ROWS_DEFAULT = 50
-"""Rows of a table of models, unless told otherwise."""
+"""The default number of rows in a table of models."""
 
 
 class CellKind(StrEnum):
-    """What a cell holds, and so how it is written for people."""
+    """The kind of a value in a table cell, which determines how it is shown."""
 
     TEXT = "text"
     NAME = "name"
@@ -42,16 +42,16 @@ class CellKind(StrEnum):
     """0 to 1, shown as a percentage."""
 
 
-Kind = Annotated[Word, Meta(description=f"How the value is written for people: {', '.join(CellKind)}.")]
+Kind = Annotated[Word, Meta(description=f"How the value is shown: {', '.join(CellKind)}.")]
 
 
 class ReportColumn(Entity, frozen=True):
-    """A column of a table. The key has the unit last, such as `mean_theta_degrees`."""
+    """A column of a table. The key ends with the unit, such as `mean_theta_degrees`."""
 
-    key: Annotated[Word, Meta(description="Of its values in `items`.")]
+    key: Annotated[Word, Meta(description="The key of its values in `items`.")]
     heading: Text
     kind: Kind
-    data_only: Annotated[bool, Meta(description="Whether it is left out of what people read.")] = False
+    data_only: Annotated[bool, Meta(description="Whether it is left out of pages and texts for people.")] = False
 
 
 class ReportFigure(Entity, frozen=True):
@@ -64,16 +64,16 @@ class ReportFigure(Entity, frozen=True):
 
 
 class ReportTable(Entity, frozen=True, kw_only=True, tag_field="type", tag="table"):
-    """Rows of one shape. Without rows, `before` says why there are none."""
+    """A table. Without rows, `before` says why there are none."""
 
     title: Text
-    before: Annotated[Texts, Meta(description="What the columns are.")]
+    before: Annotated[Texts, Meta(description="The meaning of the columns.")]
     columns: Annotated[tuple[ReportColumn, ...], Meta(max_length=COLUMNS_MAX)]
     items: Annotated[
         tuple[Annotated[dict[Word, Cell], Meta(max_length=COLUMNS_MAX)], ...],
-        Meta(max_length=ITEMS_MAX, description="The rows: a value by the key of each column."),
+        Meta(max_length=ITEMS_MAX, description="The rows. Each has a value for the key of each column."),
     ]
-    after: Annotated[Texts, Meta(description="What the numbers mean and do not mean.")]
+    after: Annotated[Texts, Meta(description="The meaning of the numbers, and its limits.")]
 
     def __post_init__(self) -> None:
         keys = {column.key for column in self.columns}
@@ -87,7 +87,7 @@ class ReportTable(Entity, frozen=True, kw_only=True, tag_field="type", tag="tabl
 
 
 class ReportFigures(Entity, frozen=True, kw_only=True, tag_field="type", tag="figures"):
-    """Single figures by their keys, which have the unit last."""
+    """Single figures by their keys. A key ends with the unit."""
 
     title: Text
     before: Texts
@@ -99,10 +99,10 @@ ReportSection = ReportTable | ReportFigures
 
 
 class Report(Entity, frozen=True, kw_only=True):
-    """A report. Which sections there are depends on what it is about."""
+    """A report. Its sections depend on its subject."""
 
     title: Text
-    main: Annotated[Word, Meta(description="The key of the section that a CSV file has by default.")]
+    main: Annotated[Word, Meta(description="The key of the section that a CSV file contains by default.")]
     opening: Texts
     sections: Annotated[
         dict[Word, ReportSection], Meta(max_length=SECTIONS_MAX, description="By key, in the order of reading.")
@@ -127,7 +127,7 @@ def table(
     after: Sequence[str],
     empty: str,
 ) -> ReportTable:
-    """Return a table of `rows`, whose values are in the order of the columns; without rows, it says only `empty`."""
+    """Return a table of `rows`, whose values are in the order of the columns; without rows, it has only `empty`."""
     keys = [column.key for column in columns]
     items = tuple(dict(zip(keys, row, strict=True)) for row in rows)
     words = (tuple(before), tuple(after)) if items else ((empty,), ())

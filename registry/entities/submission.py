@@ -1,4 +1,4 @@
-"""Uploads, and submissions: models on their way into the catalog, from what was sent to what became of it."""
+"""Uploads, and submissions: models that contributors want to publish, from the upload to the decision."""
 
 from __future__ import annotations
 
@@ -46,30 +46,32 @@ UploadId = Annotated[
     ),
 ]
 Kind = Annotated[
-    Word, Meta(description="`piece`: one piece of a model's file. `pack`: many small ones. `file`: a whole file.")
+    Word, Meta(description="`piece`: one piece of a model's file. `pack`: many small pieces. `file`: a complete file.")
 ]
 Size = Annotated[int, Meta(ge=1, le=(1 << 62) - 1, description="Bytes.")]
 
 
 class ChunkSizes(Entity, frozen=True, kw_only=True):
-    """How large a chunk may be. Chunks smaller than `least` are accepted too, and take longer."""
+    """The sizes of a chunk. Chunks smaller than `least` are accepted too, but take longer."""
 
     least: Size
     most: Size
 
 
 class Upload(Entity, frozen=True, kw_only=True):
-    """An upload, and how much of it has arrived."""
+    """An upload, and the number of its bytes that have arrived."""
 
     id: UploadId
     kind: Kind
     name: Annotated[str, Meta(max_length=UPLOAD_NAME_MAX_LENGTH, description="The name of the file.")] | None
     digest: Digest | None
-    """SHA-256 of all bytes, where it is known."""
+    """SHA-256 of all bytes, if it is known."""
     size_bytes: Size
-    received_bytes: Annotated[Bytes, Meta(description="What is on the disk: the next chunk begins here.")]
+    received_bytes: Annotated[Bytes, Meta(description="Bytes on the disk. The next chunk begins at this offset.")]
     state: Annotated[Word, Meta(description="`open` or `complete`.")]
-    expires_at: Annotated[Time, Meta(description="When it is removed, unless more arrives or a model is made of it.")]
+    expires_at: Annotated[
+        Time, Meta(description="When it is removed, unless more bytes arrive or a submission uses it.")
+    ]
     chunk_bytes: ChunkSizes
 
     @property
@@ -83,10 +85,10 @@ class UploadPage(Page[Upload], frozen=True, kw_only=True):
 
 
 class KnownDigests(Entity, frozen=True, kw_only=True):
-    """Which digests need not be sent."""
+    """The digests of pieces that do not need to be sent."""
 
     known: Annotated[
-        tuple[Digest, ...], Meta(max_length=ITEMS_MAX, description="Digests of pieces that are here already.")
+        tuple[Digest, ...], Meta(max_length=ITEMS_MAX, description="Digests of pieces that the registry already has.")
     ]
 
 
@@ -98,17 +100,17 @@ class PackPiece(Request, frozen=True, array_like=True):
 
 
 class UploadRequest(Request, frozen=True, kw_only=True):
-    """What will be sent."""
+    """The upload to begin."""
 
     kind: Annotated[
         Literal["piece", "pack", "file"],
-        Meta(description="`piece`: one piece of a model's file. `pack`: many small ones. `file`: a whole file."),
+        Meta(description="`piece`: one piece of a model's file. `pack`: many small pieces. `file`: a complete file."),
     ]
     size_bytes: Size
     digest: Digest | None = None
     """SHA-256 of all bytes. A piece must have it."""
     name: Annotated[
-        str, Meta(min_length=1, max_length=UPLOAD_NAME_MAX_LENGTH, description="The name of a file, no path.")
+        str, Meta(min_length=1, max_length=UPLOAD_NAME_MAX_LENGTH, description="The name of a file, without a path.")
     ] | (None) = None
     pieces: (
         Annotated[
@@ -124,7 +126,7 @@ class UploadRequest(Request, frozen=True, kw_only=True):
 
 
 ENDED = ("ready", "published", "quarantined", "refused", "withdrawn")
-"""States in which the registry does no more by itself."""
+"""States in which the registry has finished, or waits for a person."""
 
 SubmissionId = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
 State = Annotated[
@@ -133,17 +135,15 @@ State = Annotated[
         description="`checking`, `ready`, `publishing`, `quarantined`, `published`, `refused` or `withdrawn`.",
     ),
 ]
-PagePath = Annotated[
-    str, Meta(max_length=1000, pattern="^/", description="The path of its page, once everybody can see it.")
-]
+PagePath = Annotated[str, Meta(max_length=1000, pattern="^/", description="The path of its page, when it is public.")]
 
 
 class SubmissionFinding(Entity, frozen=True):
-    """Something that was found in what was sent."""
+    """A finding of the check of a submission."""
 
     severity: Annotated[Word, Meta(description="`refuse`, `warn` or `note`.")]
     code: Annotated[Word, Meta(description="The kind of the finding, for programs.")]
-    sentence: Annotated[str, Meta(max_length=FINDING_MAX_LENGTH, description="For people.")]
+    sentence: Annotated[str, Meta(max_length=FINDING_MAX_LENGTH, description="The finding, for people.")]
 
 
 Findings = Annotated[
@@ -153,7 +153,7 @@ Findings = Annotated[
 
 
 class ProposedModel(Entity, frozen=True, kw_only=True):
-    """What a submission would be listed as: the words of its headers, replaced by those of its contributor."""
+    """The data of the future model. Statements of the contributor replace those of the headers."""
 
     title: Text | None
     description: Text | None
@@ -165,11 +165,11 @@ class ProposedModel(Entity, frozen=True, kw_only=True):
     tensors: Count
     size_bytes: Bytes
     kind: Annotated[Word, Meta(description="`model`, `adapter` or `vocabulary`.")]
-    complete: Annotated[bool, Meta(description="Whether all organs are there that the header announces.")]
+    complete: Annotated[bool, Meta(description="Whether it has all organs that the header declares.")]
 
 
 class Submission(Entity, frozen=True, kw_only=True):
-    """A model on its way into the catalog."""
+    """A model that a contributor wants to publish, and its state."""
 
     id: SubmissionId
     namespace: Word
@@ -182,14 +182,14 @@ class Submission(Entity, frozen=True, kw_only=True):
     address: PagePath | None
     reason: Annotated[Text, Meta(description="Why it was refused.")] | None
     job: Annotated[int, Meta(ge=1, le=WHOLE_MAX)] | None
-    progress: Annotated[Share, Meta(description="From 0 to 1, of its inspection and publication.")]
-    note: Annotated[Text, Meta(description="What is being done.")]
+    progress: Annotated[Share, Meta(description="The progress of its inspection and publication, from 0 to 1.")]
+    note: Annotated[Text, Meta(description="The current step.")]
     created_at: Time
     changed_at: Time
 
     @property
     def has_ended(self) -> bool:
-        """Whether the registry does no more by itself."""
+        """Whether the registry has finished, or waits for a person."""
         return self.state in ENDED
 
 
@@ -198,7 +198,7 @@ class SubmissionPage(Page[Submission], frozen=True, kw_only=True):
 
 
 class SubmittedModel(Entity, frozen=True, kw_only=True):
-    """The model that was made of a submission."""
+    """The model that was registered from a submission."""
 
     name: ModelText
     state: Word
@@ -206,7 +206,7 @@ class SubmittedModel(Entity, frozen=True, kw_only=True):
     description: Annotated[Text, Meta(description="Markdown.")] | None
     license: Text | None
     tags: Texts
-    base: Annotated[Text, Meta(description="The parent that it names.")] | None
+    base: Annotated[Text, Meta(description="The parent that it declares.")] | None
     kind: Annotated[Word, Meta(description="`model`, `adapter` or `vocabulary`.")]
     complete: Annotated[bool, Meta(description="False for a partial model, which has only some of its organs.")]
     architecture: Text | None
@@ -214,7 +214,7 @@ class SubmittedModel(Entity, frozen=True, kw_only=True):
     tensors: Count
     size_bytes: Bytes
     organs: Annotated[Count, Meta(description="Different organs.")]
-    organs_new: Annotated[Count, Meta(description="Those of them that no visible or yanked model has.")]
+    organs_new: Annotated[Count, Meta(description="Organs that no other visible or yanked model has.")]
     mean_theta: Theta | None
 
 
@@ -222,14 +222,14 @@ class SubmissionReview(Entity, frozen=True, kw_only=True):
     """A submission as administrators see it."""
 
     id: SubmissionId
-    contributor: Annotated[Word, Meta(description="Who sent it.")]
+    contributor: Annotated[Word, Meta(description="The account that sent it.")]
     name: Annotated[Word, Meta(description="`namespace/name`.")]
     state: State
     reason: Text | None
-    size_bytes: Annotated[Bytes, Meta(description="Of its files.")]
+    size_bytes: Annotated[Bytes, Meta(description="Bytes of its files.")]
     findings: Findings
     model: SubmittedModel | None
-    """None until the model is made."""
+    """None until the model is registered."""
     created_at: Time
     changed_at: Time
 
@@ -239,7 +239,7 @@ class SubmissionReviewPage(Page[SubmissionReview], frozen=True, kw_only=True):
 
 
 class Decision(Entity, frozen=True, kw_only=True):
-    """What an administrator decided about a submission."""
+    """The decision of an administrator about a submission."""
 
     id: SubmissionId
     name: Annotated[Word, Meta(description="`namespace/name`.")]
@@ -257,17 +257,19 @@ class FilePiece(Request, frozen=True, array_like=True):
     digest: Digest
 
 
-FileName = Annotated[str, Meta(max_length=FILE_NAME_MAX_BYTES, description="Without a path; it ends in `.gguf`.")]
+FileName = Annotated[
+    str, Meta(max_length=FILE_NAME_MAX_BYTES, description="The name without a path; it ends in `.gguf`.")
+]
 
 
 class SubmissionFile(Request, frozen=True, kw_only=True):
-    """A file: either its pieces, with zeros between them, or a finished upload of the whole file."""
+    """A file: either its pieces, with zeros between them, or a finished upload of the complete file."""
 
     name: FileName
     size_bytes: Annotated[int, Meta(ge=1, le=WHOLE_MAX)] | None = None
     sha256: Digest | None = None
     pieces: Annotated[tuple[FilePiece, ...], Meta(max_length=SUBMISSION_PIECES_MAX)] | None = None
-    upload: Annotated[Word, Meta(description="The id of a finished upload of the whole file.")] | None = None
+    upload: Annotated[Word, Meta(description="The id of a finished upload of the complete file.")] | None = None
 
 
 Accepted = Annotated[
@@ -281,20 +283,20 @@ Accepted = Annotated[
 
 
 class SubmissionMetadata(ModelStatements, frozen=True, kw_only=True):
-    """What the contributor states of a model, in addition to its header."""
+    """The contributor's statements about a model, in addition to its header."""
 
 
 class SubmissionRequest(Request, frozen=True, kw_only=True):
-    """A model to submit, made of what was sent and what is here."""
+    """A model to submit, from uploaded and registered pieces."""
 
     files: Annotated[tuple[SubmissionFile, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]
     metadata: SubmissionMetadata | None = None
-    publish: Annotated[bool, Meta(description="False to inspect it only.")] = True
+    publish: Annotated[bool, Meta(description="False to only inspect it.")] = True
     accept: Accepted | None = None
 
 
 class PublicationRequest(Request, frozen=True, kw_only=True):
-    """What the contributor says of the model, and its name if it changes."""
+    """The contributor's statements about the model, and its name if it changes."""
 
     metadata: SubmissionMetadata | None = None
     name: Word | None = None
@@ -302,6 +304,6 @@ class PublicationRequest(Request, frozen=True, kw_only=True):
 
 
 class RefusalRequest(Request, frozen=True, kw_only=True):
-    """Why a submission is refused."""
+    """The reason of a refusal."""
 
-    reason: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"\S", description="Why, for people.")]
+    reason: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"\S", description="The reason, for people.")]

@@ -1,4 +1,4 @@
-"""Verdicts: what a runtime showed of a chimera, beside its base, its donors and its control."""
+"""Verdicts: the result of a run of a chimera, compared with its base, its donors and its control."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RunFailure(Entity, frozen=True, kw_only=True):
 
 
 class TextScore(Entity, frozen=True, kw_only=True):
-    """The perplexity of a model on one text. None where it is infinite or not a number."""
+    """The perplexity of a model on one text. It is null if it is infinite or not a number."""
 
     text: Text
     perplexity: float | None
@@ -26,7 +26,7 @@ class TextScore(Entity, frozen=True, kw_only=True):
 
 
 class RunReport(Entity, frozen=True, kw_only=True):
-    """One model that was run: its scores and what it wrote, or why it failed."""
+    """The run of one model: its scores and the text that it generated, or why it failed."""
 
     name: Text
     failure: RunFailure | None
@@ -36,13 +36,13 @@ class RunReport(Entity, frozen=True, kw_only=True):
 
 
 class TextVerdict(Entity, frozen=True, kw_only=True):
-    """The chimera against its base on one text."""
+    """The chimera compared with its base on one text."""
 
     name: Text
     digest: Text = ""
-    ratio: Annotated[float, Meta(description="Its perplexity over the base's.")] | None
-    ratio_error: Annotated[float, Meta(description="Standard error of that, token by token.")] | None = None
-    recovered: Annotated[float, Meta(description="The share of what zeroing the grafted organs costs.")] | None = None
+    ratio: Annotated[float, Meta(description="Its perplexity divided by that of the base.")] | None
+    ratio_error: Annotated[float, Meta(description="Standard error of the ratio, paired by token.")] | None = None
+    recovered: Annotated[float, Meta(description="The recovered share of the loss from zeroed grafts.")] | None = None
     tokens: Count | None = None
 
 
@@ -53,7 +53,7 @@ class VerdictReport(Entity, frozen=True, kw_only=True):
     verdict: Word
     reason: Text
     runtime: Text
-    tokens: Annotated[Count, Meta(description="Tokens of each text that were asked for.")]
+    tokens: Annotated[Count, Meta(description="The requested number of tokens of each text.")]
     tokens_remark: Text | None = None
     base: RunReport
     chimera: RunReport
@@ -61,7 +61,7 @@ class VerdictReport(Entity, frozen=True, kw_only=True):
     control_remark: Text | None = None
     donors: Annotated[tuple[RunReport, ...], Meta(max_length=ITEMS_MAX)]
     left_out: Annotated[
-        Texts, Meta(description="Donors that were not run: they cannot be, or there are too many.")
+        Texts, Meta(description="Donors that were not run: they cannot run, or there are too many.")
     ] = ()
     zeroed: Annotated[Texts, Meta(description="The tensors that are zeroed in the control.")] = ()
     zeroed_because: Text = ""
@@ -69,15 +69,15 @@ class VerdictReport(Entity, frozen=True, kw_only=True):
 
 
 class VerdictSummary(Entity, frozen=True, kw_only=True):
-    """The word of a verdict and its reason."""
+    """A verdict and its reason."""
 
     verdict: Word
     reason: Text
 
 
 class Verdict(VerdictSummary, frozen=True, kw_only=True):
-    """A verdict that was kept, with its report."""
+    """A stored verdict with its report."""
 
     runtime: Text
-    report: Annotated[VerdictReport, Meta(description="None for a stored report that cannot be read.")] | None
+    report: Annotated[VerdictReport, Meta(description="Null for a stored report that cannot be read.")] | None
     created_at: Time
