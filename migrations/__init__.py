@@ -1,8 +1,8 @@
 """Schema migrations, configured in code so that an installed wheel can migrate.
 
-`HEAD` is the newest revision, read from the names of the files, so that opening a database that is up to date need
-not load Alembic. Migrations only move forward on released data. A new one is made by
-`python -m organs.migrations.new "what it does"`.
+`HEAD` is the newest revision. It is read from the names of the files, so that a database with the newest schema opens
+without Alembic. Released data is only migrated forward. The command `python -m organs.migrations.new "what it does"`
+writes a new migration.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ LOCATION = Path(__file__).parent
 HEAD = max(path.name[:4] for path in (LOCATION / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
 UNCHANGED = "nothing was changed; restore a backup, or undo what changed the tables"
 
-_one_at_a_time = threading.Lock()
-"""Alembic keeps what it is doing in a place that all threads share. A second upgrade finds nothing left to do."""
+_lock = threading.Lock()
+"""Held during a migration, because Alembic keeps its state in a place that all threads share. A second thread finds a
+migrated database."""
 
 
 def configuration(engine: Engine | None = None) -> Config:
-    """Alembic's configuration for `engine`."""
+    """Return Alembic's configuration for `engine`."""
     from alembic.config import Config
 
     config = Config()
@@ -40,14 +41,14 @@ def configuration(engine: Engine | None = None) -> Config:
 def migrate(engine: Engine) -> None:
     """Bring the schema to `HEAD`.
 
-    Raises SchemaTooNew for a database that a newer version has migrated, and CatalogError when the schema is not what
-    its revision should have; then nothing was changed.
+    Raises SchemaTooNew for a database that a newer version has migrated, and CatalogError if the schema differs from
+    that of its revision. In both cases nothing is changed.
     """
     from alembic import command
     from alembic.util import CommandError
 
     try:
-        with _one_at_a_time:
+        with _lock:
             config = configuration(engine)
             with engine.connect() as connection:
                 revision = current_revision(connection)
@@ -60,16 +61,16 @@ def migrate(engine: Engine) -> None:
 
 
 def current_revision(connection: Connection) -> str | None:
-    """Return the revision that a database is stamped with; None where it has no stamp."""
+    """Return the revision in the stamp of a database; None if it has no stamp."""
     from alembic.migration import MigrationContext
 
     return MigrationContext.configure(connection).get_current_revision()
 
 
 def expected_schema(revision: str | None) -> Schema:
-    """Return the schema that the migrations up to `revision` make of an empty SQLite database.
+    """Return the schema of an empty SQLite database after the migrations up to `revision`.
 
-    Not for several threads at once. Raises CommandError for a revision that is not known.
+    It is not safe for threads. Raises CommandError for an unknown revision.
     """
     from alembic import command
     from sqlalchemy import StaticPool, create_engine
@@ -88,7 +89,7 @@ def expected_schema(revision: str | None) -> Schema:
 
 
 def check_schema(connection: Connection, revision: str | None, expected: Schema) -> None:
-    """Compare the schema of a database that is stamped with `revision` with the one that it should have.
+    """Compare the schema of a database with the schema `expected` for its revision.
 
     Raises CatalogError with the first differences.
     """
@@ -96,14 +97,14 @@ def check_schema(connection: Connection, revision: str | None, expected: Schema)
 
     found = schema_of(connection)
     if revision is None:
-        ours = sorted(found.keys() & expected_tables())
-        if ours:
-            raise CatalogError(f"the database has no revision, but it has the table {ours[0]}: {UNCHANGED}")
+        own_tables = sorted(found.keys() & expected_tables())
+        if own_tables:
+            raise CatalogError(f"the database has no revision, but it has the table {own_tables[0]}: {UNCHANGED}")
         return
     differences = schema_differences(expected, found, same_engine=connection.dialect.name == "sqlite")
     if differences:
-        what = f"the database says that its schema is revision {revision}, but {in_a_sentence(differences)}"
-        raise CatalogError(f"{what}: {UNCHANGED}")
+        sentence = f"the database says that its schema is revision {revision}, but {in_a_sentence(differences)}"
+        raise CatalogError(f"{sentence}: {UNCHANGED}")
 
 
 def expected_tables() -> set[str]:

@@ -1,4 +1,4 @@
-"""Run by Alembic: migrates the database of the engine that it is given, in one transaction."""
+"""The script that Alembic runs. It migrates the database of the engine in its configuration, in one transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ engine = context.config.attributes["engine"]
 
 
 def render_plainly(kind: str, item: object, _context: object) -> str | Literal[False]:
-    """Migrations name SQLAlchemy's own types, so that they stay true when ours change."""
+    """Return the code of SQLAlchemy's own types, so that migrations stay valid when the types in `tables` change."""
     if kind == "type" and isinstance(item, Timestamp):
         return "sa.DateTime(timezone=True).with_variant(sa.TEXT(), 'sqlite')"
     if kind == "type" and isinstance(item, Flag):
@@ -29,11 +29,12 @@ with engine.connect() as connection:
         compare_type=True,
         render_item=render_plainly,
         transaction_per_migration=False,
-        transactional_ddl=True,  # SQLite's too: else each step is committed, and two who migrate at once get between
+        # Also on SQLite. Otherwise each step is committed, and two processes that migrate could run between the steps.
+        transactional_ddl=True,
     )
     with context.begin_transaction():
         revision = current_revision(connection)
-        # In the transaction that migrates. Another process may have migrated since the revision was read.
+        # Checked in the transaction of the migration. Another process may have migrated after the revision was read.
         if "expected" in context.config.attributes and revision == context.config.attributes["revision"]:
             check_schema(connection, revision, context.config.attributes["expected"])
         context.run_migrations()

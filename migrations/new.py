@@ -1,6 +1,6 @@
 """Write the next migration: `python -m organs.migrations.new "what it does"`.
 
-It compares the tables with the newest migration.
+The migration has the differences between the tables and the newest migration.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def main() -> None:
     config = configuration(engine)
     command.upgrade(config, "head")
     config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
-    following = f"{int(HEAD or 0) + 1:04d}"
-    command.revision(config, message=" ".join(sys.argv[1:]), autogenerate=True, rev_id=following)
+    next_revision = f"{int(HEAD or 0) + 1:04d}"
+    command.revision(config, message=" ".join(sys.argv[1:]), autogenerate=True, rev_id=next_revision)
 
 
 if __name__ == "__main__":

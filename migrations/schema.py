@@ -1,4 +1,4 @@
-"""Compare the schema of a database with the one that its revision should have."""
+"""The schema of a database, and its differences from the schema of its revision."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from sqlalchemy import Connection, inspect
 
 VERSION_TABLE = "alembic_version"
 SHOWN_MAX = 3
-"""Differences that are named in a sentence."""
+"""The most differences that are named in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What is compared of one table: columns by name, and indexes by name with their columns."""
+    """The compared parts of one table: columns by name, and indexes by name with their columns."""
 
     columns: Mapping[str, str]
-    """The type of each, with NOT NULL where it has to have a value."""
+    """The type of each column, with NOT NULL if it must have a value."""
     indexes: Mapping[str, str]
 
 
@@ -25,7 +25,7 @@ Schema = Mapping[str, TableShape]
 
 
 def schema_of(connection: Connection) -> Schema:
-    """Return the tables of a database, without the one that holds its revision."""
+    """Return the tables of a database, without the table with its revision."""
     inspector = inspect(connection)
     shapes = {}
     for table in inspector.get_table_names():
@@ -36,7 +36,7 @@ def schema_of(connection: Connection) -> Schema:
         indexes = {
             index["name"] or "": f"{'unique ' if index['unique'] else ''}({', '.join(map(str, index['column_names']))})"
             for index in inspector.get_indexes(table)
-            if "duplicates_constraint" not in index  # PostgreSQL lists the indexes of unique constraints too
+            if "duplicates_constraint" not in index  # PostgreSQL also lists the indexes of unique constraints
         }
         shapes[table] = TableShape(columns, indexes)
     shapes.pop(VERSION_TABLE, None)
@@ -44,28 +44,28 @@ def schema_of(connection: Connection) -> Schema:
 
 
 def schema_differences(expected: Schema, found: Schema, *, same_engine: bool = True) -> list[str]:
-    """Return how `found` differs from `expected`, one phrase for each difference.
+    """Return the differences between `found` and `expected`, one phrase for each.
 
-    Tables that are not expected are left out: they are not ours. Types are compared only where both schemas are of
-    the same database engine.
+    Other tables than the expected ones are ignored, because they do not belong to this program. Types are compared only
+    if both schemas are from the same database engine.
     """
     differences = []
     for table, shape in sorted(expected.items()):
         if table not in found:
             differences.append(f"there is no table {table}")
             continue
-        differences += _of_parts(f"table {table}", "column", shape.columns, found[table].columns, same_engine)
-        differences += _of_parts(f"table {table}", "index", shape.indexes, found[table].indexes, same_engine)
+        differences += _part_differences(f"table {table}", "column", shape.columns, found[table].columns, same_engine)
+        differences += _part_differences(f"table {table}", "index", shape.indexes, found[table].indexes, same_engine)
     return differences
 
 
 def in_a_sentence(differences: list[str]) -> str:
-    """Return the first differences, and how many more there are."""
+    """Return the first differences as a phrase, with the number of further differences."""
     more = len(differences) - SHOWN_MAX
     return "; ".join(differences[:SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _of_parts(
+def _part_differences(
     owner: str, kind: str, expected: Mapping[str, str], found: Mapping[str, str], same_engine: bool
 ) -> Iterator[str]:
     for name in sorted(expected.keys() - found.keys()):

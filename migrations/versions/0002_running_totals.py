@@ -1,4 +1,4 @@
-"""Running totals of the registry, and what they are for what is there already."""
+"""Running totals of the registry, with the totals of the existing rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-# One that has no row is 0.
+# A total without a row is 0.
 COUNTED = {
     "models": "SELECT count(*) AS number FROM models WHERE state = 'visible'",
     "placements": "SELECT count(*) AS number FROM placements WHERE visible",
@@ -35,5 +35,5 @@ def upgrade() -> None:
         sqlite_strict=True,
     )
     for name, counted in COUNTED.items():
-        found = f"SELECT '{name}', number FROM ({counted}) AS counted WHERE number > 0"  # noqa: S608  # all ours
-        op.execute(f"INSERT INTO totals (name, value) {found}")
+        rows = f"SELECT '{name}', number FROM ({counted}) AS counted WHERE number > 0"  # noqa: S608  # constants only
+        op.execute(f"INSERT INTO totals (name, value) {rows}")

@@ -1,4 +1,4 @@
-"""Chimeras: what they were composed of, how organs were computed, what runtimes said of them. And jobs."""
+"""Chimeras with their sources, computed organs, scores and verdicts; and jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contributors: tokens, sessions, uploads, submissions; what models are used for."""
+"""Contributors: tokens, sessions, uploads, submissions; downloads and grafts of models."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def upgrade() -> None:
     with op.batch_alter_table("page_tokens", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_page_tokens_session_id"), ["session_id"], unique=False)
 
-    # By hand: Alembic cannot add a column with a CHECK on SQLite without copying the table, and models refer to it.
+    # Written by hand. On SQLite, Alembic adds a column with a CHECK only by copying the table, and models refer to it.
     text = "TEXT" if op.get_bind().dialect.name == "sqlite" else "VARCHAR"
     whole, moment = ("INTEGER", "TEXT") if text == "TEXT" else ("BIGINT", "TIMESTAMP WITH TIME ZONE")
     op.execute(

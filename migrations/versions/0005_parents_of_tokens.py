@@ -1,7 +1,7 @@
 """Tokens record the token that created them.
 
-Tokens from before have no parent, keep their scopes, and do not get the new scope `tokens`: an upgrade gives no token
-more than it had. They can revoke themselves, and an administrator can revoke them.
+Existing tokens have no parent, keep their scopes, and do not get the new scope `tokens`, because an upgrade must not
+extend the rights of a token. They can revoke themselves, and an administrator can revoke them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Apply."""
-    # By hand: on SQLite, Alembic adds a foreign key only by copying the table, and sessions refer to it.
+    # Written by hand. On SQLite, Alembic adds a foreign key only by copying the table, and sessions refer to it.
     integer = "INTEGER" if op.get_bind().dialect.name == "sqlite" else "BIGINT"
     op.execute(
         f"ALTER TABLE tokens ADD COLUMN parent_id {integer} CONSTRAINT fk_tokens_parent_id_tokens REFERENCES tokens (id)"

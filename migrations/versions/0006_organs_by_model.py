@@ -1,4 +1,4 @@
-"""The index of placements by organ also has the visibility and the model: which models have an organ is looked up."""
+"""The index of placements by organ also has the visibility and the model, to find the models that have an organ."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Organs record how many of their values are NaN or infinite, models how many of their tensors have such values.
+"""Organs record the number of their NaN and infinite values, models the number of tensors with these values.
 
-Organs from before are unknown (null) until a file that has them is ingested again, or `organ verify --read-data
+For existing organs it is unknown (null) until a file with them is ingested again, or `organ verify --read-data
 --repair` has read them.
 """
 

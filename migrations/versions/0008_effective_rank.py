@@ -1,6 +1,6 @@
 """Organs and their places have an effective rank.
 
-Of organs from before it is null until `organ measure --missing` has measured them.
+For existing organs it is null until `organ measure --missing` has measured them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Codes of findings spell "license"; findings of a submission are accepted; failed jobs keep a problem document."""
+"""Codes of findings use the spelling "license"; submissions have `accepted`; failed jobs have a problem document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 CODES = ("licences-conflict", "licences-differ", "licence-not-stated", "licence-unknown", "licence-terms")
 COLUMNS = (("chimeras", "recipe"), ("chimeras", "findings"), ("submissions", "findings"), ("jobs", "arguments"))
-"""JSON texts that name codes."""
+"""The columns with JSON texts that contain codes."""
 
 
 def upgrade() -> None:
