@@ -252,7 +252,7 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
 
 
 def _error_of(error: DatabaseError) -> OrganError:
-    """Return the error of this project for the result code of SQLite. Other drivers have no such code."""
+    """Return the error of this project for the result code of SQLite. Other drivers have no result code."""
     message = str(error.orig)
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from organs.registry.catalog.records import OrganKey  # records needs NumPy, which searches do not load
 
 CHILDREN_MAX = 1000
-"""The most edges from one model to chimeras that were made of it."""
+"""The most edges from one model to chimeras that were made from it."""
 
 DERIVED_MAX = 100
 """The most organs in a list of those computed from one organ."""
@@ -259,7 +259,7 @@ def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]
 
 
 def recorded_children(session: Session, model_id: int) -> list[tuple[Model, str]]:
-    """Return the chimeras that were made of a model, each with its act, in the order of their records."""
+    """Return the chimeras that were made from a model, each with its act, in the order of their records."""
     statement = (
         select(Model, Lineage.relation)
         .join(Lineage, Lineage.child_model_id == Model.id)

@@ -77,11 +77,11 @@ def fits_base(base: Base, entity: Any) -> ColumnElement[bool]:
 
 def fits_place(base: Base, entity: Any) -> ColumnElement[bool]:
     """Return the condition of `fits_base` for placements of other models that are known to have the architecture."""
-    organ, own, own_organ = aliased(Organ), aliased(Placement), aliased(Organ)
+    organ, own_place, own_organ = aliased(Organ), aliased(Placement), aliased(Organ)
     shape = select(organ.shape).where(organ.id == entity.organ_id).correlate(entity).scalar_subquery()
     # This subquery does not depend on the tested placement, so it runs once in each statement.
-    own_shapes = select(*_place(own), own_organ.shape).join(own_organ, own_organ.id == own.organ_id)
-    own_shapes = own_shapes.where(own.model_id == base.id).correlate(None)
+    own_shapes = select(*_place(own_place), own_organ.shape).join(own_organ, own_organ.id == own_place.organ_id)
+    own_shapes = own_shapes.where(own_place.model_id == base.id).correlate(None)
     return and_(
         entity.type != NEVER_GRAFTED,
         *(or_(entity.type != kind, not_(among(entity.model_id, ids))) for kind, ids in base.strangers.items()),
@@ -96,26 +96,30 @@ def has_a_shape_of(base: Base, entity: Any) -> ColumnElement[bool]:
 
     This test is faster than `fits_place`, which compares the shape at the same place.
     """
-    organ, own, own_organ = aliased(Organ), aliased(Placement), aliased(Organ)
+    organ, own_place, own_organ = aliased(Organ), aliased(Placement), aliased(Organ)
     shape = select(organ.shape).where(organ.id == entity.organ_id).correlate(entity).scalar_subquery()
-    shapes = select(own_organ.shape).join(own, own.organ_id == own_organ.id).where(own.model_id == base.id)
+    shapes = (
+        select(own_organ.shape).join(own_place, own_place.organ_id == own_organ.id).where(own_place.model_id == base.id)
+    )
     return shape.in_(shapes.correlate(None))
 
 
 def is_equal(base: Base, entity: Any) -> ColumnElement[bool]:
     """Return the condition that `base` has the same organ at the same place."""
-    own = aliased(Placement)
-    own_organs = select(*_place(own), own.organ_id).where(own.model_id == base.id)
+    own_place = aliased(Placement)
+    own_organs = select(*_place(own_place), own_place.organ_id).where(own_place.model_id == base.id)
     return tuple_(*_place(entity), entity.organ_id).in_(own_organs.correlate(None))
 
 
 def _has_dtype_for(base: Base, entity: Any) -> ColumnElement[bool]:
     """Return the condition that a runtime accepts the dtype of placements with a place and a shape of `base`."""
-    organ, own = aliased(Organ), aliased(Placement)
+    organ, own_place = aliased(Organ), aliased(Placement)
     length = cast(organ.elements, String)
     # A shape is also a vector if all lengths but the first are 1.
     vector = select(or_(organ.shape == length, organ.shape.like(length + "x%"))).where(organ.id == entity.organ_id)
-    same = select(*_place(own), own.dtype).where(own.model_id == base.id, own.dtype != NEVER_TAKEN)
+    same = select(*_place(own_place), own_place.dtype).where(
+        own_place.model_id == base.id, own_place.dtype != NEVER_TAKEN
+    )
     return or_(
         entity.dtype.in_(sorted(VECTOR_DTYPES)),
         and_(entity.dtype.not_in(sorted(MATRIX_DTYPES_REFUSED)), not_(vector.correlate(entity).scalar_subquery())),
@@ -160,11 +164,11 @@ def _read_base(session: Session, model_id: int) -> Base | None:
     )
     places = session.execute(statement.distinct()).all()
     facts = _stated_facts(session, architecture)
-    others = [other for other in models_of_architecture(session, architecture) if other != model_id]
+    other_ids = [other for other in models_of_architecture(session, architecture) if other != model_id]
     strangers = {}
     for kind, facts_by_model in facts.items():
-        own = facts_by_model.get(model_id, _NO_FACTS)
-        strangers[kind] = tuple(other for other in others if facts_by_model.get(other, _NO_FACTS) != own)
+        own_facts = facts_by_model.get(model_id, _NO_FACTS)
+        strangers[kind] = tuple(other for other in other_ids if facts_by_model.get(other, _NO_FACTS) != own_facts)
     return Base(
         id=model_id,
         architecture=architecture,
@@ -313,17 +317,19 @@ def _prospects(session: Session, base: Base) -> dict[str, Prospect]:
 
 def _estimate(session: Session, base: Base) -> dict[str, Prospect]:
     tensors = models_of_architecture(session, base.architecture)
-    others = [model_id for model_id in tensors if model_id != base.id]
-    total = sum(tensors[model_id] for model_id in others)
+    other_ids = [model_id for model_id in tensors if model_id != base.id]
+    total = sum(tensors[model_id] for model_id in other_ids)
     step = max(1, -(-total // SAMPLED_MAX))
     prospects: dict[str, Prospect] = {}
     if step > 1:
-        sample = others[::step]
+        sample = other_ids[::step]
         sampled = max(1, sum(tensors[model_id] for model_id in sample))
         by_type = _count_fits(session, base, sample, base.types)
         prospects = {kind: Prospect(sum(fits.values()) / sampled) for kind, fits in by_type.items()}
     rare = base.types - prospects.keys()
-    possible = [model_id for model_id in others if any(model_id not in base.strangers.get(kind, ()) for kind in rare)]
+    possible = [
+        model_id for model_id in other_ids if any(model_id not in base.strangers.get(kind, ()) for kind in rare)
+    ]
     for kind, fits in _count_fits_in_steps(session, base, possible, rare, tensors).items():
         prospects[kind] = Prospect(sum(fits.values()) / total, {model_id: tensors[model_id] for model_id in fits})
     return prospects

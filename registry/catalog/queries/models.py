@@ -220,7 +220,7 @@ def is_composed() -> ColumnElement[bool]:
 
 
 def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:
-    """Return those of `model_ids` that were composed in this registry."""
+    """Return the `model_ids` that were composed in this registry."""
     return frozenset(session.scalars(select(Chimera.model_id).where(Chimera.model_id.in_(model_ids))))
 
 

@@ -124,7 +124,7 @@ def oldest_living_ingest(session: Session, now: datetime) -> datetime | None:
 
 
 def reachable_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
-    """Return those of `digests` that are organs of visible or yanked models.
+    """Return the `digests` of organs of visible or yanked models.
 
     Organs of other models are not disclosed.
     """
@@ -292,7 +292,7 @@ def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) ->
 
 
 def known_organs(session: Session, digests: Sequence[Digest]) -> KnownOrgans:
-    """Return the organs of visible or yanked models among `digests`, and the digests without such an organ."""
+    """Return the organs of visible or yanked models among `digests`, and the remaining digests."""
     organs = reachable_organs(session, digests, KNOWN_MAX)
     known_digests = {organ.digest for organ in organs}
     notes: tuple[str, ...] = ()
@@ -451,7 +451,7 @@ def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:
 
 
 def organs_without_place(session: Session, organ_ids: Iterable[int], but: int | None = None) -> list[int]:
-    """Return those of `organ_ids` that no model has, in any state. The model `but` is ignored."""
+    """Return the `organ_ids` that no model has, in any state. The model `but` is ignored."""
     unused: list[int] = []
     for batch in batches(sorted(set(organ_ids))):
         unplaced = (~_has_place(True, but), ~_has_place(False, but))
@@ -476,17 +476,17 @@ def models_with_most_organs_of(session: Session, model: Model, lock_key: str) ->
     OLDEST_MAX oldest models that have each organ. Then it counts all shared organs of the COUNTED_MAX best models. A
     model that has half of the organs is missed only if more than OLDEST_MAX older models have the same organs.
     """
-    own = organs_placed_by(session, model.id)
+    organ_ids = organs_placed_by(session, model.id)
     hits: Counter[int] = Counter()
-    for organ_id in own[:: max(1, -(-len(own) // PROBED_MAX))]:
+    for organ_id in organ_ids[:: max(1, -(-len(organ_ids) // PROBED_MAX))]:
         hits.update(other for _, other in _models_with(session, (organ_id,), model.id, OLDEST_MAX))
     candidates = _not_composed_by_others(session, hits, model, lock_key)
     candidates.sort(key=lambda candidate: (-hits[candidate.id], candidate.id))
     sharing = [
-        SharingModel(candidate, len(set(own).intersection(organs_placed_by(session, candidate.id))))
+        SharingModel(candidate, len(set(organ_ids).intersection(organs_placed_by(session, candidate.id))))
         for candidate in candidates[:COUNTED_MAX]
     ]
-    return len(own), sorted(sharing, key=lambda other: (-other.shared, other.model.id))
+    return len(organ_ids), sorted(sharing, key=lambda other: (-other.shared, other.model.id))
 
 
 def shared_of(session: Session, model_id: int) -> SharedOrgans:
@@ -518,10 +518,10 @@ def organ_counts(session: Session, model_ids: Collection[int]) -> dict[int, Orga
     """
     counts = {}
     for model_id in sorted(set(model_ids)):
-        own = organs_placed_by(session, model_id)
-        if own:
-            public = sum(len(_in_public_models(session, batch, model_id)) for batch in batches(own))
-            counts[model_id] = OrganCounts(len(own), len(own) - public)
+        organ_ids = organs_placed_by(session, model_id)
+        if organ_ids:
+            public = sum(len(_in_public_models(session, batch, model_id)) for batch in batches(organ_ids))
+            counts[model_id] = OrganCounts(len(organ_ids), len(organ_ids) - public)
     return counts
 
 
@@ -550,7 +550,7 @@ def models_in_common(session: Session, model_id: int) -> dict[Slot, set[str]]:
 
 
 def _not_composed_by_others(session: Session, model_ids: Collection[int], model: Model, lock_key: str) -> list[Model]:
-    """Return those of the models that are neither in the namespace of `model` nor chimeras."""
+    """Return the models that are neither in the namespace of `model` nor chimeras."""
     composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
     locked = select(ModelMetadata.model_id).where(ModelMetadata.model_id == Model.id, ModelMetadata.key == lock_key)
     models: list[Model] = []
@@ -582,7 +582,7 @@ def _models_with(
 
 
 def _in_other_models(session: Session, organ_ids: Sequence[int], model_id: int) -> Sequence[int]:
-    """Return those of the organs that another visible model has."""
+    """Return the organs that another visible model has."""
     statement = select(Organ.id).where(Organ.id.in_(organ_ids), _has_place(True, model_id))
     return session.scalars(statement).all()
 
@@ -599,10 +599,10 @@ def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[b
 
 
 def _in_public_models(session: Session, organ_ids: Sequence[int], model_id: int) -> set[int]:
-    """Return those of the organs that another visible or yanked model has."""
+    """Return the organs that another visible or yanked model has."""
     visible = set(_in_other_models(session, organ_ids, model_id))
-    others = [organ_id for organ_id in organ_ids if organ_id not in visible]
-    hidden = _models_with(session, others, model_id, PAIRS_MAX, visible=False)
+    other_ids = [organ_id for organ_id in organ_ids if organ_id not in visible]
+    hidden = _models_with(session, other_ids, model_id, PAIRS_MAX, visible=False)
     yanked: set[int] = set()
     for batch in batches(sorted({other for _, other in hidden})):
         yanked.update(session.scalars(select(Model.id).where(Model.id.in_(batch), Model.state == "yanked")))

@@ -99,7 +99,7 @@ def models_with(session: Session, place: Slot, organ_ids: Collection[int]) -> li
 
 
 def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage], int]:
-    """Return edges between a model and public models or named parents, and the number of all such edges.
+    """Return edges between a model and public models or named parents, and the number of all these edges.
 
     At most `limit` edges of each kind are returned, because a model may have edges to ten thousand others: the oldest
     edges to parents, the oldest edges to children, and the edges to the most similar measured relatives.

@@ -366,16 +366,16 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
     `seconds`; in the second case the result is `hurried` and must not be cached.
     """
     theta = [term for term in narrowed.numbers if term.field in ("theta", "signal")]
-    others = [term for term in narrowed.numbers if term not in theta]
-    rest = replace(narrowed, facets=[], numbers=others)
+    other_numbers = [term for term in narrowed.numbers if term not in theta]
+    remaining = replace(narrowed, facets=[], numbers=other_numbers)
     hurried = False
     try:
-        counted = _count_within(session, rest, theta, seconds)
+        counted = _count_within(session, remaining, theta, seconds)
     except TooSlow:
         counted, hurried = None, True
     uncounted: tuple[str, ...] = ()
     if counted is None:
-        uncounted = (*(str(term) for term in others), *(fitting.text for fitting in narrowed.fitting))
+        uncounted = (*(str(term) for term in other_numbers), *(fitting.text for fitting in narrowed.fitting))
         uncounted += ("the filter by model",) if narrowed.models is not None else ()
     facets = roll_up(session)
     bounded = _bounded(facets, counted, theta)
@@ -393,19 +393,24 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
 
 
 def _count_within(
-    session: Session, rest: Narrowed, theta: Sequence[Numbers], seconds: float | None
+    session: Session, remaining: Narrowed, theta: Sequence[Numbers], seconds: float | None
 ) -> _PlacementCounts | None:
     """Return exact counts of placements if the facets are not exact and few placements match; raises TooSlow."""
-    if not rest.numbers and rest.models is None and not rest.fitting and all(_on_edges(term) for term in theta):
+    if (
+        not remaining.numbers
+        and remaining.models is None
+        and not remaining.fitting
+        and all(_on_edges(term) for term in theta)
+    ):
         return None
     if seconds is None:
-        return _count_placements(session, rest, theta)
+        return _count_placements(session, remaining, theta)
     with limited(session, seconds):
-        return _count_placements(session, rest, theta)
+        return _count_placements(session, remaining, theta)
 
 
-def _count_placements(session: Session, rest: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
-    rows = count_matching(session, rest, theta, GATHER_MAX)
+def _count_placements(session: Session, remaining: Narrowed, theta: Sequence[Numbers]) -> _PlacementCounts | None:
+    rows = count_matching(session, remaining, theta, GATHER_MAX)
     if rows is None:
         return None
     unbounded: Counter[tuple[int, int]] = Counter()
@@ -441,8 +446,8 @@ def _field_counts(
     name: str, narrowed: Narrowed, facets: RollUp, bounded: Sequence[float], matching: Mask
 ) -> dict[str, int]:
     """Return the counts of the values of one field without its own filter, the largest first."""
-    others = [choice for choice in narrowed.facets if choice.field != name]
-    mask = matching if len(others) == len(narrowed.facets) else facets.mask(others)
+    other_choices = [choice for choice in narrowed.facets if choice.field != name]
+    mask = matching if len(other_choices) == len(narrowed.facets) else facets.mask(other_choices)
     counts: Counter[str] = Counter()
     for value, count in sums(facets.columns[name], bounded, mask).items():
         if round(count):

@@ -103,7 +103,7 @@ def pieces_of_upload(session: Session, upload_id: int) -> list[tuple[int, int, D
 
 
 def pieces_of(session: Session, contributor_id: int, digests: Iterable[str]) -> dict[Digest, StoredPiece]:
-    """Return the locations of those `digests` that are in finished uploads of the contributor."""
+    """Return the locations of `digests` in finished uploads of the contributor; other digests are left out."""
     pieces: dict[Digest, StoredPiece] = {}
     for batch in batches(sorted(set(digests))):
         for digest, public_id, offset, size in _pieces_among(session, batch, *_finished(contributor_id)):
@@ -112,7 +112,7 @@ def pieces_of(session: Session, contributor_id: int, digests: Iterable[str]) -> 
 
 
 def known_digests(session: Session, contributor_id: int, digests: Iterable[str], moment: datetime) -> set[Digest]:
-    """Return those of `digests` that the contributor does not need to send.
+    """Return the `digests` that the contributor does not need to send.
 
     These are blobs that visible or yanked models need for organs, headers or arrays; blobs of the contributor's own
     models; and pieces of their finished uploads. Other blobs of the registry count as absent.

@@ -38,14 +38,16 @@ _STATE_ACTIONS = {"active": Action.RESUME_CONTRIBUTOR, "suspended": Action.SUSPE
 
 
 def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> Contributor:
-    """Add a contributor, whose namespace has the same name. Raises BadName; BadInput if the name is taken."""
+    """Add a contributor, whose namespace has the same name. Raises BadName; BadInput if the name is existing_name."""
     parse_model_name(f"{name}/model")  # applies the rules of a namespace
     if "/" in name or "@" in name:
         raise BadName(f"{name[:100]!r} is not a valid contributor name: leave out / and @")
     check_new_name(name)
-    taken = session.scalar(select(Contributor.name).where(func.lower(Contributor.name) == name.lower()).limit(1))
-    if taken is not None:
-        raise BadInput(f"the contributor {taken} exists already")
+    existing_name = session.scalar(
+        select(Contributor.name).where(func.lower(Contributor.name) == name.lower()).limit(1)
+    )
+    if existing_name is not None:
+        raise BadInput(f"the contributor {existing_name} exists already")
     contributor = Contributor(name=name, created_at=now(), state="active", quota_bytes=quota_bytes)
     session.add(contributor)
     session.flush()
@@ -176,7 +178,7 @@ def end_session(session: Session, session_id: int) -> None:
 
 
 def open_page_token(session: Session, session_id: int, scopes: Collection[str]) -> NewToken:
-    """Create a token for a page of the session: valid for an hour, for those of `scopes` that the session token has."""
+    """Create a token for a page of the session: valid for an hour, for `scopes` that the session's token also has."""
     moment = now()
     session.execute(delete(PageToken).where(PageToken.session_id == session_id, PageToken.expires_at <= moment))
     token = new_page_token()
