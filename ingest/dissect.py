@@ -137,7 +137,7 @@ def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
     header = front.header
     # `read_front` checked this too, but `front` may come from a process that is not trusted.
     check_tensor_sizes(source.name, (tensor.size_bytes for tensor in header.tensors))
-    paddings = tuple(_paddings(source, header))
+    paddings = tuple(_read_paddings(source, header))
     return DissectedFile(
         source=source,
         header=header,
@@ -154,7 +154,7 @@ def places(header: Header) -> list[Place]:
     return [place_of(tensor.name) for tensor in header.tensors]
 
 
-def _paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
+def _read_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
     spans = [Span(header.end, min(header.data_offset, header.file_size_bytes) - header.end)]
     for tensor in header.tensors:
         end = header.data_offset + tensor.offset + tensor.size_bytes

@@ -143,13 +143,13 @@ def _group(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
             stem = path.name.removesuffix(GGUF_SUFFIX)
         else:
             key = ShardName(shard.stem, 0, shard.count)
-            files = _siblings(path, shard)
+            files = _find_siblings(path, shard)
             stem = shard.stem
         sources.setdefault((path.parent, key), ModelSource(files, ModelName(namespace, name_from_text(stem))))
     return list(sources.values())
 
 
-def _siblings(path: Path, shard: ShardName) -> tuple[Path, ...]:
+def _find_siblings(path: Path, shard: ShardName) -> tuple[Path, ...]:
     siblings = []
     for other in sorted(path.parent.glob(f"{glob.escape(shard.stem)}-*-of-{shard.count:05d}{GGUF_SUFFIX}")):
         name = parse_shard_name(other.name)

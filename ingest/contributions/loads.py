@@ -174,11 +174,13 @@ def loads(missing: Sequence[Wanted]) -> list[Load]:
     The same pieces always give the same loads: an interrupted push finds its uploads again.
     """
     large = [Load((piece,)) for piece in missing if piece.span.size_bytes > PACK_PIECE_MAX_BYTES]
-    packs = [Load(pack) for pack in _packs(piece for piece in missing if piece.span.size_bytes <= PACK_PIECE_MAX_BYTES)]
+    packs = [
+        Load(pack) for pack in _make_packs(piece for piece in missing if piece.span.size_bytes <= PACK_PIECE_MAX_BYTES)
+    ]
     return sorted([*large, *packs], key=lambda load: -load.size_bytes)
 
 
-def _packs(small: Iterable[Wanted]) -> Iterator[tuple[Wanted, ...]]:
+def _make_packs(small: Iterable[Wanted]) -> Iterator[tuple[Wanted, ...]]:
     pack: list[Wanted] = []
     size_bytes = 0
     for piece in small:

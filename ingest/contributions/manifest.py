@@ -360,19 +360,19 @@ def _read_stated(values: Any, reasons: _Reasons) -> StatedMetadata:
     reasons.check_members(values, METADATA_MEMBERS, "metadata.")
     limits = {"title": TITLE_MAX, "description": DESCRIPTION_MAX, "license": LICENSE_MAX, "base": BASE_MAX}
     texts = {
-        name: _manifest_text(
+        name: _read_manifest_text(
             values.get(name), limit, f"metadata.{name}", reasons, BREAKS if name == "description" else ""
         )
         for name, limit in limits.items()
     }
-    tags = _manifest_tags(values.get("tags"), reasons)
+    tags = _read_manifest_tags(values.get("tags"), reasons)
     problem = license_problem(texts["license"]) if texts["license"] else None
     if problem is not None:
         reasons.add("metadata.license", problem.rstrip("."))
     return StatedMetadata(texts["title"], texts["description"], texts["license"], texts["base"], tags)
 
 
-def _manifest_text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:
+def _read_manifest_text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:
     """Return a stripped text of one line, except for `breaks`; None if it is absent or empty."""
     if value is None:
         return None
@@ -390,7 +390,7 @@ def _manifest_text(value: Any, limit: int, where: str, reasons: _Reasons, breaks
     return text or None
 
 
-def _manifest_tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
+def _read_manifest_tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > TAGS_MAX:
@@ -399,7 +399,9 @@ def _manifest_tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
     for number, entry in enumerate(value):
         if entry is None:  # null means "not stated" for a field, but not for a tag
             reasons.add(f"metadata.tags[{number}]", "must be a text")
-    tags = [_manifest_text(item, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, item in enumerate(value)]
+    tags = [
+        _read_manifest_text(item, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, item in enumerate(value)
+    ]
     return tuple(dict.fromkeys(item for item in tags if item))
 
 

@@ -240,7 +240,7 @@ class FrontReader:
 
     def add_fields(self, entries: Any) -> None:
         """Take one message of metadata entries. Raises BadMessage."""
-        for entry in _entries(entries, 7):
+        for entry in _check_entries(entries, 7):
             if len(self._fields) == FIELDS_MAX:
                 raise BadMessage(f"more than {FIELDS_MAX:,} metadata entries")
             field = self._field(*entry)
@@ -251,40 +251,45 @@ class FrontReader:
 
     def add_tensors(self, entries: Any) -> None:
         """Take one message of tensors. Raises BadMessage."""
-        for name, shape, dtype_id, offset in _entries(entries, 4):
+        for name, shape, dtype_id, offset in _check_entries(entries, 4):
             if (len(self._tensors) + 1) * TENSOR_INFO_MIN_BYTES > self._source.size_bytes:
                 raise BadMessage("more tensors than the file has room for")
-            _text(name, "the name of a tensor", NAME_MAX_BYTES, _KEY)
+            _check_text(name, "the name of a tensor", NAME_MAX_BYTES, _KEY)
             if name in self._tensors:
                 raise BadMessage("two tensors have the same name")
-            self._tensors[name] = (name, _shape(shape), _dtype(dtype_id), _whole(offset, "the offset of a tensor"))
+            self._tensors[name] = (
+                name,
+                _check_shape(shape),
+                _check_dtype(dtype_id),
+                _check_whole(offset, "the offset of a tensor"),
+            )
 
     def finish(self, values: Any) -> Front:
         """Take the last message. Raises BadMessage; BadSource when the file cannot be read."""
         _check_members(values, ("version", "end", "fields", "tensors", "tags", "unassemblable", "lock"))
-        if _whole(values["version"], "the version of the format") not in VERSIONS_READ:
+        if _check_whole(values["version"], "the version of the format") not in VERSIONS_READ:
             raise BadMessage("the version of the format is unknown")
         if values["fields"] != len(self._fields) or values["tensors"] != len(self._tensors):
             raise BadMessage("announced metadata entries or tensors are missing")
-        header = self._header(values["version"], _whole(values["end"], "the end of the header"))
+        header = self._header(values["version"], _check_whole(values["end"], "the end of the header"))
         lock = values["lock"]
         return Front(
             header=header,
-            tags=tuple(_texts(values["tags"], "tags", TAGS_MAX_BYTES // 8, TAGS_MAX_BYTES)),
+            tags=tuple(_check_texts(values["tags"], "tags", TAGS_MAX_BYTES // 8, TAGS_MAX_BYTES)),
             unassemblable=tuple(
-                map(_printable, _texts(values["unassemblable"], "reasons", REASONS_MAX, REASON_MAX_CHARACTERS))
+                map(_printable, _check_texts(values["unassemblable"], "reasons", REASONS_MAX, REASON_MAX_CHARACTERS))
             ),
-            lock=None if lock is None else Digest(_text(lock, "the id of a lock", 64, _DIGEST)),
+            lock=None if lock is None else Digest(_check_text(lock, "the id of a lock", 64, _DIGEST)),
         )
 
     def _field(
         self, key: Any, kind: Any, element: Any, count: Any, offset: Any, size: Any, is_eager: Any
     ) -> MetadataField:
-        _text(key, "a metadata key", KEY_MAX_BYTES, _KEY)
-        value_type, element_type = _value_type(kind), None if element is None else _value_type(element)
-        _whole(count, "a count", VALUE_MAX)
-        _whole(offset, "the offset of a value")
-        _whole(size, "the size of a value")
+        _check_text(key, "a metadata key", KEY_MAX_BYTES, _KEY)
+        value_type, element_type = _check_value_type(kind), None if element is None else _check_value_type(element)
+        _check_whole(count, "a count", VALUE_MAX)
+        _check_whole(offset, "the offset of a value")
+        _check_whole(size, "the size of a value")
         if offset < self._position + len(key) or offset + size > self._source.size_bytes:
             raise BadMessage("a metadata value lies outside its place in the file")
         if (value_type is ValueType.ARRAY) != (element_type is not None) or element_type is ValueType.ARRAY:
@@ -356,15 +361,15 @@ def read_measurement(values: Any) -> Measurement:
 def read_refusal(values: Any) -> tuple[str, str]:
     """Return the code and the sentence of a refusal. Raises BadMessage."""
     _check_members(values, ("code", "sentence"))
-    code = _text(values["code"], "a code", CODE_MAX_CHARACTERS, _CODE)
-    return code, _printable(_text(values["sentence"], "a sentence", REASON_MAX_CHARACTERS))
+    code = _check_text(values["code"], "a code", CODE_MAX_CHARACTERS, _CODE)
+    return code, _printable(_check_text(values["sentence"], "a sentence", REASON_MAX_CHARACTERS))
 
 
 def read_range(values: Any, size_bytes: int) -> tuple[int, int]:
     """Return the offset and the size that a request for bytes of a file of `size_bytes` names. Raises BadMessage."""
     if not (isinstance(values, list) and len(values) == 2):
         raise BadMessage("a request for bytes must be a pair of numbers")
-    offset, size = _whole(values[0], "an offset"), _whole(values[1], "a size", READ_MAX_BYTES)
+    offset, size = _check_whole(values[0], "an offset"), _check_whole(values[1], "a size", READ_MAX_BYTES)
     if offset + size > size_bytes:
         raise BadMessage("a request for bytes outside the file")
     return offset, size
@@ -384,7 +389,7 @@ def _batches(kind: str, entries: Sequence[list[Any]], texts: Sequence[int]) -> I
         yield {kind: batch}
 
 
-def _entries(values: Any, members: int) -> list[list[Any]]:
+def _check_entries(values: Any, members: int) -> list[list[Any]]:
     if not isinstance(values, list) or not 1 <= len(values) <= BATCH_ENTRIES:
         raise BadMessage("a list has too many entries, or none")
     if not all(isinstance(entry, list) and len(entry) == members for entry in values):
@@ -397,13 +402,13 @@ def _check_members(values: Any, names: Sequence[str]) -> None:
         raise BadMessage("an object has the wrong members")
 
 
-def _whole(value: Any, name: str, most: int = SIZE_MAX) -> int:
+def _check_whole(value: Any, name: str, most: int = SIZE_MAX) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise BadMessage(f"{name} is not a whole number up to {most:,}")
     return value
 
 
-def _text(value: Any, name: str, longest: int, pattern: re.Pattern[str] | None = None) -> str:
+def _check_text(value: Any, name: str, longest: int, pattern: re.Pattern[str] | None = None) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= longest:
         raise BadMessage(f"{name} is not a text of 1 to {longest:,} characters")
     if pattern is not None and not pattern.fullmatch(value):
@@ -413,7 +418,7 @@ def _text(value: Any, name: str, longest: int, pattern: re.Pattern[str] | None =
     return value
 
 
-def _texts(values: Any, name: str, most: int, longest: int) -> Iterator[str]:
+def _check_texts(values: Any, name: str, most: int, longest: int) -> Iterator[str]:
     """Yield at most `most` texts, each of at most `longest` characters."""
     if not isinstance(values, list) or len(values) > most:
         raise BadMessage(f"the {name} are not a list of at most {most:,}")
@@ -436,24 +441,24 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _value_type(number: Any) -> ValueType:
+def _check_value_type(number: Any) -> ValueType:
     try:
-        return ValueType(_whole(number, "the type of a metadata value"))
+        return ValueType(_check_whole(number, "the type of a metadata value"))
     except ValueError:
         raise BadMessage("a metadata value has an unknown type") from None
 
 
-def _dtype(number: Any) -> DType:
+def _check_dtype(number: Any) -> DType:
     try:
-        return dtype_by_id(_whole(number, "the type of a tensor"))
+        return dtype_by_id(_check_whole(number, "the type of a tensor"))
     except UnsupportedDType:
         raise BadMessage("a tensor has an unknown type") from None
 
 
-def _shape(values: Any) -> tuple[int, ...]:
+def _check_shape(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= DIMENSIONS_MAX:
         raise BadMessage("the shape of a tensor is not a list of 1 to 4 lengths")
-    shape = tuple(_whole(value, "a length in the shape of a tensor") for value in values)
+    shape = tuple(_check_whole(value, "a length in the shape of a tensor") for value in values)
     if not 1 <= prod(shape) <= SIZE_MAX:
         raise BadMessage("a tensor has no elements, or more than any file can hold")
     return shape

@@ -418,14 +418,14 @@ def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
         reasons.raise_if_any(path)
     notes: list[str] = []
     has_files = strict and "files" in values
-    files = tuple(_files(fields, notes)) if has_files else (_single_file(fields, default_name, notes),)
-    tensors = tuple(_tensors(fields, len(files)))
+    files = tuple(_read_files(fields, notes)) if has_files else (_read_single_file(fields, default_name, notes),)
+    tensors = tuple(_read_tensors(fields, len(files)))
     _check_unique(tensors, files, reasons)
     reasons.raise_if_any(path)
     return Manifest(files, tensors, tuple(notes))
 
 
-def _files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
+def _read_files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
     entries = fields.objects("files", GGUF_FILES_MAX)
     if not entries:
         fields.reasons.add("files has no readable entry; at least one is required")
@@ -436,14 +436,14 @@ def _files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
         if name and not _is_file_name(name):
             item.reasons.add(f"{item.where}name is not a plain name of a GGUF file: {name[:80]!r}")
         item.whole("alignment")
-        readable, pairs = _metadata(item, notes)
+        readable, pairs = _read_metadata(item, notes)
         header = item.object("header")
         yield GgufEntry(
             name=name,
             size_bytes=item.whole("size_bytes", required=header is not None),
             sha256=item.digest("sha256"),
-            header=None if header is None else _stretch(header),
-            paddings=tuple(_paddings(item)),
+            header=None if header is None else _read_stretch(header),
+            paddings=tuple(_read_paddings(item)),
             readable=readable,
             pairs=pairs,
         )
@@ -456,24 +456,24 @@ def _is_file_name(name: str) -> bool:
         return False
 
 
-def _stretch(fields: Fields) -> Stretch:
+def _read_stretch(fields: Fields) -> Stretch:
     offset, size = fields.whole("offset_bytes", required=True), fields.whole("size_bytes", required=True)
     return Stretch(offset or 0, size or 0)
 
 
-def _paddings(fields: Fields) -> Iterator[Padding]:
+def _read_paddings(fields: Fields) -> Iterator[Padding]:
     for item in fields.objects("padding", PADDINGS_MAX):
         kept = item.object("kept")
         offset = item.whole("offset_bytes", required=True)
         if kept is None:
             item.reasons.add(f"{item.where}kept is missing")
         else:
-            yield Padding(offset or 0, _stretch(kept))
+            yield Padding(offset or 0, _read_stretch(kept))
 
 
-def _single_file(fields: Fields, name: str, notes: list[str]) -> GgufEntry:
+def _read_single_file(fields: Fields, name: str, notes: list[str]) -> GgufEntry:
     """Return the one GGUF of a manifest without `files`: metadata, with architecture and model name added."""
-    _readable, pairs = _metadata(fields, notes)
+    _readable, pairs = _read_metadata(fields, notes)
     keys = {pair if isinstance(pair, str) else pair.key for pair in pairs}
     added = []
     for key, value in (("general.architecture", _architecture(fields)), ("general.name", _model_name(fields))):
@@ -494,15 +494,17 @@ def _model_name(fields: Fields) -> str | None:
     return name if isinstance(name, str) and name.isprintable() else None
 
 
-def _metadata(fields: Fields, notes: list[str]) -> tuple[tuple[dict[str, Any], ...] | None, tuple[KeyValue | str, ...]]:
+def _read_metadata(
+    fields: Fields, notes: list[str]
+) -> tuple[tuple[dict[str, Any], ...] | None, tuple[KeyValue | str, ...]]:
     """Return the entries in readable form, if they have it, and the entries to write."""
     value = fields.values.get("metadata")
     if isinstance(value, dict):
-        return None, tuple(_plain_pairs(fields, value, notes))
+        return None, tuple(_read_plain_pairs(fields, value, notes))
     entries = fields.objects("metadata", FIELDS_MAX)
     pairs: dict[str, KeyValue | str] = {}
     for entry in entries:
-        pair = _pair(entry)
+        pair = _read_pair(entry)
         key = pair if isinstance(pair, str) else pair.key
         if key in pairs:
             fields.reasons.add(f"{entry.where}key appears twice: {key[:80]!r}")
@@ -511,7 +513,7 @@ def _metadata(fields: Fields, notes: list[str]) -> tuple[tuple[dict[str, Any], .
     return readable, tuple(pairs.values())
 
 
-def _plain_pairs(fields: Fields, values: dict[str, Any], notes: list[str]) -> Iterator[KeyValue]:
+def _read_plain_pairs(fields: Fields, values: dict[str, Any], notes: list[str]) -> Iterator[KeyValue]:
     for key, value in list(values.items())[:FIELDS_MAX]:
         try:
             yield plain_key_value(key, value)
@@ -523,7 +525,7 @@ def _plain_pairs(fields: Fields, values: dict[str, Any], notes: list[str]) -> It
                 fields.reasons.add(sentence)
 
 
-def _pair(entry: Fields) -> KeyValue | str:
+def _read_pair(entry: Fields) -> KeyValue | str:
     """Return an entry to write, or its key if it has no value; an empty text if it is refused."""
     key = entry.text("key", required=True, longest=KEY_MAX_BYTES)
     kind = entry.text("type", required=True)
@@ -537,7 +539,7 @@ def _pair(entry: Fields) -> KeyValue | str:
         return ""
 
 
-def _tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
+def _read_tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
     listing = next((fields.values[key] for key in TENSOR_MAPS if isinstance(fields.values.get(key), list | dict)), None)
     if listing is None:
         fields.reasons.add(f"{MANIFEST_FILE} has no tensor map")

@@ -171,8 +171,8 @@ def open_directory(folder: Folder) -> list[VirtualFile]:
     where = str(folder.path)
     manifest = _read_manifest(folder)
     reasons = Reasons()
-    organs = _organs(folder, manifest, reasons)
-    headers = _stored_headers(folder, manifest.files, reasons)
+    organs = _read_organs(folder, manifest, reasons)
+    headers = _read_stored_headers(folder, manifest.files, reasons)
     reasons.raise_if_any(where)
     organs_of: list[list[Organ]] = [[] for _ in manifest.files]
     for organ in organs:
@@ -201,7 +201,7 @@ def _read_manifest(folder: Folder) -> Manifest:
     return parse_manifest(values, where, f"{folder.path.resolve().name or 'model'}.gguf")
 
 
-def _organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]:
+def _read_organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]:
     organs = []
     for entry in manifest.tensors:
         try:
@@ -223,7 +223,7 @@ def _organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]
     return organs
 
 
-def _stored_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_StoredHeader | None]:
+def _read_stored_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_StoredHeader | None]:
     """Return the header of each file. Files can use the same bytes, so the limit applies to the total of read bytes."""
     headers = []
     left_bytes = HEADERS_MAX_BYTES
@@ -268,7 +268,7 @@ def _open_file(
     misfit = _misfit_reason(entry, organs, header)
     if header is not None and misfit is None:
         return _file_with_stored_header(folder, entry, organs, header.header)
-    literal, alignment = _fresh_header(entry, organs, header)
+    literal, alignment = _encode_fresh_header(entry, organs, header)
     sections = [Section(0, len(literal), BytesInMemory(literal))]
     placed = []
     offset = len(literal)
@@ -324,9 +324,9 @@ def _organ_section(folder: Folder, organ: Organ, offset: int) -> Section:
     return Section(offset, organ.spec.size_bytes, FolderFile(folder, organ.entry.file), organ.data_offset_bytes)
 
 
-def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> tuple[bytes, int]:
+def _encode_fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> tuple[bytes, int]:
     """Return a new header with its padding, and the alignment; raises ValueError for invalid metadata."""
-    metadata = _metadata(entry, header)
+    metadata = _merge_metadata(entry, header)
     alignment = header.header.alignment if header is not None else ALIGNMENT_DEFAULT
     for item in metadata:
         if isinstance(item, KeyValue) and item.key == ALIGNMENT_KEY:
@@ -339,7 +339,7 @@ def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHead
     return encode_header(metadata, [organ.spec for organ in organs], alignment), alignment
 
 
-def _metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
+def _merge_metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
     if header is None:
         absent = [pair for pair in entry.pairs if isinstance(pair, str)]
         if absent:

@@ -47,10 +47,10 @@ def _check(arguments: Inputs) -> ValidationRequest:
     if chimera is None:
         raise BadInput("chimera is missing: its name, or the digest of its lock")
     tokens = whole_number(arguments, "tokens", TOKENS_DEFAULT, TOKENS_LEAST, TOKENS_MOST)
-    return ValidationRequest(chimera=chimera, tokens=tokens, texts=_texts(arguments.get("texts")))
+    return ValidationRequest(chimera=chimera, tokens=tokens, texts=_check_texts(arguments.get("texts")))
 
 
-def _texts(requested: object) -> tuple[str, ...]:
+def _check_texts(requested: object) -> tuple[str, ...]:
     """Return the requested names in the order of the built-in texts; by default all of them."""
     if requested is None:
         return tuple(BUILT_IN_NAMES)
