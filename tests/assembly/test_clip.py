@@ -52,12 +52,12 @@ def test_adjacent_parts_make_the_whole(registry: LocalRegistry, plan: FilePlan, 
 
 
 def test_a_literal_and_the_zeros_are_clipped_too(registry: LocalRegistry, plan: FilePlan) -> None:
-    own = max(plan.slices, key=lambda piece: piece.size_bytes)
-    made = FilePlan("made", 300, None, b"literal", (PlannedSlice(100, 50, own.blob, 7),))
-    whole = read(registry, made)
+    largest = max(plan.slices, key=lambda piece: piece.size_bytes)
+    small_plan = FilePlan("made", 300, None, b"literal", (PlannedSlice(100, 50, largest.blob, 7),))
+    content = read(registry, small_plan)
     for begin in (0, 3, 7, 50, 100, 120, 150, 299, 300):
         for end in (begin, min(300, begin + 40), 300):
-            assert read(registry, clipped(made, begin, end)) == whole[begin:end]
+            assert read(registry, clipped(small_plan, begin, end)) == content[begin:end]
 
 
 def test_blobs_outside_a_part_may_be_faulty(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
@@ -77,9 +77,9 @@ def test_only_the_blobs_of_the_part_are_looked_up(registry: LocalRegistry, plan:
     flip_middle(largest_file(registry))
     with registry.catalog.reading() as session:
         assert plan_file(session, file, plan.slices[-1].offset_bytes) == part
-        whole = plan_file(session, file)
+        whole_plan = plan_file(session, file)
     with pytest.raises(CorruptBlob):
-        read(registry, whole)
+        read(registry, whole_plan)
 
 
 def test_the_digest_of_a_plan_depends_only_on_its_bytes(plan: FilePlan) -> None:
@@ -106,8 +106,8 @@ def test_a_reader_that_stops_early_releases_a_shared_pool(registry: LocalRegistr
 
 def test_a_stream_names_its_faulty_blobs(registry: LocalRegistry, plan: FilePlan, tmp_path: Path) -> None:
     flip_middle(largest_file(registry))
-    own = max(plan.slices, key=lambda piece: piece.size_bytes)
+    largest = max(plan.slices, key=lambda piece: piece.size_bytes)
     with FileStream(registry.blobs, plan) as stream:
         with pytest.raises(CorruptBlob):
             list(stream)
-        assert {row.digest for row in stream.faults} == {own.blob.digest}
+        assert {row.digest for row in stream.faults} == {largest.blob.digest}

@@ -58,15 +58,15 @@ def merged_of(registry: LocalRegistry, name: str = "a") -> list[FilePlan]:
 def written(registry: LocalRegistry, plans: Sequence[FilePlan], folder: Path) -> list[Contents]:
     """Return the files of `plans`, written and read again."""
     folder.mkdir(exist_ok=True)
-    found = []
+    files = []
     for plan in plans:
         place_file(registry.blobs, plan, folder / plan.name)
         data = (folder / plan.name).read_bytes()
         assert len(data) == plan.size_bytes
         header = read_header(MemorySource(data, plan.name))
         begins = {info.name: (header.data_offset + info.offset, info.size_bytes) for info in header.tensors}
-        found.append((header, {name: data[begin : begin + size] for name, (begin, size) in begins.items()}))
-    return found
+        files.append((header, {name: data[begin : begin + size] for name, (begin, size) in begins.items()}))
+    return files
 
 
 def values(header: Header) -> list[tuple[str, object]]:

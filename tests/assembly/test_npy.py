@@ -87,14 +87,14 @@ def test_the_values_equal_those_of_the_kernels(
 def test_any_part_is_the_same_slice_of_the_whole(dtype: str, registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec("t", (512, 3000), dtype_by_name(dtype))
     plan = plan_npy("t", stored(registry, tmp_path, spec, some_bytes(spec)), spec.dtype, spec.shape)
-    whole = read(registry, plan)
-    assert len(whole) == plan.size_bytes
+    content = read(registry, plan)
+    assert len(content) == plan.size_bytes
     random = np.random.default_rng(5)
     edges = [0, 1, 127, 128, 129, 131, 1023, plan.size_bytes - 1, plan.size_bytes]
     spans = [(begin, end) for begin in edges for end in edges if begin <= end]
     spans += [tuple(sorted(random.integers(0, plan.size_bytes, 2).tolist())) for _ in range(30)]
     for begin, end in spans:
-        assert read(registry, plan, begin, end) == whole[begin:end], (begin, end)
+        assert read(registry, plan, begin, end) == content[begin:end], (begin, end)
 
 
 def test_bytes_stored_as_another_type_are_cut_into_the_blocks_of_that_type(

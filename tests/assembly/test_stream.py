@@ -85,28 +85,28 @@ def test_views_are_no_larger_than_a_chunk(registry: LocalRegistry, plan: FilePla
 
 
 def test_the_sink_receives_every_range_that_is_not_zeros(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
-    back, lock = bytearray(len(data)), threading.Lock()
+    received, lock = bytearray(len(data)), threading.Lock()
 
     def sink(offset: int, view: memoryview) -> None:
         with lock:
-            back[offset : offset + len(view)] = view
+            received[offset : offset + len(view)] = view
 
     with FileStream(registry.blobs, plan, sink) as stream:
         size = sum(len(view) for view in stream)
     assert size == len(data)
-    assert back == data
+    assert received == data
 
 
 def test_a_literal_comes_first_and_gaps_are_zeros(registry: LocalRegistry, plan: FilePlan) -> None:
     blob = max(plan.slices, key=lambda piece: piece.size_bytes).blob
-    made = FilePlan("made", 600_000, None, b"literal", (PlannedSlice(100, 50, blob, 0),))
+    small_plan = FilePlan("made", 600_000, None, b"literal", (PlannedSlice(100, 50, blob, 0),))
     with FileStream(registry.blobs, plan) as stream:
-        whole = b"".join(map(bytes, stream))
-    own = max(plan.slices, key=lambda piece: piece.size_bytes)
-    plain = whole[own.offset_bytes : own.offset_bytes + own.size_bytes]
-    with FileStream(registry.blobs, made) as stream:
-        found = b"".join(map(bytes, stream))
-    assert found == (b"literal".ljust(100, b"\0") + plain[:50]).ljust(600_000, b"\0")
+        model_data = b"".join(map(bytes, stream))
+    largest = max(plan.slices, key=lambda piece: piece.size_bytes)
+    plain = model_data[largest.offset_bytes : largest.offset_bytes + largest.size_bytes]
+    with FileStream(registry.blobs, small_plan) as stream:
+        content = b"".join(map(bytes, stream))
+    assert content == (b"literal".ljust(100, b"\0") + plain[:50]).ljust(600_000, b"\0")
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_a_literal_comes_first_and_gaps_are_zeros(registry: LocalRegistry, plan:
 def test_a_slice_of_a_blob_is_cut_out_of_its_chunks(
     begin: int, size: int, registry: LocalRegistry, plan: FilePlan, data: bytes
 ) -> None:
-    own = max(plan.slices, key=lambda piece: piece.size_bytes)
-    made = FilePlan("made", size + 10, None, b"", (PlannedSlice(10, size, own.blob, begin),))
-    with FileStream(registry.blobs, made) as stream:
-        found = b"".join(map(bytes, stream))
-    assert found == bytes(10) + data[own.offset_bytes + begin : own.offset_bytes + begin + size]
+    largest = max(plan.slices, key=lambda piece: piece.size_bytes)
+    small_plan = FilePlan("made", size + 10, None, b"", (PlannedSlice(10, size, largest.blob, begin),))
+    with FileStream(registry.blobs, small_plan) as stream:
+        content = b"".join(map(bytes, stream))
+    assert content == bytes(10) + data[largest.offset_bytes + begin : largest.offset_bytes + begin + size]
     assert open_blobs(registry) == []
 
 

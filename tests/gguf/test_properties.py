@@ -53,9 +53,9 @@ def test_a_written_file_reads_back_the_same(
         else:
             assert isinstance(entry.value, list)
             assert field.count == len(entry.value)
-            found = read_array(source, field)
+            elements = read_array(source, field)
             # Compared as text, in which NaN equals itself.
-            assert [repr(value) for value in found] == [repr(value) for value in expected_elements(entry)]
+            assert [repr(value) for value in elements] == [repr(value) for value in expected_elements(entry)]
     assert [TensorSpec(info.name, info.shape, info.dtype) for info in header.tensors] == [
         spec for spec, _ in given_tensors
     ]

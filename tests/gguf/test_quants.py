@@ -41,10 +41,10 @@ def test_quantised_values_equal_those_of_the_package_for_any_bytes(dtype: DType,
     data = random_blocks(dtype, elements)
     with np.errstate(all="ignore"):
         expected = oracle.dequantize(np.frombuffer(data, np.uint8), gguf.GGMLQuantizationType[dtype.name])
-    found = dequantize(data, dtype)
-    assert found.dtype == np.float32
-    assert found.shape == (elements,)
-    np.testing.assert_array_equal(found, expected)
+    values = dequantize(data, dtype)
+    assert values.dtype == np.float32
+    assert values.shape == (elements,)
+    np.testing.assert_array_equal(values, expected)
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
@@ -53,9 +53,9 @@ def test_every_bit_pattern_of_a_plain_float_reads_as_in_the_package(name: str) -
     data = patterns.tobytes() if name != "F32" else (patterns.astype(np.uint32) << 16).tobytes()
     with np.errstate(invalid="ignore"):
         expected = oracle.dequantize(np.frombuffer(data, np.uint8), gguf.GGMLQuantizationType[name])
-    found = dequantize(data, dtype_by_name(name))
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, expected.ravel())
+    values = dequantize(data, dtype_by_name(name))
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values, expected.ravel())
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=name_of)
@@ -74,8 +74,8 @@ def test_wide_types_keep_digits_beyond_float32() -> None:
 def test_doubles_beyond_float32_become_its_largest_and_never_infinite() -> None:
     largest = float(np.finfo(np.float32).max)
     data = np.array([1e300, -1e300, np.inf, -np.inf, np.nan, 0.5]).tobytes()
-    found = dequantize(data, dtype_by_name("F64"))
-    np.testing.assert_array_equal(found, np.array([largest, -largest, np.inf, -np.inf, np.nan, 0.5], np.float32))
+    values = dequantize(data, dtype_by_name("F64"))
+    np.testing.assert_array_equal(values, np.array([largest, -largest, np.inf, -np.inf, np.nan, 0.5], np.float32))
     assert decode(data, dtype_by_name("F64"))[0] == 1e300
 
 

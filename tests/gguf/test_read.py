@@ -62,12 +62,12 @@ def test_arrays_stay_in_the_file_and_are_read_on_request() -> None:
     source = MemorySource(file_bytes(every_value_type()))
     arrays = [field for field in read_header(source).fields if field.is_array]
     assert [field.value for field in arrays] == [None] * 12
-    found = {field.key.removeprefix("array."): list(read_array(source, field)) for field in arrays}
-    assert found["uint64"] == [0, 2**64 - 1]
-    assert found["int8"] == [-128, 127]
-    assert found["float32"] == [np.float32(0.25), np.float32(-1e38)]
-    assert found["bool"] == [1, 0, 1]
-    assert found["string"] == [b"a", b"", "世界".encode()]
+    elements = {field.key.removeprefix("array."): list(read_array(source, field)) for field in arrays}
+    assert elements["uint64"] == [0, 2**64 - 1]
+    assert elements["int8"] == [-128, 127]
+    assert elements["float32"] == [np.float32(0.25), np.float32(-1e38)]
+    assert elements["bool"] == [1, 0, 1]
+    assert elements["string"] == [b"a", b"", "世界".encode()]
 
 
 def test_an_empty_array_of_any_type_is_read() -> None:
@@ -250,9 +250,9 @@ def test_a_string_in_an_array_may_be_as_long_as_the_limit_and_no_longer() -> Non
 
 
 def test_a_header_can_be_read_without_its_file() -> None:
-    whole = file_bytes([unsigned("n", 1)], [tensor("a", (9, 9)), tensor("b")])
-    header = header_of(whole)
-    alone = HeaderSource(whole[: header.data_offset], len(whole))
+    file_data = file_bytes([unsigned("n", 1)], [tensor("a", (9, 9)), tensor("b")])
+    header = header_of(file_data)
+    alone = HeaderSource(file_data[: header.data_offset], len(file_data))
     assert read_header(alone) == header
 
 

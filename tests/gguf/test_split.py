@@ -52,8 +52,8 @@ def reasons(shards: list[Shard]) -> tuple[str, ...]:
 def test_a_complete_set_is_ordered_whatever_its_input_order() -> None:
     shards = whole_set()
     for order in permutations(range(4)):
-        found = check_split("m", [shards[index] for index in order])
-        assert [order[index] for index in found] == [0, 1, 2, 3]
+        result = check_split("m", [shards[index] for index in order])
+        assert [order[index] for index in result] == [0, 1, 2, 3]
 
 
 def test_a_set_of_one_is_complete() -> None:
@@ -62,8 +62,8 @@ def test_a_set_of_one_is_complete() -> None:
 
 @pytest.mark.parametrize("absent", range(4))
 def test_a_missing_shard_is_named(absent: int) -> None:
-    found = reasons([one for index, one in enumerate(whole_set()) if index != absent])
-    assert found[0] == f"1 of 4 shards missing: {absent + 1:05d}"
+    messages = reasons([part for index, part in enumerate(whole_set()) if index != absent])
+    assert messages[0] == f"1 of 4 shards missing: {absent + 1:05d}"
 
 
 def test_one_shard_alone_is_an_incomplete_set() -> None:
@@ -75,15 +75,15 @@ def test_an_empty_list_of_shards_is_an_incomplete_set() -> None:
 
 
 def test_a_repeated_shard_is_named() -> None:
-    found = reasons([*whole_set(), whole_set()[2]])
-    assert any("repeats shard 3" in reason for reason in found)
+    messages = reasons([*whole_set(), whole_set()[2]])
+    assert any("repeats shard 3" in reason for reason in messages)
 
 
 def test_a_repeated_and_a_missing_shard_are_both_reported() -> None:
     shards = whole_set()
-    found = reasons([shards[0], shards[1], shards[1], shards[3]])
-    assert any("repeats shard 2" in reason for reason in found)
-    assert any("shards missing: 00003" in reason for reason in found)
+    messages = reasons([shards[0], shards[1], shards[1], shards[3]])
+    assert any("repeats shard 2" in reason for reason in messages)
+    assert any("shards missing: 00003" in reason for reason in messages)
 
 
 def test_a_file_that_is_not_a_shard_is_named() -> None:
@@ -93,36 +93,36 @@ def test_a_file_that_is_not_a_shard_is_named() -> None:
 
 def test_a_shard_of_a_set_of_another_size_is_named() -> None:
     shards = whole_set()
-    found = reasons([*shards[:3], shard(3, 5, ("d", "e"), 5)])
-    assert "m-00004-of-00005.gguf is of a set of 5, the others of 4" in found
+    messages = reasons([*shards[:3], shard(3, 5, ("d", "e"), 5)])
+    assert "m-00004-of-00005.gguf is of a set of 5, the others of 4" in messages
 
 
 def test_a_shard_of_another_model_is_recognised_by_its_count_of_tensors() -> None:
-    found = reasons([*whole_set()[:3], shard(3, 4, ("d", "e"), 9)])
-    assert any("another model" in reason for reason in found)
+    messages = reasons([*whole_set()[:3], shard(3, 4, ("d", "e"), 9)])
+    assert any("another model" in reason for reason in messages)
 
 
 def test_a_shard_of_another_model_is_recognised_by_its_architecture() -> None:
-    found = reasons([*whole_set()[:3], shard(3, 4, ("d", "e"), 5, "gpt2")])
-    assert any("different architectures: gpt2, llama" in reason for reason in found)
+    messages = reasons([*whole_set()[:3], shard(3, 4, ("d", "e"), 5, "gpt2")])
+    assert any("different architectures: gpt2, llama" in reason for reason in messages)
 
 
 def test_tensors_in_two_shards_are_reported() -> None:
-    found = reasons([*whole_set()[:3], shard(3, 4, ("a", "e"), 5)])
-    assert any("1 tensors are in more than one shard, for example a" in reason for reason in found)
+    messages = reasons([*whole_set()[:3], shard(3, 4, ("a", "e"), 5)])
+    assert any("1 tensors are in more than one shard, for example a" in reason for reason in messages)
 
 
 @pytest.mark.parametrize("announced", [-1, 0, 4, 6, 2**31 - 1])
 def test_a_wrong_count_of_tensors_is_reported(announced: int) -> None:
     names = [("a", "b"), ("c",), (), ("d", "e")]
-    found = reasons([shard(index, 4, owned, announced) for index, owned in enumerate(names)])
-    assert found == (f"the header announces {announced} tensors, but there are 5",)
+    messages = reasons([shard(index, 4, tensor_names, announced) for index, tensor_names in enumerate(names)])
+    assert messages == (f"the header announces {announced} tensors, but there are 5",)
 
 
 @pytest.mark.parametrize("number", [4, 5, 65_535])
 def test_a_number_beyond_the_count_is_reported(number: int) -> None:
-    found = reasons([*whole_set()[:3], shard(number, 4, ("d", "e"), 5)])
-    assert any(f"says it is number {number} of 4" in reason for reason in found)
+    messages = reasons([*whole_set()[:3], shard(number, 4, ("d", "e"), 5)])
+    assert any(f"says it is number {number} of 4" in reason for reason in messages)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_a_number_beyond_the_count_is_reported(number: int) -> None:
     ],
 )
 def test_a_set_that_claims_very_many_shards_is_refused_in_a_few_words(count: int, kind: ValueType) -> None:
-    found = reasons([shard(0, count, ("a",), 1, kind=kind)])
-    assert found == (f"{count - 1} of {count} shards missing: 00002, 00003, 00004, 00005, 00006 ...",)
+    messages = reasons([shard(0, count, ("a",), 1, kind=kind)])
+    assert messages == (f"{count - 1} of {count} shards missing: 00002, 00003, 00004, 00005, 00006 ...",)
 
 
 @pytest.mark.parametrize("count", [0, -1, -(2**31)])
@@ -145,16 +145,16 @@ def test_a_set_of_zero_or_fewer_shards_is_refused(count: int) -> None:
 
 
 def test_a_negative_number_is_refused() -> None:
-    found = reasons([*whole_set()[1:], shard(-1, 4, ("a", "b"), 5, kind=ValueType.INT32)])
-    assert any("says it is number -1 of 4" in reason for reason in found)
+    messages = reasons([*whole_set()[1:], shard(-1, 4, ("a", "b"), 5, kind=ValueType.INT32)])
+    assert any("says it is number -1 of 4" in reason for reason in messages)
 
 
 @pytest.mark.parametrize("count", [100, REASONS_MAX, REASONS_MAX - 1])
 def test_many_wrong_shards_give_a_dozen_reasons_and_the_number_of_further_ones(count: int) -> None:
-    found = reasons([shard(200, count, (), 0) for _ in range(count)])
+    messages = reasons([shard(200, count, (), 0) for _ in range(count)])
     more = count + 1 - REASONS_MAX  # one for each shard, and one for all missing shards
-    assert len(found) == REASONS_MAX + (1 if more else 0)
-    assert (found[-1] == f"and {more} more") == (more > 0)
+    assert len(messages) == REASONS_MAX + (1 if more else 0)
+    assert (messages[-1] == f"and {more} more") == (more > 0)
 
 
 def test_only_a_header_that_announces_several_files_is_a_shard() -> None:

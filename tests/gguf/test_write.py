@@ -68,14 +68,14 @@ def test_the_recorded_bytes_are_read_as_the_written_values() -> None:
 
 @pytest.mark.parametrize("alignment", [1, 8, 32, 64, 4096])
 def test_a_header_with_carried_over_entries_has_the_same_bytes(alignment: int) -> None:
-    whole = file_bytes(
+    file_data = file_bytes(
         [*every_value_type(), text("long", b"x" * 100_000), text("raw", b"\xff\0")],
         [tensor("a", (3, 5)), tensor("b.weight", (7,)), tensor("c", (256, 2), dtype_by_name("Q6_K"))],
         alignment,
     )
-    source = MemorySource(whole)
+    source = MemorySource(file_data)
     header = read_header(source)
-    assert carried(source, header) == whole[: header.data_offset]
+    assert carried(source, header) == file_data[: header.data_offset]
 
 
 def test_a_carried_over_entry_keeps_its_exact_bytes() -> None:

@@ -265,10 +265,10 @@ def test_concurrent_threads_give_the_same_measures() -> None:
     alone = [measure(reader(data), (512, 256), dtype) for data, _ in tensors]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda tensor: measure(reader(tensor[0]), (512, 256), dtype), tensors))
-    for one, other in zip(alone, together, strict=True):
-        assert one.fingerprint == other.fingerprint
-        assert one.theta == pytest.approx(other.theta, abs=1e-9)
-        assert one.stable_rank == pytest.approx(other.stable_rank, rel=1e-6)
+    for single, pair in zip(alone, together, strict=True):
+        assert single.fingerprint == pair.fingerprint
+        assert single.theta == pytest.approx(pair.theta, abs=1e-9)
+        assert single.stable_rank == pytest.approx(pair.stable_rank, rel=1e-6)
 
 
 def test_the_values_are_decoded_from_the_dtype_of_the_tensor() -> None:

@@ -26,10 +26,10 @@ def gaussian(count: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def steps_of(values: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.int8]:
-    found = fingerprint(values)
-    assert found is not None
-    assert len(found) == FINGERPRINT_BYTES
-    return np.frombuffer(found, np.int8)
+    data = fingerprint(values)
+    assert data is not None
+    assert len(data) == FINGERPRINT_BYTES
+    return np.frombuffer(data, np.int8)
 
 
 def alike(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:

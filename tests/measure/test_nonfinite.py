@@ -77,11 +77,11 @@ def test_zero_values_have_no_nonfinite_values() -> None:
 def test_pieces_of_any_length_have_the_count_of_the_whole(name: str) -> None:
     dtype = dtype_by_name(name)
     data = random_blocks(dtype, 40)
-    whole = count_nonfinite(data, dtype)
-    assert whole
+    expected = count_nonfinite(data, dtype)
+    assert expected
     lengths = Random(7)
     for longest in (1, dtype.block_bytes - 1, dtype.block_bytes, 3 * dtype.block_bytes + 1, len(data)):
-        assert count_nonfinite_in(cut(data, longest, lengths), dtype) == whole, longest
+        assert count_nonfinite_in(cut(data, longest, lengths), dtype) == expected, longest
     assert count_nonfinite_in([], dtype) == 0
 
 

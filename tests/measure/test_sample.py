@@ -98,7 +98,7 @@ def test_eight_of_many_experts_are_chosen_and_sampled_separately() -> None:
 def test_runs_read_the_values_of_the_tensor_at_their_positions(name: str) -> None:
     dtype = dtype_by_name(name)
     data = quantize(np.random.default_rng(3).standard_normal(100_352).astype(np.float32), dtype)
-    whole = read_values(lambda offset, size: data[offset : offset + size], ((0, 100_352),), dtype)
+    all_values = read_values(lambda offset, size: data[offset : offset + size], ((0, 100_352),), dtype)
     runs = sample_runs(100_352)
-    expected = np.concatenate([whole[start : start + length] for start, length in runs])
+    expected = np.concatenate([all_values[start : start + length] for start, length in runs])
     assert read_values(lambda offset, size: data[offset : offset + size], runs, dtype).tolist() == expected.tolist()

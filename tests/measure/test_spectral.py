@@ -155,11 +155,11 @@ def test_a_single_row_has_one_direction() -> None:
 
 
 def test_the_stable_rank_runs_from_one_to_the_smaller_side() -> None:
-    one = np.outer(np.sign(gaussian(1, 64)[0]), np.sign(gaussian(1, 128, 1)[0])).astype(np.float32)
+    rank_one = np.outer(np.sign(gaussian(1, 64)[0]), np.sign(gaussian(1, 128, 1)[0])).astype(np.float32)
     hadamard = np.ones((1, 1), np.float32)
     for _ in range(7):
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
-    assert spectral_reading(one).stable_rank == pytest.approx(1.0, abs=0.05)
+    assert spectral_reading(rank_one).stable_rank == pytest.approx(1.0, abs=0.05)
     assert spectral_reading(hadamard[1:65]).stable_rank == pytest.approx(64.0, rel=1e-6)
 
 

@@ -119,8 +119,8 @@ def try_to_escape(kind: str, attacked: World, ends: Sequence[str] = tuple(ENDS))
             os.kill(daemon, signal.SIGKILL)
     for name in ends:
         result = _run(kind, attacked, name)
-        found, _ = _outcomes(result)
-        outcomes += found or [Outcome(name, False, result.stopped or f"ended by {result.signal_name}")]
+        outcomes_of_end, _ = _outcomes(result)
+        outcomes += outcomes_of_end or [Outcome(name, False, result.stopped or f"ended by {result.signal_name}")]
     return outcomes
 
 
@@ -142,12 +142,12 @@ def _run(kind: str, attacked: World, *arguments: str) -> Result:
     """Run the program as the registry does; a program for uploads inherits two pipes."""
     pipes = os.pipe() if kind == "upload" else ()
     try:
-        told = json.dumps(asdict(replace(attacked, descriptors=pipes))).encode() + b"\n"
+        targets = json.dumps(asdict(replace(attacked, descriptors=pipes))).encode() + b"\n"
         return run_python(
             "tests.sandbox.hostile_program",
             LIMITS,
             policy(kind, attacked),
-            told,
+            targets,
             arguments=arguments,
             variables={"PYTHONPATH": search_path()},
             descriptors=pipes,
@@ -175,14 +175,14 @@ def main() -> int:
     """Make all attempts and print the results; return 1 if one succeeded."""
     parser = argparse.ArgumentParser(prog="python -m tests.sandbox.escape", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one line of JSON, and not as another user")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ |= SECRETS
-    found = _try_all()
-    if asked.json:
-        print(json.dumps({kind: [asdict(one) for one in outcomes] for kind, outcomes in found.items()}))
+    outcomes_by_kind = _try_all()
+    if options.json:
+        print(json.dumps({kind: list(map(asdict, outcomes)) for kind, outcomes in outcomes_by_kind.items()}))
         return 0
     me = pwd.getpwuid(os.getuid()).pw_name
-    columns = {f"{kind} ({me})": outcomes for kind, outcomes in found.items()}
+    columns = {f"{kind} ({me})": outcomes for kind, outcomes in outcomes_by_kind.items()}
     if os.getuid() == 0:
         other = _as_another_user()
         columns |= {f"{kind} ({OTHER_USER})": outcomes for kind, outcomes in other.items()}
@@ -190,11 +190,11 @@ def main() -> int:
 
 
 def _try_all() -> dict[str, list[Outcome]]:
-    found = {}
+    outcomes_by_kind = {}
     for kind in KINDS:
         with tempfile.TemporaryDirectory(prefix="organ-escape-") as folder, world(Path(folder)) as attacked:
-            found[kind] = try_to_escape(kind, attacked)
-    return found
+            outcomes_by_kind[kind] = try_to_escape(kind, attacked)
+    return outcomes_by_kind
 
 
 def _as_another_user() -> dict[str, list[Outcome]]:
@@ -218,22 +218,22 @@ def _as_another_user() -> dict[str, list[Outcome]]:
             continue
         if done.returncode == 0:
             values = json.loads(done.stdout.splitlines()[-1])
-            return {kind: [Outcome(**one) for one in outcomes] for kind, outcomes in values.items()}
+            return {kind: [Outcome(**outcome) for outcome in outcomes] for kind, outcomes in values.items()}
     print(f"not tried as {OTHER_USER}: no interpreter that this user may run")
     return {}
 
 
 def _print(columns: Mapping[str, Sequence[Outcome]]) -> int:
-    names = list(dict.fromkeys(one.attempt for outcomes in columns.values() for one in outcomes))
+    names = list(dict.fromkeys(outcome.attempt for outcomes in columns.values() for outcome in outcomes))
     width = max(map(len, names))
     print(" ".join([" " * width, *columns]))
     worked = 0
     for name in names:
         cells = []
         for heading, outcomes in columns.items():
-            one = next((one for one in outcomes if one.attempt == name), None)
-            worked += one is not None and one.succeeded
-            cells.append(("–" if one is None else "WORKED" if one.succeeded else "refused").ljust(len(heading)))
+            outcome = next((outcome for outcome in outcomes if outcome.attempt == name), None)
+            worked += outcome is not None and outcome.succeeded
+            cells.append(("–" if outcome is None else "WORKED" if outcome.succeeded else "refused").ljust(len(heading)))
         print(" ".join([name.ljust(width), *cells]).rstrip())
     print(f"\n{len(names)} attempts, {worked} worked")
     return 1 if worked else 0

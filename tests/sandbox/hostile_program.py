@@ -319,36 +319,36 @@ def connect_to_a_port_that_listens(world: dict[str, Any]) -> object:
 
 @attempt
 def connect_by_fast_open(world: dict[str, Any]) -> object:
-    with socket.socket() as one:
-        return one.sendto(b"x", _FASTOPEN, ("127.0.0.1", world["listening"]))
+    with socket.socket() as connection:
+        return connection.sendto(b"x", _FASTOPEN, ("127.0.0.1", world["listening"]))
 
 
 @attempt
 def connect_by_multipath_tcp(world: dict[str, Any]) -> object:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, _MPTCP) as one:
-        one.connect(("127.0.0.1", world["listening"]))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, _MPTCP) as connection:
+        connection.connect(("127.0.0.1", world["listening"]))
     return True
 
 
 @attempt
 def connect_over_ipv6(world: dict[str, Any]) -> object:
-    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as one:
-        one.connect(("::ffff:127.0.0.1", world["listening"]))
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as connection:
+        connection.connect(("::ffff:127.0.0.1", world["listening"]))
     return True
 
 
 @attempt
 def listen_on_a_port_of_its_choice(_: dict[str, Any]) -> object:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        one.listen()
-        return one.getsockname()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        return server.getsockname()
 
 
 @attempt
 def send_by_udp(world: dict[str, Any]) -> object:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        return one.sendto(b"x", ("127.0.0.1", world["udp"]))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        return sender.sendto(b"x", ("127.0.0.1", world["udp"]))
 
 
 @attempt
@@ -365,23 +365,23 @@ def open_a_netlink_socket(_: dict[str, Any]) -> object:
 
 @attempt
 def connect_to_a_unix_socket(world: dict[str, Any]) -> object:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.connect(world["unix"])
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(world["unix"])
     return True
 
 
 @attempt
 def connect_to_an_abstract_unix_socket(world: dict[str, Any]) -> object:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.connect("\0" + world["abstract"])
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + world["abstract"])
     return True
 
 
 @attempt
 def make_a_pair_of_unix_sockets(_: dict[str, Any]) -> object:
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    one.close()
-    other.close()
+    first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    first.close()
+    second.close()
     return True
 
 

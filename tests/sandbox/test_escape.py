@@ -38,8 +38,8 @@ def test_every_attempt_of_a_hostile_program_fails(kind: str, tmp_path: Path, mon
     with world(tmp_path) as attacked:
         outcomes = try_to_escape(kind, attacked, QUICK_ENDS)
         assert Path(attacked.victim).read_bytes() == Path(attacked.database).read_bytes() == b"some bytes that matter"
-    assert {one.attempt for one in outcomes} == {*ATTEMPTS, *QUICK_ENDS}
-    assert [one.attempt for one in outcomes if one.succeeded] == []
+    assert {outcome.attempt for outcome in outcomes} == {*ATTEMPTS, *QUICK_ENDS}
+    assert [outcome.attempt for outcome in outcomes if outcome.succeeded] == []
 
 
 @pytest.mark.parametrize("without", ["filter", "refusal"])
@@ -202,9 +202,9 @@ def test_missing_protections_are_logged_once(caplog: pytest.LogCaptureFixture) -
 def test_missing_protections_depend_on_the_kernel_and_the_grants(
     abi: int, own_network: bool, port: bool, processes: bool, missing: list[str]
 ) -> None:
-    here = Kernel(landlock_abi=abi, has_seccomp=True, has_own_network=own_network, is_linux=True)
-    found = protections.protections(here, port=port, writing=abi in (0, 2), processes=processes)
-    assert [one.name for one in found if not one.is_there] == missing
+    system = Kernel(landlock_abi=abi, has_seccomp=True, has_own_network=own_network, is_linux=True)
+    offered = protections.protections(system, port=port, writing=abi in (0, 2), processes=processes)
+    assert [protection.name for protection in offered if not protection.is_there] == missing
 
 
 def test_a_system_that_kills_the_probe_has_no_landlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_a_system_that_kills_the_probe_has_no_landlock(tmp_path: Path, monkeypat
 def test_a_failed_probe_is_not_cached_and_is_repeated(
     failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = protections.kernel()
+    actual = protections.kernel()
     program = tmp_path / "confine.py"
     program.write_text(f"import os\nos.write(1, b'{{\"has_seccomp\": true}}\\n')\n{failing}\n")
     protections.kernel.cache_clear()
@@ -229,7 +229,7 @@ def test_a_failed_probe_is_not_cached_and_is_repeated(
             for _ in range(2):
                 with pytest.raises(OrganError, match="the probe of the sandbox failed"):
                     python("pass")
-        assert protections.kernel() == whole
+        assert protections.kernel() == actual
     finally:
         protections.kernel.cache_clear()
 
@@ -250,4 +250,4 @@ def test_a_process_that_cannot_be_supervised_is_ended(monkeypatch: pytest.Monkey
     monkeypatch.setattr(process.selectors, "DefaultSelector", none_left)
     with pytest.raises(OrganError, match="cannot be watched: Too many open files"):
         python("import time; time.sleep(600)")
-    assert [one.returncode for one in started] == [-signal.SIGKILL]
+    assert [child.returncode for child in started] == [-signal.SIGKILL]

@@ -54,10 +54,10 @@ def half_floats(elements: int, seed: int = 0) -> bytes:
 def write(store: BlobStore, codec: Codec, plain: bytes) -> StoredBlob:
     """Store `plain` as an ingest does: the first chunk decides whether encoding pays."""
     chunks = [plain[begin : begin + codec.chunk_bytes] for begin in range(0, len(plain), codec.chunk_bytes)]
-    own = codec_for_blob(codec, encode_chunk(codec, chunks[0]))
-    writer = BlobWriter(store, digest_of(plain), len(plain), own)
+    chosen_codec = codec_for_blob(codec, encode_chunk(codec, chunks[0]))
+    writer = BlobWriter(store, digest_of(plain), len(plain), chosen_codec)
     for chunk in chunks:
-        writer.append(encode_chunk(own, chunk))
+        writer.append(encode_chunk(chosen_codec, chunk))
     return writer.finish()
 
 

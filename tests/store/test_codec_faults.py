@@ -198,11 +198,11 @@ def test_a_flipped_bit_anywhere_is_detected(dtype_name: str) -> None:
             damaged = bytearray(stored)
             damaged[position] ^= 1 << bit
             try:
-                found = load(bytes(damaged), plain)
+                loaded = load(bytes(damaged), plain)
             except CorruptBlob:
                 continue
             # A few bits of a Zstandard frame have no meaning. A flip there gives the same bytes, or is detected.
-            assert found == plain
+            assert loaded == plain
             assert position >= payload
 
 

@@ -134,13 +134,13 @@ def test_q4_k_scales_are_transposed_and_quants_stay_together() -> None:
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    def one(seed: int) -> bool:
+    def round_trips(seed: int) -> bool:
         codec = ALL_CODECS[seed % len(ALL_CODECS)]
         plain = skewed(3000 * codec.block_bytes, seed)
         return load(store(codec, plain), plain) == plain
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(one, range(200)))
+        assert all(pool.map(round_trips, range(200)))
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,10 @@ def test_a_failing_call_leaves_the_old_or_the_new_file_complete(
             place(tmp_path / "a", failing(at, number))
         expected = NEW if call == "sync_folder" else b"old"
         assert (tmp_path / "a").read_bytes() == expected
-        left = {path.name for path in tmp_path.iterdir()} - {"a"}
+        remaining = {path.name for path in tmp_path.iterdir()} - {"a"}
         if failing is failing_once:
-            assert left == set()
-        for name in left:  # no file can be removed from a disk on which every call fails
+            assert remaining == set()
+        for name in remaining:  # no file can be removed from a disk on which every call fails
             assert name.startswith(".organ-")
             (tmp_path / name).unlink()
 

@@ -192,11 +192,11 @@ def test_the_walk_finds_files_and_temporaries_and_nothing_else(store: BlobFolder
     (store.root / DIGEST[:2] / f"{DIGEST}.ffffffffffffffff").mkdir()
     (store.root / "sweep.lock").touch()
     (store.root / "link").symlink_to(store.root / DIGEST[:2])
-    found = {stray.file: stray for stray in store.walk()}
-    assert set(found) == {file, None}
-    assert found[file].size_bytes == len(DATA)
-    assert found[None].path.parent.name == "tmp"
-    assert found[file].modified_at == store.path(file).stat().st_mtime
+    strays = {stray.file: stray for stray in store.walk()}
+    assert set(strays) == {file, None}
+    assert strays[file].size_bytes == len(DATA)
+    assert strays[None].path.parent.name == "tmp"
+    assert strays[file].modified_at == store.path(file).stat().st_mtime
     pending.discard()
 
 
@@ -204,8 +204,8 @@ def test_files_may_disappear_during_a_walk(store: BlobFolder) -> None:
     pending = [store.begin(DIGEST, 5) for _ in range(3)]
     walk = store.walk()
     first = next(walk)
-    for one in pending:
-        one.discard()
+    for pending_file in pending:
+        pending_file.discard()
     assert list(walk) == []
     assert first.file is None
 

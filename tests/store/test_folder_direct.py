@@ -51,8 +51,8 @@ NEAR_A_BLOCK = [0, 1, 96, ALIGNMENT - 1, ALIGNMENT, ALIGNMENT + 1, 2 * ALIGNMENT
     "size", [*NEAR_A_BLOCK, ALIGNMENT - 96, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, len(DATA)]
 )
 def test_data_of_every_size_after_every_front_is_written_exactly(front_bytes: int, size: int, tmp_path: Path) -> None:
-    found = write(tmp_path / "a", front_bytes, [DATA[:size]])
-    assert found == FRONT[:front_bytes] + DATA[:size]
+    content = write(tmp_path / "a", front_bytes, [DATA[:size]])
+    assert content == FRONT[:front_bytes] + DATA[:size]
 
 
 @pytest.fixture(scope="module")

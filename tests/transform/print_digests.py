@@ -44,24 +44,24 @@ def digest(computation: Computation) -> str:
 
 def digests() -> dict[str, str]:
     """Return the digest of each kind of result."""
-    found = {}
+    results = {}
     flat, matrix = organ((COUNT,), "F16", 1), organ((512, 600), "F16", 2)
     pair = (organ((512, 16), "F32", 3), organ((16, 600), "F32", 4))
     lookup = (organ((16, 600), "F32", 5), organ((16, 512), "F32", 6))
     for name in WRITTEN_AS_THEY_ARE:
         dtype = dtype_by_name(name)
-        found[f"encoded as {name}"] = digest(Computation(flat, dtype))
-        found[f"merged as {name}"] = digest(Computation(matrix, dtype, (Adapter(*pair, 32.0, 0.7),)))
+        results[f"encoded as {name}"] = digest(Computation(flat, dtype))
+        results[f"merged as {name}"] = digest(Computation(matrix, dtype, (Adapter(*pair, 32.0, 0.7),)))
         for method in PurifyMethod:
-            found[f"{method} as {name}"] = digest(Computation(flat, dtype, purification=Purification(method)))
+            results[f"{method} as {name}"] = digest(Computation(flat, dtype, purification=Purification(method)))
     f32 = dtype_by_name("F32")
-    found["embedding"] = digest(Computation(matrix, f32, (Adapter(*lookup, 7.0, 0.3),), is_token_embedding=True))
+    results["embedding"] = digest(Computation(matrix, f32, (Adapter(*lookup, 7.0, 0.3),), is_token_embedding=True))
     for exponent in range(1, LONGEST + 1):
         values = whole_numbers(1 << exponent, exponent)
         for method in PurifyMethod:
             clean = cleaned(values, Purification(method, 0.7))
-            found[f"{method} of 2^{exponent}"] = hashlib.sha256(clean.tobytes()).hexdigest()
-    return found
+            results[f"{method} of 2^{exponent}"] = hashlib.sha256(clean.tobytes()).hexdigest()
+    return results
 
 
 if __name__ == "__main__":

@@ -68,8 +68,8 @@ def test_pieces_are_whole_windows_in_order_and_reproducible(method: PurifyMethod
 @pytest.mark.parametrize("method", METHODS)
 def test_the_bytes_equal_the_purified_array_in_a_lossless_type(method: PurifyMethod) -> None:
     source = organ(weights(5000), F16)
-    found = values_in(computed_bytes(Computation(source, F32, purification=Purification(method, 0.8))), F32)
-    np.testing.assert_allclose(found, purified(values_of(source), method, 0.8), rtol=1e-6, atol=1e-9)
+    values = values_in(computed_bytes(Computation(source, F32, purification=Purification(method, 0.8))), F32)
+    np.testing.assert_allclose(values, purified(values_of(source), method, 0.8), rtol=1e-6, atol=1e-9)
 
 
 def test_adapters_are_added_before_the_purification() -> None:
@@ -81,9 +81,9 @@ def test_adapters_are_added_before_the_purification() -> None:
     adapters = (Adapter(a, b, 4.0),)
     merged = organ(values_in(computed_bytes(Computation(base, F32, adapters)), F32).reshape(64, 96))
     purification = Purification(PurifyMethod.SPECTRAL)
-    both = values_in(computed_bytes(Computation(base, F32, adapters, purification=purification)), F32)
+    together = values_in(computed_bytes(Computation(base, F32, adapters, purification=purification)), F32)
     one_by_one = values_in(computed_bytes(Computation(merged, F32, purification=purification)), F32)
-    np.testing.assert_allclose(both, one_by_one, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(together, one_by_one, rtol=1e-5, atol=1e-8)
 
 
 def test_a_fault_in_the_last_window_is_raised_after_the_earlier_bytes() -> None:

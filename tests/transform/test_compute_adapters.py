@@ -59,11 +59,11 @@ def test_a_merge_into_blocks_is_within_half_a_step_of_the_sum_in_float64(dtype: 
     base, b, a = organ(normal(40, 96), dtype), organ(normal(40, 4, seed=1)), organ(normal(4, 96, seed=2))
     merged = values_in(computed_bytes(Computation(base, dtype, (Adapter(a, b, alpha=1.0),))), dtype)
     expected = values_of(base) + (product(values_of(b).reshape(40, 4), values_of(a).reshape(4, 96)) / 4).ravel()
-    blocks, found = expected.reshape(-1, 32), merged.reshape(-1, 32)
+    blocks, merged_blocks = expected.reshape(-1, 32), merged.reshape(-1, 32)
     step = np.abs(blocks).max(axis=1, keepdims=True) / levels
     # A Q4_0 block has 16 levels, one of them beyond the largest value's opposite: that end may miss by a whole step.
     most = step * (0.5 if dtype is Q8_0 else 1.0) + np.abs(blocks) * 2**-10
-    assert (np.abs(found - blocks) <= most).all()
+    assert (np.abs(merged_blocks - blocks) <= most).all()
 
 
 def test_a_token_embedding_uses_its_factors_in_reverse_order() -> None:
@@ -158,9 +158,9 @@ def test_factors_that_multiply_to_the_tensor_fit(
 def test_factors_that_do_not_fit_are_refused_with_the_reason(
     base: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], embedding: bool, reason: str
 ) -> None:
-    found = misfit(base, a, b, embedding)
-    assert found is not None
-    assert reason in found
+    misfit_reason = misfit(base, a, b, embedding)
+    assert misfit_reason is not None
+    assert reason in misfit_reason
     assert FACTOR_MAX_ELEMENTS < 32 << 22
 
 

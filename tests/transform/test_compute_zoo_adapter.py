@@ -18,11 +18,11 @@ def organs_of(name: str) -> dict[str, Plain]:
     source = MemorySource((ZOO / name).read_bytes(), name)
     header = read_header(source)
 
-    found = {}
+    organs = {}
     for info in header.tensors:
         data = bytes(source.read_at(header.data_offset + info.offset, info.size_bytes))
-        found[info.name] = Plain(Reads(data, []), info.dtype, info.shape)
-    return found
+        organs[info.name] = Plain(Reads(data, []), info.dtype, info.shape)
+    return organs
 
 
 def test_the_adapter_of_the_zoo_merges_to_the_float64_sum_rounded_to_f16() -> None:

@@ -29,10 +29,10 @@ def deviation(left: Values, right: Values) -> float:
 @pytest.mark.parametrize("count", [64, 65, 100, 127, 128, 1000, 98_304, WINDOW_ELEMENTS + 1])
 def test_mean_and_standard_deviation_are_preserved(method: PurifyMethod, count: int) -> None:
     values = weights(count) + 0.01
-    found = purified(values, method)
-    assert abs(found.mean() - values.mean()) < 1e-12 * values.std()
-    assert abs(found.std() - values.std()) < 1e-12 * values.std()
-    assert not np.array_equal(found, values)
+    result = purified(values, method)
+    assert abs(result.mean() - values.mean()) < 1e-12 * values.std()
+    assert abs(result.std() - values.std()) < 1e-12 * values.std()
+    assert not np.array_equal(result, values)
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.9, 0.99])
@@ -74,9 +74,9 @@ def test_fractal_attenuates_isolated_details_and_keeps_those_with_parents() -> N
     # One value up and its neighbour down: their sum, and so the parent, does not contain the change.
     alone = ground.copy()
     alone[40:42] += (5.0, -5.0)
-    found = cleaned(alone, Purification(FRACTAL))
-    assert 2.0 < found[40] < 4.0
-    assert -4.0 < found[41] < -2.0
+    result = cleaned(alone, Purification(FRACTAL))
+    assert 2.0 < result[40] < 4.0
+    assert -4.0 < result[41] < -2.0
     # A spike is visible at every scale.
     spike = ground.copy()
     spike[40] += 5.0
@@ -85,8 +85,8 @@ def test_fractal_attenuates_isolated_details_and_keeps_those_with_parents() -> N
 
 def test_about_a_third_of_independent_details_are_below_the_coherence_threshold() -> None:
     # The coherence of two independent normal values is |sin 2φ| of a uniform angle φ.
-    own, parent = noise(1 << 16), noise(1 << 16, seed=4)
-    coherence = 2 * np.abs(own * parent) / (own * own + parent * parent)
+    detail, parent = noise(1 << 16), noise(1 << 16, seed=4)
+    coherence = 2 * np.abs(detail * parent) / (detail * detail + parent * parent)
     assert np.mean(coherence < COHERENT) == pytest.approx(1 / 3, abs=0.01)
 
 
@@ -101,17 +101,17 @@ def test_a_constant_is_not_changed(method: PurifyMethod) -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 63])
 def test_an_organ_too_small_for_a_spectrum_is_not_changed(method: PurifyMethod, count: int) -> None:
     values = weights(count)
-    found = purified(values, method)
-    assert (found == values).all()
-    assert found is not values
+    result = purified(values, method)
+    assert (result == values).all()
+    assert result is not values
     assert count < PURIFIED_MIN_VALUES
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constant_window_beside_others_is_not_changed(method: PurifyMethod) -> None:
     values = np.concatenate([weights(WINDOW_ELEMENTS), np.full(100, 0.25)])
-    found = purified(values, method)
-    assert len(set(found[WINDOW_ELEMENTS:].tolist())) == 1
+    result = purified(values, method)
+    assert len(set(result[WINDOW_ELEMENTS:].tolist())) == 1
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -39,10 +39,10 @@ def test_a_small_sum_is_exact() -> None:
 
 def test_moments_equal_those_of_numpy() -> None:
     values = weights(70_001) + 3.0
-    found = moments(values)
-    assert found.count == values.size
-    assert found.mean == pytest.approx(values.mean(), rel=1e-14)
-    assert found.standard_deviation == pytest.approx(values.std(), rel=1e-12)
+    result = moments(values)
+    assert result.count == values.size
+    assert result.mean == pytest.approx(values.mean(), rel=1e-14)
+    assert result.standard_deviation == pytest.approx(values.std(), rel=1e-12)
 
 
 def test_moments_of_zero_values_are_zero() -> None:
@@ -62,7 +62,7 @@ def test_a_small_deviation_from_a_large_mean_is_not_lost() -> None:
 @given(st.lists(st.floats(-1e6, 1e6), max_size=40), st.integers(0, 40))
 def test_moments_of_two_parts_combine_to_those_of_the_whole(numbers: list[float], cut: int) -> None:
     values = np.array(numbers)
-    joined, whole = moments(values[:cut]).with_more(moments(values[cut:])), moments(values)
-    assert joined.count == whole.count
-    assert joined.mean == pytest.approx(whole.mean, abs=1e-9)
-    assert joined.standard_deviation == pytest.approx(whole.standard_deviation, abs=1e-4)
+    joined, expected = moments(values[:cut]).with_more(moments(values[cut:])), moments(values)
+    assert joined.count == expected.count
+    assert joined.mean == pytest.approx(expected.mean, abs=1e-9)
+    assert joined.standard_deviation == pytest.approx(expected.standard_deviation, abs=1e-4)

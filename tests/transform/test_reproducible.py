@@ -41,9 +41,9 @@ def test_an_older_processor_computes_the_same_bytes(here: dict[str, str], proces
     environment = {**os.environ, **{name: value for name, value in processor.items() if value}}
     command = [sys.executable, "-m", "tests.transform.print_digests"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    there = json.loads(done.stdout)
-    assert {name: digest for name, digest in there.items() if digest != here[name]} == {}
-    assert there.keys() == here.keys()
+    simulated = json.loads(done.stdout)
+    assert {name: digest for name, digest in simulated.items() if digest != here[name]} == {}
+    assert simulated.keys() == here.keys()
 
 
 def test_every_result_is_different(here: dict[str, str]) -> None:

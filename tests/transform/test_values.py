@@ -18,12 +18,12 @@ from tests.transform.memory_organs import F16, F32, F64, Q8_0, Reads, organ, val
 
 
 def test_windows_give_all_values_in_order_with_one_read_each() -> None:
-    whole = organ(weights(2 * WINDOW_ELEMENTS + 96), Q8_0)
-    windows = list(whole.windows())
+    source = organ(weights(2 * WINDOW_ELEMENTS + 96), Q8_0)
+    windows = list(source.windows())
     assert [window.size for window in windows] == [WINDOW_ELEMENTS, WINDOW_ELEMENTS, 96]
-    assert (np.concatenate(windows) == values_of(whole)).all()
-    assert isinstance(whole.read, Reads)
-    assert [size for _, size in whole.read.made[:3]] == [WINDOW_ELEMENTS // 32 * 34] * 2 + [3 * 34]
+    assert (np.concatenate(windows) == values_of(source)).all()
+    assert isinstance(source.read, Reads)
+    assert [size for _, size in source.read.made[:3]] == [WINDOW_ELEMENTS // 32 * 34] * 2 + [3 * 34]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -112,6 +112,6 @@ def test_a_nan_or_infinite_value_is_refused(dtype: DType, value: float) -> None:
 @pytest.mark.parametrize("dtype", ALIKE, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-41, -1e-41, 1e-300, 5e-324])
 def test_zeros_and_the_smallest_numbers_are_written_as_almost_zero(dtype: DType, value: float) -> None:
-    data, back = encoded(np.array([value, 0.0] * 16), dtype)
-    assert np.abs(back).max() <= max(abs(value), 2e-45)
-    assert (values_in(data, dtype) == back).all()
+    data, decoded = encoded(np.array([value, 0.0] * 16), dtype)
+    assert np.abs(decoded).max() <= max(abs(value), 2e-45)
+    assert (values_in(data, dtype) == decoded).all()
