@@ -402,9 +402,9 @@ def _check_members(values: Any, names: Sequence[str]) -> None:
         raise BadMessage("an object has the wrong members")
 
 
-def _check_whole(value: Any, name: str, most: int = SIZE_MAX) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise BadMessage(f"{name} is not a whole number up to {most:,}")
+def _check_whole(value: Any, name: str, maximum: int = SIZE_MAX) -> int:
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise BadMessage(f"{name} is not a whole number up to {maximum:,}")
     return value
 
 
@@ -418,10 +418,10 @@ def _check_text(value: Any, name: str, longest: int, pattern: re.Pattern[str] | 
     return value
 
 
-def _check_texts(values: Any, name: str, most: int, longest: int) -> Iterator[str]:
-    """Yield at most `most` texts, each of at most `longest` characters."""
-    if not isinstance(values, list) or len(values) > most:
-        raise BadMessage(f"the {name} are not a list of at most {most:,}")
+def _check_texts(values: Any, name: str, maximum: int, longest: int) -> Iterator[str]:
+    """Yield at most `maximum` texts, each of at most `longest` characters."""
+    if not isinstance(values, list) or len(values) > maximum:
+        raise BadMessage(f"the {name} are not a list of at most {maximum:,}")
     for value in values:
         if not isinstance(value, str) or len(value) > longest or not _is_unicode(value):
             raise BadMessage(f"one of the {name} is not a text of at most {longest:,} characters")
@@ -473,21 +473,21 @@ def _fits(kind: ValueType, element: ValueType | None, count: int, size: int) -> 
     return count == 1 and (size <= VALUE_MAX if kind is ValueType.STRING else size == SCALAR_SIZES[kind])
 
 
-def _number_check(least: float, most: float) -> Callable[[Any], bool]:
+def _number_check(minimum: float, maximum: float) -> Callable[[Any], bool]:
     def check(value: Any) -> bool:
         if type(value) is int and abs(value) > SIZE_MAX:
             return False  # before `math.isfinite`, which fails for integers that are too large for a float
-        return value is None or (type(value) in (int, float) and math.isfinite(value) and least <= value <= most)
+        return value is None or (type(value) in (int, float) and math.isfinite(value) and minimum <= value <= maximum)
 
     return check
 
 
-def _count_check(most: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and 0 <= value <= most
+def _count_check(maximum: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 0 <= value <= maximum
 
 
-def _optional_count_check(most: int) -> Callable[[Any], bool]:
-    return lambda value: value is None or (type(value) is int and 0 <= value <= most)
+def _optional_count_check(maximum: int) -> Callable[[Any], bool]:
+    return lambda value: value is None or (type(value) is int and 0 <= value <= maximum)
 
 
 ROUNDING = 1e-6

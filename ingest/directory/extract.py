@@ -241,13 +241,13 @@ def extract(
 
 def _check_limits(contents: Sequence[Content]) -> None:
     tensors = sum(len(content.header.tensors) for content in contents)
-    for name, count, most in (
+    for name, count, limit in (
         ("tensors", tensors, TENSORS_MAX),
         ("files", len(contents), GGUF_FILES_MAX),
         ("bytes of headers", sum(content.header.end for content in contents), HEADERS_MAX_BYTES),
     ):
-        if count > most:
-            raise BadSource(f"{contents[0].name}: {count} {name}; an organ directory holds at most {most}")
+        if count > limit:
+            raise BadSource(f"{contents[0].name}: {count} {name}; an organ directory holds at most {limit}")
 
 
 def _disk_bytes(contents: Sequence[Content]) -> int:

@@ -120,15 +120,15 @@ class VirtualFile(ComposedFile):
 
     def _mismatches(self, organs: Mapping[int, Digest]) -> Iterator[str]:
         """Yield a sentence for each organ file whose SHA-256 differs from the manifest, with both digests."""
-        wrong = [
+        mismatches = [
             (organ, actual)
             for organ in self._organs
             if (actual := organs.get(organ.offset_bytes)) is not None and organ.sha256 not in (None, actual)
         ]
-        for item, actual in wrong[:NAMES_SHOWN_MAX]:
+        for item, actual in mismatches[:NAMES_SHOWN_MAX]:
             yield f"{item.file}: the SHA-256 of its values is {actual}, but the manifest states {item.sha256}"
-        if len(wrong) > NAMES_SHOWN_MAX:
-            yield f"{len(wrong) - NAMES_SHOWN_MAX} more organ files differ from the SHA-256 in the manifest"
+        if len(mismatches) > NAMES_SHOWN_MAX:
+            yield f"{len(mismatches) - NAMES_SHOWN_MAX} more organ files differ from the SHA-256 in the manifest"
 
     def _digest(self, organ: PlacedOrgan) -> Digest:
         digest = hashlib.sha256()
