@@ -1,4 +1,4 @@
-"""Downloads: organs in three forms, models as files or as one file, and chimeras made here."""
+"""Downloads: organs in three formats, models as original files or as one file, and the texts of chimeras."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SUFFIX = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class ChosenOrgan:
-    """A requested organ, and whether its address can mean another one later."""
+    """A requested organ, and whether its address can name another organ later."""
 
     organ_id: int
     blob: BlobRow
@@ -84,15 +84,15 @@ class ChosenOrgan:
 
 
 def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | None) -> ChosenOrgan:
-    """Return the oldest visible organ whose digest begins with `text`, with `dtype` and `shape` if they are given.
+    """Return the oldest visible organ whose digest begins with `text`.
 
-    The oldest of several. Raises BadDigest, NotFound, Ambiguous.
+    `dtype` and `shape` select one of several organs with the same bytes. Raises BadDigest, NotFound, Ambiguous.
     """
     rows = organs_by_prefix(session, text, visible=True)
-    fitting = [organ for organ, _ in rows if dtype in (None, organ.dtype) and shape in (None, organ.shape)]
-    if not fitting:
-        raise NotFound(f"these bytes are {_listed([organ for organ, _ in rows])}: request one of these")
-    organ = fitting[0]
+    matches = [organ for organ, _ in rows if dtype in (None, organ.dtype) and shape in (None, organ.shape)]
+    if not matches:
+        raise NotFound(f"these bytes are {_types_and_shapes([organ for organ, _ in rows])}: request one of these")
+    organ = matches[0]
     return ChosenOrgan(
         organ.id,
         blobs_by_id(session, [organ.blob_id])[organ.blob_id],
@@ -104,14 +104,15 @@ def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | No
 
 
 def raw_organ(organ: ChosenOrgan) -> Content:
-    """Return the plain bytes."""
+    """Return the plain bytes of `organ`."""
     plan = _organ_plan(organ, b"")
-    return _of_plan(plan, organ.digest, sha256=organ.digest, immutable=organ.is_full_digest)
+    return _content_of_plan(plan, organ.digest, sha256=organ.digest, immutable=organ.is_full_digest)
 
 
 def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Content:
-    """Return the file format of organ directories: a head, then the plain bytes. Raises NotFound for an unknown
-    name.
+    """Return the organ's file in the format of organ directories: a head, then the plain bytes.
+
+    `name` selects a tensor name if the organ has several. Raises NotFound for an unknown name.
     """
     tensor_name = name_of_organ(session, organ.organ_id, name)
     if tensor_name is None:
@@ -119,11 +120,11 @@ def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> Conten
     head = encode_head(TensorSpec(tensor_name, organ.shape, organ.dtype))
     plan = _organ_plan(organ, head)
     immutable = organ.is_full_digest and organ.is_unambiguous and name is not None
-    return _of_plan(plan, plan_digest(plan), immutable=immutable)
+    return _content_of_plan(plan, plan_digest(plan), immutable=immutable)
 
 
 def organ_values(organ: ChosenOrgan) -> Content:
-    """Return the values as a NumPy file of float32; raises UnsupportedDType where no kernel reads them."""
+    """Return the values as a NumPy file of float32; raises UnsupportedDType if the registry cannot decode the dtype."""
     label = f"organ {organ.digest[:12]}"
     plan = plan_npy(label, organ.blob, organ.dtype, organ.shape)
 
@@ -150,49 +151,48 @@ def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> 
 
 
 def whole_model(session: Session, model: Model, *, immutable: bool) -> Content:
-    """Return `model` as one file, merged if it came in shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
+    """Return `model` as one file, merged from its shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
     refuse_partial(session, model)
     files = files_of(session, model.id)
     name = whole_name(model.full_name, [file.name for file in files])
     if len(files) == 1:
         return model_file(model, files[0], name, immutable=immutable)
     (plan,) = plan_merged(session, registry().blobs, model, name)
-    return replace(_of_plan(plan, plan_digest(plan), immutable=immutable), model_id=model.id)
+    return replace(_content_of_plan(plan, plan_digest(plan), immutable=immutable), model_id=model.id)
 
 
 def whole_name(model: str, files: Sequence[str]) -> str:
-    """Return the file name of a model as one file: that of its only file, if it is plain, else one made from its
-    name.
-    """
+    """Return the name of a model's single file: the original name if it is plain, or a name made from the model's."""
     if len(files) == 1 and files[0].lower().endswith(SUFFIX) and is_plain_name(files[0]):
         return files[0]
     return f"{model.partition('/')[2].rpartition('@')[0]}{SUFFIX}"
 
 
 def literal_file(name: str, data: bytes, *, immutable: bool) -> Content:
-    """Return a file of these bytes."""
+    """Return a file that consists of `data`."""
     digest = digest_of(data)
-    return _of_plan(FilePlan(name, len(data), digest, data, ()), digest, sha256=digest, immutable=immutable)
+    return _content_of_plan(FilePlan(name, len(data), digest, data, ()), digest, sha256=digest, immutable=immutable)
 
 
 def public_names(own: Sequence[str]) -> list[str]:
-    """Return the public names of a model's files: their own where they are plain and unique, else numbered ones.
+    """Return the public names of a model's files; `own` has their own names.
 
-    A name that is no plain one, or that another file has already, gives way to one by position, or the next free one.
+    A name that is plain and unique is kept. Any other file is named `file-N.gguf`; N is its position in the list, or
+    the next number that is free.
     """
     names: list[str] = []
-    taken = {name for name in own if is_plain_name(name)}
+    used = {name for name in own if is_plain_name(name)}
     for position, name in enumerate(own, 1):
-        fits = is_plain_name(name) and name not in names
-        others = (f"file-{number}{SUFFIX}" for number in count(position))
-        names.append(name if fits else next(other for other in others if other not in taken))
-        taken.add(names[-1])
+        is_kept = is_plain_name(name) and name not in names
+        numbered = (f"file-{number}{SUFFIX}" for number in count(position))
+        names.append(name if is_kept else next(other for other in numbered if other not in used))
+        used.add(names[-1])
     return names
 
 
 @contextmanager
 def explaining_faults(label: str) -> Iterator[None]:
-    """Answer 500, with the remedy, for a damaged blob that is found before the first byte was sent."""
+    """Answer 500, with the remedy, if a blob is found to be damaged before the first byte is sent."""
     try:
         yield
     except (CorruptBlob, MissingBlob) as error:
@@ -207,7 +207,7 @@ def _organ_plan(organ: ChosenOrgan, head: bytes) -> FilePlan:
     return FilePlan(f"{organ.digest[:16]}{ending}", len(head) + size, None, head, slices)
 
 
-def _of_plan(plan: FilePlan, tag: Digest, *, sha256: Digest | None = None, immutable: bool) -> Content:
+def _content_of_plan(plan: FilePlan, tag: Digest, *, sha256: Digest | None = None, immutable: bool) -> Content:
     def open_plan(begin: int, end: int) -> ByteSource:
         part = clipped(plan, begin, end)
         return FileStream(registry().blobs, part, pool=streams().pool)
@@ -215,14 +215,14 @@ def _of_plan(plan: FilePlan, tag: Digest, *, sha256: Digest | None = None, immut
     return Content(plan.name, plan.size_bytes, tag, open_plan, sha256, immutable)
 
 
-def _listed(organs: Sequence[Organ]) -> str:
+def _types_and_shapes(organs: Sequence[Organ]) -> str:
     return ", ".join(f"{organ.dtype} of {organ.shape}" for organ in organs[:5])
 
 
 downloads = Blueprint("downloads", __name__)
 
 BODY_MAX_BYTES = 4096
-"""What a request that asks to read may send along; nobody has a reason to send anything."""
+"""The largest body of a GET, HEAD or OPTIONS request. It is ignored; no client has a reason to send one."""
 
 
 @downloads.record_once
@@ -234,7 +234,7 @@ def _allow_streams(state: BlueprintSetupState) -> None:
 
 @downloads.before_app_request
 def _refuse_bodies() -> None:
-    """Refuse compressed bodies, and bodies of requests that read."""
+    """Refuse compressed bodies, and bodies of GET, HEAD and OPTIONS requests."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         abort(415, "The body must not be compressed.")
     if request.method in ("GET", "HEAD", "OPTIONS"):
@@ -245,7 +245,7 @@ def _refuse_bodies() -> None:
 
 @downloads.get("/organs/<digest>.<any(raw,bin,npy):form>")
 def organ(digest: str, form: str) -> Response:
-    """Send an organ in one of three forms."""
+    """Send an organ in one of three formats."""
     with reading() as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
         if form == "raw":
@@ -287,7 +287,7 @@ artifacts = Blueprint("artifacts", __name__)
 
 LOCK_FILE = "lock.json"
 TEXTS = {"recipe.yaml": "recipe_yaml", "card.md": "card", "Modelfile": "modelfile"}
-"""Files of a chimera, and the member that each holds."""
+"""The text files of a chimera, and the member of the entity that has the text."""
 READ_BYTES = 256 * 1024
 
 
@@ -297,16 +297,16 @@ def chimera_text(lock: str, text: str) -> Response:
     with reading(settings().search_seconds) as session, explaining_faults(text):
         model = chimeras_by_lock(session, lock)[0]
         if text == LOCK_FILE:
-            read = first_header(session, registry().blobs, model)
-            parsed = lock_of(read.header, read.source)
+            first = first_header(session, registry().blobs, model)
+            parsed = lock_of(first.header, first.source)
             content = None if parsed is None else parsed.canonical()
         else:
             chimera = chimera_of_model(session, model)
             content = None if chimera is None else str(getattr(chimera, TEXTS[text]))
     if content is None:
         raise NotFound(f"{model.full_name} has no {text}")
-    whole = text == LOCK_FILE and len(parse_prefix(lock)) == FULL_DIGEST_LENGTH
-    return hand_out(literal_file(text, content.encode("utf-8"), immutable=whole))
+    immutable = text == LOCK_FILE and len(parse_prefix(lock)) == FULL_DIGEST_LENGTH
+    return hand_out(literal_file(text, content.encode("utf-8"), immutable=immutable))
 
 
 @artifacts.get("/jobs/<job>/files/<file>")
@@ -314,16 +314,16 @@ def job_file(job: str, file: str) -> Response:
     """Send a file that a job has written."""
     whose = whose_jobs()
     with reading(settings().search_seconds) as session:
-        left = file_of_job(session, parsed_job(job), whose)
-    path = None if left is None else pack_file(registry().settings.home, left.pack, left.name)
-    if left is None or path is None or left.name != file:
+        written = file_of_job(session, parsed_job(job), whose)
+    path = None if written is None else pack_file(registry().settings.home, written.pack, written.name)
+    if written is None or path is None or written.name != file:
         raise NotFound(f"job {job} has no such file: files of jobs are kept for one day")
-    digest = left.sha256
-    return hand_out(Content(file, left.size_bytes, digest, lambda begin, end: _Stretch(path, begin, end), digest))
+    digest = written.sha256
+    return hand_out(Content(file, written.size_bytes, digest, lambda begin, end: _FileRange(path, begin, end), digest))
 
 
-class _Stretch:
-    """The bytes of a file on the disk from one offset to before another (`web.file_responses.ByteSource`)."""
+class _FileRange:
+    """A range of bytes of a file on the disk, without its end (`web.file_responses.ByteSource`)."""
 
     def __init__(self, path: Path, begin: int, end: int) -> None:
         self.faults: list[BlobRow] = []

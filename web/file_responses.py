@@ -37,7 +37,7 @@ from organs.web.server.gateway import (
 )
 
 HEADER_MAX_LENGTH = 200
-"""A range of two numbers of 63 bits has 45 characters. Longer headers are not looked at."""
+"""The longest `Range` header that is read. A range of two numbers of 63 bits has 45 characters."""
 TAGS_MAX_LENGTH = 4096
 
 _ONE_RANGE = re.compile(r"bytes=(?P<first>[0-9]{0,80})-(?P<last>[0-9]{0,80})", re.ASCII | re.IGNORECASE)
@@ -46,7 +46,7 @@ _TAG = re.compile(r'(?P<weak>W/)?"(?P<tag>[\x21\x23-\x7e\x80-\xff]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The bytes from `begin` to before `end`."""
+    """The bytes from `begin` to `end`, without the byte at `end`."""
 
     begin: int
     end: int
@@ -57,13 +57,13 @@ class Span:
 
 
 class Unsatisfiable(Exception):
-    """A range that is well-formed and has not one byte of the file."""
+    """A range is well-formed, but the file has no byte in it."""
 
 
 def requested_span(header: str | None, size_bytes: int) -> Span | None:
     """Return the span that a `Range` header requests of a file of `size_bytes`; None for the whole file.
 
-    Raises Unsatisfiable.
+    Like every server may (RFC 9110), it ignores a header that is not one valid range. Raises Unsatisfiable.
     """
     if header is None or len(header) > HEADER_MAX_LENGTH:
         return None
@@ -85,7 +85,7 @@ def requested_span(header: str | None, size_bytes: int) -> Span | None:
 def still_holds(if_range: str | None, tag: str) -> bool:
     """Return whether a range may be served: there is no `If-Range`, or it is the strong `tag` of the file.
 
-    A date never holds: what is served has none.
+    A date is never valid, because the answers have no `Last-Modified`.
     """
     return if_range is None or if_range.strip(" \t") == f'"{tag}"'
 
@@ -110,7 +110,7 @@ def _suffix(last: str, size_bytes: int) -> Span | None:
 
 
 def _tags(header: str) -> list[tuple[str, bool]]:
-    """Return the tags of a list, each with whether it is weak."""
+    """Return the tags of a list, each with True if it is weak."""
     return [(match["tag"], match["weak"] is not None) for match in _TAG.finditer(header[:TAGS_MAX_LENGTH])]
 
 
@@ -121,10 +121,10 @@ _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.ASCII | r
 
 
 def attachment(name: str) -> str:
-    """Return the `Content-Disposition` under which a file called `name` is saved: never a path, a device or a second
-    header.
+    """Return a `Content-Disposition` header that saves a file as `name`, or under a safe name similar to it.
 
-    A name beyond ASCII is also sent whole, percent-encoded, without what is not a letter, a digit or `._+@ -`.
+    The name is never a path or a device, and cannot add a header. A name that is not ASCII is also sent
+    percent-encoded; in it, characters other than letters, digits and `._+@ -` become underscores.
     """
     plain = safe_name(name)
     header = f'attachment; filename="{plain}"'
@@ -133,7 +133,7 @@ def attachment(name: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Return the name nearest to `name` that every file system accepts."""
+    """Return `name`, changed so that every file system accepts it."""
     return _cut(_UNWANTED.sub("_", name)) or "download"
 
 
@@ -156,11 +156,11 @@ def _is_harmless(character: str) -> bool:
 
 STREAMS_KEY = "organ_streams"
 THREADS = 12
-"""Of which uploads may keep half, unless the server says otherwise."""
+"""The default number of threads; uploads may use half of them."""
 PIECE_BYTES = 256 * 1024
-"""Given to the server at once."""
+"""The size of the pieces that the server sends."""
 SMALL_BYTES = 16 * 1024
-"""Up to this size a file is read at once, by the thread that answers the request."""
+"""Up to this size, the thread that answers the request reads the file immediately."""
 RETRY_SECONDS = 5
 TOO_MANY = "Too many downloads of this address are in progress; try again in a few seconds."
 IMMUTABLE = "public, max-age=31536000, immutable"
@@ -168,7 +168,7 @@ OCTETS = "application/octet-stream"
 
 
 class ByteSource(Protocol):
-    """Bytes in order, as views that are valid until the next is asked for; and the blobs that were found faulty."""
+    """Bytes in order, as views that are valid until the next view is requested; and the blobs that are faulty."""
 
     @property
     def faults(self) -> list[BlobRow]: ...
@@ -179,24 +179,24 @@ class ByteSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file to be handed out."""
+    """A file to send."""
 
     name: str
     size_bytes: int
     tag: str
-    """Its strong ETag, without quotes: other bytes have another."""
+    """The strong ETag, without quotes: different bytes have different tags."""
     open: Callable[[int, int], ByteSource]
-    """Its bytes from an offset to before another. Entering the source raises CorruptBlob for what is still faulty."""
+    """Opens the bytes from one offset to another. Entering the source raises CorruptBlob if a blob is still faulty."""
     sha256: Digest | None = None
-    """Of the whole, where it is known."""
+    """The SHA-256 of the whole file, if it is known."""
     immutable: bool = False
-    """Whether its address names these bytes and can never name others."""
+    """Whether its address always names these bytes."""
     model_id: int | None = None
-    """The model that was fetched when its last byte has been taken."""
+    """The model whose download is counted when the last byte is sent."""
 
 
 class Streams:
-    """What the downloads and uploads of one process share.
+    """The threads and limits that the downloads and uploads of one process share.
 
     Downloads share the threads that decode; the server limits how many of them hold buffers at once
     (`web.server.scheduling.DownloadPlaces`). An upload keeps the thread that reads its body, so uploads are limited
@@ -206,14 +206,16 @@ class Streams:
     def __init__(self, threads: int) -> None:
         self.pool = ThreadPoolExecutor(os.cpu_count() or 2, thread_name_prefix="decode")
         self._uploads = BoundedSemaphore(max(1, threads // 2))
-        self._uploads_of_one = max(1, threads // 4)
+        self._uploads_per_contributor = max(1, threads // 4)
         self._counts = Counter[int]()
         self._lock = Lock()
 
     def begin_upload(self, contributor_id: int) -> bool:
-        """Take a place for the body of an upload; False when all are taken, or half of them by this contributor."""
+        """Take a place for the body of an upload; return False if none is free or this contributor has half of them."""
         with self._lock:
-            if self._counts[contributor_id] >= self._uploads_of_one or not self._uploads.acquire(blocking=False):
+            if self._counts[contributor_id] >= self._uploads_per_contributor or not self._uploads.acquire(
+                blocking=False
+            ):
                 return False
             self._counts[contributor_id] += 1
             return True
@@ -233,15 +235,15 @@ def streams() -> Streams:
 
 
 def allow_streams(app: Flask, threads: int) -> None:
-    """Set up the streams of `app`, whose uploads may keep half of `threads`."""
+    """Set up the streams of `app`; uploads may use half of `threads`."""
     app.extensions[STREAMS_KEY] = Streams(threads)
 
 
 def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int = 503) -> Response:
     """Return the answer to this request for `content`: 200, 206, 304, 412 or 416, with the headers `more`.
 
-    `busy` is the status by which the server refuses it when the client has too many downloads in progress. Raises
-    CorruptBlob or MissingBlob for a blob that is found faulty before the first byte.
+    `busy` is the status of the refusal if the client has too many downloads in progress. Raises CorruptBlob or
+    MissingBlob if a blob is found to be faulty before the first byte.
     """
     reveal_headers()
     headers = {**_headers(content), **(more or {})}
@@ -249,8 +251,8 @@ def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int 
     if if_match is not None and not has_strong(if_match, content.tag):
         return _error_response(412, "This file is not the one that If-Match names.", headers)
     if if_none_match is not None and has_weak(if_none_match, content.tag):
-        kept = ("ETag", "Cache-Control", "Accept-Ranges")
-        return Response(status=304, headers={name: headers[name] for name in kept})
+        names = ("ETag", "Cache-Control", "Accept-Ranges")
+        return Response(status=304, headers={name: headers[name] for name in names})
     try:
         span = _span(content)
     except Unsatisfiable:
@@ -258,11 +260,11 @@ def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int 
         return _error_response(
             416, f"This file has {content.size_bytes} bytes; none of them is in that range.", range_headers
         )
-    wanted = span or Span(0, content.size_bytes)
+    sent = span or Span(0, content.size_bytes)
     if span is not None:
         headers["Content-Range"] = f"bytes {span.begin}-{span.end - 1}/{content.size_bytes}"
-    headers["Content-Length"] = str(wanted.size_bytes)
-    body = _no_body(content) if request.method == "HEAD" else _begin(content, wanted, busy)
+    headers["Content-Length"] = str(sent.size_bytes)
+    body = _no_body(content) if request.method == "HEAD" else _begin(content, sent, busy)
     return Response(body, status=200 if span is None else 206, headers=headers, direct_passthrough=True)
 
 
@@ -292,13 +294,13 @@ def _error_response(status: int, sentence: str, headers: Mapping[str, str]) -> R
 
 
 def _no_body(content: Content) -> tuple[()]:
-    """Raise the error of a GET that would be refused at once; otherwise do nothing."""
+    """Raise the error that a GET would raise before the first byte; return an empty body."""
     with content.open(0, content.size_bytes):
         return ()
 
 
 def _begin(content: Content, span: Span, busy: int) -> FileBody:
-    """Return the bytes of `span`, of which the first have been read and checked."""
+    """Return the bytes of `span`. The first piece has been read and checked, unless the server opens it later."""
     if not request.environ.get(MAY_DOWNLOAD, True):
         request.environ[REFUSED_DOWNLOAD] = True
         headers = {"Retry-After": str(RETRY_SECONDS)}
@@ -311,16 +313,16 @@ def _begin(content: Content, span: Span, busy: int) -> FileBody:
 class FileBody:
     """The bytes of a file as pieces that a server sends one by one.
 
-    `pause` closes what it holds (two chunks in memory, open files), between two pieces; the next piece opens it again
-    where it was. Iterating raises ConnectionResetError when a blob turns out to be faulty: the connection must be
-    closed. `close` and `pause` may be called from any thread, `close` more than once.
+    Between two pieces, `pause` releases the memory (two chunks) and the open files; the next piece opens them again at
+    the same position. Iterating raises ConnectionResetError if a blob is found to be faulty: the connection must then
+    be closed. `close` and `pause` may be called from any thread, `close` more than once.
     """
 
     def __init__(
         self, content: Content, span: Span, app: Flask, finished: Callable[[], None] | None, busy_status: int
     ) -> None:
         self.busy_status = busy_status
-        """The status of an answer that the server gives instead, when the client has too many downloads."""
+        """The status of the server's refusal if the client has too many downloads."""
         self._content = content
         self._app = app
         self._finished = finished
@@ -330,10 +332,10 @@ class FileBody:
         self._is_closed = False
         self._lock = Lock()
         self.opens_later = request.environ.get(OPENS_LATER, False) and span.size_bytes > SMALL_BYTES
-        """Whether the first piece is read when it is asked for, not now."""
+        """Whether the first piece is read when it is requested, not when this object is created."""
         self._first: bytes | None = None
         if not self.opens_later:
-            with self._reported():
+            with self._reporting_faults():
                 self._first = self._read()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -348,13 +350,13 @@ class FileBody:
                 self._finish()
                 raise StopIteration
             try:
-                with self._reported():
+                with self._reporting_faults():
                     return self._read()
             except OrganError as error:
                 raise ConnectionResetError(errno.ECONNRESET, f"{self._content.name}: {error}") from error
 
     def pause(self) -> None:
-        """Close what it holds until the next piece is asked for."""
+        """Release memory and open files until the next piece is requested."""
         with self._lock:
             self._release()
 
@@ -373,7 +375,7 @@ class FileBody:
         piece = next(self._pieces, b"")
         self._position += len(piece)
         if not piece:
-            self._end = self._position  # shorter than it should be: the server notices
+            self._end = self._position  # the body is too short, which the server detects
         return piece
 
     def _finish(self) -> None:
@@ -388,8 +390,8 @@ class FileBody:
             source.__exit__()
 
     @contextmanager
-    def _reported(self) -> Iterator[None]:
-        """Log what is wrong with the source, and set faulty blobs aside, except those that are gone with the store."""
+    def _reporting_faults(self) -> Iterator[None]:
+        """Log an error of the source and set its faulty blobs aside, unless the whole store is missing."""
         try:
             yield
         except BaseException as error:
@@ -423,7 +425,7 @@ FLUSH_SECONDS = 10.0
 
 
 class Downloads:
-    """What this process has counted and not yet added to the catalog."""
+    """The downloads that this process has counted and not yet added to the catalog."""
 
     def __init__(self, catalog: Catalog, logger: Logger, seconds: float = FLUSH_SECONDS) -> None:
         self._catalog = catalog
@@ -438,10 +440,10 @@ class Downloads:
         """Count one download of a model."""
         with self._lock:
             self._counted[model_id, now().date().isoformat()] += 1
-            self._wait()
+            self._start_timer()
 
     def flush(self) -> None:
-        """Add what was counted to the catalog; what cannot be added is kept for the next time."""
+        """Add the counts to the catalog. If this fails, they are kept for the next time."""
         with self._writing:
             with self._lock:
                 counted, self._counted = self._counted, Counter()
@@ -455,31 +457,29 @@ class Downloads:
                 with self._lock:
                     self._counted += counted
 
-    def _wait(self) -> None:
-        """Let a thread write in a while; one is enough."""
+    def _start_timer(self) -> None:
+        """Start the timer that flushes the counts, unless it is running."""
         if self._timer is None:
-            self._timer = threading.Timer(self._seconds, self._due)
+            self._timer = threading.Timer(self._seconds, self._run_timer)
             self._timer.daemon = True
             self._timer.start()
 
-    def _due(self) -> None:
+    def _run_timer(self) -> None:
         with self._lock:
             self._timer = None
         self.flush()
         with self._lock:
             if self._counted:
-                self._wait()
+                self._start_timer()
 
 
 def count_downloads(app: Flask, registry: LocalRegistry) -> None:
-    """Let `app` count what it hands out."""
+    """Let `app` count its downloads."""
     app.extensions[COUNTING_KEY] = Downloads(registry.catalog, app.logger)
 
 
 def counter_of(model_id: int | None) -> Callable[[], None] | None:
-    """Return the function to call when a client has received the last byte of that model; None if nothing is
-    counted.
-    """
+    """Return the function to call when the last byte of the model is sent; None if this download is not counted."""
     downloads: Downloads | None = current_app.extensions.get(COUNTING_KEY)
     if model_id is None or downloads is None or settings().read_only:
         return None
@@ -493,7 +493,7 @@ def counter_of(model_id: int | None) -> Callable[[], None] | None:
 
 
 def worker_exit(_server: object, worker: Any) -> None:
-    """Write the counts of a process that ends (gunicorn's hook)."""
+    """Write the counts of a process that ends (a hook of gunicorn)."""
     app = getattr(worker, "wsgi", None)
     downloads = app.extensions.get(COUNTING_KEY) if isinstance(app, Flask) else None
     if downloads is not None:

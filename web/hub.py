@@ -76,9 +76,9 @@ class Entry:
     path: str
     content: Content
     object_id: str
-    """The SHA-1 that git gives to the file, or to the pointer that stands for a large one."""
+    """The SHA-1 of the git object: of the file, or of its Git LFS pointer if it is a model's file."""
     pointer: bytes
-    """The Git LFS pointer that stands in git for a model's file; empty for other files, which have none."""
+    """The Git LFS pointer of a model's file; empty for other files."""
 
     @property
     def is_model(self) -> bool:
@@ -86,18 +86,18 @@ class Entry:
 
     @property
     def raw(self) -> Content:
-        """The file as git keeps it: the pointer of a model's file, else the file itself."""
+        """The file as git stores it: the pointer of a model's file, or the file itself."""
         return text_content(self.path, self.pointer, self.object_id) if self.is_model else self.content
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A version as the hub's clients know it."""
+    """A version of a model, as a commit for the hub's clients."""
 
     id: str
     tag: str
     created: str
-    """When the version was registered, by ISO 8601."""
+    """When the version was registered, in ISO 8601."""
     author: str
     """The contributor's name."""
 
@@ -109,12 +109,12 @@ class Repository:
     name: str
     commit: str
     created: str
-    """When the version was registered, by ISO 8601."""
+    """When the version was registered, in ISO 8601."""
     entries: tuple[Entry, ...]
     commits_by_tag: dict[str, str]
     downloads: int
     tags: list[str]
-    """By which the hub's clients filter: the library, the architecture, the license."""
+    """The tags by which the hub's clients filter: the library, the architecture, the license."""
 
     def entry(self, path: str) -> Entry:
         """Return the file at `path`; raises EntryMissing."""
@@ -129,7 +129,7 @@ def repository(session: Session, user: str, name: str, revision: str) -> Reposit
 
     Raises BadName, NotFound, Removed, RevisionMissing, NotAssemblable.
     """
-    requested, model, versions = _chosen(session, user, name, revision)
+    requested, model, versions = _find_version(session, user, name, revision)
     return Repository(
         name=str(requested),
         commit=commit_of(model),
@@ -142,15 +142,15 @@ def repository(session: Session, user: str, name: str, revision: str) -> Reposit
 
 
 def history(session: Session, user: str, name: str, revision: str) -> list[Commit]:
-    """Return the commits of the repository up to `revision`, newest first. Raises what `repository` does."""
-    _, model, versions = _chosen(session, user, name, revision)
+    """Return the commits of the repository up to `revision`, newest first. Raises as `repository` does."""
+    _, model, versions = _find_version(session, user, name, revision)
     shown = sorted((row for row in versions if row.version <= model.version), key=lambda row: -row.version)
     authors = {author_id: contributor_name(session, author_id) for author_id in {row.contributor_id for row in shown}}
     return [Commit(commit_of(row), f"v{row.version}", time_of(row), authors[row.contributor_id]) for row in shown]
 
 
 def time_of(model: Model) -> str:
-    """Return when a version was registered, as the hub writes times."""
+    """Return the time when a version was registered, in the format of the hub."""
     return model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
@@ -160,39 +160,42 @@ def tags_of(model: Model) -> list[str]:
     return [LIBRARY, *(tag for tag in own if tag)]
 
 
-def _chosen(session: Session, user: str, name: str, revision: str) -> tuple[ModelName, Model, Sequence[Model]]:
+def _find_version(session: Session, user: str, name: str, revision: str) -> tuple[ModelName, Model, Sequence[Model]]:
     """Return the name, the version that `revision` means, and all versions of the repository `user/name`."""
     requested = parse_model_name(f"{user}/{name}")
     versions = versions_of(session, ModelName(requested.namespace, requested.name)) if requested.version is None else ()
     if not versions:
-        raise _gone(session, requested, None) or NotFound(f"no model is registered as {requested}")
-    model = next((row for row in versions if _is_meant(row, versions[0], revision)), None)
+        raise _removal_notice(session, requested, None) or NotFound(f"no model is registered as {requested}")
+    model = next((row for row in versions if _matches_revision(row, versions[0], revision)), None)
     if model is None:
-        raise _gone(session, requested, revision) or RevisionMissing(f"{requested} has no revision {revision[:80]!r}")
+        raise _removal_notice(session, requested, revision) or RevisionMissing(
+            f"{requested} has no revision {revision[:80]!r}"
+        )
     return requested, model, versions
 
 
 def commit_of(model: Model) -> str:
-    """Return the commit of a version: of its name, its bytes and the form of its README, so no two versions share
-    one.
+    """Return the commit id of a version: a hash of its name, its digest and the version of the card's format.
+
+    No two versions have the same id.
     """
     text = f"{model.full_name}\n{model.digest}\ncard {CARD_VERSION}\n"
     return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
 
 
-def _gone(session: Session, requested: ModelName, revision: str | None) -> Removed | None:
+def _removal_notice(session: Session, requested: ModelName, revision: str | None) -> Removed | None:
     """Return the notice about the newest removed version, or about `revision`, if there is one."""
-    gone = removed_versions(session, requested) if requested.version is None else ()
+    removed = removed_versions(session, requested) if requested.version is None else ()
     if revision is None:
-        return removal(gone[0]) if gone else None
-    meant = next((row for row in gone if _is_meant(row, None, revision)), None)
-    if meant is None:
+        return removal(removed[0]) if removed else None
+    model = next((row for row in removed if _matches_revision(row, None, revision)), None)
+    if model is None:
         return None
-    removed = removal(meant)
-    return RevisionRemoved(meant.full_name, removed.reason, removed.removed_on)
+    notice = removal(model)
+    return RevisionRemoved(model.full_name, notice.reason, notice.removed_on)
 
 
-def _is_meant(model: Model, newest: Model | None, revision: str) -> bool:
+def _matches_revision(model: Model, newest: Model | None, revision: str) -> bool:
     if revision in BRANCHES:
         return model is newest
     if revision in (f"v{model.version}", f"refs/tags/v{model.version}"):
@@ -209,7 +212,7 @@ def _entries(session: Session, model: Model) -> tuple[Entry, ...]:
         data = pointer.encode("ascii")
         entries.append(Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data))
     if README not in (name for name, _ in named):
-        # Verdicts come later, and a revision keeps its text.
+        # The card has no verdicts: they come later, and the files of a revision must not change.
         text = card(model, named, chimera_of_model(session, model), with_verdicts=False).encode()
         object_id = _git_id(text)
         entries.append(Entry(README, text_content(README, text, object_id), object_id, b""))
@@ -217,8 +220,8 @@ def _entries(session: Session, model: Model) -> tuple[Entry, ...]:
 
 
 def text_content(name: str, text: bytes, tag: str) -> Content:
-    """Return a small file in memory as content with that ETag."""
-    return Content(name, len(text), tag, _opener(text))
+    """Return a small file in memory as content with the ETag `tag`."""
+    return Content(name, len(text), tag, _text_opener(text))
 
 
 def _git_id(data: bytes) -> str:
@@ -246,7 +249,7 @@ class _Text:
         yield memoryview(self.data)
 
 
-def _opener(text: bytes) -> Callable[[int, int], ByteSource]:
+def _text_opener(text: bytes) -> Callable[[int, int], ByteSource]:
     def open_text(begin: int, end: int) -> ByteSource:
         return _Text(text[begin:end])
 
@@ -258,16 +261,16 @@ hub = Blueprint("hub", __name__)
 PATHS_MAX = 1000
 LIST_DEFAULT = 100
 LIST_MAX = 500
-"""Repositories or commits on one page; a client that asks for more gets this many and the address of the next page."""
+"""The most repositories or commits on one page. A client that requests more gets this many, and the next address."""
 TOO_MANY = 429
-"""The status after which these clients try again; they give up at 503."""
+"""The status after which these clients try again. After 503 they stop."""
 NUMBER_MAX_LENGTH = 6
 UNKNOWN_FILTERS = ("pipeline_tag", "inference_provider", "inference")
-"""Filters of the hub by which none of our models is found."""
+"""Filters of the hub that match no model of this registry."""
 MODELS = "/api/models"
 REPOSITORY = f"{MODELS}/<user>/<name>"
 IMAGE_TYPES = ("application/vnd.docker.", "application/vnd.oci.", "application/vnd.ollama.")
-"""What a client accepts that speaks the protocol of container registries, as Ollama does."""
+"""Media types that clients of the protocol of container registries accept, such as Ollama."""
 NO_IMAGES = (
     "This registry does not serve Ollama's protocol yet. Download the GGUF file instead, at /models/{name}.gguf or "
     "with `organ pull {name}`, and import it with `ollama create`."
@@ -277,7 +280,7 @@ NO_IMAGES = (
 @hub.get(MODELS)
 def models() -> Response:
     """List repositories, newest first or with `sort=downloads` by downloads, in pages by `cursor`."""
-    limit, after = _limit(), request.args.get("cursor") or None
+    limit, after = _requested_limit(), request.args.get("cursor") or None
     query = _repository_query()
     if query is None:
         return _list([], None)
@@ -291,22 +294,24 @@ def models() -> Response:
 @hub.get(f"{REPOSITORY}/revision/<path:revision>")
 def model(user: str, name: str, revision: str = "main") -> Response:
     """Describe a repository and its files."""
-    repository = _found(user, name, revision)
-    values = _about(repository.name, repository.commit, repository.created, repository.downloads, repository.tags)
+    repository = _read_repository(user, name, revision)
+    values = _repository_values(
+        repository.name, repository.commit, repository.created, repository.downloads, repository.tags
+    )
     siblings = [_sibling(entry, detailed="blobs" in request.args) for entry in repository.entries]
     return _answer({**values, "siblings": siblings}, repository)
 
 
 @hub.get(f"{REPOSITORY}/auth-check")
 def auth_check(user: str, name: str) -> Response:
-    """Answer whether the user may read the repository: visible ones are public."""
-    return _answer({}, _found(user, name, "main"))
+    """Answer whether the user may read the repository: every visible repository is public."""
+    return _answer({}, _read_repository(user, name, "main"))
 
 
 @hub.get(f"{REPOSITORY}/commits/<path:revision>")
 def commits(user: str, name: str, revision: str) -> Response:
     """List the versions up to a revision, newest first, in pages by `limit` and `p`, which counts from 0."""
-    limit, page = _limit(), _number("p", 0)
+    limit, page = _requested_limit(), _requested_number("p", 0)
     with reading() as session:
         listed = history(session, user, name, revision)
     values = [
@@ -325,7 +330,7 @@ def commits(user: str, name: str, revision: str) -> Response:
 @hub.get(f"{REPOSITORY}/refs")
 def refs(user: str, name: str) -> Response:
     """List branches and tags."""
-    repository = _found(user, name, "main")
+    repository = _read_repository(user, name, "main")
     tags = [
         {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": commit}
         for tag, commit in repository.commits_by_tag.items()
@@ -338,41 +343,41 @@ def refs(user: str, name: str) -> Response:
 @hub.get(f"{REPOSITORY}/tree/<revision>/<path:path>")
 def tree(user: str, name: str, revision: str, path: str = "") -> Response:
     """List the files of a revision. There are no folders, so every path below is empty."""
-    repository = _found(user, name, revision)
+    repository = _read_repository(user, name, revision)
     if path.strip("/"):
         raise EntryMissing(f"{repository.name} has no folders")
-    return _answer([_listed(entry) for entry in repository.entries], repository)
+    return _answer([_tree_entry(entry) for entry in repository.entries], repository)
 
 
 @hub.post(f"{REPOSITORY}/paths-info/<revision>")
 def paths_info(user: str, name: str, revision: str) -> Response:
     """List those of the requested paths that exist."""
-    repository = _found(user, name, revision)
-    sent = request.get_json(silent=True) if request.is_json else None
-    paths = (sent.get("paths") if isinstance(sent, dict) else None) or request.form.getlist("paths")
-    wanted = {path for path in paths[:PATHS_MAX] if isinstance(path, str)} if isinstance(paths, list) else set()
-    return _answer([_listed(entry) for entry in repository.entries if entry.path in wanted], repository)
+    repository = _read_repository(user, name, revision)
+    body = request.get_json(silent=True) if request.is_json else None
+    paths = (body.get("paths") if isinstance(body, dict) else None) or request.form.getlist("paths")
+    requested = {path for path in paths[:PATHS_MAX] if isinstance(path, str)} if isinstance(paths, list) else set()
+    return _answer([_tree_entry(entry) for entry in repository.entries if entry.path in requested], repository)
 
 
 @hub.get("/<user>/<name>/resolve/<revision>/<path:path>")
 def resolve(user: str, name: str, revision: str, path: str) -> Response:
     """Send a file."""
     with explaining_faults(path):
-        repository = _found(user, name, revision)
+        repository = _read_repository(user, name, revision)
         entry = repository.entry(path)
-        more = {
+        headers = {
             "X-Repo-Commit": repository.commit,
             "X-Linked-Etag": f'"{entry.content.tag}"',
             "X-Linked-Size": str(entry.content.size_bytes),
         }
-        return hand_out(replace(entry.content, immutable=revision == repository.commit), more, TOO_MANY)
+        return hand_out(replace(entry.content, immutable=revision == repository.commit), headers, TOO_MANY)
 
 
 @hub.get("/<user>/<name>/raw/<revision>/<path:path>")
 def raw(user: str, name: str, revision: str, path: str) -> Response:
     """Send a file as git stores it: for a model's file, the Git LFS pointer."""
     with explaining_faults(path):
-        repository = _found(user, name, revision)
+        repository = _read_repository(user, name, revision)
         return hand_out(repository.entry(path).raw, {"X-Repo-Commit": repository.commit}, TOO_MANY)
 
 
@@ -380,8 +385,8 @@ def raw(user: str, name: str, revision: str, path: str) -> Response:
 def manifest(user: str, name: str, tag: str) -> Response:
     """Return the file that llama.cpp should take for `-hf USER/NAME:TAG`: by quantisation, or the first.
 
-    Ollama asks the same address for a manifest of a container registry. It would take any other answer with status 200
-    for an empty model and report success; at 406 it fails with the answer's text.
+    Ollama requests the same address for a manifest of a container registry. An answer with status 200 would look like
+    an empty model, and Ollama would report success. After 406 it fails with the text of the answer.
     """
     if any(accepted.startswith(IMAGE_TYPES) for accepted, _ in request.accept_mimetypes):
         parsed = parse_model_name(f"{user}/{name}")
@@ -394,7 +399,7 @@ def manifest(user: str, name: str, tag: str) -> Response:
 
 
 def _model_file(user: str, name: str, tag: str) -> tuple[dict[str, Any], Repository]:
-    repository = _found(user, name, "main")
+    repository = _read_repository(user, name, "main")
     files = [entry for entry in repository.entries if entry.is_model]
     if tag != "latest":
         files = [entry for entry in files if tag.lower() in entry.path.lower()]
@@ -448,16 +453,16 @@ def _list(values: list[dict[str, Any]], after: str | None, parameter: str = "cur
     answer.headers["Cache-Control"] = "no-cache"
     if after is not None:
         arguments = [(key, value) for key, value in request.args.items(multi=True) if key != parameter]
-        # Clients ask for the address as it stands, so it is a whole one.
+        # Clients use this text without resolving it, so it must be an absolute address.
         answer.headers["Link"] = f'<{request.base_url}?{urlencode([*arguments, (parameter, after)])}>; rel="next"'
     return answer
 
 
-def _limit() -> int:
-    return min(max(1, _number("limit", LIST_DEFAULT)), LIST_MAX)
+def _requested_limit() -> int:
+    return min(max(1, _requested_number("limit", LIST_DEFAULT)), LIST_MAX)
 
 
-def _number(parameter: str, default: int) -> int:
+def _requested_number(parameter: str, default: int) -> int:
     """Return the whole number in `parameter`. Raises BadQuery."""
     text = request.args.get(parameter) or str(default)
     if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_MAX_LENGTH):
@@ -466,10 +471,10 @@ def _number(parameter: str, default: int) -> int:
 
 
 def _repository_query() -> RepositoryQuery | None:
-    """Return the requested model, or None for an unknown one.
+    """Return the query of the request, or None if no model can match it.
 
-    Of `filter` the hub's tags are known: `gguf`, `license:NAME`, and the architecture. `sort` by what is not counted
-    here has no effect. Raises BadQuery.
+    Known values of `filter` are tags of the hub: `gguf`, `license:NAME`, and the architecture. `sort` has no effect
+    for values that this registry does not count. Raises BadQuery.
     """
     values = request.args
     known: dict[str, str] = {}
@@ -490,14 +495,16 @@ def _wants_files() -> bool:
 
 
 def _listed_model(row: Model, files: list[str] | None) -> dict[str, Any]:
-    values = _about(f"{row.namespace}/{row.name}", commit_of(row), time_of(row), row.downloads, tags_of(row))
+    values = _repository_values(
+        f"{row.namespace}/{row.name}", commit_of(row), time_of(row), row.downloads, tags_of(row)
+    )
     if files is not None:
         names = public_names(files)
         values["siblings"] = [{"rfilename": name} for name in [*names, *({README} - set(names))]]
     return values
 
 
-def _about(name: str, commit: str, created: str, downloads: int, tags: list[str]) -> dict[str, Any]:
+def _repository_values(name: str, commit: str, created: str, downloads: int, tags: list[str]) -> dict[str, Any]:
     return {
         "_id": commit[:24],
         "id": name,
@@ -516,7 +523,7 @@ def _about(name: str, commit: str, created: str, downloads: int, tags: list[str]
     }
 
 
-def _found(user: str, name: str, revision: str) -> Repository:
+def _read_repository(user: str, name: str, revision: str) -> Repository:
     with reading() as session:
         return repository(session, user, name, revision)
 
@@ -531,7 +538,7 @@ def _sibling(entry: Entry, *, detailed: bool) -> dict[str, Any]:
     return values
 
 
-def _listed(entry: Entry) -> dict[str, Any]:
+def _tree_entry(entry: Entry) -> dict[str, Any]:
     size = entry.content.size_bytes
     values = {"type": "file", "path": entry.path, "size": size, "oid": entry.object_id}
     if entry.is_model:
