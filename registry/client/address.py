@@ -1,4 +1,4 @@
-"""The address of a remote registry, and its names as parts of URLs and of paths. All are checked before use."""
+"""The address of a remote registry, and names from it as parts of URLs and of paths. All are checked before use."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Address:
         return f"{self}{path}"
 
     def redirected(self, url: str, location: str) -> str | None:
-        """Where `location` leads from the address `here`; None when that is another origin."""
-        there = urljoin(url, location[:ADDRESS_MAX_LENGTH])
-        return there if _origin(there) == (self.scheme, self.host, self.port) else None
+        """Return the URL of a redirect from `url` to `location`; None if it has another origin."""
+        target = urljoin(url, location[:ADDRESS_MAX_LENGTH])
+        return target if _origin(target) == (self.scheme, self.host, self.port) else None
 
 
 def parse_address(text: str) -> Address:
@@ -51,12 +51,13 @@ def parse_address(text: str) -> Address:
     if origin is None or parts is None or parts.query or parts.fragment or "@" in parts.netloc:
         raise BadSetting(f"{text[:80]!r} is no address of a registry: give one like https://registry.example")
     address = Address(*origin)
-    if parts.path.rstrip("/"):  # nearly always the address of one of its pages
+    if parts.path.rstrip("/"):  # usually the address of a page of the registry
         raise BadSetting(f"{text[:80]!r} has a path, and no registry is served below one: give {address}")
     return address
 
 
 def _origin(text: str) -> tuple[str, str, int] | None:
+    """Return the scheme, host and port of a URL; None if it is invalid or not http."""
     parts = _split(text)
     if parts is None or parts.scheme not in _PORTS or not parts.hostname:
         return None
@@ -108,18 +109,18 @@ def gguf_path(full_name: str) -> str:
 
 
 def file_path(full_name: str, file: str) -> str:
-    """Where a model's own file is; `file` is a name as `check_file_name` lets it pass."""
+    """Return the path of an original file of a model; `check_file_name` has accepted the name `file`."""
     return f"{model_path(parse_full_name(full_name))}/files/{quote(file, safe='')}"
 
 
 def check_file_name(text: str) -> str:
-    """Return the name of a file in an answer if it is valid on any disk; raises BadReply for any other."""
+    """Return the name of a file in an answer; raises BadReply for a name that is not valid on every disk."""
     if not _PLAIN_FILE.fullmatch(text) or text[-1] in ". ":
         raise BadReply(f"the registry names a file {text[:80]!r}, which is no plain name of a file")
     return text
 
 
 def whole_file_name(text: str, model: ModelName) -> str:
-    """Return the name for the single file of `model`: `text`, or the name of the model if that is not a safe one."""
-    plain = _PLAIN_FILE.fullmatch(text) and text.endswith(".gguf")
-    return text if plain else f"{model.name}.gguf"
+    """Return the name for the single file of `model`: `text`, or the name of the model if `text` is not safe."""
+    is_safe = _PLAIN_FILE.fullmatch(text) and text.endswith(".gguf")
+    return text if is_safe else f"{model.name}.gguf"

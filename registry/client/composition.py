@@ -1,4 +1,4 @@
-"""Compose in a remote registry: plans and jobs run there; the file is fetched."""
+"""Compose in a remote registry: plans and jobs run on the server; the file is downloaded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from organs.registry.store.files import (
 )
 
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
-"""Between two requests, at first and in the end, and the factor by which it grows."""
+"""The first and the longest wait between two requests for a job, and the factor by which the wait grows."""
 
 JobProgress = Callable[[float, str], None]
 """Called with the progress of a job, from 0 to 1, and its note."""
@@ -49,9 +49,9 @@ def job_result(
 ) -> E:
     """Start a job by POST to `path` below the API, wait until it has finished, and return its result.
 
-    The job continues when the wait is interrupted. Raises what the registry refuses and what the job raised;
-    Unreachable for a job that was cancelled, met an error of the server, or lost its runner; and BadReply for a result
-    that is no such entity.
+    The job continues if the wait is interrupted. Raises the error of the registry if it refuses the request, and the
+    error of a job that failed; Unreachable for a job that was cancelled, met an error of the server, or lost its
+    runner; BadReply for a result that is not an entity of `kind`.
     """
     job = connection.post(Job, API + path, body)
     seconds = FIRST_SECONDS
@@ -64,8 +64,8 @@ def job_result(
     if job.state == "failed" and job.problem is not None and job.problem.get("status") != INTERNAL:
         raise error_of_document(job.problem, connection.url)
     if job.state != "finished" or job.result is None:
-        because = f": {job.note[:1000]}" if job.note else ""
-        raise Unreachable(f"job {job.id} of {connection.url} is {job.state}{because}")
+        reason = f": {job.note[:1000]}" if job.note else ""
+        raise Unreachable(f"job {job.id} of {connection.url} is {job.state}{reason}")
     try:
         return job.result_as(kind)
     except ValueError as error:
@@ -79,12 +79,12 @@ class RemoteComposition(RecipeBuilder):
     registry: ModelFiles
 
     def plan(self) -> RemotePlan:
-        """Return the plan that the server makes; nothing else is made. Raises NotFound for an unknown base."""
+        """Return the plan, which the server makes; it makes nothing else. Raises NotFound for an unknown base."""
         planned = self.registry.connection.post(PlannedRecipe, f"{API}/plans", recipe_values(self.recipe), every_part=1)
         if planned.plan is None:
-            if [one.code for one in planned.findings] == ["unknown-base"]:
+            if [finding.code for finding in planned.findings] == ["unknown-base"]:
                 raise NotFound(planned.findings[0].sentence)
-            raise BadRecipe("recipe", [(one.field, one.sentence) for one in planned.findings])
+            raise BadRecipe("recipe", [(finding.field, finding.sentence) for finding in planned.findings])
         return RemotePlan(self.recipe, planned, self.registry)
 
 
@@ -106,7 +106,7 @@ class RemotePlan(RecipePlan):
         return RemoteComposition(replace(self.recipe, accept=tuple(codes)), self._registry).plan()
 
     def work_bytes(self, *, with_file: bool) -> int:
-        """Return the size of the file, twice if it is fetched after it was made."""
+        """Return the size of the file in bytes, counted twice if the file is also downloaded."""
         return self.size_bytes * (2 if with_file else 1)
 
     def lock(self) -> Lock:
@@ -125,7 +125,7 @@ class RemotePlan(RecipePlan):
         return file_of_lock(self._registry, self.lock())
 
     def register(self, progress: Progress | None = None) -> MadeChimera:
-        """Make and register the chimera on the server; no file is sent. Raises what `assemble` does."""
+        """Make and register the chimera on the server; no file is sent. Raises as `assemble` does."""
         self.check()
         reported_bytes = 0
 
@@ -140,10 +140,10 @@ class RemotePlan(RecipePlan):
         return job_result(self._connection, MadeChimera, "/chimeras", recipe, report)
 
     def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
-        """Make and register the chimera on the server, and download its file to `path`, replacing what is there.
+        """Make and register the chimera on the server, and download its file to `path`, replacing an existing file.
 
         Raises NotComposable for refusals and warnings that are not accepted, NotAllowed, Unreachable, DiskFull; then
-        `path` is unchanged. A chimera that is registered by then stays.
+        `path` is unchanged. If the chimera is already registered then, it stays registered.
         """
         target = Path(path)
         self.check()
@@ -155,7 +155,7 @@ class RemotePlan(RecipePlan):
 
 
 def _check_place(target: Path, size_bytes: int) -> None:
-    """Raise StoreError or DiskFull if the file will not fit, before anything is made."""
+    """Raise StoreError or DiskFull if the file does not fit, before the chimera is made."""
     try:
         check_room(target.parent, size_bytes, Files())
     except OSError as error:

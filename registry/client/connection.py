@@ -1,8 +1,8 @@
-"""Requests to one remote registry: with limits of size and time, repeated if that is safe; the token goes only there.
+"""Requests to one remote registry, with limits of size and time. The token is sent only to this registry.
 
-What answers is not trusted: an answer in JSON has a largest size, a redirect leads to no other origin, and waiting has
-an end: of the header, of a whole answer in JSON, and of each MiB of a download. A request that was cut is repeated only
-when asking twice does the same as asking once.
+The server is not trusted. An answer in JSON has a maximum size, and a redirect to another origin is not followed. There
+is a time limit for the header of an answer, for a whole answer in JSON, and for each MiB of a download. A request that
+was interrupted is repeated only if that has the same effect as one request.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ from organs.registry.tokens import parse_token
 ANSWER_MAX_BYTES = 16 * 1024 * 1024
 """The largest answer in JSON; compression is not requested, so it cannot expand."""
 PROBLEM_MAX_BYTES = 1024 * 1024
-"""Of the problem document of a refusal. A larger one is ignored, and the status decides."""
+"""The largest problem document of a refusal. A larger one is ignored; then only the status is used."""
 CONNECT_SECONDS, READ_SECONDS = 15.0, 120.0
-"""To be connected, and for each block that is sent; for the whole header of an answer, and for each read behind it."""
+"""Time limits. The first is for connecting, and for each block that is sent. The second is for the whole header of an
+answer, and for each read after it."""
 ANSWER_SECONDS = 120.0
-"""For the whole body of an answer in JSON."""
+"""Time limit for the whole body of an answer in JSON."""
 LOWEST_BYTES_A_SECOND = 4096
-"""A download that brings less, beyond READ_SECONDS for each chunk, is cut."""
+"""The minimum speed of a download, after READ_SECONDS for each chunk. A slower download is interrupted."""
 BLOCK_BYTES = 64 * 1024
-"""What is sent at once: the time for sending is one block's, so that a slow line is none that is cut."""
+"""Bytes in one send. The time limit is for one block, so that an upload on a slow line is not interrupted."""
 CONNECTIONS_MAX = 16
 TRIES = 4
 BACKOFF_SECONDS = 0.4
 WAIT_MAX_SECONDS = 60.0
-"""The longest total wait, in seconds, if the registry answers that it is busy."""
+"""The longest total wait, in seconds, while the registry answers that it is busy."""
 REDIRECTS_MAX = 4
 CHUNK_BYTES = 1024 * 1024
 _REPEATABLE = frozenset(("GET", "HEAD", "PUT", "DELETE"))
@@ -86,20 +87,20 @@ class Reply:
 
 
 class TooSlow(HTTPError):
-    """An answer was not there in its time. Asking again would only wait again."""
+    """An answer did not arrive in time. It is not requested again, because that would only take the same time."""
 
 
 @contextmanager
 def deadline(seconds: float, cut: Callable[[], None]) -> Iterator[None]:
-    """Call `cut`, which shuts a socket down, when the block takes longer than `seconds`; the block then raises TooSlow.
+    """Call `cut`, which shuts a socket down, if the block takes longer than `seconds`; the block then raises TooSlow.
 
-    A socket's own timeout is for one read: a server that sends a byte a second never reaches it.
+    The timeout of a socket is for one read: a server that sends one byte a second never reaches it.
     """
     is_over = threading.Event()
 
     def end() -> None:
         is_over.set()
-        with suppress(OSError, ValueError, RuntimeError):  # closed, or given back to the pool just now
+        with suppress(OSError, ValueError, RuntimeError):  # closed, or returned to the pool in the meantime
             cut()
 
     timer = threading.Timer(seconds, end)
@@ -107,7 +108,7 @@ def deadline(seconds: float, cut: Callable[[], None]) -> Iterator[None]:
     timer.start()
     try:
         yield
-    except (HTTPError, HTTPException, OSError, ValueError) as error:  # of a socket that was shut down while it was read
+    except (HTTPError, HTTPException, OSError, ValueError) as error:  # from a socket that was shut down during a read
         if is_over.is_set():
             raise TooSlow(f"it took more than {seconds:g} seconds") from error
         raise
@@ -118,7 +119,7 @@ def deadline(seconds: float, cut: Callable[[], None]) -> Iterator[None]:
 
 
 class _HeaderInTime:
-    """A connection that gives up when the header of an answer is not there within the read timeout, all of it."""
+    """A connection with a time limit for the whole header of an answer."""
 
     sock: socket.socket | None
     timeout: float | None
@@ -127,7 +128,7 @@ class _HeaderInTime:
         sock = self.sock
         if sock is None or self.timeout is None:
             return super().getresponse()  # type: ignore[misc]
-        # A little more than the timeout of a read, which says more about a server that sends nothing at all.
+        # Longer than the timeout of a read, whose error says more if the server sends nothing.
         with deadline(1.25 * self.timeout, partial(sock.shutdown, socket.SHUT_RDWR)):
             return super().getresponse()  # type: ignore[misc]
 
@@ -165,7 +166,8 @@ class Connection:
         """Prepare a connection; no request is sent.
 
         Raises BadSetting for an invalid address, and for a token that would be sent unencrypted unless `plain_http` is
-        set; BadToken for an invalid token."""
+        set; BadToken for an invalid token.
+        """
         self.address = parse_address(url)
         headers = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
         if token is not None:
@@ -187,28 +189,28 @@ class Connection:
         return str(self.address)
 
     def close(self) -> None:
-        """Give the sockets back."""
+        """Close the sockets."""
         self._pool.clear()
 
     def read(self, kind: type[E], path: str, **query: Any) -> E:
-        """Return the entity at `path`, which begins with a slash; a None in `query` is left out.
+        """Return the entity at `path`, which begins with a slash; parameters of `query` that are None are left out.
 
-        Raises the error that the registry answers with (`registry.entities.problem.error_of`), Unreachable, and
-        BadReply for an answer that is no such entity.
+        Raises the error in the answer of the registry (`registry.entities.problem.error_of`), Unreachable, and BadReply
+        for an answer that is not an entity of `kind`.
         """
         with self._request("GET", path + _query(query), None, {"Accept": "application/json"}) as response:
             return self._entity(response, kind)
 
     def post(self, kind: type[E], path: str, body: object, **query: Any) -> E:
-        """Return the entity that answers `body`, an entity or plain values, which is sent as JSON; raises as `read`."""
+        """Send `body`, an entity or plain values, as JSON and return the entity in the answer; raises as `read`."""
         return self._write("POST", kind, path + _query(query), body)
 
     def put(self, kind: type[E], path: str, body: object = None) -> E:
-        """Return the entity that answers `body`, which is sent as JSON unless it is None; raises as `read`."""
+        """Send `body` as JSON, unless it is None, and return the entity in the answer; raises as `read`."""
         return self._write("PUT", kind, path, body)
 
     def delete(self, kind: type[E], path: str) -> E:
-        """Return the entity that answers the removal of the resource at `path`; raises as `read`."""
+        """Remove the resource at `path` and return the entity in the answer; raises as `read`."""
         return self._write("DELETE", kind, path, None)
 
     def _write(self, method: str, kind: type[E], path: str, body: object) -> E:
@@ -219,23 +221,23 @@ class Connection:
 
     def _entity(self, response: BaseHTTPResponse, kind: type[E]) -> E:
         try:
-            return decode(self._whole(response), kind)
+            return decode(self._read_body(response), kind)
         except ValueError as error:
             raise BadReply(f"{self.address} does not answer as a registry does: {str(error)[:300]}") from error
 
     def send_bytes(
         self, kind: type[E], method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str]
     ) -> E:
-        """Return the entity that answers `data`, also with status 416. Raises as `read`.
+        """Send `data` and return the entity in the answer, also in one with status 416. Raises as `read`.
 
-        After Unreachable the caller asks how much has arrived, and continues from there.
+        After Unreachable, the caller requests how many bytes have arrived, and continues after them.
         """
         with self._request(method, path, data, {"Content-Type": "application/octet-stream", **headers}) as response:
             return self._entity(response, kind)
 
     @contextmanager
     def download(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:
-        """The answer at `path`, whose bytes are streamed inside the block; 304 and 416 are answers too."""
+        """Open the answer at `path`; its bytes are streamed in the block. The statuses 304 and 416 are not errors."""
         with self._request("GET", path, None, headers or {}, as_data=True) as response:
             yield Reply(response.status, _headers(response), response, self._read_seconds)
 
@@ -243,8 +245,11 @@ class Connection:
     def _request(
         self, method: str, path: str, data: bytes | memoryview | None, headers: Mapping[str, str], as_data: bool = False
     ) -> Iterator[BaseHTTPResponse]:
-        """The answer that is no refusal, with its body still to be read; its connection goes back after the block."""
-        response = self._tried(method, self.address.of(path), data, headers)
+        """Open an answer whose body is not read yet; its connection is released after the block.
+
+        Raises the error in a refusal.
+        """
+        response = self._send(method, self.address.of(path), data, headers)
         try:
             wants_bytes = as_data or data is not None
             if response.status >= 300 and not (response.status in _AS_DATA and wants_bytes):
@@ -252,17 +257,21 @@ class Connection:
                 raise error_of(response.status, body or b"", str(self.address), _wait_seconds(response) or 0)
             yield response
         finally:
-            response.close()  # one that was read to its end has given its connection back before
+            response.close()  # a response that was read to its end has already released its connection
 
-    def _tried(
+    def _send(
         self, method: str, url: str, data: bytes | memoryview | None, headers: Mapping[str, str]
     ) -> BaseHTTPResponse:
-        """The first answer that is no "later", or the last of them; redirects within the registry are followed."""
+        """Return an answer; repeat the request, up to the limits, while the registry is busy (429 or 503).
+
+        The request is also repeated after a failed connection if that is safe. Redirects within the registry are
+        followed. Raises Unreachable, BadReply.
+        """
         waited, redirects, attempt = 0.0, 0, 0
         while True:
             attempt += 1
             try:
-                response = self._once(method, url, data, headers)
+                response = self._send_once(method, url, data, headers)
             except (HTTPError, OSError) as error:
                 if attempt >= self._tries or not _may_repeat(method, error):
                     raise Unreachable(f"{self.address} does not answer: {_reason(error)}") from error
@@ -282,40 +291,40 @@ class Connection:
             response.close()
             self._sleep(seconds)
 
-    def _once(
+    def _send_once(
         self, method: str, url: str, data: bytes | memoryview | None, headers: Mapping[str, str]
     ) -> BaseHTTPResponse:
-        sent = {**self._pool.headers, **headers}
+        all_headers = {**self._pool.headers, **headers}
         body = None
         if data is not None:
-            sent["Content-Length"] = str(len(data))
+            all_headers["Content-Length"] = str(len(data))
             body = _blocks(data)
         return self._pool.request(
-            method, url, body=body, headers=sent, redirect=False, preload_content=False, decode_content=False
+            method, url, body=body, headers=all_headers, redirect=False, preload_content=False, decode_content=False
         )
 
     def _redirected(self, method: str, current_url: str, response: BaseHTTPResponse, redirects: int) -> str:
         location = response.headers.get("Location", "")
         response.close()
-        there = self.address.redirected(current_url, location)
-        if there is None:
+        target = self.address.redirected(current_url, location)
+        if target is None:
             raise BadReply(
                 f"{self.address} sends on to {location[:200]!r}, which is another registry: nothing is sent there; "
                 "give that address if you trust it"
             )
         if redirects > REDIRECTS_MAX or method not in ("GET", "HEAD"):
             raise BadReply(f"{self.address} sends on to {location[:200]!r}, and further requests are not followed")
-        return there
+        return target
 
-    def _whole(self, response: BaseHTTPResponse) -> bytes:
-        """Return the body of an answer; raises BadReply for one that is too large, Unreachable for one that is cut."""
+    def _read_body(self, response: BaseHTTPResponse) -> bytes:
+        """Return the body of an answer; raises BadReply if it is too large, Unreachable if it is interrupted."""
         data = self._body(response, ANSWER_MAX_BYTES)
         if data is None:
             raise BadReply(f"{self.address}: its answer has more than {ANSWER_MAX_BYTES} bytes; it is not read")
         return data
 
     def _body(self, response: BaseHTTPResponse, most_bytes: int) -> bytes | None:
-        """Return the body of an answer, or None where it has more bytes than that. Raises Unreachable."""
+        """Return the body of an answer; None if it has more than `most_bytes`. Raises Unreachable."""
         data = bytearray()
         try:
             with deadline(self._answer_seconds, response.shutdown):
@@ -330,7 +339,7 @@ class Connection:
 
 @cache
 def user_agent() -> str:
-    """How requests name the program and its version."""
+    """Return the value of the header User-Agent: the program and its version."""
     try:
         return f"organ-registry/{version('organ-registry')}"
     except PackageNotFoundError:
@@ -339,10 +348,10 @@ def user_agent() -> str:
 
 def _query(query: Mapping[str, Any]) -> str:
     pairs = [
-        (name, str(one).lower() if isinstance(one, bool) else one)
+        (name, str(item).lower() if isinstance(item, bool) else item)
         for name, value in query.items()
-        for one in (value if isinstance(value, list | tuple) else (value,))
-        if one is not None
+        for item in (value if isinstance(value, list | tuple) else (value,))
+        if item is not None
     ]
     return f"?{urlencode(pairs)}" if pairs else ""
 
@@ -365,12 +374,12 @@ def _may_repeat(method: str, error: Exception) -> bool:
 
 
 def _backoff(attempt: int) -> float:
-    jitter = 0.75 + random.random() / 2  # noqa: S311  # so that not all come back at once
+    jitter = 0.75 + random.random() / 2  # noqa: S311  # so that clients do not repeat at the same time
     return float(BACKOFF_SECONDS * 2 ** (attempt - 1) * jitter)
 
 
 def _wait_seconds(response: BaseHTTPResponse) -> float | None:
-    """Return the seconds from now in the header Retry-After."""
+    """Return the seconds to wait from the header Retry-After; None if it is missing or invalid."""
     text = response.headers.get("Retry-After", "")[:64]
     if text.isascii() and text.isdigit():
         return float(text)

@@ -1,4 +1,4 @@
-"""Fetch a file, or only its header: checked, resumed after an interruption, written whole or not at all."""
+"""Download a file, or only its header. A download is checked, resumed after an interruption, and written atomically."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _opened(path: Path) -> int:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 raise StoreUnwritable(f"{path}: something else is there; move it away")
-            # Another process with the lock may have renamed the file meanwhile. Then it must not be written.
+            # Another process with the lock may have renamed the file in the meantime. Then it must not be written.
             if status.st_nlink and os.path.samestat(status, path.stat()):
                 return descriptor
         except BlockingIOError as error:
@@ -135,7 +135,7 @@ def _opened(path: Path) -> int:
 
 
 HEAD_MAX_BYTES = 64 * 1024 * 1024
-"""The limit of a header. The largest, with vocabularies of a quarter of a million words, have about 16 MB."""
+"""The largest header. Headers with vocabularies of a quarter of a million words have about 16 MB."""
 HEADER_CHUNK_BYTES = 64 * 1024
 
 
@@ -195,12 +195,12 @@ def _fetched(connection: Connection, file: FileToFetch) -> tuple[Header, HeaderS
 
 
 Progress = Callable[[int], None]
-"""Called with the number of new bytes, also from an earlier attempt; negative for bytes that are fetched again."""
+"""Called with the number of new bytes, also of an earlier attempt; negative for bytes that are downloaded again."""
 
 TRIES = 5
-"""Attempts in a row that bring no byte."""
+"""Attempts in a row without a new byte; after these, the download fails."""
 CUTS_MAX = 500
-"""Interruptions of one file, also if each attempt brings bytes."""
+"""Interruptions of one file, also if each attempt has new bytes; after these, the download fails."""
 BACKOFF_SECONDS = 0.4
 FILE_CHUNK_BYTES = 256 * 1024
 TAG_MAX_LENGTH = 200
@@ -214,7 +214,7 @@ class FileToFetch:
     """Its address, relative to the registry's."""
     size_bytes: int
     sha256: Digest | None = None
-    """None for a file that the registry assembles anew; then `check` checks it."""
+    """None for a file that the registry assembles for the download; then `check` checks it."""
     check: Callable[[Path], None] | None = None
     """Called with the complete file before it is renamed; raises BadReply."""
 
@@ -230,13 +230,13 @@ class OwnFiles:
     model: ModelName
     """With its version."""
     files: tuple[tuple[str, FileToFetch], ...]
-    """Each with its name, which is safe as a file name."""
+    """The files with their names, which are safe as file names."""
     digest: Digest
     """SHA-256 of the model's bytes."""
     lock_id: Digest | None
     """SHA-256 of the lock; None unless the model is a chimera."""
     yanked: str | None = None
-    """Why it was yanked; None unless it was."""
+    """The reason why it was yanked; None if it was not yanked."""
 
 
 def fetch(
@@ -246,7 +246,7 @@ def fetch(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Digest:
-    """Download `file` to `target`, replacing what is there; return its SHA-256.
+    """Download `file` to `target`, replacing an existing file; return its SHA-256.
 
     An interrupted download continues, in this call or in the next one for the same file and target; its first bytes
     are kept in a file beside `target`. Raises BadReply for wrong bytes, Unreachable, NotFound, Busy, DiskFull,
@@ -268,8 +268,8 @@ def fetched(
 ) -> Iterator[Path]:
     """Download `file`, complete and checked, to a temporary name beside `place`, and delete it after the block.
 
-    As with `fetch`, an interrupted download continues. If the block raises, the file is kept for the next call, if its
-    digest is known. Raises what `fetch` does.
+    As with `fetch`, an interrupted download continues. If the block raises and the digest of the file is known, the
+    file is kept for the next call. Raises as `fetch` does.
     """
     with partial_file(place, file.key(connection.url), file.size_bytes) as partial:
         _Fetching(connection, file, partial, progress or _no_progress, sleep).complete()
@@ -326,7 +326,7 @@ class _Fetching:
             self.file.check(self.partial.path)
 
     def _fill(self) -> None:
-        """Send requests until all bytes are there."""
+        """Send requests until the file has all bytes."""
         failures = cuts = 0
         while self.partial.size_bytes < self.file.size_bytes or (self.file.size_bytes == 0 and not cuts):
             before = self.partial.size_bytes
@@ -375,10 +375,10 @@ class _Fetching:
             self.partial.begin_again()
 
     def _check_range(self, reply: Reply, begin: int) -> None:
-        due = f"bytes {begin}-{self.file.size_bytes - 1}/{self.file.size_bytes}"
+        expected = f"bytes {begin}-{self.file.size_bytes - 1}/{self.file.size_bytes}"
         sent = reply.headers.get("content-range", "")
-        if sent != due:
-            raise BadReply(f"{self.connection.url} sends {sent[:80]!r} of the file, not {due!r}")
+        if sent != expected:
+            raise BadReply(f"{self.connection.url} sends {sent[:80]!r} of the file, not {expected!r}")
 
     def _check_length(self, reply: Reply) -> None:
         sent = reply.headers.get("content-length")
@@ -387,16 +387,16 @@ class _Fetching:
 
     def _note_tag(self, reply: Reply) -> None:
         """Keep the ETag if it is strong: only a strong one identifies the bytes of a file."""
-        sent = reply.headers.get("etag", "")
-        strong = sent.startswith('"') and sent.endswith('"') and 2 < len(sent) <= TAG_MAX_LENGTH
+        tag = reply.headers.get("etag", "")
+        is_strong = tag.startswith('"') and tag.endswith('"') and 2 < len(tag) <= TAG_MAX_LENGTH
         if self.file.sha256 is None:
-            self.tag = sent if strong and sent.isascii() and sent.isprintable() else None
+            self.tag = tag if is_strong and tag.isascii() and tag.isprintable() else None
 
 
 def backoff(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row: exponential, with random spread."""
+    """Return the seconds to wait after `failures` in a row: exponential, with random spread."""
     return BACKOFF_SECONDS * float(2 ** (failures - 1)) * (0.75 + random.random() / 2)  # noqa: S311  # spread, not secret
 
 
 def _no_progress(_size_bytes: int) -> None:
-    """Nobody watches."""
+    """Ignore progress."""

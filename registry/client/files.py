@@ -1,4 +1,4 @@
-"""Files of models, downloaded: checked organ by organ, cut into shards, or assembled from the parts of a lock."""
+"""Downloaded files of models: checked organ by organ, cut into shards, or assembled from the parts of a lock."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _FileSource:
 
 
 def check_organs(organs: Mapping[str, Digest]) -> Callable[[Path], None]:
-    """Return a check that a GGUF file has exactly `organs`, by the names of their tensors, to the last byte."""
+    """Return a check that a GGUF file has exactly `organs`, the digests by the names of the tensors."""
 
     def check_file(path: Path) -> None:
         _check_digests(path, lambda _header, _source: organs)
@@ -74,9 +74,9 @@ def check_organs(organs: Mapping[str, Digest]) -> Callable[[Path], None]:
 
 
 def check_lock(lock_id: Digest) -> Callable[[Path], None]:
-    """Return a check that a GGUF file is that of the chimera with the lock `lock_id`: the lock and all of its organs.
+    """Return a check that a GGUF file has the lock `lock_id` and all organs of this lock.
 
-    A user who knows this digest need not trust the registry.
+    A user who knows this digest does not have to trust the registry.
     """
 
     def organs(header: Header, source: ByteSource) -> Mapping[str, Digest]:
@@ -129,7 +129,7 @@ class FileInShards:
 
     file: FileToFetch
     head: bytes
-    """The bytes of its header, which decides where it is cut."""
+    """The bytes of its header. The shards are planned from it before the download."""
     shards: tuple[Shard, ...]
 
     @property
@@ -161,24 +161,24 @@ def fetch_in_shards(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Digest]:
-    """Write the shards to `targets`, replacing what is there, and return their SHA-256.
+    """Write the shards to `targets`, replacing existing files, and return their SHA-256.
 
     The file is downloaded as by `fetch`, beside the first target, and deleted afterwards. An interrupted download
-    continues at the next call. `progress` reports every byte twice. Raises what `fetch` does.
+    continues at the next call. `progress` reports every byte twice. Raises as `fetch` does.
     """
     check_all_fits(connection.url, [source.file], targets[0], source.room_bytes)
-    with fetched(connection, source.file, targets[0], progress, sleep) as path, downloaded_file(path) as whole:
-        if whole.read_at(0, min(len(source.head), whole.size_bytes)) != source.head:
+    with fetched(connection, source.file, targets[0], progress, sleep) as path, downloaded_file(path) as file:
+        if file.read_at(0, min(len(source.head), file.size_bytes)) != source.head:
             raise BadReply("the downloaded file has another header than the registry promised; nothing was written")
-        header = read_header(whole)
+        header = read_header(file)
         return [
-            _placed(whole, header, shard, target, progress)
+            _write_shard(file, header, shard, target, progress)
             for shard, target in zip(source.shards, targets, strict=True)
         ]
 
 
-def _placed(source: ByteSource, header: Header, shard: Shard, target: Path, progress: Progress | None) -> Digest:
-    """Write one shard with tensors of `source`, whose places are in `header`, and return its SHA-256."""
+def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path, progress: Progress | None) -> Digest:
+    """Write one shard with tensors of `source`, whose header is `header`, and return its SHA-256."""
     offsets = {info.name: header.data_offset + info.offset for info in header.tensors}
     digest = hashlib.sha256(shard.header)
     with placed(target, shard.size_bytes) as file:
@@ -187,11 +187,11 @@ def _placed(source: ByteSource, header: Header, shard: Shard, target: Path, prog
         end = len(shard.header)
         for tensor in shard.tensors:
             _copy(source, offsets[tensor.name], tensor.size_bytes, file, end, digest)
-            due = padded(tensor.size_bytes, header.alignment)
-            digest.update(b"\0" * (due - tensor.size_bytes))
-            end += due
+            padded_bytes = padded(tensor.size_bytes, header.alignment)
+            digest.update(b"\0" * (padded_bytes - tensor.size_bytes))
+            end += padded_bytes
             if progress is not None:
-                progress(due)
+                progress(padded_bytes)
     return Digest(digest.hexdigest())
 
 
@@ -241,13 +241,14 @@ class FetchedShards(OutputFiles):
 
 
 LOOKUP_MAX = 1000
-"""Digests in one request for those that the registry lacks."""
+"""Digests in one request for the organs that the registry lacks."""
 MISSING_SHOWN = 20
+"""Missing organs in the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockedFile:
-    """The file of a lock; the registry has all parts of it."""
+    """The file of a lock, to be assembled; the registry has all of its parts."""
 
     lock: Lock
     header: bytes
@@ -257,7 +258,7 @@ class LockedFile:
 
 
 class FetchedLock(OutputFiles):
-    """The file of a lock, which is downloaded whole or assembled on this machine."""
+    """The file of a lock, which is downloaded as one file or assembled on this machine."""
 
     def __init__(self, connection: Connection, lock: Lock, source: FileToFetch | LockedFile) -> None:
         sha256 = source.sha256 if isinstance(source, FileToFetch) else None
@@ -270,7 +271,7 @@ class FetchedLock(OutputFiles):
 
 
 class ModelFiles(Protocol):
-    """What a lock needs of a remote registry: its connection, and the files of its models."""
+    """The part of a remote registry that locks use: the connection, and the files of models."""
 
     @property
     def connection(self) -> Connection:
@@ -284,14 +285,15 @@ class ModelFiles(Protocol):
 
 
 def file_of_lock(remote: ModelFiles, lock: Lock) -> OutputFiles:
-    """Return the file of a lock, ready to be downloaded; raises what `locked_file` does."""
+    """Return the file of a lock, ready to be downloaded; raises as `locked_file` does."""
     return FetchedLock(remote.connection, lock, locked_file(remote, lock))
 
 
 def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | LockedFile:
     """Return the file of `lock`: that of the registered chimera, or one to assemble. Only headers are downloaded.
 
-    Raises NotAssemblable with everything that the registry lacks, BadLock for a lock of no valid file, BadReply.
+    Raises NotAssemblable with all parts that the registry lacks, BadLock for a lock that describes no valid file,
+    BadReply.
     """
     try:
         return replace(remote.whole_file(f"sha256:{lock.id}"), check=check_lock(lock.id))
@@ -300,7 +302,7 @@ def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | LockedFile:
 
 
 def file_of_parts(remote: ModelFiles, lock: Lock) -> LockedFile:
-    """Return the file of `lock` to assemble from the base's header and the organs; raises what `locked_file` does."""
+    """Return the file of `lock` to assemble from the base's header and the organs; raises as `locked_file` does."""
     missing = []
     try:
         base = remote.connection.read(ModelSummary, f"{API}/headers/{lock.header}")
@@ -325,10 +327,10 @@ def fetch_locked(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Digest:
-    """Write the file to `target`, replacing what is there, and return its SHA-256.
+    """Write the file to `target`, replacing an existing file, and return its SHA-256.
 
-    Each organ is checked. An interrupted download continues at the next call. Raises what `fetch` does; then `target`
-    is unchanged.
+    Each organ is checked. An interrupted download continues at the next call. Raises as `fetch` does; then `target` is
+    unchanged.
     """
     if isinstance(source, FileToFetch):
         return fetch(connection, source, target, progress, sleep)
@@ -364,15 +366,15 @@ class _RemoteAssembly:
     """The number of interrupted requests, of all organs."""
 
     def fill(self) -> None:
-        """Download until all bytes are there."""
+        """Download until the file has all bytes."""
         try:
-            self._literal(self.source.header, 0)
+            self._append(self.source.header, 0)
             offset = len(self.source.header)
             for tensor in self.source.lock.tensors:
-                self._organ(tensor, offset)
+                self._download_organ(tensor, offset)
                 end = offset + tensor.spec.size_bytes
                 offset += padded(tensor.spec.size_bytes, self.source.alignment)
-                self._literal(b"\0" * (offset - end), end)
+                self._append(b"\0" * (offset - end), end)
         except BadReply:
             self.partial.is_kept = False
             raise
@@ -389,14 +391,14 @@ class _RemoteAssembly:
             raise BadReply(f"the downloaded file is not that of the lock {self.source.lock.id}; nothing was written")
         check_lock(self.source.lock.id)(self.partial.path)
 
-    def _literal(self, data: bytes, offset: int) -> None:
-        """Append the bytes that belong at `offset`, except those that are there."""
-        rest = data[max(0, self.partial.size_bytes - offset) :]
-        if rest:
-            self.partial.append(rest)
-            self.progress(len(rest))
+    def _append(self, data: bytes, offset: int) -> None:
+        """Append `data`, which belongs at `offset`, without the bytes that the file already has."""
+        missing = data[max(0, self.partial.size_bytes - offset) :]
+        if missing:
+            self.partial.append(missing)
+            self.progress(len(missing))
 
-    def _organ(self, tensor: LockedTensor, offset: int) -> None:
+    def _download_organ(self, tensor: LockedTensor, offset: int) -> None:
         failures = 0
         end = offset + tensor.spec.size_bytes
         while (before := self.partial.size_bytes) < end:
@@ -417,11 +419,11 @@ class _RemoteAssembly:
                 self.sleep(backoff(failures))
 
     def _request(self, tensor: LockedTensor, begin: int, end: int) -> None:
-        """Send one request for the missing bytes of an organ, all from `begin` on."""
+        """Send one request for the bytes of an organ from `begin` to its end."""
         headers = {"Range": f"bytes={begin}-"} if begin else {}
         with self.connection.download(f"/organs/{tensor.digest}.raw", headers) as reply:
-            whole = f"bytes {begin}-{tensor.spec.size_bytes - 1}/{tensor.spec.size_bytes}"
-            if reply.status != (206 if begin else 200) or (begin and reply.headers.get("content-range") != whole):
+            expected = f"bytes {begin}-{tensor.spec.size_bytes - 1}/{tensor.spec.size_bytes}"
+            if reply.status != (206 if begin else 200) or (begin and reply.headers.get("content-range") != expected):
                 raise BadReply(f"{self.connection.url} sends something other than the organ {tensor.digest[:12]}")
             for chunk in _chunks(reply):
                 if self.partial.size_bytes + len(chunk) > end:

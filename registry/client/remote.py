@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from organs.registry.validation.texts import Text
 
 ORGANS_MAX = 200_000
-"""The most organs of one model that are read."""
+"""Organs of one model that are read."""
 VERSIONS_MAX = 100
-"""The most versions that a registry lists."""
+"""Versions of one name that a registry lists."""
 DIGEST = "sha256:"
 DIGEST_LENGTH = 64
 
@@ -136,7 +136,7 @@ class RemoteRegistry:
 
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
-        from organs.registry.models import with_organs  # with the tables, which searches do not need
+        from organs.registry.models import with_organs  # imports the tables, which searches do not need
 
         page = self.model_page(name)
         return with_organs(page, self._organs_of(parse_full_name(page.name)))
@@ -255,16 +255,18 @@ class RemoteRegistry:
         return self.connection.read(Report, path, limit=limit)
 
     def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
-        """Download the file of a model to `path`, replacing what is there; return its SHA-256.
+        """Download the file of a model to `path`, replacing an existing file; return its SHA-256.
 
         The file is checked, and an interrupted download continues at the next call. The digest of a file that is merged
-        from shards is not known in advance: its organs are checked by theirs. Raises BadReply for wrong bytes.
+        from shards is not known in advance: then each organ is checked by its digest. Raises BadReply for wrong bytes.
         """
         return fetch(self.connection, self.whole_file(name), Path(path), progress)
 
     def compose(self, base: str | Recipe) -> RemoteComposition:
         """Begin a chimera, which the server plans and makes: `registry.compose("acme/base").graft("acme/coder")`."""
-        from organs.registry.client.composition import RemoteComposition  # with the codecs, which searches never load
+        from organs.registry.client.composition import (
+            RemoteComposition,
+        )  # imports the codecs, which searches do not need
         from organs.registry.compose.recipe import Recipe
 
         recipe = Recipe(base) if isinstance(base, str) else base
@@ -277,10 +279,10 @@ class RemoteRegistry:
     def files(
         self, name: str, *, merge: bool = False, shard_bytes: int | None = None, stem: str | None = None
     ) -> OutputFiles:
-        """Return the files of a model, ready to be downloaded: those that came in, or new ones.
+        """Return the files of a model, ready to be downloaded: the original files, or new ones.
 
-        A file that is named by a digest is checked against it. Shards are cut on this machine, so the
-        disk needs room for twice the model.
+        A file that is requested by a digest is checked against it. Shards are cut on this machine, so the disk needs
+        room for twice the model.
         """
         from organs.registry.client.files import FetchedFiles, FetchedShards, file_in_shards
         from organs.registry.store.files import SourceModel
@@ -290,17 +292,18 @@ class RemoteRegistry:
         files = self._checked_files(own, name)
         model = SourceModel(str(own.model), own.lock_id is not None, own.yanked)
         if merge or shard_bytes is not None:
-            whole = files[0][1] if len(files) == 1 else self.whole_file(str(own.model))
-            cut = None if shard_bytes is None else file_in_shards(self.connection, whole, stem, shard_bytes)
-            if cut is not None:
-                return FetchedShards(self.connection, cut, model)
-            files = [(f"{stem}.gguf", whole)]
+            single = files[0][1] if len(files) == 1 else self.whole_file(str(own.model))
+            shards = None if shard_bytes is None else file_in_shards(self.connection, single, stem, shard_bytes)
+            if shards is not None:
+                return FetchedShards(self.connection, shards, model)
+            files = [(f"{stem}.gguf", single)]
         return FetchedFiles(self.connection, files, model)
 
     def lock_files(self, lock: Lock) -> OutputFiles:
         """Return the file of a lock, ready to be downloaded; nothing is registered.
 
-        It is the file of the registered chimera, or is assembled on this machine from the base's header and the organs.
+        The file of a registered chimera is downloaded. Any other is assembled on this machine from the base's header
+        and the organs.
         """
         from organs.registry.client.files import file_of_lock
 
@@ -320,8 +323,8 @@ class RemoteRegistry:
     ) -> Iterator[list[DownloadedFile]]:
         """Download the original files of a model, beside the path `beside`, and delete them after the block.
 
-        `show` opens a display of the progress for so many bytes. The disk needs room for twice the files. An
-        interrupted download continues at the next call. Raises DiskFull.
+        `show` opens a display of the progress; its argument is the number of bytes. The disk needs room for twice the
+        files. An interrupted download continues at the next call. Raises DiskFull.
         """
         own = self.own_files(name)
         target = Path(os.path.abspath(beside))
@@ -346,7 +349,7 @@ class RemoteRegistry:
         return self.connection.read(Model, API + model_path(self.resolved(name)))
 
     def resolved(self, name: str) -> ModelName:
-        """The name that `name` means, which may be `sha256:` and a digest; raises BadName, NotFound, Ambiguous."""
+        """Return the model's name for `name`, a name or `sha256:` and a digest; raises BadName, NotFound, Ambiguous."""
         if not (name.startswith(DIGEST) and looks_like_prefix(name)):
             return parse_model_name(name)
         return parse_full_name(
@@ -354,7 +357,7 @@ class RemoteRegistry:
         )
 
     def whole_file(self, name: str) -> FileToFetch:
-        """The model called `name` as one file."""
+        """Return the model called `name` as one file to download."""
         request = AssemblyRequest(model=str(self.resolved(name)))
         assembly = self.connection.post(Assembly, f"{API}/assemblies", request)
         path = gguf_path(assembly.model)
@@ -366,15 +369,15 @@ class RemoteRegistry:
         return FileToFetch(path, assembly.size_bytes, None, check_organs(organs))
 
     def own_files(self, name: str) -> OwnFiles:
-        """Return the original files of a model; raises what `model` does, NotAssemblable."""
+        """Return the original files of a model; raises as `model` does, and NotAssemblable."""
         page = self.model_page(name)
         model = parse_full_name(page.name)
         if page.unassemblable:
             raise NotAssemblable(page.name, page.unassemblable)
-        # A single complete file has an address of its own, whatever its name; a model with only some organs has not.
-        alone = len(page.files) == 1 and page.complete
-        names = [whole_file_name(file.name, model) if alone else check_file_name(file.name) for file in page.files]
-        paths = [gguf_path(page.name) if alone else file_path(page.name, file_name) for file_name in names]
+        # The only file of a complete model has an address without its name; the file of a partial model does not.
+        is_single = len(page.files) == 1 and page.complete
+        names = [whole_file_name(file.name, model) if is_single else check_file_name(file.name) for file in page.files]
+        paths = [gguf_path(page.name) if is_single else file_path(page.name, file_name) for file_name in names]
         files = [FileToFetch(path, file.size_bytes, file.sha256) for path, file in zip(paths, page.files, strict=True)]
         return OwnFiles(
             model,
@@ -385,7 +388,7 @@ class RemoteRegistry:
         )
 
     def _checked_files(self, own: OwnFiles, name: str) -> Sequence[tuple[str, FileToFetch]]:
-        """Return the files of a model that was requested as `name`, with a check where that is a digest."""
+        """Return the files of a model that was requested as `name`, with a check if `name` is a digest."""
         from organs.registry.client.files import check_lock
 
         if not (name.startswith(DIGEST) and looks_like_prefix(name)):
@@ -406,13 +409,13 @@ class RemoteRegistry:
         return organ
 
     def _organs_of(self, name: ModelName) -> tuple[PlacedOrgan, ...]:
-        found: list[PlacedOrgan] = []
+        organs: list[PlacedOrgan] = []
         after: str | None = None
         while True:
             page = self.connection.read(OrganPage, f"{API}{model_path(name)}/organs", limit=PAGE_MAX, after=after)
-            found += page.items
+            organs += page.items
             after = page.next
             if after is None:
-                return tuple(found)
-            if not page.items or len(found) > ORGANS_MAX:
+                return tuple(organs)
+            if not page.items or len(organs) > ORGANS_MAX:
                 raise BadReply(f"the registry does not come to the end of the organs of {name}")

@@ -1,7 +1,7 @@
 """Tokens for remote registries, stored in a file that only their owner can read.
 
-`tokens.json` in the user's folder of settings holds, by the address of a registry, `{"token", "plain_http"}`. A token
-is sent only to its address; `plain_http` is whether its owner allowed this without encryption.
+`tokens.json` in the user's folder of settings maps the address of a registry to `{"token", "plain_http"}`. A token is
+sent only to its address; `plain_http` is whether its owner allowed sending it without encryption.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ class KeptToken(msgspec.Struct, frozen=True):
     """Whether it may be sent over http to another machine."""
 
     def __repr__(self) -> str:
-        return "<KeptToken>"  # its text belongs into no log
+        return "<KeptToken>"  # the token must not appear in logs
 
 
 def tokens_path() -> Path:
-    """Where tokens are kept."""
+    """Return the path of the file with the tokens."""
     return Path(platformdirs.user_config_dir("organ-registry")) / "tokens.json"
 
 
 def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
-    """The tokens by the addresses of their registries; raises BadSetting for a file that is none, or that others can
-    read."""
+    """Return the tokens by the addresses of their registries.
+
+    Raises BadSetting for a file without valid tokens, and for one that other users can read.
+    """
     path = path or tokens_path()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -64,17 +66,17 @@ def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
 
 
 def kept_token(url: str, path: Path | None = None) -> KeptToken | None:
-    """The token for the registry at `url`; None where none is kept. Raises BadSetting for what is no address."""
+    """Return the token for the registry at `url`; None without one. Raises BadSetting for an invalid address."""
     return kept_tokens(path).get(str(parse_address(url)))
 
 
 def keep_token(url: str, token: KeptToken, path: Path | None = None) -> None:
-    """Keep `token` for the registry at `url`, instead of one that is kept already."""
+    """Store `token` for the registry at `url`, and replace an earlier one."""
     _write(path or tokens_path(), {**kept_tokens(path), str(parse_address(url)): token})
 
 
 def forget_token(url: str, path: Path | None = None) -> bool:
-    """Keep none for `url` any more; whether there was one."""
+    """Delete the token for the registry at `url`; return whether there was one."""
     tokens = kept_tokens(path)
     known = tokens.pop(str(parse_address(url)), None) is not None
     if known:
@@ -83,7 +85,7 @@ def forget_token(url: str, path: Path | None = None) -> bool:
 
 
 def _write(path: Path, tokens: Mapping[str, KeptToken]) -> None:
-    """The file, whole or as it was, never readable for others on the way."""
+    """Replace the file atomically; other users can never read it, nor the temporary file."""
     data = msgspec.json.format(msgspec.json.encode(dict(sorted(tokens.items())))) + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
     temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"
