@@ -40,7 +40,7 @@ CHILDREN_MAX = 1000
 """The most edges from one model to chimeras that were made from it."""
 
 DERIVED_MAX = 100
-"""The most organs in a list of those computed from one organ."""
+"""The most entries in the list of organs that were computed from one organ."""
 _LIST = "chimeras"
 """The query that cursors of the list belong to."""
 _SAME_LOCKS_MAX = 100
