@@ -25,7 +25,7 @@ def related_tensors(
 
     Norms stay the same where nothing has changed, and change slightly elsewhere.
     """
-    own, strange = (block_tensors(blocks, seed=one, dtype="F32") for one in (seed, other_seed))
+    own, strange = (block_tensors(blocks, seed=number, dtype="F32") for number in (seed, other_seed))
     found = []
     for (spec, first), (_, second) in zip(own, strange, strict=True):
         values = correlation * np.frombuffer(first, np.float32) + np.sqrt(1 - correlation**2) * np.frombuffer(

@@ -284,7 +284,9 @@ def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_
     assert not any(secret in path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file())
     with LocalRegistry.open(tmp_path / "copy") as copy, copy.catalog.reading() as session:
         assert session.query(Upload).count() == 0
-        assert [(one.state, one.reason) for one in session.query(Submission).order_by(Submission.id)] == [
+        assert [
+            (submission.state, submission.reason) for submission in session.query(Submission).order_by(Submission.id)
+        ] == [
             ("withdrawn", NOT_COPIED),
             ("published", None),
         ]

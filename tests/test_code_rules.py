@@ -223,7 +223,14 @@ def test_a_module_with_one_importer_beside_it_is_part_of_it() -> None:
     importers: dict[str, set[str]] = {}
     for path in names.values():
         for name, _ in imported(path):
-            target = next((one for one in (name, name.rpartition(".")[0]) if one.removeprefix("organs.") in names), "")
+            target = next(
+                (
+                    candidate
+                    for candidate in (name, name.rpartition(".")[0])
+                    if candidate.removeprefix("organs.") in names
+                ),
+                "",
+            )
             importers.setdefault(target.removeprefix("organs."), set()).add(_name(path))
     alone = set()
     for name, path in names.items():
@@ -258,7 +265,7 @@ def known_aliases(path: Path, aliases: Collection[tuple[str, str]]) -> set[str]:
     known = {name for module, name in aliases if module == f"organs.{_name(path)}"}
     for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
-            known |= {one.asname or one.name for one in node.names if (node.module, one.name) in aliases}
+            known |= {alias.asname or alias.name for alias in node.names if (node.module, alias.name) in aliases}
     return known
 
 
@@ -289,8 +296,8 @@ def test_no_public_signature_has_a_dictionary_of_any_values() -> None:
         known = known_aliases(path, aliases)
         for function in public_functions(tree(path).body):
             parameters = [node for node in ast.walk(function.args) if isinstance(node, ast.arg)]
-            annotations = [*(one.annotation for one in parameters), function.returns]
-            if any(one is not None and has_open_values(one, known) for one in annotations):
+            annotations = [*(parameter.annotation for parameter in parameters), function.returns]
+            if any(annotation is not None and has_open_values(annotation, known) for annotation in annotations):
                 found.add(str(path))
     assert found - OPEN_VALUES.keys() == set(), "return an entity; take Mapping[str, object] for JSON to check"
     assert OPEN_VALUES.keys() - found == set(), "exceptions that are needed no more"

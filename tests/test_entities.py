@@ -38,7 +38,7 @@ def test_an_entity_reads_back_unchanged() -> None:
     page = ThingPage(items=(decode(THING, Thing),), next="x", notes=("y",))
     again = decode(encode(page), ThingPage)
     assert again == page
-    assert [one.at for one in again] == [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)]
+    assert [entry.at for entry in again] == [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)]
     assert len(again) == 1
 
 

@@ -101,7 +101,7 @@ SAMPLES: tuple[OrganError, ...] = (
 
 
 def sample(code: str) -> OrganError:
-    found = {type(one).code: one for one in SAMPLES}
+    found = {type(error).code: error for error in SAMPLES}
     return found.get(code) or TABLE[code](WORDS)
 
 
@@ -145,7 +145,7 @@ def test_an_error_raised_in_a_view_reaches_the_client_as_the_same_class_with_its
     assert type(error) is type(due) is TABLE[code]
     assert (str(error), error.detail, error.code, error.status) == (str(due), due.detail, code, due.status)
     assert data_of(error) == data_of(due)
-    assert error.errors == due.errors or (not due.errors and {one.code for one in error.errors} == {code})
+    assert error.errors == due.errors or (not due.errors and {finding.code for finding in error.errors} == {code})
     for name in ("reasons", "refusals", "unaccepted", "missing"):
         assert getattr(error, name, None) == getattr(due, name, None)
 
@@ -160,7 +160,7 @@ def test_an_internal_error_of_the_server_discloses_no_details(code: str, raising
 
 def test_every_class_with_its_own_constructor_has_a_sample() -> None:
     own = {code for code, kind in TABLE.items() if "__init__" in vars(kind) and kind is not OrganError}
-    assert own <= {type(one).code for one in SAMPLES}
+    assert own <= {type(error).code for error in SAMPLES}
 
 
 def test_two_classes_cannot_have_one_code() -> None:

@@ -26,4 +26,4 @@ def test_connected_elements_are_in_one_group(pairs: list[tuple[int, int]]) -> No
         reached = {start}
         for _ in range(13):
             reached |= {end for pair in pairs if reached & set(pair) for end in pair}
-        assert {one for one in range(13) if groups.leader(one) == groups.leader(start)} == reached
+        assert {number for number in range(13) if groups.leader(number) == groups.leader(start)} == reached

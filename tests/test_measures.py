@@ -41,14 +41,14 @@ def test_a_measure_is_computed_stored_searchable_described_and_documented(one: M
 def test_organs_of_an_earlier_version_get_the_missing_measure(filled: LocalRegistry) -> None:
     registry = filled
     organ = OrganCommand(registry.settings.home)
-    before = {one.digest: one for one in registry.search("type:organ sort:-erank")}
-    assert all(one.effective_rank is not None for one in before.values())
+    before = {organ.digest: organ for organ in registry.search("type:organ sort:-erank")}
+    assert all(organ.effective_rank is not None for organ in before.values())
     with registry.catalog.writing() as session:
         for table in (Measurement, Placement):
             session.execute(update(table).values(effective_rank=None))
-    assert {one.effective_rank for one in registry.search("type:organ")} == {None}
+    assert {organ.effective_rank for organ in registry.search("type:organ")} == {None}
     assert organ.done("measure", "--missing").out.endswith(" organs measured\n")
-    after = {one.digest: one for one in registry.search("type:organ sort:-erank")}
+    after = {organ.digest: organ for organ in registry.search("type:organ sort:-erank")}
     assert after == before
     assert organ.done("measure", "--missing").out == "every organ has all measures\n"
     assert organ("measure", "--missing", "x.gguf").status == 2

@@ -138,7 +138,7 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
 def test_a_measured_zero_is_shown(registry: LocalRegistry, tmp_path: Path) -> None:
     spread = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
     measurements = shown_organ(registry, tmp_path, spread).measurements
-    z_measure = as_json(next(one for one in measurements if one.method == "z1"))
+    z_measure = as_json(next(measurement for measurement in measurements if measurement.method == "z1"))
     assert z_measure["minimum"] == 0.0
     assert "nan_count" not in z_measure, "oddities are said where there are any"
     assert "constant" not in z_measure

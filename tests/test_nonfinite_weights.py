@@ -117,16 +117,16 @@ def test_pages_csv_files_and_the_api_mark_nonfinite_weights(both: LocalRegistry)
         rows = list(csv.DictReader(io.StringIO(client.get("/organs.csv?q=model:local/odd").text)))
         assert {row["name"]: int(row["nonfinite"]) for row in rows if row["nonfinite"] != "0"} == ODD
         models = client.get("/api/v1/models").get_json()["items"]
-        assert {one["name"]: one["nonfinite_tensors"] for one in models} == {"local/odd@1": 2, "local/sound@1": 0}
+        assert {model["name"]: model["nonfinite_tensors"] for model in models} == {"local/odd@1": 2, "local/sound@1": 0}
         items = client.get("/api/v1/models/local/odd/organs?limit=100").get_json()["items"]
-        assert {one["name"]: one["nonfinite"] for one in items if one["nonfinite"]} == ODD
-        digest = next(one["digest"] for one in items if one["name"] == UP)
+        assert {item["name"]: item["nonfinite"] for item in items if item["nonfinite"]} == ODD
+        digest = next(item["digest"] for item in items if item["name"] == UP)
         assert client.get(f"/api/v1/organs/{digest}").get_json()["nonfinite"] == 3
         assert "3 weights are NaN or infinite" in client.get(f"/organs/{digest}").text
 
 
 def findings(composition: Composition) -> dict[str, tuple[str, ...]]:
-    return {one.code: one.organs for one in composition.plan().findings if one.code == CODE}
+    return {finding.code: finding.organs for finding in composition.plan().findings if finding.code == CODE}
 
 
 def test_composing_refuses_nonfinite_weights_unless_the_recipe_accepts_them(both: LocalRegistry) -> None:
@@ -208,7 +208,7 @@ def test_measures_and_json_of_nonfinite_tensors_have_only_finite_numbers(
         model = model_by_name(session, parse_model_name("odd"))
         shown = model_page(session, model)
         assert decode(encode(shown), entities.Model) == shown, "NaN would be null"
-        thetas = {one.name: one.theta for one in organs_of_model(session, model)}
+        thetas = {organ.name: organ.theta for organ in organs_of_model(session, model)}
     none_finite = [] if np.isfinite(value) else ["blk.0.ffn_up.weight", "blk.2.ffn_up.weight", "blk.4.ffn_up.weight"]
     assert [name for name, theta in thetas.items() if theta is None] == none_finite
     with create_app(registry).test_client() as client:

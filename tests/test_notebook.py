@@ -129,7 +129,7 @@ def test_pages_of_organs_and_of_models_are_shown_as_tables(hostile: LocalRegistr
     assert any(cell.startswith("<script>alert(") for cell in models.cells)
     assert (repr(page), repr(hostile.models())) == ("<2 organs, more follow>", "<2 models>")
     assert repr(whole.items[0]).startswith("<")
-    assert max(len(repr(one)) for one in [*whole, *hostile.models()]) < 160
+    assert max(len(repr(row)) for row in [*whole, *hostile.models()]) < 160
 
 
 def test_likeness_has_a_column_in_a_search_for_similar_organs(hostile: LocalRegistry) -> None:

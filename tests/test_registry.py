@@ -101,10 +101,10 @@ def test_a_model_has_its_relatives_in_both_directions(filled: LocalRegistry, tmp
     ]
     (tmp_path / "close.gguf").write_bytes(small_model("Close", more=close))
     ingest_file(filled, tmp_path / "close.gguf")
-    edges = {(one.direction, one.model, one.evidence) for one in filled.model("close").relatives}
+    edges = {(edge.direction, edge.model, edge.evidence) for edge in filled.model("close").relatives}
     assert ("parent", "local/little@1", "declared") in edges
     assert ("child", "local/close@1", "declared") in {
-        (one.direction, one.model, one.evidence) for one in filled.model("little").relatives
+        (edge.direction, edge.model, edge.evidence) for edge in filled.model("little").relatives
     }
 
 

@@ -208,7 +208,7 @@ def test_the_quota_counts_models_until_removal_and_the_declared_size_of_uploads(
         size = path.stat().st_size
         works = public_contributor(session, "ADA")
         assert (works.models, works.chimeras, works.downloads, works.grafts) == (1, 0, 0, 0)
-        assert [one.name for one in contributors_page(session, 5).items] == ["Ada"]
+        assert [contributor.name for contributor in contributors_page(session, 5).items] == ["Ada"]
         for state, bytes_used in (("visible", size), ("quarantined", size), ("yanked", size), ("removed", 0)):
             model.state = state
             session.flush()

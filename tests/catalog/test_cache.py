@@ -232,7 +232,7 @@ def test_a_search_and_its_counts_include_a_model_immediately_after_its_registrat
         for asked in ("type:organ theta>=40", "arch:qwen2", "-license:none slot:ffn_*", "block:0"):
             page, counts = registry.search_page(asked, limit=1000)
             expected = expected_organs(placed, parse_query(asked))
-            assert placed.found(page) == [one.id for one in expected]
+            assert placed.found(page) == [row.id for row in expected]
             assert counts is not None
             assert counts.total == len(expected)
 

@@ -191,7 +191,7 @@ def test_an_estimate_is_between_the_counts_of_the_surrounding_bins(
 ) -> None:
     registry, placed = many
     lower_the_cap(registry, monkeypatch)
-    least, most = (len(expected_organs(placed, parse_query(one))) for one in (inner, outer))
+    least, most = (len(expected_organs(placed, parse_query(query))) for query in (inner, outer))
     total = registry.count(text).total
     assert total is not None
     assert least <= total <= most

@@ -49,7 +49,7 @@ def donor(*rows: PlacementRow, **more: Any) -> ModelRow:
 
 def found(registry: LocalRegistry, text: str) -> list[str]:
     """Return the model and slot of each result."""
-    return sorted(f"{one.model.partition('@')[0]} {one.slot}" for one in registry.search(text, limit=PAGE_MAX))
+    return sorted(f"{organ.model.partition('@')[0]} {organ.slot}" for organ in registry.search(text, limit=PAGE_MAX))
 
 
 def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> FittingModels:
@@ -282,8 +282,8 @@ def test_similar_organs_can_be_narrowed_to_those_that_fit(registry: LocalRegistr
     )
     write_models(registry, [BASE, donor(*rows)])
     like = f"like:{digest(8)[:16]}"
-    assert {one.digest for one in registry.search(like)} == {digest(number) for number in (2, 3, 8, 9, 10)}
-    assert {one.digest for one in registry.search(f"{like} fits:acme/base")} == {digest(8), digest(9)}
+    assert {organ.digest for organ in registry.search(like)} == {digest(number) for number in (2, 3, 8, 9, 10)}
+    assert {organ.digest for organ in registry.search(f"{like} fits:acme/base")} == {digest(8), digest(9)}
 
 
 def test_models_cannot_be_searched_by_fit(registry: LocalRegistry) -> None:
@@ -357,7 +357,7 @@ def compare(registry: LocalRegistry, placed: WrittenCatalog, base: ModelRow) -> 
     assert ids(placed, registry.search(f"-fits:{name}", limit=PAGE_MAX)) == placed.visible.keys() - expected
     assert registry.count(f"fits:{name}").total in (None, len(expected))
     told = models_fitting(registry, name)
-    by_model = {one.model: one.types for one in told.items}
+    by_model = {model.model: model.types for model in told.items}
     assert by_model.keys() == {placed.rows[row_id][1].full_name for row_id in expected}
     for model in placed.models.values():
         if model.full_name in by_model:
@@ -371,7 +371,7 @@ def ids(placed: WrittenCatalog, page: OrganPage) -> set[int]:
 
 
 def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
-    there = {(one.tower, one.block, one.slot, one.organ) for one in base.rows}
+    there = {(row.tower, row.block, row.slot, row.organ) for row in base.rows}
     counted = {}
     for kind in {row.type for row in model.rows}:
         rows = [row for row in model.rows if row.type == kind]
@@ -392,10 +392,10 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry
     ]
     write_models(registry, [BASE, *others[:3], *strangers, *others[3:]])
     told = models_fitting(registry, "acme/base", 4)
-    assert [one.model for one in told.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
+    assert [model.model for model in told.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
     assert told.more
     told = models_fitting(registry, "acme/base", 6)
-    assert [one.model for one in told.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
+    assert [model.model for model in told.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
     assert not told.more
     with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
         models_fitting(registry, "acme/base", 0)
@@ -459,20 +459,20 @@ def test_in_the_zoo_exactly_the_models_of_equal_width_fit(
     assert len(wide) == 8
     for name in sorted(names):
         told = models_fitting(zoo, f"local/{name}")
-        fitting_names = {parse_model_name(one.model).name for one in told.items}
+        fitting_names = {parse_model_name(model.model).name for model in told.items}
         assert fitting_names == (wide - {name} if name in wide else set()), name
-        assert all(one.types["organ"].whole for one in told.items)
+        assert all(model.types["organ"].whole for model in told.items)
         assert {
-            parse_model_name(one.model).name for one in zoo.search(f"fits:local/{name}", limit=PAGE_MAX)
+            parse_model_name(organ.model).name for organ in zoo.search(f"fits:local/{name}", limit=PAGE_MAX)
         } == fitting_names
 
 
 def test_in_the_zoo_every_fit_agrees_with_the_headers(zoo: LocalRegistry) -> None:
-    a = {one.name: one for one in zoo.search("model:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)}
+    a = {organ.name: organ for organ in zoo.search("model:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)}
     found = zoo.search("fits:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)
     assert found.next is None
-    assert all(one.shape == a[one.name].shape and one.digest != a[one.name].digest for one in found)
+    assert all(organ.shape == a[organ.name].shape and organ.digest != a[organ.name].digest for organ in found)
     others = zoo.search("-model:local/Zoo-A-2M-v1.0-F16 -type:adapter", limit=PAGE_MAX)
-    same = [one for one in others if one.name in a and one.shape == a[one.name].shape]
-    equal = [one for one in same if one.digest == a[one.name].digest and one.dtype == a[one.name].dtype]
+    same = [organ for organ in others if organ.name in a and organ.shape == a[organ.name].shape]
+    equal = [organ for organ in same if organ.digest == a[organ.name].digest and organ.dtype == a[organ.name].dtype]
     assert len(found) == len(same) - len(equal) > 0

@@ -74,8 +74,8 @@ def let_lease_end(registry: LocalRegistry) -> None:
 def test_jobs_are_claimed_in_the_order_of_their_requests(registry: LocalRegistry) -> None:
     ids = [enqueue(registry, number=number) for number in range(3)]
     taken = [claimed(registry) for _ in ids]
-    assert [one.id for one in taken] == ids
-    assert [one.arguments for one in taken] == [{"number": number} for number in range(3)]
+    assert [job.id for job in taken] == ids
+    assert [job.arguments for job in taken] == [{"number": number} for number in range(3)]
     assert claim(registry) is None
 
 
@@ -211,7 +211,7 @@ def test_a_waiting_job_is_cancelled_immediately_and_a_running_job_is_notified(re
     with registry.catalog.writing() as session:
         assert not report_progress(session, held, 0.5, "")
         assert not finish_job(session, held, "{}")
-    assert [state_of(registry, one) for one in (running, waiting)] == ["cancelled", "cancelled"]
+    assert [state_of(registry, job_id) for job_id in (running, waiting)] == ["cancelled", "cancelled"]
 
 
 def test_a_finished_or_unknown_job_cannot_be_cancelled(registry: LocalRegistry) -> None:
@@ -274,7 +274,7 @@ def test_a_list_of_jobs_does_not_read_arguments_and_results(registry: LocalRegis
     event.listen(registry.catalog.reader, "before_cursor_execute", lambda *told: heard.append(told[2]))
     with registry.catalog.reading() as session:
         newest_jobs(session, 10)
-    (statement,) = [one for one in heard if "jobs" in one]
+    (statement,) = [statement for statement in heard if "jobs" in statement]
     assert "jobs.note" in statement
     assert "jobs.arguments" not in statement
     assert "jobs.result" not in statement
@@ -310,7 +310,7 @@ def test_concurrent_threads_never_claim_the_same_job(registry: LocalRegistry) ->
 
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(take_all, range(8)))
-    assert sorted(one for some in taken for one in some) == ids
+    assert sorted(job_id for some in taken for job_id in some) == ids
 
 
 TAKE_ALL = """

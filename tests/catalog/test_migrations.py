@@ -75,7 +75,7 @@ def schema(engine: Engine) -> dict[str, Any]:
 
 
 def _sorted(found: list[Any], *parts: str) -> list[str]:
-    return sorted(repr([one[part] for part in parts]) for one in found)
+    return sorted(repr([row[part] for part in parts]) for row in found)
 
 
 def test_the_tables_of_a_fresh_database_are_those_of_the_models(migrated: Engine) -> None:

@@ -200,7 +200,7 @@ def test_only_organs_of_visible_and_yanked_models_are_reachable(registry: LocalR
         set_state(registry, name, state)
         with registry.catalog.reading() as session:
             assert reachable_digests(session, [own, absent]) == set(told), "who knows a digest gets what was yanked"
-            assert [one.digest for one in reachable_organs(session, [own, absent], 9)] == told
+            assert [organ.digest for organ in reachable_organs(session, [own, absent], 9)] == told
     with registry.catalog.reading() as session:
         assert own in blobs_by_digest(session, [own]), "the bytes are there; they are only not spoken of"
 

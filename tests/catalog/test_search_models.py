@@ -36,7 +36,7 @@ def page_of(
 
 
 def found(registry: LocalRegistry, text: str, *, ranked: bool = False) -> list[str]:
-    return [one.name.partition("@")[0] for one in page_of(registry, text, ranked=ranked).items]
+    return [model.name.partition("@")[0] for model in page_of(registry, text, ranked=ranked).items]
 
 
 @pytest.mark.long
@@ -52,19 +52,19 @@ def test_a_search_for_models_equals_a_scan_of_every_model_page_by_page(
     for _ in itertools.count():
         limit = random_.choice((1, 2, 3, 7, 1000))
         page = page_of(registry, text, limit, after, ranked=ranked)
-        names += [one.name for one in page]
+        names += [model.name for model in page]
         after = page.next
         if after is None:
             break
         assert len(page.items) == limit
         assert len(names) < 10_000, "a walk without an end"
-    assert names == [placed.models[one.id].full_name for one in expected]
+    assert names == [placed.models[row.id].full_name for row in expected]
 
 
 def test_models_without_a_mean_come_last_in_both_directions(many: Many) -> None:
     registry, _ = many
     for direction in ("", "-"):
-        values = [one.mean_theta for one in page_of(registry, f"sort:{direction}theta").items]
+        values = [model.mean_theta for model in page_of(registry, f"sort:{direction}theta").items]
         known = [value for value in values if value is not None]
         assert known == sorted(known, reverse=direction == "-")
         assert values[: len(known)] == known
@@ -152,7 +152,7 @@ def test_license_none_finds_a_license_called_none_and_a_missing_license(registry
     write_models(registry, [*rows, ModelRow((PlacementRow(organ=3),), name="c")])
     assert found(registry, "license:none") == ["acme/b", "acme/a"]
     assert found(registry, "-license:none") == ["acme/c"]
-    assert [one.model for one in registry.search("license:none sort:theta")] == ["acme/a@1", "acme/b@1"]
+    assert [organ.model for organ in registry.search("license:none sort:theta")] == ["acme/a@1", "acme/b@1"]
     assert registry.count("").fields["license"] == {"none": 2, "mit": 1}
 
 
@@ -181,7 +181,7 @@ def test_models_added_between_pages_cause_no_duplicates(registry: LocalRegistry)
         after = None
         for number in itertools.count():
             page = page_of(registry, text, 2, after)
-            seen += [one.name.partition("@")[0] for one in page.items]
+            seen += [model.name.partition("@")[0] for model in page.items]
             after = page.next
             if after is None:
                 break
@@ -209,5 +209,5 @@ def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalReg
         *("license:secretlicenc", "-arch:llama", "-secret"),
     ):
         page = page_of(registry, text)
-        assert [one.name for one in page.items] in ([], ["acme/tiny@1"])
+        assert [model.name for model in page.items] in ([], ["acme/tiny@1"])
         assert "nearest" not in repr(page.notes), text

@@ -89,7 +89,7 @@ def test_a_search_equals_a_scan_of_every_row_page_by_page(
     with pytest.MonkeyPatch.context() as patch:
         force(patch, plan)
         found = walk(registry, text, sizes)
-    assert placed.found(found) == [one.id for one in expected]
+    assert placed.found(found) == [row.id for row in expected]
 
 
 @pytest.mark.long
@@ -114,7 +114,7 @@ def test_rows_without_a_value_come_last_in_both_directions(
     force(monkeypatch, plan)
     for measure, name in (("spectral", "spectral_signal"), ("theta", "theta"), ("z", "magnitude")):
         for direction in ("", "-"):
-            values = [getattr(one, name) for one in everything(registry, f"arch:llama sort:{direction}{measure}")]
+            values = [getattr(organ, name) for organ in everything(registry, f"arch:llama sort:{direction}{measure}")]
             known = [value for value in values if value is not None]
             assert known == sorted(known, reverse=direction == "-")
             assert values[: len(known)] == known
@@ -157,10 +157,10 @@ def test_an_empty_registry_finds_nothing(registry: LocalRegistry) -> None:
 def test_unique_organ_gives_the_first_matching_placement_of_each_organ(registry: LocalRegistry) -> None:
     first, second, third = (ModelRow((PlacementRow(),), name=name, license=name) for name in ("a1", "b1", "c1"))
     write_models(registry, [first, second, third])
-    assert [one.model for one in registry.search("unique:organ")] == ["acme/a1@1"]
-    assert [one.model for one in registry.search("unique:organ -license:a1")] == ["acme/b1@1"]
-    assert [one.model for one in registry.search("unique:organ model:acme/c1")] == ["acme/c1@1"]
-    assert [one.model for one in registry.search("unique:organ -license:a1,b1,c1")] == []
+    assert [organ.model for organ in registry.search("unique:organ")] == ["acme/a1@1"]
+    assert [organ.model for organ in registry.search("unique:organ -license:a1")] == ["acme/b1@1"]
+    assert [organ.model for organ in registry.search("unique:organ model:acme/c1")] == ["acme/c1@1"]
+    assert [organ.model for organ in registry.search("unique:organ -license:a1,b1,c1")] == []
 
 
 @pytest.mark.parametrize("text", ["", "sort:theta", "sort:-spectral", "unique:organ sort:z", "type:organ sort:size"])
@@ -170,7 +170,7 @@ def test_models_added_between_pages_neither_repeat_nor_hide_a_result(
 ) -> None:
     force(monkeypatch, plan)
     placed = write_models(registry, random_models(12, seed=3))
-    before = [one.id for one in expected_organs(placed, parse_query(text))]
+    before = [row.id for row in expected_organs(placed, parse_query(text))]
     seen: list[int] = []
     after = None
     for seed in itertools.count(100):
@@ -181,7 +181,7 @@ def test_models_added_between_pages_neither_repeat_nor_hide_a_result(
             break
         fresh = [replace(one, name=f"late-{seed}-{number}") for number, one in enumerate(random_models(2, seed=seed))]
         write_models(
-            registry, [replace(one, rows=tuple(_as_new(row) for row in one.rows)) for one in fresh], placed, seed
+            registry, [replace(model, rows=tuple(_as_new(row) for row in model.rows)) for model in fresh], placed, seed
         )
     assert len(set(seen)) == len(seen)
     assert [row_id for row_id in seen if row_id in set(before)] == before
@@ -224,7 +224,7 @@ def test_question_marks_and_brackets_are_not_wildcards(registry: LocalRegistry) 
         "what*": ["what?is[this]", "whatXist"],
         "*[t]*": [],
     }.items():
-        assert sorted(one.slot for one in registry.search(f"slot:{pattern}")) == slots
+        assert sorted(organ.slot for organ in registry.search(f"slot:{pattern}")) == slots
 
 
 # Visibility.
@@ -257,7 +257,7 @@ def test_a_hidden_model_is_in_no_result_count_or_note(state: str, registry: Loca
         *("model:hidden/secre", "theta>=0", "block:0", "-type:norm", "like:" + digest(1)[:12]),
     ):
         page = registry.search(text)
-        assert all(one.model == "acme/tiny@1" for one in page)
+        assert all(organ.model == "acme/tiny@1" for organ in page)
         counts = registry.count(text)
         assert counts.total in (0, 2)
         told = repr((page, counts)).replace(text, "").replace("secretive", "")
@@ -272,7 +272,7 @@ def test_the_digest_of_a_hidden_organ_counts_as_absent(registry: LocalRegistry) 
     )
     with pytest.raises(NotFound, match=f"no organ's digest begins with {digest(-2)}"):
         registry.search(f"like:{digest(-2)}")
-    assert [one.digest for one in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
+    assert [organ.digest for organ in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
 
 
 def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry: LocalRegistry) -> None:
@@ -328,7 +328,7 @@ def test_similar_organs_are_ranked_by_correlation_within_slot_and_shape(more: st
         expected = alike_by_hand(placed, text, organ)
         page = registry.search(text, limit=PAGE_MAX)
         assert placed.found(page) == [row_id for _, row_id in expected]
-        assert [one.likeness for one in page] == [value for value, _ in expected]
+        assert [organ.likeness for organ in page] == [value for value, _ in expected]
         assert placed.found(walk(registry, text, itertools.cycle((1, 3)))) == [row_id for _, row_id in expected]
         tried += len(expected) > 2
     assert tried > 3
@@ -339,7 +339,7 @@ def test_an_organ_is_most_similar_to_itself(many: Many) -> None:
     organ = next(row.organ for row, _ in placed.visible.values() if len(set(placed.prints.get(row.organ, b""))) > 1)
     found = registry.search(f"like:{digest(organ)}")
     assert (found.items[0].digest, found.items[0].likeness) == (digest(organ), 1.0)
-    assert all(one.likeness is None for one in registry.search(""))
+    assert all(organ.likeness is None for organ in registry.search(""))
 
 
 def test_a_limited_comparison_starts_with_the_same_block_and_is_reported(
@@ -353,7 +353,7 @@ def test_a_limited_comparison_starts_with_the_same_block_and_is_reported(
     comparable = [number for number in placed.prints if number % 4 == 3]
     monkeypatch.setattr(search, "COMPARED_MAX", len(comparable))
     page = registry.search(text)
-    assert {one.block for one in page} == {3}
+    assert {organ.block for organ in page} == {3}
     assert page.notes == (
         f"only the first {len(comparable)} organs of its slot and shape were compared: narrow the query",
     )

@@ -252,11 +252,11 @@ def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp
     with registry.catalog.reading() as session:
         chimera = chimera_of_model(session, model_named(session, made.model))
     assert chimera is not None
-    assert [(one.model, one.license) for one in chimera.parents] == [
+    assert [(parent.model, parent.license) for parent in chimera.parents] == [
         ("local/base@1", None),
         ("local/donor@1", None),
     ]
-    assert all(one.theta_before is None for one in chimera.parts)
+    assert all(part.theta_before is None for part in chimera.parts)
     assert assemble_model(registry, made.model, tmp_path / "after")[0].read_bytes() == before
     report = verify(registry.catalog, registry.blobs)
     assert (report.faults, report.miscounted) == ([], {})

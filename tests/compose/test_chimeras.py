@@ -38,13 +38,13 @@ def test_a_chimera_shows_its_plan_and_its_later_measurements(family: LocalRegist
     made = composition.accept("unrelated-lineage").plan().register()
     chimera = chimera_called(family, made.model)
     assert chimera.lock_id == made.lock_id
-    assert [(one.model, one.acts) for one in chimera.parents] == [
+    assert [(parent.model, parent.acts) for parent in chimera.parents] == [
         ("local/base@1", ("purified",)), ("local/stranger@1", ("grafted",)),
     ]  # fmt: skip
     assert [part.acts for part in chimera.parts] == [("purified",), ("purified",), ("grafted",), ("grafted",)]
-    assert [one.name for one in chimera.computed] == ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]
-    assert all(one.theta is not None and one.theta_before is not None for one in chimera.computed)
-    assert "unrelated-lineage" in [one.code for one in chimera.findings if one.accepted]
+    assert [part.name for part in chimera.computed] == ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]
+    assert all(part.theta is not None and part.theta_before is not None for part in chimera.computed)
+    assert "unrelated-lineage" in [finding.code for finding in chimera.findings if finding.accepted]
     assert chimera.recipe_yaml == composition.accept("unrelated-lineage").yaml()
     assert decode(encode(chimera), Chimera) == chimera
     with family.catalog.reading() as session:
@@ -70,7 +70,7 @@ def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: 
             row.created_at = now()
             session.add(row)
     chimera = chimera_called(family, made.model)
-    assert [one.verdict for one in chimera.verdicts] == ["broken", "gains"]
+    assert [verdict.verdict for verdict in chimera.verdicts] == ["broken", "gains"]
     assert "Verdict in test: broken. A new one, much worse." in chimera.card
     assert "An old one" not in chimera.card
 

@@ -143,7 +143,7 @@ DIFFERENCES: list[tuple[str, Severity, set[str], dict[str, HeaderValue], dict[st
     ("window-differs", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__sliding_window": 128}),
     (
         *("window-differs", Severity.REFUSE, SKELETON_ONLY),
-        *({"attention__sliding_window": 64, "attention__sliding_window_pattern": one} for one in (2, (1, 0))),
+        *({"attention__sliding_window": 64, "attention__sliding_window_pattern": value} for value in (2, (1, 0))),
     ),
     ("experts-differ", Severity.REFUSE, {"organ"}, {}, {"expert_count": 8}),
     ("experts-differ", Severity.REFUSE, {"organ"}, *({"expert_used_count": count} for count in (2, 4))),
@@ -153,7 +153,7 @@ DIFFERENCES: list[tuple[str, Severity, set[str], dict[str, HeaderValue], dict[st
     ("other-scale", Severity.WARN, EVERY_TYPE, {}, {"block_count": 3}),
     (
         *("other-scale", Severity.WARN, EVERY_TYPE),
-        *({"block_count": None, "general__size_label": one} for one in ("1B", "7B")),
+        *({"block_count": None, "general__size_label": size} for size in ("1B", "7B")),
     ),
     ("rope-base-differs", Severity.WARN, EVERY_TYPE, {}, {"rope__freq_base": 1e6}),
     ("rope-scaling-differs", Severity.WARN, EVERY_TYPE, {}, {"rope__scaling__type": "yarn"}),
@@ -268,7 +268,9 @@ def test_a_slot_that_the_base_does_not_have_is_refused() -> None:
 
 def test_a_part_of_a_group_is_refused_unless_its_slot_was_named() -> None:
     base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=STRANGER)
-    gate_and_up = [one for one in replacements_from(base, donor, ORGAN) if "down" not in one.before.name]
+    gate_and_up = [
+        replacement for replacement in replacements_from(base, donor, ORGAN) if "down" not in replacement.before.name
+    ]
     found = check_replacements(base, gate_and_up)
     assert refused(found) == {"partial-group"}
     assert only(found, "partial-group").organs == ("blk.0.ffn_down.weight", "blk.1.ffn_down.weight")

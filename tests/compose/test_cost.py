@@ -72,7 +72,7 @@ def test_a_recipe_of_large_models_is_refused_before_any_of_their_tensors_is_read
     with pytest.raises(TooCostly, match="more than 2 s of processor time") as raised:
         plan(kin, recipe({"from": "tuned", "type": "organ"}), Budget(LIMIT))
     assert raised.value.seconds > 2
-    assert not [one for one in statements if "placements" in one]
+    assert not [statement for statement in statements if "placements" in statement]
 
 
 def test_a_large_header_is_charged(kin: LocalRegistry) -> None:
@@ -100,7 +100,7 @@ def test_many_steps_are_refused_before_the_first(
     asked = read_recipe(json.dumps({"base": "base", **steps}))
     with pytest.raises(TooCostly):
         plan(kin, asked, Budget(LIMIT))
-    assert not [one for one in statements if "placements" in one]
+    assert not [statement for statement in statements if "placements" in statement]
     assert len(statements) < 2 * MODELS_MAX
 
 
@@ -134,7 +134,7 @@ def test_two_large_models_are_not_compared_by_type(kin: LocalRegistry, statement
     make_large(kin, "tuned", 100_000)
     with kin.catalog.reading() as session, pytest.raises(TooCostly):
         check_pair(session, "base", "tuned", Budget(LIMIT))
-    assert not [one for one in statements if "placements" in one]
+    assert not [statement for statement in statements if "placements" in statement]
 
 
 @given(st.text("ab_*", max_size=8), st.text("ab_", max_size=8))

@@ -117,7 +117,9 @@ def test_a_single_license_is_on_the_card_alone_and_several_with_their_parents() 
 
 def test_a_conflict_names_both_sides_and_says_what_to_read() -> None:
     (finding,) = [
-        one for one in combined_license({"A": "gpl-3.0", "B": "cc-by-nc-4.0"}).findings if one.severity == "warn"
+        finding
+        for finding in combined_license({"A": "gpl-3.0", "B": "cc-by-nc-4.0"}).findings
+        if finding.severity == "warn"
     ]
     assert (finding.code, finding.models, finding.field) == ("licenses-conflict", ("A", "B"), "general.license")
     assert "gpl-3.0 (of A) and cc-by-nc-4.0 (of B) may conflict" in finding.sentence
@@ -138,7 +140,7 @@ def test_a_chimera_of_differing_licenses_states_them_all_and_its_children_know()
     assert license_expression({"a": "apache-2.0", "b": "Apache-2.0"}) is None
     assert license_expression({"a": None, "b": None}) is None
     found = combined_license({"base": "apache-2.0", "child": "apache-2.0 AND cc-by-nc-4.0"})
-    assert [(one.code, one.severity) for one in found.findings if one.code == "license-terms"] == [
+    assert [(finding.code, finding.severity) for finding in found.findings if finding.code == "license-terms"] == [
         ("license-terms", Severity.INFO)
     ]
     assert "cc-by-nc-4.0 (child)" in found.text

@@ -209,8 +209,8 @@ def test_the_lock_is_written_to_the_header_that_it_describes_and_read_from_it() 
     found = read_header(source)
     assert [field.key for field in found.fields][-1] == LOCK_KEY
     assert lock_of(found, source) == SMALL
-    assert [(one.name, one.shape, one.dtype) for one in found.tensors] == [
-        (one.spec.name, one.spec.shape, one.spec.dtype) for one in SMALL.tensors
+    assert [(spec.name, spec.shape, spec.dtype) for spec in found.tensors] == [
+        (locked.spec.name, locked.spec.shape, locked.spec.dtype) for locked in SMALL.tensors
     ]
 
 

@@ -38,7 +38,7 @@ def row(
 
 
 def spans(rows: list[PlanPart]) -> list[tuple[str, int | None, int | None, int]]:
-    return [(one.model, one.first_block, one.last_block, one.organs) for one in summarize_changes(rows)]
+    return [(change.model, change.first_block, change.last_block, change.organs) for change in summarize_changes(rows)]
 
 
 def test_neighbouring_blocks_with_the_same_change_are_one_line() -> None:
@@ -77,7 +77,7 @@ def test_findings_come_refusals_first_and_say_which_warnings_are_accepted() -> N
         Finding(Severity.WARN, "unrelated-lineage", "Strangers."),
     ]
     ordered = in_order(found, ["other-scale", "width-differs"])
-    assert [(one.code, one.accepted) for one in ordered] == [
+    assert [(finding.code, finding.accepted) for finding in ordered] == [
         ("width-differs", False), ("other-scale", True), ("unrelated-lineage", False), ("changed-share", False),
     ]  # fmt: skip
     assert ordered[0].organs == ("a", "b")

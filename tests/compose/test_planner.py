@@ -92,7 +92,7 @@ def test_the_size_is_known_before_computation_and_the_lock_after_it() -> None:
     lock = plan.lock(dict.fromkeys(plan.computations, digest_of(b"computed")))
     tensors = sum(-(-part.spec.size_bytes // 32) * 32 for part in plan.parts)
     assert plan.size_bytes == len(plan.header(lock)) + tensors
-    assert {one.digest for one in lock.tensors} & {digest_of(b"computed"), NOT_YET} == {digest_of(b"computed")}
+    assert {tensor.digest for tensor in lock.tensors} & {digest_of(b"computed"), NOT_YET} == {digest_of(b"computed")}
     with pytest.raises(KeyError):
         plan.lock()
 

@@ -46,7 +46,7 @@ def ffn(block: int, *ways: str) -> list[str]:
 def chosen(recipe: str, *donors: Parent, order: Sequence[tuple[Parent, str]] = ()) -> Chosen:
     """Return the result of the grafts `recipe` (YAML); a query finds the organs in `order`."""
     return choose(
-        base(), _recipe(recipe), MemoryLibrary((base(), *donors), [found_organ(*_part(*one)) for one in order])
+        base(), _recipe(recipe), MemoryLibrary((base(), *donors), [found_organ(*_part(*entry)) for entry in order])
     )
 
 
@@ -60,7 +60,7 @@ def _part(parent: Parent, name: str) -> tuple[Parent, Part]:
 
 def taken(made: Chosen) -> dict[str, str]:
     """Return the donor of each place."""
-    return {one.before.name: one.donor.label for one in made.replacements}
+    return {replacement.before.name: replacement.donor.label for replacement in made.replacements}
 
 
 def codes(made: Chosen) -> list[tuple[str, str, str]]:
@@ -70,14 +70,16 @@ def codes(made: Chosen) -> list[tuple[str, str, str]]:
 def test_a_donor_gives_only_the_selected_organs() -> None:
     made = chosen("[{from: local/d1@1, type: organ, blocks: 1}]", donor())
     assert taken(made) == dict.fromkeys(ffn(1), "local/d1@1")
-    assert all(one.after == donor().by_name[one.before.name] for one in made.replacements)
-    assert not any(one.by_slot for one in made.replacements)
+    assert all(replacement.after == donor().by_name[replacement.before.name] for replacement in made.replacements)
+    assert not any(replacement.by_slot for replacement in made.replacements)
     assert made.findings == []
 
 
 def test_organs_selected_by_slot_may_split_a_group() -> None:
     made = chosen("[{from: local/d1@1, slot: ffn_up, blocks: 0}]", donor())
-    assert [(one.before.name, one.by_slot) for one in made.replacements] == [("blk.0.ffn_up.weight", True)]
+    assert [(replacement.before.name, replacement.by_slot) for replacement in made.replacements] == [
+        ("blk.0.ffn_up.weight", True)
+    ]
 
 
 def test_without_a_selection_everything_is_taken() -> None:
@@ -240,7 +242,7 @@ def test_an_unreadable_blob_is_an_error_and_not_a_finding() -> None:
 
 def test_only_the_organs_that_decide_the_groups_are_examined() -> None:
     order = [(donor(), name) for block in range(2) for name in ffn(block)]
-    shelf = MemoryLibrary((base(), donor()), [found_organ(*_part(*one)) for one in (*order, *order)])
+    shelf = MemoryLibrary((base(), donor()), [found_organ(*_part(*entry)) for entry in (*order, *order)])
     looked_at = []
 
     class Counting(MemoryLibrary):

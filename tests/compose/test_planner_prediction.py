@@ -145,7 +145,8 @@ def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegist
         replace(
             part,
             adapters=tuple(
-                replace(one, parts=tuple(replace(half, mean=None) for half in one.parts)) for one in part.adapters
+                replace(adapter, parts=tuple(replace(half, mean=None) for half in adapter.parts))
+                for adapter in part.adapters
             ),
         )
         for part in found.parts

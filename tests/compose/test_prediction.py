@@ -41,7 +41,9 @@ def organs(donor: str, *types: OrganType, blocks: tuple[int, ...] = (), base: st
     """Return the prediction for organs of a donor of the zoo in a base."""
     own: Parent = zoo(base)
     found = replacements_from(own, zoo(donor), *(types or (ORGAN,)), blocks=blocks)
-    changes = [Change(one.before, one.after, one.after) for one in found if one.changes]
+    changes = [
+        Change(replacement.before, replacement.after, replacement.after) for replacement in found if replacement.changes
+    ]
     return predict(changes, sum(part.spec.elements for part in own.parts))
 
 
@@ -92,7 +94,7 @@ def test_the_first_block_and_the_embeddings_weigh_more() -> None:
 
 def test_the_formula_is_the_one_that_is_documented() -> None:
     groups = [group(0.64, scale=0.5, distortion=0.1), group(None, NORM, None, distortion=0.2), group(1.0)]
-    losses = [group_loss(one) for one in groups]
+    losses = [group_loss(effect) for effect in groups]
     assert losses == pytest.approx([0.2 * ((1 - 0.32) ** 1.5 + 0.05), 0.02, 0.0])
     recovered = recovered_of(groups)
     assert recovered == pytest.approx((0.32 + 1.0) / 2)
@@ -111,7 +113,10 @@ def test_only_grafted_organs_can_be_kept_and_all_changed_organs_can_lose() -> No
 
 def test_a_block_of_an_unrelated_model_is_not_usable_beside_computed_organs() -> None:
     own = zoo(A)
-    stranger = [Change(one.before, one.after, one.after) for one in replacements_from(own, zoo(B), ORGAN, blocks=(3,))]
+    stranger = [
+        Change(replacement.before, replacement.after, replacement.after)
+        for replacement in replacements_from(own, zoo(B), ORGAN, blocks=(3,))
+    ]
     computed = [
         Change(part, part, None, 0.001) for part in own.parts if part.place.type is SKELETON and part.organ.is_matrix
     ]
@@ -194,12 +199,14 @@ def test_the_score_separates_the_155_grafts_that_were_run() -> None:
     rows = [row for row in json.loads(DATA.read_text()) if row["verdict"] != "undecided"]
     assert len(rows) == 149
     groups = [[_group(*values) for values in row["groups"]] for row in rows]
-    scores = [score_of(sum(map(group_loss, one)), recovered_of(one)) for one in groups]
+    scores = [score_of(sum(map(group_loss, effect)), recovered_of(effect)) for effect in groups]
     usable = [row["verdict"] in USABLE for row in rows]
     assert auc(*_split(scores, usable)) >= 0.95
     assert sum((score >= 1.0) == good for score, good in zip(scores, usable, strict=True)) == 142
     assert spearman(scores, [-row["loss"] for row in rows]) >= 0.9
-    lowest = [min((one.similarity for one in known if one.similarity is not None), default=1.0) for known in groups]
+    lowest = [
+        min((effect.similarity for effect in known if effect.similarity is not None), default=1.0) for known in groups
+    ]
     assert auc(*_split(lowest, usable)) < 0.95, "likeness alone is not enough"
 
 

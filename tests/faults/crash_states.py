@@ -213,7 +213,7 @@ class Disk:
 def _data_variants(durable: bytes, pending: Sequence[Written | Truncated]) -> Iterator[bytes]:
     yield _applied(durable, pending)
     yield durable
-    yield _applied(durable, [_zeroed(one) for one in pending])  # the sizes were written, the bytes were not
+    yield _applied(durable, [_zeroed(write) for write in pending])  # the sizes were written, the bytes were not
     for place, one in enumerate(pending):
         others = (*pending[:place], *pending[place + 1 :])
         yield _applied(durable, others)

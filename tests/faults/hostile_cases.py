@@ -170,8 +170,8 @@ def _mutants(number: int, random: Random) -> Iterator[Case]:
     target, first = HeaderTarget(), random.randrange(1 << 40)
     made = ((case, target.material(case)) for case in range(first, first + TRIED * number))
     tried = [(case, data, _is_read(data)) for case, data in made if 0 < len(data) < MUTANT_MAX_BYTES]
-    sound = [one for one in tried if one[2]][: round(SOUND_SHARE * number)]
-    bad = [one for one in tried if not one[2]][: number - len(sound)]
+    sound = [mutant for mutant in tried if mutant[2]][: round(SOUND_SHARE * number)]
+    bad = [mutant for mutant in tried if not mutant[2]][: number - len(sound)]
     for place, (case, data, _) in enumerate(bad):
         yield _one("mutants of headers", str(case), data, place)
     for case, data, _ in sound:

@@ -100,10 +100,10 @@ def run(folder: Path, wanted: Sequence[Case]) -> list[str]:
         faults = told.faults + _unknown(ada, eves, own=False)
         faults += _afterwards(home, before, live, seen)
         faults += _unknown(ada, eves, own=True) + _takes_good(ada, live)
-        family |= {one.pid: one for one in psutil.Process(live.process.pid).children(recursive=True)}
+        family |= {process.pid: process for process in psutil.Process(live.process.pid).children(recursive=True)}
     finally:
         stop_server(live)
-    faults += [f"left behind: {one}" for one in family.values() if one.is_running()]
+    faults += [f"left behind: {process}" for process in family.values() if process.is_running()]
     written = log.read_text(errors="replace")
     return faults + [f"in the log: {word}" for word in ("Traceback", "ended badly", "has ended;") if word in written]
 
@@ -132,7 +132,7 @@ def _send(wanted: Iterable[Case], eves: Sequence[Sender], folder: Path, family: 
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        family |= {one.pid: one for one in psutil.Process().children(recursive=True)}
+        family |= {process.pid: process for process in psutil.Process().children(recursive=True)}
         time.sleep(0.2)
     return told
 
@@ -164,10 +164,10 @@ def _bad_findings(made: Values, folder: Path) -> str | None:
     found: list[dict[str, Any]] = made["findings"]
     if not found or found[0]["severity"] != "refuse" or made["reason"] != found[0]["sentence"]:
         return f"no finding refuses it: {made}"
-    ours = [one for one in found if one["code"] in OURS]
+    ours = [finding for finding in found if finding["code"] in OURS]
     if ours:
         return f"a fault of ours: {ours}"
-    return next((wrong for one in found if (wrong := _bad_sentence(one["sentence"], folder))), None)
+    return next((wrong for finding in found if (wrong := _bad_sentence(finding["sentence"], folder))), None)
 
 
 def _bad_sentence(text: str, folder: Path) -> str | None:
@@ -198,7 +198,7 @@ def _seen(live: LiveServer) -> list[bytes]:
 def _unknown(ada: Sender, eves: Sequence[Sender], *, own: bool) -> list[str]:
     """Return the sent digests that a lookup wrongly knows: asked by another account, and with `own` by the sender."""
     header = read_header(MemorySource(OTHER))
-    spans = [(header.data_offset + one.offset, one.size_bytes) for one in header.tensors]
+    spans = [(header.data_offset + tensor.offset, tensor.size_bytes) for tensor in header.tensors]
     digests = {digest for eve in eves for digest in eve.digests if len(digest) == 64}
     digests |= {digest_of(OTHER[offset : offset + size]) for offset, size in spans}
     asked = sorted(digest for digest in digests if set(digest) <= set("0123456789abcdef"))
@@ -233,7 +233,7 @@ def _afterwards(home: Path, before: Lying, live: LiveServer, seen: list[bytes]) 
             leases = session.scalars(select(BlobLease.blob_id)).all()
         report = verify_all(registry)
     faults += [f"{len(leases)} blobs are leased"] if leases else []
-    return faults + [str(one) for one in (*report.faults, *report.miscounted.items())]
+    return faults + [str(fault) for fault in (*report.faults, *report.miscounted.items())]
 
 
 def _let_uploads_expire(home: Path) -> None:

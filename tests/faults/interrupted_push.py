@@ -189,7 +189,7 @@ def run(folder: Path, cuts: int, kills: int, seed: int, shape: Architecture) -> 
         faults.append("what was fetched is not what was pushed")
     with LocalRegistry.open(home) as registry:
         report = verify(registry.catalog, registry.blobs, read_data=Share(1, 1))
-    return faults + [str(fault) for fault in report.faults] + [str(one) for one in report.miscounted.items()]
+    return faults + [str(fault) for fault in report.faults] + [str(fault) for fault in report.miscounted.items()]
 
 
 def _account(home: Path) -> str:

@@ -238,7 +238,7 @@ def test_foreign_keys_are_enforced_in_later_connections(kind: str, registry: Loc
     assert is_on(), "after all were closed"
     with ExitStack() as stack:
         several = [stack.enter_context(engine.pool.connect()) for _ in range(8)]  # more connections than the pool keeps
-        assert {one.cursor().execute("PRAGMA foreign_keys").fetchone()[0] for one in several} == {1}
+        assert {connection.cursor().execute("PRAGMA foreign_keys").fetchone()[0] for connection in several} == {1}
     gc.collect()
     assert is_on(), "after the pool overflowed"
 

@@ -380,8 +380,8 @@ def test_a_second_concurrent_sweep_is_refused(registry: LocalRegistry, organ: Co
 
     report = sweep(SteppedCatalog(registry.catalog, act_at_step(3, sweep_too)), registry.blobs, dry_run=False)
     assert report.doomed == 1
-    assert [(one.status, one.out) for one in said] == [(6, ""), (6, "")]
-    assert all("another sweep of this store is running" in one.err for one in said)
+    assert [(result.status, result.out) for result in said] == [(6, ""), (6, "")]
+    assert all("another sweep of this store is running" in result.err for result in said)
     assert organ("sweep", "-y").status == 0
 
 

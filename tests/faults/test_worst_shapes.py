@@ -47,8 +47,8 @@ def test_the_cost_of_a_step_does_not_grow_with_the_product_of_placements(shapes:
         for name, call in _steps(shapes):
             with costs.of(name) as sizes:
                 sizes.append(call())
-    assert {one.name for one in costs.taken} >= set(PAGES)
+    assert {cost.name for cost in costs.taken} >= set(PAGES)
     assert len(costs.taken) > 50
-    assert [one for one in costs.taken if is_over(one, STEPS_MAX)] == []
+    assert [cost for cost in costs.taken if is_over(cost, STEPS_MAX)] == []
     if not postgres.is_used():  # which counts no steps
-        assert max(one.steps for one in costs.taken) > LITTLE.repeats, "nothing was counted"
+        assert max(cost.steps for cost in costs.taken) > LITTLE.repeats, "nothing was counted"

@@ -46,7 +46,7 @@ def test_any_metadata_reads_back_from_json_bit_for_bit(entries: list[KeyValue]) 
 
 def _has_nan(entry: KeyValue) -> bool:
     values = entry.value if isinstance(entry.value, list) else [entry.value]
-    return any(isinstance(one, float) and math.isnan(one) for one in values)
+    return any(isinstance(value, float) and math.isnan(value) for value in values)
 
 
 def test_a_vocabulary_with_odd_bytes_reads_back() -> None:

@@ -122,7 +122,7 @@ def test_the_inspector_has_no_path_address_or_descriptor_of_the_database(
     with registry.catalog.reading(), running(Limits()) as asked:
         assert asked.front(memory_file(MODEL), lambda: None) == read_front(MemorySource(MODEL, "model.gguf"))
         told = own_inspector()
-        opened = [os.readlink(one).partition(":")[0] for one in (told / "fd").iterdir()]
+        opened = [os.readlink(path).partition(":")[0] for path in (told / "fd").iterdir()]
         words = (told / "cmdline").read_bytes() + (told / "environ").read_bytes()
         assert os.readlink(told / "cwd") == "/"
     assert opened == ["pipe"] * 5, "three standard ones, and two for the conversation"
@@ -144,9 +144,18 @@ def test_the_inspector_receives_only_names_sizes_shapes_and_types(
     monkeypatch.setattr(Channel, "send", noted)
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", MODEL)])
     assert process_and_read(registry, submission_id).row.state == "published"
-    assert {key for one in asked for key in one} == {"inspect", "size_bytes", "bytes", "measure", "shape", "dtype"}
-    assert {one["inspect"] for one in asked if "inspect" in one} == {"model.gguf"}
-    types = {type(value) for one in asked for key, value in one.items() if key not in ("inspect", "dtype", "shape")}
+    assert {key for request in asked for key in request} == {
+        "inspect",
+        "size_bytes",
+        "bytes",
+        "measure",
+        "shape",
+        "dtype",
+    }
+    assert {request["inspect"] for request in asked if "inspect" in request} == {"model.gguf"}
+    types = {
+        type(value) for request in asked for key, value in request.items() if key not in ("inspect", "dtype", "shape")
+    }
     assert types == {int}
 
 
@@ -173,13 +182,13 @@ def _reader(shape: tuple[int, ...], dtype: str, data: bytes) -> Callable[[int, i
 
     def read(offset: int, size: int) -> bytes:
         assert (offset, size) in due
-        return data[offset : offset + size] if data else bytes((offset + one * 7) % 251 for one in range(size))
+        return data[offset : offset + size] if data else bytes((offset + index * 7) % 251 for index in range(size))
 
     return read
 
 
 def through_json(messages: Any) -> list[Values]:
-    return [json.loads(json.dumps(one)) for one in messages]
+    return [json.loads(json.dumps(message)) for message in messages]
 
 
 def taken(reader: FrontReader, messages: list[Values]) -> Any:
@@ -267,7 +276,7 @@ NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
 def changed(messages: list[Values], path: tuple[str | int, ...], value: Any) -> list[Values]:
     """Return the messages with another value at one path."""
     messages = deepcopy(messages)
-    target: Any = next(one for one in messages if path[0] in one)
+    target: Any = next(message for message in messages if path[0] in message)
     for step in path[:-1]:
         target = target[step]
     target[path[-1]] = value
@@ -403,7 +412,7 @@ def test_any_wrong_answer_of_an_inspector_gives_one_refusal_and_leaves_nothing(
         first, *others = json.loads(after.row.findings)
         assert (after.row.state, first["severity"], first["code"]) == ("refused", "refuse", code), name
         assert words in first["sentence"], name
-        assert all(one["severity"] != "refuse" for one in others), name
+        assert all(finding["severity"] != "refuse" for finding in others), name
         assert str(registry.settings.home) not in first["sentence"]
         assert_no_upload_is_left(registry)
         assert after.model is None
@@ -416,7 +425,7 @@ def test_too_many_names_in_a_submission_are_refused_as_too_large(
     monkeypatch.setattr(inspection, "FRONTS_MAX_BYTES", 100)
     after = process_and_read(registry, submit_model(registry, "eve/large", [whole_file(registry, "eve", MODEL)]))
     assert after.row.state == "refused"
-    assert [one["code"] for one in json.loads(after.row.findings)] == ["too-large"]
+    assert [finding["code"] for finding in json.loads(after.row.findings)] == ["too-large"]
     assert_no_upload_is_left(registry)
 
 
@@ -435,8 +444,10 @@ def test_a_lying_inspector_changes_no_existing_organ_and_no_byte(registry: Local
 
     def measured_rows() -> list[tuple[object, ...]]:
         with registry.catalog.reading() as session:
-            prints = [(one.organ_id, one.values) for one in session.scalars(select(Fingerprint))]
-            return [*prints, *((one.organ_id, one.theta) for one in session.scalars(select(MeasurementRow)))]
+            prints = [
+                (fingerprint.organ_id, fingerprint.values) for fingerprint in session.scalars(select(Fingerprint))
+            ]
+            return [*prints, *((row.organ_id, row.theta) for row in session.scalars(select(MeasurementRow)))]
 
     before, blobs = measured_rows(), {row.digest for row in blob_rows(registry)}
     tuned = MODEL[:-1] + bytes([MODEL[-1] ^ 1])
@@ -525,7 +536,7 @@ def test_messages_work_with_descriptors_above_1024() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
     try:
         low = os.pipe()
-        channel = Channel(*(fcntl.fcntl(one, fcntl.F_DUPFD, 1030) for one in low))
+        channel = Channel(*(fcntl.fcntl(descriptor, fcntl.F_DUPFD, 1030) for descriptor in low))
         for one in low:
             os.close(one)
         channel.send({"a": 1}, b"data", timeout_seconds=60)
@@ -566,7 +577,7 @@ def test_an_inspector_that_does_not_read_is_killed_and_blocks_no_thread(monkeypa
         ThreadPoolExecutor(3) as threads,
     ):
         monkeypatch.setattr(asked, "_kill", killed.set)
-        errors = [one.exception(60) for one in [threads.submit(measure_large) for _ in range(3)]]
+        errors = [future.exception(60) for future in [threads.submit(measure_large) for _ in range(3)]]
         assert all("no answer for 0.1 s" in str(error) for error in errors)
         assert killed.is_set()
         with pytest.raises(Stopped):

@@ -208,12 +208,12 @@ def test_an_extraction_is_a_tar_of_an_organ_directory_that_assembles_to_the_mode
     found = result(kin, "extract", {"model": "base"})
     path = pack_file(kin.settings.home, found["pack"], found["file"])
     assert path is not None
-    assert [one.name for one in path.parent.iterdir()] == ["base.tar"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["base.tar"]
     assert path.stat().st_size == found["size_bytes"]
     assert hashlib.sha256(path.read_bytes()).hexdigest() == found["sha256"]
     with tarfile.open(path, "r:") as tar:
         members = tar.getmembers()
-        assert {(one.uid, one.mtime, one.mode) for one in members if one.isfile()} == {(0, 0, 0o644)}
+        assert {(member.uid, member.mtime, member.mode) for member in members if member.isfile()} == {(0, 0, 0o644)}
         tar.extractall(tmp_path / "out", **SAFELY)
     directory = tmp_path / "out" / "base.organs"
     assert not ingest_directory(kin, directory), "the same bytes are registered already"

@@ -111,7 +111,7 @@ def test_a_report_can_be_made_as_a_job(registry: LocalRegistry, tmp_path: Path) 
     failed = job_of(registry, gone)
     assert (failed.state, failed.note[:31]) == ("failed", "no model is registered as local")
     assert (failed.problem["code"], failed.problem["detail"]) == ("not-found", failed.note)
-    assert [(one.id, one.state) for one in told if one.state != "running"] == [
+    assert [(event.id, event.state) for event in told if event.state != "running"] == [
         (whole, "finished"),
         (one, "finished"),
         (gone, "failed"),
@@ -275,7 +275,7 @@ def test_lanes_run_in_parallel_and_validations_run_one_after_another(registry: L
     kinds = kind_of(runs("slow"), WORK, "slow") | kind_of(runs("check"), VALIDATE, "check")
     ids = [add_job(registry, name, {"meets": number == 0}, kinds=kinds) for number in range(4) for name in kinds]
     with running(registry, kinds), running(registry, kinds):
-        until(lambda: all(job_of(registry, one).state == "finished" for one in ids))
+        until(lambda: all(job_of(registry, job_id).state == "finished" for job_id in ids))
     assert most["check"] == 1
 
 
@@ -332,7 +332,7 @@ def test_concurrent_runners_never_run_a_job_twice(registry: LocalRegistry, tmp_p
         thread.start()
     for thread in runners:
         thread.join(PATIENCE_SECONDS)
-    jobs = [job_of(registry, one) for one in ids]
+    jobs = [job_of(registry, job_id) for job_id in ids]
     assert [(job.state, job.note) for job in jobs] == [("finished", "")] * 60
 
 

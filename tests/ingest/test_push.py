@@ -233,9 +233,9 @@ def test_already_uploaded_bytes_are_not_counted_twice(fake: FakeRegistry, tmp_pa
     )
     with pytest.raises(NotAllowed):
         run_push(fake, path)
-    lying = [one.asked for one in fake.sessions.values()]
-    assert LARGE[0].size_bytes in [one["size_bytes"] for one in lying]
-    lying_bytes = sum(one["size_bytes"] + PIECE_ROW_BYTES * len(one.get("pieces", ())) for one in lying)
+    lying = [session.asked for session in fake.sessions.values()]
+    assert LARGE[0].size_bytes in [declared["size_bytes"] for declared in lying]
+    lying_bytes = sum(declared["size_bytes"] + PIECE_ROW_BYTES * len(declared.get("pieces", ())) for declared in lying)
     packed = len(spans_in(path)) - 1
     fake.fails = lambda _asked: None
     fake.quota = quota(

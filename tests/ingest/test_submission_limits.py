@@ -55,7 +55,10 @@ def test_repeated_bytes_of_a_file_count_each_time(registry: LocalRegistry) -> No
     tensors = [(replace(spec, name=f"blk.{block}.ffn_up.weight"), data) for block in range(20)]
     file = file_bytes(block_metadata("Often", 20), tensors)
     header = read_header(MemorySource(file))
-    spans = [(0, header.data_offset), *((header.data_offset + one.offset, one.size_bytes) for one in header.tensors)]
+    spans = [
+        (0, header.data_offset),
+        *((header.data_offset + tensor.offset, tensor.size_bytes) for tensor in header.tensors),
+    ]
     ann(registry, len(file) + 2 * PIECE_ROW_BYTES - 1)
     put_upload(registry, "ann", [file[: header.data_offset], data])
     with pytest.raises(OverQuota, match=r"exceeds the quota of .* by 1$"):

@@ -43,7 +43,7 @@ def sent(registry: LocalRegistry, data: bytes = LITTLE) -> int:
 def ended(registry: LocalRegistry, submission_id: int) -> tuple[str, set[str]]:
     """Return the state of a submission and the codes of its findings."""
     row = submission_row(registry, submission_id).row
-    return row.state, {one["code"] for one in json.loads(row.findings)}
+    return row.state, {finding["code"] for finding in json.loads(row.findings)}
 
 
 def states(registry: LocalRegistry) -> list[str]:
@@ -92,11 +92,11 @@ def test_only_the_sender_of_refused_bytes_is_informed_and_waits(registry: LocalR
         assert state == ("ready" if submission_id == others else "quarantined" if of_ann else "published")
         assert ("refused-before" in codes, "removed-before" in codes) == (of_ann, False)
     told = [
-        one
-        for one in json.loads(submission_row(registry, submission_id).row.findings)
-        if one["code"] == "refused-before"
+        finding
+        for finding in json.loads(submission_row(registry, submission_id).row.findings)
+        if finding["code"] == "refused-before"
     ]
-    assert [(one["severity"], one["sentence"][-12:]) for one in told] == [("note", ": No thanks.")]
+    assert [(finding["severity"], finding["sentence"][-12:]) for finding in told] == [("note", ": No thanks.")]
 
 
 def test_the_model_of_an_abandoned_job_is_removed(registry: LocalRegistry) -> None:

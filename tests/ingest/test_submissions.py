@@ -76,13 +76,13 @@ BASE = small_model("Base")
 def spans_of(data: bytes) -> list[tuple[int, int]]:
     """Return the spans of the header with its padding and of each tensor."""
     header = read_header(MemorySource(data))
-    tensors = [(header.data_offset + one.offset, one.size_bytes) for one in header.tensors]
+    tensors = [(header.data_offset + tensor.offset, tensor.size_bytes) for tensor in header.tensors]
     return [(0, header.data_offset), *tensors]
 
 
 def test_a_published_submission_is_read_once(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     data = file_bytes(
-        block_metadata(), [weight_tensor(f"blk.0.ffn_{one}.weight", (512, 512)) for one in ("up", "down")]
+        block_metadata(), [weight_tensor(f"blk.0.ffn_{part}.weight", (512, 512)) for part in ("up", "down")]
     )
     read_bytes, read_into = [0], Sources.read_into
 
@@ -124,7 +124,7 @@ def test_the_check_for_nonfinite_weights_reports_progress_and_can_be_cancelled(
 
 
 def codes(registry: LocalRegistry, submission_id: int) -> set[str]:
-    return {one["code"] for one in json.loads(submission_row(registry, submission_id).row.findings)}
+    return {finding["code"] for finding in json.loads(submission_row(registry, submission_id).row.findings)}
 
 
 def published(registry: LocalRegistry, name: str, files: list[dict[str, Any]], **metadata: Any) -> str:
@@ -168,7 +168,7 @@ def test_known_pieces_need_not_be_sent_and_the_same_file_again_is_the_same_model
     file = file_of_pieces(data, spans)
     assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
     assert assemble_model(registry, "ann/tuned", tmp_path / "out")[0].read_bytes() == data
-    parents = [one.model for one in registry.model("ann/tuned").relatives if one.evidence == "declared"]
+    parents = [edge.model for edge in registry.model("ann/tuned").relatives if edge.evidence == "declared"]
     assert parents == ["acme/base@1"]
     assert_no_upload_is_left(registry)
     # The bytes of the header are in two blobs now, so that one of them is sent again.
@@ -206,7 +206,7 @@ def shards() -> list[dict[str, bytes]]:
 
 
 def test_a_split_set_an_adapter_and_a_chimera_can_be_submitted(registry: LocalRegistry, tmp_path: Path) -> None:
-    files = [whole_file(registry, "ann", data, name) for one in shards() for name, data in one.items()]
+    files = [whole_file(registry, "ann", data, name) for shard in shards() for name, data in shard.items()]
     assert published(registry, "ann/split", files) == "ann/split@1"
     assert [path.name for path in assemble_model(registry, "ann/split", tmp_path / "split")] == [
         "split-00001-of-00002.gguf",
@@ -230,7 +230,7 @@ def test_a_split_set_an_adapter_and_a_chimera_can_be_submitted(registry: LocalRe
 def test_a_partial_model_is_stored_unchanged_and_assembled_into_its_base(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    trained = [one for one in block_tensors(seed=9) if "ffn" in one[0].name]
+    trained = [tensor for tensor in block_tensors(seed=9) if "ffn" in tensor[0].name]
     partial = file_bytes([*block_metadata("Partial"), *parent_entries("Base")], trained)
     submission_id = submit_model(registry, "ann/part", [whole_file(registry, "ann", partial)])
     model = process_and_read(registry, submission_id).model
@@ -280,7 +280,7 @@ MISFIT = file_bytes(
 def sentences(registry: LocalRegistry, submission_id: int) -> dict[tuple[str, str], str]:
     """Return the sentences of the findings by severity and code."""
     findings = json.loads(submission_row(registry, submission_id).row.findings)
-    return {(one["severity"], one["code"]): one["sentence"] for one in findings}
+    return {(finding["severity"], finding["code"]): finding["sentence"] for finding in findings}
 
 
 def test_a_partial_model_that_does_not_fit_a_newly_registered_base_is_not_published(
@@ -322,7 +322,9 @@ def test_a_base_found_by_the_name_in_the_header_is_reported_and_causes_no_refusa
     assert (after.row.state, said["note", "base-found"]) == ("published", expected)
     assert ("warn", "base-does-not-fit") in said
     assert ("note", "base-not-registered") not in said
-    assert [one.model for one in registry.model("ann/part").relatives if one.evidence == "declared"] == ["acme/loom@1"]
+    assert [edge.model for edge in registry.model("ann/part").relatives if edge.evidence == "declared"] == [
+        "acme/loom@1"
+    ]
 
 
 def test_organs_are_attributed_to_their_origin_and_not_to_a_chimera(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -426,9 +428,9 @@ def test_a_model_that_waits_for_review_is_invisible_and_its_bytes_are_not_reacha
     assert not registry.model("acme/kin").relatives
     # A second submission of the same model waits for the same decision.
     again = submit_model(manual, "ann/tiny", [whole_file(manual, "ann", BASE)], title="Again")
-    assert {process_and_read(manual, one).row.model_id for one in (again, submission_id)} == {1}
+    assert {process_and_read(manual, waiting_id).row.model_id for waiting_id in (again, submission_id)} == {1}
     approve_submission(manual, again, "local")
-    assert {submission_row(manual, one).row.state for one in (again, submission_id)} == {"published"}
+    assert {submission_row(manual, waiting_id).row.state for waiting_id in (again, submission_id)} == {"published"}
     assert registry.model("ann/tiny").relatives
     with pytest.raises(Conflict):
         approve_submission(manual, again, "local")
@@ -588,16 +590,16 @@ def test_a_stated_base_is_recorded_with_the_measured_relation(
     ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors(dtype=parent)))
     sent = whole_file(registry, "ann", model_file("Other", related_tensors(dtype=child)))
     name = published(registry, "ann/other", [sent], base="acme/base")
-    edges = [one for one in registry.model(name).relatives if one.model == "acme/base@1"]
-    assert {(one.evidence, one.relation) for one in edges} == {("declared", relation), ("measured", "quantized")}
+    edges = [edge for edge in registry.model(name).relatives if edge.model == "acme/base@1"]
+    assert {(edge.evidence, edge.relation) for edge in edges} == {("declared", relation), ("measured", "quantized")}
 
 
 def test_a_fine_tune_stays_a_fine_tune(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors()))
     sent = whole_file(registry, "ann", model_file("Other", related_tensors(correlation=0.995, dtype="Q8_0")))
     name = published(registry, "ann/other", [sent], base="acme/base")
-    declared = [one for one in registry.model(name).relatives if one.evidence == "declared"]
-    assert [one.relation for one in declared] == ["finetune"]
+    declared = [edge for edge in registry.model(name).relatives if edge.evidence == "declared"]
+    assert [edge.relation for edge in declared] == ["finetune"]
 
 
 def test_a_license_unlike_the_header_is_a_finding_at_inspection_and_at_publication(
@@ -611,7 +613,7 @@ def test_a_license_unlike_the_header_is_a_finding_at_inspection_and_at_publicati
         assert "license-differs" not in codes(registry, submission_id), license
     publish(registry, "ann", submission_id, StatedMetadata(license="MIT"))
     kept = json.loads(process_and_read(registry, submission_id).row.findings)
-    (sentence,) = (one["sentence"] for one in kept if one["code"] == "license-differs")
+    (sentence,) = (finding["sentence"] for finding in kept if finding["code"] == "license-differs")
     assert "'MIT'" in sentence
     assert "'apache-2.0'" in sentence
 

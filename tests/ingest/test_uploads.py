@@ -337,9 +337,9 @@ def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada
         Declared("pack", 3, pieces=((1, digest_of(b"a")), (2, digest_of(b"b")))),
         Declared("pack", 3, pieces=((2, digest_of(b"b")), (1, digest_of(b"a")))),
     ]
-    names = {open_upload(registry, ada, one).public_id for one in others}
+    names = {open_upload(registry, ada, declared).public_id for declared in others}
     assert len(names | {first}) == len(others) + 1
-    assert {open_upload(registry, ada, one).public_id for one in others} == names
+    assert {open_upload(registry, ada, declared).public_id for declared in others} == names
     assert open_upload(registry, new_contributor(registry, "bob"), others[0]).public_id not in names
     os.unlink(registry.settings.uploads / first)
     assert begun(registry, ada, name="a.gguf") != first, "its bytes are lost"

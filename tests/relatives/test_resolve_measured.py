@@ -39,7 +39,7 @@ def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
     with registry.catalog.reading() as session:
         model = model_by_name(session, parse_model_name(name))
         relatives = find_relatives(session, model)
-        return [(session.get_one(Model, one.model_id).name, one.relation) for one in relatives]
+        return [(session.get_one(Model, edge.model_id).name, edge.relation) for edge in relatives]
 
 
 def test_relatives_are_found_and_unrelated_models_are_not(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_model_is_described_and_compared_by_its_facts(zoo: LocalRegistry) -> N
         "vocabulary": "2,048",
         "tokenizer": "gpt2, gpt-2",
     }
-    differs = {one.what: (one.first, one.second) for one in zoo.compare(A, C).differs}
+    differs = {difference.what: (difference.first, difference.second) for difference in zoo.compare(A, C).differs}
     assert differs["embedding length"] == ("192", page(zoo, C).facts["embedding length"])
     assert "license" not in differs
 

@@ -109,7 +109,7 @@ def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegist
     with filled.catalog.reading() as session:
         page = lineage_of(session, model_by_name(session, parse_model_name("tuned")))
     found = [(item["severity"], item["code"], item["sentence"]) for item in values["findings"].items]
-    assert found == [(one.severity, one.code, one.sentence) for one in page.findings]
+    assert found == [(finding.severity, finding.code, finding.sentence) for finding in page.findings]
     alone = sections(filled, "tall")
     assert alone["relatives"].items == ()
     assert [item["code"] for item in alone["findings"].items] == ["no-known-relatives"]

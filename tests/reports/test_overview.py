@@ -78,10 +78,14 @@ def test_the_ranking_has_complete_models_by_descending_theta(filled: LocalRegist
     assert [item["rank"] for item in items] == [1, 2, 3]
     thetas = [item["mean_theta_degrees"] for item in items]
     assert thetas == sorted(thetas, reverse=True)
-    own = [one for one in placements(filled) if one.model_id == 1 and one.spectral_signal is not None]
+    own = [
+        placement
+        for placement in placements(filled)
+        if placement.model_id == 1 and placement.spectral_signal is not None
+    ]
     little = next(item for item in items if item["model"] == "local/little@1")
-    assert little["mean_spectral_signal"] == pytest.approx(np.mean([one.spectral_signal for one in own]))
-    assert little["matrix_mean_theta_degrees"] == pytest.approx(np.mean([one.theta for one in own]))
+    assert little["mean_spectral_signal"] == pytest.approx(np.mean([placement.spectral_signal for placement in own]))
+    assert little["matrix_mean_theta_degrees"] == pytest.approx(np.mean([placement.theta for placement in own]))
     assert (little["tensors_count"], little["matrices_count"]) == (10, len(own)) == (10, 7)
     assert little["mean_signal"] == pytest.approx(math.sin(math.radians(little["mean_theta_degrees"])), abs=0.05)
 

@@ -38,7 +38,7 @@ def test_few_values_are_marked_before_a_coarse_format() -> None:
 def matrices() -> list[np.ndarray]:
     """Return the feed-forward matrices of Zoo A."""
     tensors = GGUFReader(ZOO / "Zoo-A-2M-v1.0-F16.gguf").tensors
-    return [np.array(one.data, np.float32) for one in tensors if "ffn_" in one.name and one.data.ndim == 2]
+    return [np.array(tensor.data, np.float32) for tensor in tensors if "ffn_" in tensor.name and tensor.data.ndim == 2]
 
 
 @pytest.mark.parametrize(

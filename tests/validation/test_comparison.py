@@ -52,7 +52,7 @@ class Stand:
         if isinstance(found, Failure):
             return Reading(found, ())
         tokens, surprises = self.scored or request.tokens, self.surprises.get(request.model.name)
-        return Reading(None, tuple(Score(one.name, found, 1.0, tokens, surprises) for one in request.texts))
+        return Reading(None, tuple(Score(scored.name, found, 1.0, tokens, surprises) for scored in request.texts))
 
 
 @pytest.fixture

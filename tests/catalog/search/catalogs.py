@@ -149,7 +149,7 @@ class WrittenCatalog:
 
     def found(self, organs: Iterable[PlacedOrgan]) -> list[int]:
         """Return the ids of the results of a search."""
-        return [self.ids[one.model, one.name] for one in organs]
+        return [self.ids[organ.model, organ.name] for organ in organs]
 
     @property
     def visible(self) -> dict[int, tuple[PlacementRow, ModelRow]]:
@@ -204,7 +204,9 @@ def random_models(models: int, seed: int) -> list[ModelRow]:
                 title=chance.choice(TITLES),
                 description=chance.choice(DESCRIPTIONS),
                 tags=chance.choice(((), ("letters",), ("code", "Größe"))),
-                metadata=tuple(fact for one in ARCHITECTURES if one for fact in _drawn_facts(facts, one)),
+                metadata=tuple(
+                    fact for architecture in ARCHITECTURES if architecture for fact in _drawn_facts(facts, architecture)
+                ),
                 contributor=chance.choice(CONTRIBUTORS),
                 parameters=chance.choice((0, 1000, 1000, 7 * 10**9)),
                 size_bytes=chance.choice((0, 4096, 2**40)),

@@ -58,7 +58,7 @@ def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
         for one in found:
             organ = placed.rows[one.id][0].organ
             firsts[organ] = min(one.id, firsts.get(organ, one.id))
-        found = [one for one in found if firsts[placed.rows[one.id][0].organ] == one.id]
+        found = [match for match in found if firsts[placed.rows[match.id][0].organ] == match.id]
     return sorted_by_value(found, query, "theta" if query.sort.field == "signal" else None, placed)
 
 
@@ -85,8 +85,10 @@ def sorted_by_value(
         return one.value if by is None or placed is None else getattr(placed.rows[one.id][0], by)
 
     down = query.sort.descending
-    valued = sorted((one for one in found if one.value is not None), key=lambda one: (value(one), one.id), reverse=down)
-    return valued + sorted((one for one in found if one.value is None), key=lambda one: one.id, reverse=down)
+    valued = sorted(
+        (match for match in found if match.value is not None), key=lambda one: (value(one), one.id), reverse=down
+    )
+    return valued + sorted((match for match in found if match.value is None), key=lambda one: one.id, reverse=down)
 
 
 def matches(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow, but: str | None = None) -> bool:
@@ -99,13 +101,15 @@ def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
     """Return whether the placement `row` of `model` can be grafted into `base`, by the definition."""
     if model is base or not base.architecture or model.architecture != base.architecture or row.type == "adapter":
         return False
-    there = [one for one in base.rows if (one.tower, one.block, one.slot) == (row.tower, row.block, row.slot)]
-    if row.shape not in {one.shape for one in there} or row.organ in {one.organ for one in there}:
+    there = [
+        tensor for tensor in base.rows if (tensor.tower, tensor.block, tensor.slot) == (row.tower, row.block, row.slot)
+    ]
+    if row.shape not in {tensor.shape for tensor in there} or row.organ in {tensor.organ for tensor in there}:
         return False
     keys = [f"{base.architecture}.{name}" for name in FACTS.get(row.type, ())]
     if any(dict(model.metadata).get(key) != dict(base.metadata).get(key) for key in keys):
         return False
-    if row.dtype in {one.dtype for one in there} - {"F64"}:
+    if row.dtype in {tensor.dtype for tensor in there} - {"F64"}:
         return True
     is_vector = row.elements == int(row.shape.split("x")[0])
     return row.dtype == "F32" if is_vector else row.dtype not in ("F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K")
@@ -115,10 +119,10 @@ def bases_of(placed: WrittenCatalog, value: str) -> list[ModelRow]:
     """Return the newest version of each model named `value`, or named so in other case if there is none."""
     name, _, version = value.partition("@")
     full_name = name if "/" in name else f"local/{name}"
-    there = [one for one in placed.models.values() if one.state in ("visible", "yanked")]
-    there = [one for one in there if version in ("", str(one.version))]
-    alike = [one for one in there if f"{one.namespace}/{one.name}".lower() == full_name.lower()]
-    same = [one for one in alike if f"{one.namespace}/{one.name}" == full_name] or alike
+    there = [model for model in placed.models.values() if model.state in ("visible", "yanked")]
+    there = [model for model in there if version in ("", str(model.version))]
+    alike = [model for model in there if f"{model.namespace}/{model.name}".lower() == full_name.lower()]
+    same = [model for model in alike if f"{model.namespace}/{model.name}" == full_name] or alike
     found: dict[tuple[str, str], ModelRow] = {}
     for one in sorted(same, key=lambda one: (one.state == "visible", one.version)):
         found[one.namespace, one.name] = one
@@ -221,6 +225,6 @@ def _has_words(query: Query, model: ModelRow) -> bool:
     own = unique_words([model.namespace, model.name, model.title, *model.tags, model.description])
 
     def begins(words: Sequence[str]) -> bool:
-        return all(any(one.startswith(word) for one in own) for word in words)
+        return all(any(own_word.startswith(word) for own_word in own) for word in words)
 
     return begins(query.words) and not any(begins(words.split("-")) for words in query.excluded_words)

@@ -48,7 +48,7 @@ def query_texts(vocabulary: Vocabulary = ORGANS, *, unique: bool = True) -> st.S
         st.lists(words, max_size=1),
         st.lists(sorts, max_size=1),
         st.lists(st.just("unique:organ"), max_size=1 if unique and vocabulary.has_likeness else 0),
-    ).map(lambda lists: [part for one in lists for part in one])
+    ).map(lambda lists: [part for value in lists for part in value])
     return parts.flatmap(st.permutations).map(" ".join)
 
 

@@ -416,7 +416,9 @@ def test_any_text_is_a_query_or_refused(text: str) -> None:
         assert parts(parse_query(str(query), vocabulary)) == parts(query)
         for term in query.terms:
             if isinstance(term, Numbers):
-                bounds = [bound for one in term.intervals for bound in (one.low, one.high) if bound is not None]
+                bounds = [
+                    bound for interval in term.intervals for bound in (interval.low, interval.high) if bound is not None
+                ]
                 assert all(math.isfinite(bound) and 0 <= bound <= NUMBER_MAX for bound in bounds)
 
 
