@@ -95,8 +95,8 @@ def _plain(dtype_name: str, size_bytes: int, files: Sequence[Path]) -> bytes | N
     dtype = dtype_by_name(dtype_name)
     if dtype_name not in KERNEL_TYPES:
         tensors = (tensor for file in files for tensor in GGUFReader(file).tensors)
-        found = {tensor.data.tobytes(): None for tensor in tensors if tensor.tensor_type.name == dtype_name}
-        return b"".join(found)[: size_bytes // dtype.block_bytes * dtype.block_bytes] or None
+        tensors_by_data = {tensor.data.tobytes(): None for tensor in tensors if tensor.tensor_type.name == dtype_name}
+        return b"".join(tensors_by_data)[: size_bytes // dtype.block_bytes * dtype.block_bytes] or None
     rows = size_bytes * dtype.block_elements // dtype.block_bytes // ROW_ELEMENTS
     generator = np.random.default_rng(0)
     width = np.exp(generator.normal(np.log(0.02), 0.3, (rows, 1)))

@@ -146,9 +146,9 @@ def files(folder: Path, runs: int) -> None:
             seconds[name].append(timed(lambda contender=contender, number=number: contender(number)))
     copied = statistics.median(seconds["cp"])
     print(f"\nwriting a chimera of {size / 1e9:.2f} GB, seconds: median and slowest of {runs}, times cp\n")
-    for name, found in seconds.items():
-        middle = statistics.median(found)
-        print(f"  {name:<16} {middle:6.2f} {max(found):6.2f} {middle / copied:5.2f}")
+    for name, durations in seconds.items():
+        middle = statistics.median(durations)
+        print(f"  {name:<16} {middle:6.2f} {max(durations):6.2f} {middle / copied:5.2f}")
 
 
 def compose(home: Path, folder: Path, number: int) -> None:

@@ -141,13 +141,13 @@ def measure(contender: Contender, model: Path, figures: Figures) -> None:
         figures.wall_seconds.append(time.perf_counter() - begun)
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
-        said = output.read()
+        log = output.read()
     if process.returncode:
-        raise SystemExit(f"{contender.name} failed: {said.decode()[-500:]}")
+        raise SystemExit(f"{contender.name} failed: {log.decode()[-500:]}")
     figures.cpu_seconds.append(usage.ru_utime + usage.ru_stime)
     figures.peak_bytes.append(usage.ru_maxrss * 1024)
     if contender.name == "organ ingest" and contender.store is not None:
-        contender.store.joinpath("report.json").write_bytes(said)
+        contender.store.joinpath("report.json").write_bytes(log)
     if contender.store is not None:
         figures.stored_bytes = folder_bytes(contender.store)
 

@@ -124,7 +124,7 @@ def _run(
 ) -> Outcome:
     before = server.processor_seconds()
     outcome = drive(server.port, addresses, rate, seconds)
-    taken = server.processor_seconds() - before
+    used = server.processor_seconds() - before
     answered = len(outcome.milliseconds)
     print(f"{name}: {answered} answers in {outcome.seconds:.1f} s, {outcome.statuses[200]} of them 200")
     if outcome.failed:
@@ -138,7 +138,7 @@ def _run(
     print(
         f"  {len(outcome.addresses)} different addresses, {_share(outcome.remembered, answered)} answered from memory, "
         f"{outcome.bytes / max(answered, 1) / 1000:.0f} kB an answer; processor: server "
-        f"{_share(taken, outcome.seconds)} of a core ({1000 * taken / max(answered, 1):.2f} ms an answer), "
+        f"{_share(used, outcome.seconds)} of a core ({1000 * used / max(answered, 1):.2f} ms an answer), "
         f"tool {_share(outcome.processor_seconds, outcome.seconds)}",
         flush=True,
     )

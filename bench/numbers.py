@@ -53,16 +53,16 @@ class Matrix:
 
 def numbers_of(changes: Sequence[Change], elements: int, planned: Prediction) -> dict[str, float]:
     """Return all numbers of a graft; `planned` is its prediction before the computation."""
-    found = predict(changes, elements)
+    prediction = predict(changes, elements)
     groups = groups_of(changes)
-    assert found.loss is not None
+    assert prediction.loss is not None
     assert planned.score is not None
-    scores = {SCORE: score_of(found.loss, found.recovered), "score before computing": planned.score}
-    scores |= {"- predicted loss": -found.loss, "predicted share recovered": _or(found.recovered, 1.0)}
+    scores = {SCORE: score_of(prediction.loss, prediction.recovered), "score before computing": planned.score}
+    scores |= {"- predicted loss": -prediction.loss, "predicted share recovered": _or(prediction.recovered, 1.0)}
     for name, (constants, with_scale) in _VARIANTS.items():
         kept = groups if with_scale else [replace(group, scale=1.0, grafted_scale=1.0) for group in groups]
         scores[name] = scored(kept, constants)
-    return scores | _plain(found, changes, elements)
+    return scores | _plain(prediction, changes, elements)
 
 
 def scored(groups: Sequence[Group], constants: Constants) -> float:

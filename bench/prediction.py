@@ -83,18 +83,20 @@ def main() -> None:
     options = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, LocalRegistry.open(folder) as registry:
-        found = run_trials(registry, Path(folder), [trial for trial in trials() if options.only in (None, trial.group)])
-    decided = [graft for graft in found if graft.verdict is not VerdictKind.UNDECIDED]
+        results = run_trials(
+            registry, Path(folder), [trial for trial in trials() if options.only in (None, trial.group)]
+        )
+    decided = [graft for graft in results if graft.verdict is not VerdictKind.UNDECIDED]
     table, left_out = table_of(decided), refitted(decided)
     if options.json:
         print(
             json.dumps(
-                {"grafts": [_values(graft) for graft in found], "numbers": table, "refitted": left_out}, indent=1
+                {"grafts": [_values(graft) for graft in results], "numbers": table, "refitted": left_out}, indent=1
             )
         )
         return
-    print_grafts(found)
-    print_table(found, decided, table, left_out)
+    print_grafts(results)
+    print_table(results, decided, table, left_out)
     print(f"{time.monotonic() - begun:.0f} s")
 
 
@@ -104,12 +106,12 @@ def run_trials(registry: LocalRegistry, folder: Path, wanted: Sequence[Trial]) -
     for source in sources:
         ingest_model(registry, source)
     runtime, cache = LlamaCpp(), MemoryCache()
-    found = []
+    results = []
     for number, trial in enumerate(wanted, start=1):
         print(f"{number} of {len(wanted)}: {trial.name}", end="\033[K\r", file=sys.stderr, flush=True)
-        found.append(run_trial(registry, folder / "chimera.gguf", trial, runtime, cache))
+        results.append(run_trial(registry, folder / "chimera.gguf", trial, runtime, cache))
     print(end="\033[K", file=sys.stderr)
-    return found
+    return results
 
 
 def run_trial(registry: LocalRegistry, path: Path, trial: Trial, runtime: LlamaCpp, cache: MemoryCache) -> GraftResult:
@@ -190,8 +192,8 @@ def _fit(known: Sequence[GraftResult], values: Sequence[float]) -> float:
         for kind in (True, False)
         if any(graft.is_usable is kind for graft in known)
     ]
-    found = separated(known, values)
-    return (0.0 if math.isnan(found) else found) + fmean(shares)
+    auc_value = separated(known, values)
+    return (0.0 if math.isnan(auc_value) else auc_value) + fmean(shares)
 
 
 def separated(known: Sequence[GraftResult], values: Sequence[float]) -> float:

@@ -64,13 +64,15 @@ def main() -> None:
         begun = time.perf_counter()
         newcomer = fill(registry, arguments.models, arguments.kin)
         filled = time.perf_counter() - begun
-        found, wall, processor = timed(registry, newcomer, arguments.rounds)
+        relative_count, wall, processor = timed(registry, newcomer, arguments.rounds)
     if arguments.json:
-        asked = {"models": arguments.models, "kin": arguments.kin}
-        print(json.dumps(asked | {"found": found, "milliseconds": wall, "processor_milliseconds": processor}))
+        figures = {"models": arguments.models, "kin": arguments.kin}
+        print(
+            json.dumps(figures | {"found": relative_count, "milliseconds": wall, "processor_milliseconds": processor})
+        )
         return
     print(f"{arguments.models} models of {TENSORS} tensors written in {filled:.0f} s; {arguments.kin} are related")
-    print(f"{found} found and recorded in {wall:.0f} ms, {processor:.0f} ms of them by the processor", end=" ")
+    print(f"{relative_count} found and recorded in {wall:.0f} ms, {processor:.0f} ms of them by the processor", end=" ")
     print(f"(medians of {arguments.rounds})")
 
 
@@ -80,17 +82,17 @@ def timed(registry: LocalRegistry, newcomer: int, rounds: int) -> tuple[int, flo
     All changes are rolled back.
     """
     wall, processor = [], []
-    found = 0
+    relative_count = 0
     for _ in range(rounds):
         registry.catalog.writer.dispose()
         with Session(registry.catalog.writer) as session:
             model = session.get_one(Model, newcomer)
             begun, busy = time.perf_counter(), time.process_time()
-            found = len(record_relatives(session, model))
+            relative_count = len(record_relatives(session, model))
             wall.append(1e3 * (time.perf_counter() - begun))
             processor.append(1e3 * (time.process_time() - busy))
             session.rollback()
-    return found, statistics.median(wall), statistics.median(processor)
+    return relative_count, statistics.median(wall), statistics.median(processor)
 
 
 def fill(registry: LocalRegistry, models: int, kin: int) -> int:

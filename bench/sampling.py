@@ -123,16 +123,16 @@ def generated(
 
 def zoo_tensors(folder: Path, random: np.random.Generator) -> Iterator[Tensor]:
     """Return the sampled matrices of the folder's files, in a random order."""
-    found = []
+    tensors = []
     for path in sorted(folder.glob("*.gguf")):
         source = MemorySource(path.read_bytes(), path.name)
         header = read_header(source)
         for info in header.tensors:
             if len(info.shape) == 2 and info.shape[0] * info.shape[1] > SAMPLE_MAX_ELEMENTS:
                 data = source.read_at(header.data_offset + info.offset, info.size_bytes)
-                found.append(Tensor("zoo", (info.shape[0], info.shape[1]), info.dtype, data))
-    for index in random.permutation(len(found)):
-        yield found[index]
+                tensors.append(Tensor("zoo", (info.shape[0], info.shape[1]), info.dtype, data))
+    for index in random.permutation(len(tensors)):
+        yield tensors[index]
 
 
 def trial_of(tensor: Tensor) -> Trial:

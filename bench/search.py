@@ -69,18 +69,18 @@ def main() -> None:
 def _pages(registry: LocalRegistry, rounds: int) -> None:
     firsts: dict[str, list[float]] = {}
     others: dict[str, list[float]] = {}
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     texts = [text for group in QUERIES.values() for text in group]
     for _ in range(rounds):
         for text in texts:
-            times, found[text] = _walk(registry, text)
+            times, counts[text] = _walk(registry, text)
             firsts.setdefault(text, []).append(times[0])
             others.setdefault(text, []).extend(times[1:])
     print(f"{'pages of 50, ms':72} first       next (median, slowest)")
     for group, members in QUERIES.items():
         print(group)
         for text in members:
-            print(f"  {text or '(everything)':70} {_shown(firsts[text])} {_shown(others[text])}  {found[text]} seen")
+            print(f"  {text or '(everything)':70} {_shown(firsts[text])} {_shown(others[text])}  {counts[text]} seen")
 
 
 def _walk(registry: LocalRegistry, text: str) -> tuple[list[float], int]:

@@ -40,11 +40,11 @@ def _statements_once() -> Iterator[None]:
     compiled: LRUCache[object, object] = LRUCache(STATEMENTS_MAX)
 
     def made(url: URL, *, writes: bool) -> Engine:
-        found = own(url, writes=writes)
-        if found.dialect.name == "sqlite":
-            scratch.dialect.statement_compiler = found.dialect.statement_compiler
-            found.dialect, found._compiled_cache = scratch.dialect, compiled
-        return found
+        engine = own(url, writes=writes)
+        if engine.dialect.name == "sqlite":
+            scratch.dialect.statement_compiler = engine.dialect.statement_compiler
+            engine.dialect, engine._compiled_cache = scratch.dialect, compiled
+        return engine
 
     with patch.object(product, "_engine", made):
         yield

@@ -130,8 +130,8 @@ def _settings_on_postgres(_cls: type[Settings], home: Path) -> Settings:
 
 def _programs() -> Path:
     """Return the folder of `initdb` and `pg_ctl`."""
-    found = shutil.which("initdb")
-    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    initdb = shutil.which("initdb")
+    folders = [Path(initdb).parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     for folder in folders:
         if (folder / "initdb").is_file():
             return folder

@@ -75,13 +75,13 @@ def shapes(draw: st.DrawFn, dtype: DType) -> tuple[int, ...]:
 def tensors(draw: st.DrawFn) -> list[tuple[TensorSpec, bytes]]:
     """Generate up to five tensors with different names, of any dtype."""
     names = draw(st.lists(st.text(_PRINTABLE, min_size=1, max_size=63), unique=True, max_size=5))
-    found = []
+    drawn = []
     for name in names:
         dtype = draw(st.sampled_from(list(DTYPES.values())))
         spec = TensorSpec(name, draw(shapes(dtype)), dtype)
         fill = draw(st.binary(min_size=1, max_size=8))
-        found.append((spec, (fill * (spec.size_bytes // len(fill) + 1))[: spec.size_bytes]))
-    return found
+        drawn.append((spec, (fill * (spec.size_bytes // len(fill) + 1))[: spec.size_bytes]))
+    return drawn
 
 
 def files() -> st.SearchStrategy[bytes]:

@@ -26,14 +26,14 @@ def related_tensors(
     Norms stay the same where nothing has changed, and change slightly elsewhere.
     """
     own, strange = (block_tensors(blocks, seed=number, dtype="F32") for number in (seed, other_seed))
-    found = []
+    tensors = []
     for (spec, first), (_, second) in zip(own, strange, strict=True):
         values = correlation * np.frombuffer(first, np.float32) + np.sqrt(1 - correlation**2) * np.frombuffer(
             second, np.float32
         )
         kind = dtype_by_name(dtype if len(spec.shape) > 1 else "F32")
-        found.append((TensorSpec(spec.name, spec.shape, kind), quantize(values.astype(np.float32), kind)))
-    return found
+        tensors.append((TensorSpec(spec.name, spec.shape, kind), quantize(values.astype(np.float32), kind)))
+    return tensors
 
 
 def model_file(name: str, tensors: Tensors, more: Iterable[KeyValue] = ()) -> bytes:

@@ -232,11 +232,11 @@ def test_a_backup_into_the_registry_itself_is_refused(inside: str, filled: Local
 
 def test_a_folder_with_other_files_is_refused_and_not_changed(filled: LocalRegistry, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    for said in (None, "{}", "[]", "no json", '{"form": "something else"}'):
+    for mark in (None, "{}", "[]", "no json", '{"form": "something else"}'):
         other.mkdir(exist_ok=True)
         (other / "kept").write_text("kept")
-        if said is not None:
-            (other / MARK).write_text(said)
+        if mark is not None:
+            (other / MARK).write_text(mark)
         with pytest.raises(NotAllowed, match="is not a backup"):
             copied(filled, other)
         assert not (other / DATABASE).exists()

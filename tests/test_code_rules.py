@@ -184,10 +184,10 @@ def test_the_files_of_the_project_are_found_without_git() -> None:
 
 
 def test_the_top_folder_has_only_the_listed_entries() -> None:
-    found = {path.parts[0] for path in files()} | {"src"}  # its entries are links to folders
-    assert found - TOP == set()
+    entries = {path.parts[0] for path in files()} | {"src"}  # its entries are links to folders
+    assert entries - TOP == set()
     if (ROOT / ".git").exists():
-        assert TOP - found == set()
+        assert TOP - entries == set()
 
 
 def test_the_import_package_has_a_link_to_each_of_its_folders() -> None:
@@ -201,9 +201,9 @@ def test_the_import_package_has_a_link_to_each_of_its_folders() -> None:
 def test_the_product_is_imported_below_the_name_organs() -> None:
     bare = re.compile(rf"(?:^|[;\"'])\s*(?:from|import) (?:{'|'.join(PORTIONS)})\b", re.MULTILINE)
     assert bare.search('script = """\nfrom registry import store\n"""')
-    found = [str(path) for path in modules(*CODE, "tests") if path.name != Path(__file__).name]
-    found = [path for path in found if bare.search(source(Path(path)).replace("import web, organs.web", ""))]
-    assert found == [], "such an import finds a second copy of the module, or nothing: write organs.registry"
+    violations = [str(path) for path in modules(*CODE, "tests") if path.name != Path(__file__).name]
+    violations = [path for path in violations if bare.search(source(Path(path)).replace("import web, organs.web", ""))]
+    assert violations == [], "such an import finds a second copy of the module, or nothing: write organs.registry"
 
 
 def test_no_function_body_is_longer_than_60_lines() -> None:
@@ -291,28 +291,28 @@ def public_functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
 
 def test_no_public_signature_has_a_dictionary_of_any_values() -> None:
     aliases = open_aliases()
-    found = set()
+    violations = set()
     for path in modules(*PRODUCT):
         known = known_aliases(path, aliases)
         for function in public_functions(tree(path).body):
             parameters = [node for node in ast.walk(function.args) if isinstance(node, ast.arg)]
             annotations = [*(parameter.annotation for parameter in parameters), function.returns]
             if any(annotation is not None and has_open_values(annotation, known) for annotation in annotations):
-                found.add(str(path))
-    assert found - OPEN_VALUES.keys() == set(), "return an entity; take Mapping[str, object] for JSON to check"
-    assert OPEN_VALUES.keys() - found == set(), "exceptions that are needed no more"
+                violations.add(str(path))
+    assert violations - OPEN_VALUES.keys() == set(), "return an entity; take Mapping[str, object] for JSON to check"
+    assert OPEN_VALUES.keys() - violations == set(), "exceptions that are needed no more"
 
 
 def test_names_are_the_standard_nouns_and_verbs() -> None:
     riddles = {"told", "asked", "said", "given", "whoever", "elsewhere", "owning", "trying", "looking", "tallies"}
-    found = [
+    violations = [
         f"{at(path, node)} {name}"
         for path in modules(*PRODUCT)
         for node in nodes(path)
         for name in _bound(node)
         if riddles & set(re.findall("[a-z]+", re.sub("([A-Z])", r"_\1", name).lower())) and name not in OLD_NAMES
     ]
-    assert found == [], "write settings, requested, message, inputs, remote, permissions ..."
+    assert violations == [], "write settings, requested, message, inputs, remote, permissions ..."
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
@@ -354,13 +354,13 @@ def test_a_flag_is_compared_with_a_constant_because_postgresql_has_no_is_with_a_
 
 
 def test_no_handler_catches_every_exception() -> None:
-    found = [
+    violations = [
         at(path, node)
         for path in modules(*CODE, "tests")
         for node in nodes(path)
         if isinstance(node, ast.ExceptHandler) and _catches_everything(node)
     ]
-    assert found == []
+    assert violations == []
 
 
 def _catches_everything(handler: ast.ExceptHandler) -> bool:
@@ -387,7 +387,7 @@ def test_no_reminder_is_left_in_the_code() -> None:
 
 def test_no_test_is_skipped_or_expected_to_fail() -> None:
     ways = {"skip", "skipif", "xfail", "importorskip", "skipTest", "skipUnless", "skipIf", "expectedFailure"}
-    found = [
+    violations = [
         at(path, node)
         for path in modules("tests")
         for node in nodes(path)
@@ -395,25 +395,25 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
         and node.attr in ways
         and dotted(node).startswith(("pytest.", "unittest.", "self."))
     ]
-    assert found == []
+    assert violations == []
 
 
 def test_only_user_interfaces_print_exit_and_read_the_environment() -> None:
     verbs = {"print", "input", "exit", "quit", "sys.exit", "os._exit", "os.getenv", "breakpoint"}
     places = {"os.environ", "os.environb", "sys.argv", "sys.stdout", "sys.stderr", "sys.stdin"}
-    found = []
+    violations = []
     for path in modules(*WITHOUT_A_FACE):
         if str(path) in MORE_FACES:
             continue
-        found += [at(path, node) for name, node in calls(path) if name in verbs]
-        found += [at(path, node) for node in nodes(path) if dotted(node) in places | {"SystemExit"}]
-        found += [at(path, node) for name, node in imported(path) if name in places | verbs]
-    assert found == []
+        violations += [at(path, node) for name, node in calls(path) if name in verbs]
+        violations += [at(path, node) for node in nodes(path) if dotted(node) in places | {"SystemExit"}]
+        violations += [at(path, node) for name, node in imported(path) if name in places | verbs]
+    assert violations == []
 
 
 def test_only_the_anatomy_knows_the_names_of_tensors() -> None:
     known = re.compile(r"blk\.|attn_|ffn_")
-    found = [
+    violations = [
         at(path, node)
         for path in modules(*PRODUCT)
         if path != Path("registry/anatomy.py")
@@ -421,22 +421,22 @@ def test_only_the_anatomy_knows_the_names_of_tensors() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and known.search(node.value)
         if id(node) not in docstrings(path)
     ]
-    assert found == []
+    assert violations == []
 
 
 def test_only_the_catalog_uses_sql() -> None:
     words = {"select", "insert", "update", "delete"}
-    found = []
+    violations = []
     for path in modules(*PRODUCT):
         if path.parts[:2] == ("registry", "catalog"):
             continue
-        found += [
+        violations += [
             at(path, node)
             for name, node in imported(path)
             if name.startswith("sqlalchemy.") and name.rpartition(".")[2] in words
         ]
-        found += [at(path, node) for name, node in calls(path) if _speaks_sql(name, words)]
-    assert found == []
+        violations += [at(path, node) for name, node in calls(path) if _speaks_sql(name, words)]
+    assert violations == []
 
 
 def _speaks_sql(name: str, words: set[str]) -> bool:
@@ -448,8 +448,8 @@ def _speaks_sql(name: str, words: set[str]) -> bool:
 
 def test_no_module_decides_by_the_text_of_an_exception() -> None:
     """A decision needs a class or a code. Only texts of foreign exceptions may be shortened for people."""
-    found = [at(path, node) for path in modules(*PRODUCT) for node in text_decisions(tree(path))]
-    assert found == []
+    violations = [at(path, node) for path in modules(*PRODUCT) for node in text_decisions(tree(path))]
+    assert violations == []
 
 
 SEARCHES = {"startswith", "endswith", "find", "rfind", "index", "rindex", "count", "partition", "rpartition", "split"}
@@ -500,13 +500,13 @@ def test_decisions_by_the_text_of_an_exception_are_found() -> None:
 
 def test_no_template_is_created_from_text() -> None:
     verbs = {"from_string", "render_template_string", "Template"}
-    found = [
+    violations = [
         at(path, node)
         for path in modules(*CODE)
         for name, node in calls(path)
         if name.rpartition(".")[2] in verbs and name != "string.Template"
     ]
-    assert found == []
+    assert violations == []
 
 
 def test_no_file_is_too_large_for_the_repository() -> None:

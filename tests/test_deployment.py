@@ -21,13 +21,13 @@ FOLDER = ROOT / "docs" / "deployment"
 
 def commands() -> dict[str, list[str]]:
     """Return the arguments of `organ` in each file, by the name of the file."""
-    found = {}
+    arguments_by_file = {}
     for path in sorted(FOLDER.glob("*.service")):
         (line,) = re.findall(r"^ExecStart=\S+/organ (.+)$", path.read_text(), re.MULTILINE)
-        found[path.name] = line.split()
+        arguments_by_file[path.name] = line.split()
     (line,) = re.findall(r"^CMD (.+)$", (FOLDER / "Containerfile").read_text(), re.MULTILINE)[-1:]
-    found["Containerfile"] = json.loads(line)
-    return found
+    arguments_by_file["Containerfile"] = json.loads(line)
+    return arguments_by_file
 
 
 @pytest.mark.parametrize("name", commands())

@@ -213,8 +213,8 @@ def test_every_setting_is_in_the_guide() -> None:
 
 def test_no_document_names_an_unknown_setting() -> None:
     variables = {value for name, value in vars(settings).items() if name.endswith("_VARIABLE")}
-    said = {name for path in DOCUMENTS for name in re.findall(r"\bORGAN_[A-Z_]+\b", path.read_text(encoding="utf-8"))}
-    assert said - variables == set()
+    named = {name for path in DOCUMENTS for name in re.findall(r"\bORGAN_[A-Z_]+\b", path.read_text(encoding="utf-8"))}
+    assert named - variables == set()
 
 
 def test_every_command_is_in_the_table_of_the_guide() -> None:

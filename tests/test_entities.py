@@ -118,6 +118,6 @@ def _types(kind: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
     """Yield `kind` and the types in it, but for those of other entities."""
     yield kind
     inner = [getattr(kind, name) for name in ("type", "item_type", "key_type", "value_type") if hasattr(kind, name)]
-    for one in [*inner, *getattr(kind, "item_types", ()), *getattr(kind, "types", ())]:
-        if isinstance(one, msgspec.inspect.Type):
-            yield from _types(one)
+    for inner_type in [*inner, *getattr(kind, "item_types", ()), *getattr(kind, "types", ())]:
+        if isinstance(inner_type, msgspec.inspect.Type):
+            yield from _types(inner_type)

@@ -101,8 +101,8 @@ SAMPLES: tuple[OrganError, ...] = (
 
 
 def sample(code: str) -> OrganError:
-    found = {type(error).code: error for error in SAMPLES}
-    return found.get(code) or TABLE[code](WORDS)
+    samples = {type(error).code: error for error in SAMPLES}
+    return samples.get(code) or TABLE[code](WORDS)
 
 
 @pytest.fixture(scope="module")

@@ -115,10 +115,10 @@ def test_a_constant_has_no_correlation() -> None:
 
 
 def test_unrelated_models_are_near_zero_even_with_similar_norms() -> None:
-    found = similarity(model(1), model(2))
-    assert found.organ_count == 12
-    assert found.mean == pytest.approx(0.0, abs=0.08)
-    assert "norm" not in found.by_type
+    likeness = similarity(model(1), model(2))
+    assert likeness.organ_count == 12
+    assert likeness.mean == pytest.approx(0.0, abs=0.08)
+    assert "norm" not in likeness.by_type
 
 
 @pytest.mark.parametrize("share", [0.5, 0.84, 0.99])
@@ -129,12 +129,12 @@ def test_the_similarity_of_relatives_is_that_of_their_organs(share: float) -> No
 def test_similarity_is_reported_by_type_and_by_block_in_order() -> None:
     first, second = model(1), model(2, parent=1, share=0.99)
     second["text", 3, "ffn_up"] = organ("organ", SHAPE, print_of(77))
-    found = similarity(first, second)
-    assert list(found.by_block) == [("text", block) for block in range(6)]
-    assert min(found.by_block, key=lambda place: found.by_block[place]) == ("text", 3)
-    assert found.by_block["text", 3] == pytest.approx(0.5, abs=0.1)
-    assert found.by_type["skeleton"] == pytest.approx(0.99, abs=0.01)
-    assert found.by_type["organ"] == pytest.approx(0.99 * 5 / 6, abs=0.03)
+    likeness = similarity(first, second)
+    assert list(likeness.by_block) == [("text", block) for block in range(6)]
+    assert min(likeness.by_block, key=lambda place: likeness.by_block[place]) == ("text", 3)
+    assert likeness.by_block["text", 3] == pytest.approx(0.5, abs=0.1)
+    assert likeness.by_type["skeleton"] == pytest.approx(0.99, abs=0.01)
+    assert likeness.by_type["organ"] == pytest.approx(0.99 * 5 / 6, abs=0.03)
 
 
 def test_organs_outside_blocks_come_first_and_block_ten_after_block_nine() -> None:
@@ -142,9 +142,9 @@ def test_organs_outside_blocks_come_first_and_block_ten_after_block_nine() -> No
     organs |= {("text", block, "ffn_up"): organ("organ", SHAPE, print_of(block)) for block in (10, 9, 0)}
     organs |= {("text", None, "output"): organ("embed", SHAPE, print_of(50))}
     organs |= {("audio", 2, "ffn_up"): organ("organ", SHAPE, print_of(51))}
-    found = similarity(organs, organs)
-    assert list(found.by_block) == [("audio", 2), ("text", None), ("text", 0), ("text", 9), ("text", 10)]
-    assert found.mean == pytest.approx(1.0)
+    likeness = similarity(organs, organs)
+    assert list(likeness.by_block) == [("audio", 2), ("text", None), ("text", 0), ("text", 9), ("text", 10)]
+    assert likeness.mean == pytest.approx(1.0)
 
 
 def test_only_organs_of_the_same_place_and_shape_are_compared() -> None:
@@ -152,8 +152,8 @@ def test_only_organs_of_the_same_place_and_shape_are_compared() -> None:
     second = dict(first)
     second["text", 0, "attn_q"] = organ("skeleton", (32, 64), first["text", 0, "attn_q"].fingerprint)
     second["text", 1, "moved"] = second.pop(("text", 1, "attn_q"))
-    found = similarity(first, second)
-    assert (found.organ_count, found.first_count, found.second_count) == (10, 12, 12)
+    likeness = similarity(first, second)
+    assert (likeness.organ_count, likeness.first_count, likeness.second_count) == (10, 12, 12)
 
 
 def test_a_matrix_of_one_row_is_a_vector_and_a_stack_of_experts_is_not() -> None:
@@ -166,22 +166,22 @@ def test_a_matrix_of_one_row_is_a_vector_and_a_stack_of_experts_is_not() -> None
 def test_constant_organs_are_left_out() -> None:
     first, second = model(1), model(1)
     second["text", 0, "attn_q"] = organ("skeleton", SHAPE, bytes(256))
-    found = similarity(first, second)
-    assert found.organ_count == 11
-    assert found.mean == pytest.approx(1.0)
+    likeness = similarity(first, second)
+    assert likeness.organ_count == 11
+    assert likeness.mean == pytest.approx(1.0)
 
 
 def test_models_without_a_common_place_have_no_similarity() -> None:
-    found = similarity(model(1), {})
-    assert (found.mean, found.organ_count, dict(found.by_type), dict(found.by_block)) == (None, 0, {}, {})
-    assert found.kinship is Kinship.INCOMPARABLE
+    likeness = similarity(model(1), {})
+    assert (likeness.mean, likeness.organ_count, dict(likeness.by_type), dict(likeness.by_block)) == (None, 0, {}, {})
+    assert likeness.kinship is Kinship.INCOMPARABLE
 
 
 def test_an_unreadable_organ_is_fully_similar_to_itself() -> None:
     unreadable = organ("organ", SHAPE, None, "Q1_0")
     organs: dict[Slot, ComparableOrgan] = {("text", 0, "x"): unreadable}
-    found = similarity(organs, dict(organs))
-    assert (found.mean, found.organ_count, found.identical_count) == (1.0, 1, 1)
+    likeness = similarity(organs, dict(organs))
+    assert (likeness.mean, likeness.organ_count, likeness.identical_count) == (1.0, 1, 1)
     other: dict[Slot, ComparableOrgan] = {("text", 0, "x"): organ("organ", SHAPE, print_of(1))}
     assert similarity({("text", 0, "x"): unreadable}, other).mean is None
 
@@ -191,23 +191,23 @@ def test_unrelated_models_with_common_zero_matrices_are_not_relatives() -> None:
     for block in range(6):
         zeros = organ("skeleton", SHAPE, bytes(256))
         first["text", block, "attn_q"] = second["text", block, "attn_q"] = zeros
-    found = similarity(first, second)
-    assert found.mean == pytest.approx(0.0, abs=0.1)
-    assert (found.kinship, found.organ_count, found.identical_count) == (Kinship.UNRELATED, 6, 12)
+    likeness = similarity(first, second)
+    assert likeness.mean == pytest.approx(0.0, abs=0.1)
+    assert (likeness.kinship, likeness.organ_count, likeness.identical_count) == (Kinship.UNRELATED, 6, 12)
     alone: dict[Slot, ComparableOrgan] = {("text", 0, "x"): organ("organ", SHAPE, bytes(256))}
-    found = similarity(alone, dict(alone))
-    assert (found.mean, found.identical_count, found.kinship) == (None, 1, Kinship.INCOMPARABLE)
+    likeness = similarity(alone, dict(alone))
+    assert (likeness.mean, likeness.identical_count, likeness.kinship) == (None, 1, Kinship.INCOMPARABLE)
 
 
 def test_vectors_count_as_identical_but_not_as_similar() -> None:
-    found = similarity(model(1), model(2))
-    assert (found.identical_count, found.organ_count) == (6, 12)
+    likeness = similarity(model(1), model(2))
+    assert (likeness.identical_count, likeness.organ_count) == (6, 12)
 
 
 def test_similarity_is_symmetric() -> None:
     first, second = model(1), model(2, parent=1, share=0.5)
-    there, back = similarity(first, second), similarity(second, first)
-    assert (there.mean, there.by_organ, there.by_block) == (back.mean, back.by_organ, back.by_block)
+    forward, back = similarity(first, second), similarity(second, first)
+    assert (forward.mean, forward.by_organ, forward.by_block) == (back.mean, back.by_organ, back.by_block)
 
 
 def test_correlations_of_many_equal_those_of_the_pairs() -> None:

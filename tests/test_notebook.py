@@ -65,13 +65,17 @@ def read(value: object) -> Reader:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """Return a registry whose models have hostile text in every field."""
     folder = tmp_path_factory.mktemp("hostile")
-    said = HOSTILE.encode("utf-8", "replace")
+    encoded = HOSTILE.encode("utf-8", "replace")
     with LocalRegistry.open(folder) as registry:
         for seed, name in enumerate(("base", "donor")):
             entries = [
                 entry for entry in block_metadata(blocks=1) if entry.key not in ("general.name", "general.license")
             ]
-            entries += [text("general.name", said), text("general.license", said), text("general.description", said)]
+            entries += [
+                text("general.name", encoded),
+                text("general.license", encoded),
+                text("general.description", encoded),
+            ]
             tensors = [*block_tensors(1, seed=seed), weight_tensor(ODD_TENSOR, (64, 64), seed)]
             (folder / f"{name}.gguf").write_bytes(file_bytes(entries, tensors))
             ingest_file(registry, folder / f"{name}.gguf")
@@ -121,15 +125,15 @@ def test_pages_of_organs_and_of_models_are_shown_as_tables(hostile: LocalRegistr
     assert (organs.counts["table"], organs.counts["tr"]) == (1, 3)
     assert "more follow: give next as after" in organs.cells
     assert [organ.name for organ in page] == [cell for cell in organs.cells if cell.endswith(".weight")]
-    whole = hostile.search()
-    assert ODD_TENSOR in read(whole).cells
+    all_organs = hostile.search()
+    assert ODD_TENSOR in read(all_organs).cells
     models = read(hostile.models())
     assert models.counts["tr"] == 3
     assert "local/base@1" in models.cells
     assert any(cell.startswith("<script>alert(") for cell in models.cells)
     assert (repr(page), repr(hostile.models())) == ("<2 organs, more follow>", "<2 models>")
-    assert repr(whole.items[0]).startswith("<")
-    assert max(len(repr(row)) for row in [*whole, *hostile.models()]) < 160
+    assert repr(all_organs.items[0]).startswith("<")
+    assert max(len(repr(row)) for row in [*all_organs, *hostile.models()]) < 160
 
 
 def test_likeness_has_a_column_in_a_search_for_similar_organs(hostile: LocalRegistry) -> None:

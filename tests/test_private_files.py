@@ -32,8 +32,8 @@ def _no_umask() -> Iterator[None]:
 
 def open_to_others(folder: Path) -> list[str]:
     """Return the paths in `folder`, with itself, that other users may read, write or enter, with their modes."""
-    found = [folder, *folder.rglob("*")]
-    modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in found}
+    paths = [folder, *folder.rglob("*")]
+    modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in paths}
     return [f"{path.relative_to(folder)} {mode:04o}" for path, mode in modes.items() if mode & 0o077]
 
 

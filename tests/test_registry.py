@@ -167,7 +167,7 @@ def test_a_search_loads_neither_numpy_nor_the_codecs(filled: LocalRegistry) -> N
     )
     command = [sys.executable, "-c", script, str(filled.settings.home)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found, *loaded = done.stdout.split()
-    assert found == "4"
+    organ_count, *loaded = done.stdout.split()
+    assert organ_count == "4"
     assert "sqlalchemy" in loaded
     assert set(loaded) & {"numpy", "zstandard", "alembic", "flask"} == set()

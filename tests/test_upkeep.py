@@ -72,8 +72,10 @@ def test_damage_is_found_by_the_share_that_contains_it(registry: LocalRegistry) 
     add_unneeded_blobs(registry, blob)
     path = registry.settings.blobs / (blob.file or "")
     overwrite(path, flip_bit(path.read_bytes(), 8 * blob.stored_bytes - 1))
-    found = [len(verify(registry.catalog, registry.blobs, read_data=Share(number, 3)).faults) for number in (1, 2, 3)]
-    assert sorted(found) == [0, 0, 1]
+    fault_counts = [
+        len(verify(registry.catalog, registry.blobs, read_data=Share(number, 3)).faults) for number in (1, 2, 3)
+    ]
+    assert sorted(fault_counts) == [0, 0, 1]
 
 
 def test_verify_changes_nothing_without_repair(registry: LocalRegistry) -> None:

@@ -17,8 +17,8 @@ DATA = {
 def write_all(figures: dict[str, Any], folder: Path) -> None:
     """Write a card for each model into `cards/`, and the tables between their marks in the README."""
     by_card: dict[str, list[tuple[plan.Shipped, dict[str, Any]]]] = {}
-    for shipped, found in zip(plan.SHIPPED, figures["models"], strict=True):
-        by_card.setdefault(shipped.card, []).append((shipped, found))
+    for shipped, model_figures in zip(plan.SHIPPED, figures["models"], strict=True):
+        by_card.setdefault(shipped.card, []).append((shipped, model_figures))
     (folder / "cards").mkdir(exist_ok=True)
     for card, files in by_card.items():
         (folder / "cards" / f"{card}.md").write_text(_card(files))
@@ -34,12 +34,14 @@ def tables(figures: dict[str, Any]) -> str:
         "| file | bytes | feed-forward organs against A | perplexity on code / prose | of the samples in llama.cpp |",
         "|---|---:|---:|---:|---:|",
     ]
-    for found in figures["models"]:
-        alike = f"{found['correlation']['mean']:.3f}" if "correlation" in found else "-"
-        runtime = _pair(found["runtime"]["perplexity"])
-        card = f"[{found['file']}](cards/{found['card']}.md)"
-        lines.append(f"| {card} | {found['size_bytes']:,} | {alike} | {_pair(found['perplexity'])} | {runtime} |")
-    total_bytes = sum(found["size_bytes"] for found in figures["models"])
+    for model_figures in figures["models"]:
+        alike = f"{model_figures['correlation']['mean']:.3f}" if "correlation" in model_figures else "-"
+        runtime = _pair(model_figures["runtime"]["perplexity"])
+        card = f"[{model_figures['file']}](cards/{model_figures['card']}.md)"
+        lines.append(
+            f"| {card} | {model_figures['size_bytes']:,} | {alike} | {_pair(model_figures['perplexity'])} | {runtime} |"
+        )
+    total_bytes = sum(model_figures["size_bytes"] for model_figures in figures["models"])
     lines += [f"| together | {total_bytes:,} | | | |", ""]
     lines += ["| base | feed-forward organs of | blocks | perplexity on code / prose |", "|---|---|---|---:|"]
     for graft in figures["grafts"]:
@@ -61,7 +63,7 @@ def _card(files: list[tuple[plan.Shipped, dict[str, Any]]]) -> str:
     shipped, found = files[0]
     run = plan.run_named(shipped.run)
     heading = f"# {shipped.title} {shipped.version}"
-    stored = "\n".join(f"- `{one.file_name}`: {facts['size_bytes']:,} bytes, {one.encoding}" for one, facts in files)
+    stored = "\n".join(f"- `{file.file_name}`: {facts['size_bytes']:,} bytes, {file.encoding}" for file, facts in files)
     facts = [
         ("Parents", _parents(shipped)),
         ("Architecture", _architecture(run)),

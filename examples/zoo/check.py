@@ -113,16 +113,16 @@ def _model_figures(
     """Return the figures of one file; an adapter is measured on top of A."""
     run = plan.run_named(shipped.run)
     base = models[0][1]
-    found: dict[str, Any] = {"card": shipped.card, "file": shipped.file_name}
-    found["size_bytes"] = (FOLDER / shipped.file_name).stat().st_size
-    found["cpu_seconds"] = torch.load(work / f"{run.name}-state.pt", weights_only=False)["seconds"]
-    found["perplexity"] = held_out.perplexities(shipped, base | weights if run.adapter else weights)
+    figures: dict[str, Any] = {"card": shipped.card, "file": shipped.file_name}
+    figures["size_bytes"] = (FOLDER / shipped.file_name).stat().st_size
+    figures["cpu_seconds"] = torch.load(work / f"{run.name}-state.pt", weights_only=False)["seconds"]
+    figures["perplexity"] = held_out.perplexities(shipped, base | weights if run.adapter else weights)
     if run.shape == plan.BASE_SHAPE and not run.adapter:
         alike = correlations(weights, base)
-        found["correlation"] = {"mean": sum(alike) / len(alike), "least": min(alike), "most": max(alike)}
+        figures["correlation"] = {"mean": sum(alike) / len(alike), "least": min(alike), "most": max(alike)}
     files = [models[0][0].file_name, shipped.file_name] if run.adapter else [shipped.file_name]
-    found["runtime"] = _in_llama_cpp(files)
-    return found
+    figures["runtime"] = _in_llama_cpp(files)
+    return figures
 
 
 def _in_llama_cpp(files: list[str]) -> Any:
@@ -139,12 +139,12 @@ def _graft_figures(models: dict[str, Weights], held_out: HeldOut) -> list[dict[s
     wanted += [("a-code", "a-prose", everywhere), ("a-prose", "a-code", everywhere), ("a", "", everywhere)]
     wanted += [("a", donor, [block]) for block in everywhere for donor in ("b", "")]
     shipped = plan.SHIPPED[0]
-    found = []
+    figures = []
     for base, donor, blocks in wanted:
         grafted = _grafted(models[base], models.get(donor), blocks)
         perplexity = held_out.perplexities(shipped, grafted)
-        found.append({"base": base, "donor": donor, "blocks": list(blocks), "perplexity": perplexity})
-    return found
+        figures.append({"base": base, "donor": donor, "blocks": list(blocks), "perplexity": perplexity})
+    return figures
 
 
 def _grafted(base: Weights, donor: Weights | None, blocks: Iterable[int]) -> Weights:

@@ -48,9 +48,9 @@ class Shape:
             "ffn_up": (self.feed_forward, self.width),
             "ffn_down": (self.width, self.feed_forward),
         }
-        found = {"token_embd": (self.vocabulary, self.width)}
-        found |= {f"blk.{block}.{slot}": shape for block in range(self.blocks) for slot, shape in inside.items()}
-        return found if self.tied else found | {"output": (self.vocabulary, self.width)}
+        shapes = {"token_embd": (self.vocabulary, self.width)}
+        shapes |= {f"blk.{block}.{slot}": shape for block in range(self.blocks) for slot, shape in inside.items()}
+        return shapes if self.tied else shapes | {"output": (self.vocabulary, self.width)}
 
     def norms(self) -> list[str]:
         inside = [f"blk.{block}.{slot}" for block in range(self.blocks) for slot in ("attn_norm", "ffn_norm")]

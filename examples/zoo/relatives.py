@@ -45,7 +45,7 @@ def main() -> None:
         if figures:
             cells = " | ".join(f"{ours:.3f} / {whole:.3f}" for ours, whole in figures.values())
             print(f"| {name} | {cells} |")
-    pairs = [compared(models[one], models[other]) for one, other in combinations(models, 2)]
+    pairs = [compared(models[pair], models[other]) for pair, other in combinations(models, 2)]
     apart = [abs(ours - whole) for figures in pairs if figures for ours, whole in [figures["all"]]]
     sys.stdout.write(f"\n{len(apart)} pairs; fingerprints and whole tensors differ by {fmean(apart):.3f} in the mean, ")
     sys.stdout.write(f"{max(apart):.3f} at most\n")
@@ -55,17 +55,17 @@ def read_weights(path: Path) -> Weights:
     """Return every tensor of a file, measured as by an ingest, and its values."""
     source = MemorySource(path.read_bytes())
     header = read_header(source)
-    found = Weights({}, {})
+    weights = Weights({}, {})
     for tensor in header.tensors:
         data = source.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
         place = place_of(tensor.name)
         slot = (place.tower.value, place.block, place.slot)
         fingerprint = measure(lambda at, size, data=data: data[at : at + size], tensor.shape, tensor.dtype).fingerprint
-        found.organs[slot] = ComparableOrgan(
+        weights.organs[slot] = ComparableOrgan(
             place.type.value, tensor.shape, tensor.dtype.name, fingerprint, bytes(data)
         )
-        found.values[slot] = dequantize(data, tensor.dtype)
-    return found
+        weights.values[slot] = dequantize(data, tensor.dtype)
+    return weights
 
 
 def compared(first: Weights, second: Weights) -> Mapping[str, tuple[float, float]]:

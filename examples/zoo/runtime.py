@@ -27,13 +27,13 @@ def main() -> None:
     """Check the file named on the command line and print what was found."""
     model, *adapters = sys.argv[1:]
     server = _server(model, adapters)
-    found: dict[str, Any] = {"tokens": {}, "perplexity": {}, "written": {}}
+    figures: dict[str, Any] = {"tokens": {}, "perplexity": {}, "written": {}}
     for text in built_in_texts():
         tokens = _ask(server, "/tokenize", {"content": text.text, "add_special": True})["tokens"]
-        found["tokens"][text.name] = tokens
-        found["perplexity"][text.name] = _perplexity(server, tokens[: SCORED_TOKENS + 1])
-        found["written"][text.name] = _write(server, PROMPTS[text.name])
-    print(json.dumps(found))
+        figures["tokens"][text.name] = tokens
+        figures["perplexity"][text.name] = _perplexity(server, tokens[: SCORED_TOKENS + 1])
+        figures["written"][text.name] = _write(server, PROMPTS[text.name])
+    print(json.dumps(figures))
 
 
 def _server(model: str, adapters: list[str]) -> Any:

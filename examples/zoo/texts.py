@@ -134,8 +134,8 @@ def _docstrings(source: str) -> str:
     except SyntaxError:
         return ""
     holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, holders))
-    return "\n\n".join(text for text in found if text)
+    organs = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, holders))
+    return "\n\n".join(text for text in organs if text)
 
 
 _SPACING_MACROS = frozenset({"PP", "P", "LP", "TP", "IP", "HP", "Pp", "It", "sp", "Sp", "RS", "RE"})

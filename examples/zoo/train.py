@@ -65,12 +65,12 @@ def prepare_texts(work: Path) -> None:
     """Collect the texts, train the tokenizer on them, and keep every split as one row of token numbers."""
     if all((work / f"{split}.pt").exists() for split in SPLITS):
         return
-    found = texts.collect()
-    tokenizer = _train_tokenizer(found)
+    collected = texts.collect()
+    tokenizer = _train_tokenizer(collected)
     tokenizer.save(str(work / "tokenizer.json"))
     sizes = {}
     for split in SPLITS:
-        documents: list[str] = getattr(found, split)
+        documents: list[str] = getattr(collected, split)
         tokens = _tokens(tokenizer, documents)
         torch.save(tokens, work / f"{split}.pt")
         sizes[split] = {"documents": len(documents), "characters": sum(map(len, documents)), "tokens": len(tokens)}

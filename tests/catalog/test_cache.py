@@ -35,9 +35,9 @@ with LocalRegistry.open(sys.argv[1]) as registry, registry.catalog.writing() as 
 
 
 def version(registry: LocalRegistry) -> int:
-    found = registry.catalog.version()
-    assert found is not None
-    return found
+    current = registry.catalog.version()
+    assert current is not None
+    return current
 
 
 def add_name(registry: LocalRegistry, name: str) -> None:
@@ -72,11 +72,11 @@ def test_the_version_stays_the_same_without_a_commit(registry: LocalRegistry) ->
 
 
 def test_the_version_grows_with_every_commit_of_this_process(registry: LocalRegistry) -> None:
-    found = [version(registry)]
+    versions = [version(registry)]
     for name in ("ada", "bob", "eve"):
         add_name(registry, name)
-        found.append(version(registry))
-    assert found == sorted(set(found))
+        versions.append(version(registry))
+    assert versions == sorted(set(versions))
 
 
 def test_the_version_grows_with_a_commit_of_another_process(registry: LocalRegistry) -> None:
@@ -113,8 +113,8 @@ def test_a_forked_process_has_its_own_connection(registry: LocalRegistry) -> Non
             os._exit(0)
     os.waitpid(child, 0)
     os.close(begin)
-    with os.fdopen(end) as said:
-        assert said.read() == "True ['ada']"
+    with os.fdopen(end) as pipe:
+        assert pipe.read() == "True ['ada']"
     assert version(registry) > before
     assert names(registry) == ["ada"]
 
@@ -166,9 +166,9 @@ def test_a_value_read_before_a_commit_is_not_cached_after_it(registry: LocalRegi
     with registry.catalog.reading() as session:
 
         def read_late() -> list[str]:
-            found = list(session.scalars(select(Contributor.name)))
+            contributors = list(session.scalars(select(Contributor.name)))
             add_name(registry, "ada")
-            return found
+            return contributors
 
         assert cached(session, "names", read_late) == []
     assert names(registry) == ["ada"]
@@ -212,8 +212,8 @@ def test_the_least_recently_used_value_is_dropped() -> None:
     cache = Cache(entries_max=2)
     for key in ("a", "b", "a", "c"):
         cache.get(1, key, lambda key=key: f"first {key}")
-    found = {key: cache.get(1, key, lambda: "again") for key in ("a", "c", "b")}
-    assert found == {"a": "first a", "c": "first c", "b": "again"}
+    values = {key: cache.get(1, key, lambda: "again") for key in ("a", "c", "b")}
+    assert values == {"a": "first a", "c": "first c", "b": "again"}
 
 
 # Searches from the cache.
@@ -229,9 +229,9 @@ def test_a_search_and_its_counts_include_a_model_immediately_after_its_registrat
     placed = write_models(registry, [])
     for number, model in enumerate(random_models(25, seed=3)):
         write_models(registry, [model], placed, seed=number)
-        for asked in ("type:organ theta>=40", "arch:qwen2", "-license:none slot:ffn_*", "block:0"):
-            page, counts = registry.search_page(asked, limit=1000)
-            expected = expected_organs(placed, parse_query(asked))
+        for query in ("type:organ theta>=40", "arch:qwen2", "-license:none slot:ffn_*", "block:0"):
+            page, counts = registry.search_page(query, limit=1000)
+            expected = expected_organs(placed, parse_query(query))
             assert placed.found(page) == [row.id for row in expected]
             assert counts is not None
             assert counts.total == len(expected)

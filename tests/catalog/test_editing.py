@@ -122,9 +122,9 @@ def _declared(session: Session) -> list[Lineage]:
 def test_the_log_has_every_change_and_no_entry_without_a_change(session: Session) -> None:
     changed = edit(session, title="Weaver", license="apache-2.0", description="x" * 4096)
     model = model_named(session, "child")
-    said = session.scalars(select(Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()[-1]
+    log_text = session.scalars(select(Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()[-1]
     assert changed == ["title 'Child' -> 'Weaver'", f"description (nothing) -> '{'x' * 79}…'"]
-    assert said == f"local/child@1: {'; '.join(changed)}"
+    assert log_text == f"local/child@1: {'; '.join(changed)}"
     assert model.changed_at is not None
     assert edit(session, title="Weaver") == []
 
@@ -166,8 +166,8 @@ def test_text_that_is_too_long_for_its_column_is_refused(session: Session) -> No
 def test_an_invalid_edit_is_reported_with_its_field(field: str, value: object, sentence: str) -> None:
     edits, wrong = read_edits({field: value, "tags" if field == "title" else "title": None})
     assert edits == Edits()
-    ((told, said),) = wrong
-    assert (told, sentence in said) == (field, True), said
+    ((wrong_field, message),) = wrong
+    assert (wrong_field, sentence in message) == (field, True), message
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_a_license_is_an_spdx_expression_of_known_ids_or_references(text: str) -
      "LicenseRef-a b", "mit OR (gpl-3.0 AND", "(" * 96, "<script>", "mit; rm", "a" * 97],
 )  # fmt: skip
 def test_an_invalid_license_gets_a_sentence(text: str) -> None:
-    said = license_problem(text)
-    assert said is not None
-    assert said.endswith(".")
+    problem = license_problem(text)
+    assert problem is not None
+    assert problem.endswith(".")
 
 
 def test_tags_are_stored_as_a_list(session: Session) -> None:

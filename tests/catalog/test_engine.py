@@ -54,13 +54,13 @@ def test_every_connection_of_both_engines_has_the_pragmas(kind: str, registry: L
         assert len({id(connection.dbapi_connection) for connection in connections}) == 4
         for connection in connections:
             cursor = connection.cursor()
-            found = {
+            pragmas = {
                 name: cursor.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("foreign_keys", "busy_timeout", "journal_mode", "query_only")
             }
             cursor.close()
             expected = {"foreign_keys": 1, "busy_timeout": BUSY_TIMEOUT_MS, "journal_mode": "wal"}
-            assert found == expected | {"query_only": int(kind == "reader")}
+            assert pragmas == expected | {"query_only": int(kind == "reader")}
 
 
 def test_a_commit_is_on_the_disk_when_it_returns(registry: LocalRegistry) -> None:
@@ -202,11 +202,11 @@ def test_a_full_disk_is_reported_and_nothing_is_committed(registry: LocalRegistr
     ],
 )
 def test_each_sqlite_error_code_becomes_a_catalog_error(code: int | None, expected: type[OrganError]) -> None:
-    said = sqlite3.OperationalError("readonly, locked and full")
+    error = sqlite3.OperationalError("readonly, locked and full")
     if code is not None:
-        said.sqlite_errorcode = code
+        error.sqlite_errorcode = code
     with pytest.raises(OrganError) as caught, translated():
-        raise OperationalError("SELECT 1", None, said)
+        raise OperationalError("SELECT 1", None, error)
     assert type(caught.value) is expected
 
 

@@ -80,19 +80,19 @@ def test_a_search_that_takes_too_long_is_stopped(many: LocalRegistry, monkeypatc
 def test_counts_over_the_time_limit_are_left_out_and_not_cached(
     many: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = "spectral>=0.1 type:organ"
+    query = "spectral>=0.1 type:organ"
     with monkeypatch.context() as patched:
         patched.setattr("organs.registry.catalog.engine.STEPS", 1)
-        page, counts = many.search_page(asked, counts_seconds=0.0)
-    assert page == many.search(asked)
+        page, counts = many.search_page(query, counts_seconds=0.0)
+    assert page == many.search(query)
     assert counts is not None
     assert (counts.hurried, counts.total, counts.exact) == (True, None, False)
     assert counts.uncounted == ("spectral>=0.1",)
     assert counts.fields == many.count("type:organ").fields
-    whole = many.search_page(asked)[1]
-    assert whole == many.count(asked)
+    whole = many.search_page(query)[1]
+    assert whole == many.count(query)
     assert whole is not None
-    assert (whole.hurried, whole.uncounted, whole.total) == (False, (), len(page) + _behind(many, asked, page.next))
+    assert (whole.hurried, whole.uncounted, whole.total) == (False, (), len(page) + _behind(many, query, page.next))
 
 
 def _behind(registry: LocalRegistry, asked: str, after: str | None) -> int:

@@ -356,8 +356,8 @@ def compare(registry: LocalRegistry, placed: WrittenCatalog, base: ModelRow) -> 
     assert ids(placed, registry.search(f"fits:{name} sort:size", limit=PAGE_MAX)) == expected
     assert ids(placed, registry.search(f"-fits:{name}", limit=PAGE_MAX)) == placed.visible.keys() - expected
     assert registry.count(f"fits:{name}").total in (None, len(expected))
-    told = models_fitting(registry, name)
-    by_model = {model.model: model.types for model in told.items}
+    fitting_page = models_fitting(registry, name)
+    by_model = {model.model: model.types for model in fitting_page.items}
     assert by_model.keys() == {placed.rows[row_id][1].full_name for row_id in expected}
     for model in placed.models.values():
         if model.full_name in by_model:
@@ -365,17 +365,17 @@ def compare(registry: LocalRegistry, placed: WrittenCatalog, base: ModelRow) -> 
 
 
 def ids(placed: WrittenCatalog, page: OrganPage) -> set[int]:
-    found = placed.found(page)
-    assert len(found) == len(set(found))
-    return set(found)
+    row_ids = placed.found(page)
+    assert len(row_ids) == len(set(row_ids))
+    return set(row_ids)
 
 
 def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
-    there = {(row.tower, row.block, row.slot, row.organ) for row in base.rows}
+    base_organs = {(row.tower, row.block, row.slot, row.organ) for row in base.rows}
     counted = {}
     for kind in {row.type for row in model.rows}:
         rows = [row for row in model.rows if row.type == kind]
-        equal = sum((row.tower, row.block, row.slot, row.organ) in there for row in rows)
+        equal = sum((row.tower, row.block, row.slot, row.organ) in base_organs for row in rows)
         counted[kind] = FitCount(sum(fits(row, model, base) for row in rows), equal, len(rows))
     return counted
 
@@ -391,12 +391,12 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry
         replace(BASE, name=f"x{number}", rows=(PlacementRow(slot="no", organ=number),)) for number in range(20, 23)
     ]
     write_models(registry, [BASE, *others[:3], *strangers, *others[3:]])
-    told = models_fitting(registry, "acme/base", 4)
-    assert [model.model for model in told.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
-    assert told.more
-    told = models_fitting(registry, "acme/base", 6)
-    assert [model.model for model in told.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
-    assert not told.more
+    fitting_page = models_fitting(registry, "acme/base", 4)
+    assert [model.model for model in fitting_page.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
+    assert fitting_page.more
+    fitting_page = models_fitting(registry, "acme/base", 6)
+    assert [model.model for model in fitting_page.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
+    assert not fitting_page.more
     with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
         models_fitting(registry, "acme/base", 0)
 
@@ -424,8 +424,8 @@ def test_the_number_of_examined_models_is_limited(registry: LocalRegistry, monke
     ]
     write_models(registry, [BASE, *others])
     monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
-    told = models_fitting(registry, "acme/base")
-    assert (len(told.items), told.more) == (3, True)
+    fitting_page = models_fitting(registry, "acme/base")
+    assert (len(fitting_page.items), fitting_page.more) == (3, True)
 
 
 def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegistry) -> None:
@@ -438,7 +438,7 @@ def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegis
         ("embed", FitCount(0, 1, 1)),
         ("norm", FitCount(0, 1, 1)),
     ]
-    assert [kind for kind, one in model.types.items() if one.whole] == ["organ", "embed", "norm"]
+    assert [kind for kind, counts in model.types.items() if counts.whole] == ["organ", "embed", "norm"]
 
 
 # The zoo, whose fits are known.
@@ -458,10 +458,10 @@ def test_in_the_zoo_exactly_the_models_of_equal_width_fit(
     wide = {name for name in names if "-2M-" in name and "LoRA" not in name}
     assert len(wide) == 8
     for name in sorted(names):
-        told = models_fitting(zoo, f"local/{name}")
-        fitting_names = {parse_model_name(model.model).name for model in told.items}
+        fitting_page = models_fitting(zoo, f"local/{name}")
+        fitting_names = {parse_model_name(model.model).name for model in fitting_page.items}
         assert fitting_names == (wide - {name} if name in wide else set()), name
-        assert all(model.types["organ"].whole for model in told.items)
+        assert all(model.types["organ"].whole for model in fitting_page.items)
         assert {
             parse_model_name(organ.model).name for organ in zoo.search(f"fits:local/{name}", limit=PAGE_MAX)
         } == fitting_names
@@ -469,10 +469,10 @@ def test_in_the_zoo_exactly_the_models_of_equal_width_fit(
 
 def test_in_the_zoo_every_fit_agrees_with_the_headers(zoo: LocalRegistry) -> None:
     a = {organ.name: organ for organ in zoo.search("model:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)}
-    found = zoo.search("fits:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)
-    assert found.next is None
-    assert all(organ.shape == a[organ.name].shape and organ.digest != a[organ.name].digest for organ in found)
+    organs = zoo.search("fits:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)
+    assert organs.next is None
+    assert all(organ.shape == a[organ.name].shape and organ.digest != a[organ.name].digest for organ in organs)
     others = zoo.search("-model:local/Zoo-A-2M-v1.0-F16 -type:adapter", limit=PAGE_MAX)
     same = [organ for organ in others if organ.name in a and organ.shape == a[organ.name].shape]
     equal = [organ for organ in same if organ.digest == a[organ.name].digest and organ.dtype == a[organ.name].dtype]
-    assert len(found) == len(same) - len(equal) > 0
+    assert len(organs) == len(same) - len(equal) > 0

@@ -52,9 +52,9 @@ def claim(registry: LocalRegistry, *kinds: str, alone: bool = False) -> Claim | 
 
 
 def claimed(registry: LocalRegistry, *kinds: str, alone: bool = False) -> Claim:
-    found = claim(registry, *kinds, alone=alone)
-    assert found is not None
-    return found
+    claimed_job = claim(registry, *kinds, alone=alone)
+    assert claimed_job is not None
+    return claimed_job
 
 
 def state_of(registry: LocalRegistry, job_id: int) -> str:
@@ -73,9 +73,9 @@ def let_lease_end(registry: LocalRegistry) -> None:
 
 def test_jobs_are_claimed_in_the_order_of_their_requests(registry: LocalRegistry) -> None:
     ids = [enqueue(registry, number=number) for number in range(3)]
-    taken = [claimed(registry) for _ in ids]
-    assert [job.id for job in taken] == ids
-    assert [job.arguments for job in taken] == [{"number": number} for number in range(3)]
+    claims = [claimed(registry) for _ in ids]
+    assert [job.id for job in claims] == ids
+    assert [job.arguments for job in claims] == [{"number": number} for number in range(3)]
     assert claim(registry) is None
 
 
@@ -303,14 +303,14 @@ def test_concurrent_threads_never_claim_the_same_job(registry: LocalRegistry) ->
     ids = [enqueue(registry) for _ in range(QUEUED_MAX)]
 
     def take_all(_number: int) -> list[int]:
-        taken = []
+        claims = []
         while (found := claim(registry)) is not None:
-            taken.append(found.id)
-        return taken
+            claims.append(found.id)
+        return claims
 
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(take_all, range(8)))
-    assert sorted(job_id for some in taken for job_id in some) == ids
+        claims = list(pool.map(take_all, range(8)))
+    assert sorted(job_id for some in claims for job_id in some) == ids
 
 
 TAKE_ALL = """
@@ -333,7 +333,7 @@ def test_concurrent_processes_never_claim_the_same_job(kind: str, taken: int, re
     ids = [enqueue(registry, kind) for _ in range(60)]
     command = [sys.executable, "-c", TAKE_ALL, str(registry.settings.home), kind]
     running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    found = [int(line) for process in running for line in process.communicate(timeout=120)[0].split()]
+    claimed_ids = [int(line) for process in running for line in process.communicate(timeout=120)[0].split()]
     assert [process.returncode for process in running] == [0, 0, 0]
-    assert len(found) == len(set(found)) == taken
-    assert set(found) <= set(ids)
+    assert len(claimed_ids) == len(set(claimed_ids)) == taken
+    assert set(claimed_ids) <= set(ids)

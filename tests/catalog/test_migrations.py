@@ -143,7 +143,7 @@ def test_migration_counts_grafts_and_activates_contributors(tmp_path: Path) -> N
         for name, tensors in (("base", related_tensors()), ("donor", related_tensors(correlation=0.99))):
             ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
         composition = registry.compose("local/base").graft("local/donor", type="organ")
-        warned = {found.code for found in composition.plan().findings if found.severity == "warn"}
+        warned = {finding.code for finding in composition.plan().findings if finding.severity == "warn"}
         composition.accept(*warned).plan().register()
         with registry.catalog.reading() as session:
             counted = dict(session.execute(select(Model.name, Model.grafts)).all())

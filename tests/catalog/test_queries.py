@@ -145,9 +145,9 @@ def test_the_same_bytes_are_found_by_their_digest_and_by_each_name(registry: Loc
     data = small_model()
     ingest_bytes(registry, tmp_path, "a", data)
     with registry.catalog.reading() as session:
-        found = visible_model_with_digest(session, digest_of(data), None)
-        assert found is not None
-        assert found.name == "a"
+        model = visible_model_with_digest(session, digest_of(data), None)
+        assert model is not None
+        assert model.name == "a"
         assert visible_model_with_digest(session, digest_of(data), parse_model_name("b")) is None
         assert visible_model_with_digest(session, digest_of(b"other"), None) is None
 
@@ -196,11 +196,13 @@ def test_only_organs_of_visible_and_yanked_models_are_reachable(registry: LocalR
         assert reachable_digests(session, [own, absent]) == {own}
     with registry.catalog.writing() as session:
         session.execute(update(Placement).values(visible=False))
-    for state, told in (("yanked", [own]), ("quarantined", []), ("removed", [])):
+    for state, reachable in (("yanked", [own]), ("quarantined", []), ("removed", [])):
         set_state(registry, name, state)
         with registry.catalog.reading() as session:
-            assert reachable_digests(session, [own, absent]) == set(told), "who knows a digest gets what was yanked"
-            assert [organ.digest for organ in reachable_organs(session, [own, absent], 9)] == told
+            assert reachable_digests(session, [own, absent]) == set(reachable), (
+                "who knows a digest gets what was yanked"
+            )
+            assert [organ.digest for organ in reachable_organs(session, [own, absent], 9)] == reachable
     with registry.catalog.reading() as session:
         assert own in blobs_by_digest(session, [own]), "the bytes are there; they are only not spoken of"
 

@@ -172,8 +172,8 @@ def test_no_statement_of_a_search_reads_a_whole_table(
         with planner(registry) as connection:
             for (statement, _), given in selects.items():
                 steps = plan(connection, statement, given)
-                whole = {match["table"] for step in steps if (match := SCAN.match(step))}
-                if whole - ({ALMOST_ALL} if statistics else set()):
+                scanned = {match["table"] for step in steps if (match := SCAN.match(step))}
+                if scanned - ({ALMOST_ALL} if statistics else set()):
                     read[statement] = steps
     assert read == {}
 
@@ -186,8 +186,8 @@ def test_a_scan_of_a_whole_table_is_detected(registry: LocalRegistry) -> None:
             "SELECT count(*) FROM placements AS placements_1": "placements",
             "SELECT id FROM organs WHERE id NOT IN (SELECT organ_id FROM placements)": "organs",
         }.items():
-            found = [match["table"] for step in plan(connection, statement, ()) if (match := SCAN.match(step))]
-            assert table in found
+            tables = [match["table"] for step in plan(connection, statement, ()) if (match := SCAN.match(step))]
+            assert table in tables
         assert not any(SCAN.match(step) for step in plan(connection, "SELECT * FROM facets", ()))
 
 

@@ -44,7 +44,7 @@ def record(name: str = "a", data: bytes = BYTES, **more: object) -> ModelRecord:
     place = place_of("output_norm.weight")
     placement = PlacementRecord("output_norm.weight", place, digest, "F32", (4,), 16, 32, None)
     file = FileRecord(f"{name}.gguf", 48, digest, digest, 20, (PartRecord(0, 16, digest, 0),), (placement,))
-    whole = ModelRecord(
+    default = ModelRecord(
         name=ModelName("local", name),
         digest=digest,
         kind="model",
@@ -56,7 +56,7 @@ def record(name: str = "a", data: bytes = BYTES, **more: object) -> ModelRecord:
         metadata=(("general.name", "string", "A"),),
         files=(file,),
     )
-    return replace(whole, **more)  # type: ignore[arg-type]
+    return replace(default, **more)  # type: ignore[arg-type]
 
 
 def register(registry: LocalRegistry, wanted: ModelRecord, *, keep_name: bool = False) -> Registered:

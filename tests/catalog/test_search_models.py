@@ -139,9 +139,9 @@ def test_a_pattern_means_the_same_on_every_database(text: str, names: list[str],
 def test_names_beyond_ascii_are_found_in_any_case(stated: str, registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
     for field in ("license", "arch", "by"):
-        for asked in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
-            assert found(registry, f"{field}:{asked}") == ["acme/tiny"], asked
-            assert found(registry, f"-{field}:{asked}") == []
+        for value in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
+            assert found(registry, f"{field}:{value}") == ["acme/tiny"], value
+            assert found(registry, f"-{field}:{value}") == []
 
 
 def test_license_none_finds_a_license_called_none_and_a_missing_license(registry: LocalRegistry) -> None:

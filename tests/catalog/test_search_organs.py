@@ -49,17 +49,17 @@ def force(patch: pytest.MonkeyPatch, plan: str) -> None:
 
 def walk(registry: LocalRegistry, text: str, sizes: Iterator[int]) -> list[PlacedOrgan]:
     """Return the results of all pages in sequence."""
-    found: list[PlacedOrgan] = []
+    organs: list[PlacedOrgan] = []
     after: str | None = None
     while True:
         limit = next(sizes)
         page = registry.search(text, limit=limit, after=after)
-        found += page.items
+        organs += page.items
         if page.next is None:
             assert len(page) <= limit
-            return found
+            return organs
         assert len(page) == limit
-        assert len(found) < 10_000, "a walk without an end"
+        assert len(organs) < 10_000, "a walk without an end"
         after = page.next
 
 
@@ -88,8 +88,8 @@ def test_a_search_equals_a_scan_of_every_row_page_by_page(
     sizes = (random_.choice((1, 2, 3, 7, 50, 1000)) for _ in itertools.count())
     with pytest.MonkeyPatch.context() as patch:
         force(patch, plan)
-        found = walk(registry, text, sizes)
-    assert placed.found(found) == [row.id for row in expected]
+        organs = walk(registry, text, sizes)
+    assert placed.found(organs) == [row.id for row in expected]
 
 
 @pytest.mark.long
@@ -124,8 +124,8 @@ def test_rows_without_a_value_come_last_in_both_directions(
 def test_a_search_result_has_the_values_of_its_rows(registry: LocalRegistry) -> None:
     row = PlacementRow(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
     write_models(registry, [ModelRow((row,), license=None, version=3)])
-    (found,) = registry.search("")
-    assert found == PlacedOrgan(
+    (organs,) = registry.search("")
+    assert organs == PlacedOrgan(
         digest=digest(1),
         model="acme/tiny@3",
         name="0.attn_q",
@@ -179,7 +179,7 @@ def test_models_added_between_pages_neither_repeat_nor_hide_a_result(
         after = page.next
         if after is None:
             break
-        fresh = [replace(one, name=f"late-{seed}-{number}") for number, one in enumerate(random_models(2, seed=seed))]
+        fresh = [replace(late, name=f"late-{seed}-{number}") for number, late in enumerate(random_models(2, seed=seed))]
         write_models(
             registry, [replace(model, rows=tuple(_as_new(row) for row in model.rows)) for model in fresh], placed, seed
         )
@@ -260,9 +260,9 @@ def test_a_hidden_model_is_in_no_result_count_or_note(state: str, registry: Loca
         assert all(organ.model == "acme/tiny@1" for organ in page)
         counts = registry.count(text)
         assert counts.total in (0, 2)
-        told = repr((page, counts)).replace(text, "").replace("secretive", "")
+        answer = repr((page, counts)).replace(text, "").replace("secretive", "")
         for word in ("hidden", "the nearest is slot:secret", "secretarch", "secretlicense", "secretary", "Q8_0"):
-            assert word not in told, (text, word)
+            assert word not in answer, (text, word)
 
 
 def test_the_digest_of_a_hidden_organ_counts_as_absent(registry: LocalRegistry) -> None:
@@ -300,7 +300,7 @@ def alike_by_hand(placed: WrittenCatalog, text: str, organ: int) -> list[tuple[f
     own = placed.prints[organ]
     slots = {row.slot for row, _ in placed.visible.values() if row.organ == organ}
     shape = next(row.shape for row, _ in placed.visible.values() if row.organ == organ)
-    found: list[tuple[float, int]] = []
+    pairs: list[tuple[float, int]] = []
     firsts: set[int] = set()
     for row_id, (row, model) in sorted(placed.visible.items()):
         if row.slot not in slots or row.shape != shape or row.organ not in placed.prints:
@@ -310,8 +310,8 @@ def alike_by_hand(placed: WrittenCatalog, text: str, organ: int) -> list[tuple[f
         firsts.add(row.organ)
         (value,) = correlations(own, [placed.prints[row.organ]])
         if value is not None:
-            found.append((value, row_id))
-    return sorted(found, reverse=True)
+            pairs.append((value, row_id))
+    return sorted(pairs, reverse=True)
 
 
 @pytest.mark.long
@@ -337,8 +337,8 @@ def test_similar_organs_are_ranked_by_correlation_within_slot_and_shape(more: st
 def test_an_organ_is_most_similar_to_itself(many: Many) -> None:
     registry, placed = many
     organ = next(row.organ for row, _ in placed.visible.values() if len(set(placed.prints.get(row.organ, b""))) > 1)
-    found = registry.search(f"like:{digest(organ)}")
-    assert (found.items[0].digest, found.items[0].likeness) == (digest(organ), 1.0)
+    organs = registry.search(f"like:{digest(organ)}")
+    assert (organs.items[0].digest, organs.items[0].likeness) == (digest(organ), 1.0)
     assert all(organ.likeness is None for organ in registry.search(""))
 
 

@@ -195,8 +195,10 @@ def test_the_public_figures_count_only_visible_models(registry: LocalRegistry, t
     ingest_file(registry, tmp_path / "a.gguf")
     totals = exact(registry)
     with registry.catalog.reading() as session:
-        found = public_figures(session)
-    assert found == Figures(models=1, placements=totals.placements, organs=totals.organs, size_bytes=len(small_model()))
+        figures = public_figures(session)
+    assert figures == Figures(
+        models=1, placements=totals.placements, organs=totals.organs, size_bytes=len(small_model())
+    )
 
 
 def test_verify_reports_wrong_totals_and_repair_corrects_them(registry: LocalRegistry, tmp_path: Path) -> None:

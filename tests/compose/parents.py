@@ -51,12 +51,18 @@ def parent_from(data: bytes, label: str) -> Parent:
     parts = []
     for tensor in header.tensors:
         plain = source.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
-        found = measure(lambda at, size, plain=plain: plain[at : at + size], tensor.shape, tensor.dtype)
+        measurement = measure(lambda at, size, plain=plain: plain[at : at + size], tensor.shape, tensor.dtype)
         place, digest = place_of(tensor.name), digest_of(plain)
         parts.append(
             Part(
                 *(tensor.name, place, tensor.dtype, tensor.shape, digest),
-                *(found.theta, found.spectral_signal, found.fingerprint, found.mean, found.standard_deviation),
+                *(
+                    measurement.theta,
+                    measurement.spectral_signal,
+                    measurement.fingerprint,
+                    measurement.mean,
+                    measurement.standard_deviation,
+                ),
             )
         )
     unassemblable = tuple(tokenizer_reasons(source, header))

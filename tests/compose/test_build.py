@@ -123,12 +123,12 @@ def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str])
 
 
 def test_a_made_chimera_is_reported_registered_and_durable(pair: LocalRegistry, out: Path) -> None:
-    told: dict[str, int] = {}
-    made = plan_of(pair).assemble(out, lambda what, size: told.update({what: told.get(what, 0) + size}))
+    progress: dict[str, int] = {}
+    made = plan_of(pair).assemble(out, lambda what, size: progress.update({what: progress.get(what, 0) + size}))
     data = out.read_bytes()
     assert (made.model, made.created, made.size_bytes) == ("local/made@1", True, len(data))
     assert made.sha256 == digest_of(data)
-    assert told == {"compute": 4 * WIDTH * WIDTH, "write": len(data)}
+    assert progress == {"compute": 4 * WIDTH * WIDTH, "write": len(data)}
     assert list(made.computed) == [COMPUTED]
     assert pair.model("made").organ(COMPUTED).theta == made.computed[COMPUTED].theta
     assert last_ingest(pair) == ("finished", {"lock": made.lock_id, "size_bytes": len(data)})
@@ -290,10 +290,10 @@ def test_an_unwritable_target_is_reported_before_anything_is_computed(
     pair: LocalRegistry, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, begun = set(blob_states(pair)), last_ingest(pair)
-    plan, told = plan_of(pair), list[str]()
+    plan, steps = plan_of(pair), list[str]()
 
     def note(what: str, _size_bytes: int) -> None:
-        told.append(what)
+        steps.append(what)
 
     for target in (out.parent, out / "below", out.parent / "no" / "such", out.parent / ("x" * 300) / "y"):
         with pytest.raises(StoreError):
@@ -302,7 +302,7 @@ def test_an_unwritable_target_is_reported_before_anything_is_computed(
     with pytest.raises(DiskFull, match=f"{plan.size_bytes} bytes are needed"):
         plan.assemble(out, note)
     monkeypatch.undo()
-    assert told == []
+    assert steps == []
     assert last_ingest(pair) == begun
     assert_nothing_is_left(pair, out, before)
 

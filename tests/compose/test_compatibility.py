@@ -61,33 +61,33 @@ def of_types(base: Parent, donor: Parent, *types: OrganType) -> list[Finding]:
 
 
 def test_a_graft_from_a_fine_tune_has_no_warnings() -> None:
-    found = of_types(zoo(A), zoo(CODE), ORGAN)
-    assert {finding.severity for finding in found} == {Severity.INFO}
-    kin = only(found, "related-lineage")
+    findings = of_types(zoo(A), zoo(CODE), ORGAN)
+    assert {finding.severity for finding in findings} == {Severity.INFO}
+    kin = only(findings, "related-lineage")
     assert "0.994" in kin.sentence
     assert len(kin.organs) == 12
-    assert codes(found) == {"related-lineage", "changed-share", "theta-changes"}
+    assert codes(findings) == {"related-lineage", "changed-share", "theta-changes"}
 
 
 def test_a_graft_from_an_unrelated_model_gives_only_the_lineage_warning() -> None:
-    found = of_types(zoo(A), zoo(B), ORGAN)
-    assert warned(found) == {"unrelated-lineage"}
-    assert refused(found) == set()
-    finding = only(found, "unrelated-lineage")
+    findings = of_types(zoo(A), zoo(B), ORGAN)
+    assert warned(findings) == {"unrelated-lineage"}
+    assert refused(findings) == set()
+    finding = only(findings, "unrelated-lineage")
     assert finding.models == (zoo(A).label, zoo(B).label)
     assert len(finding.organs) == 12
 
 
 def test_one_block_of_an_unrelated_model_gets_a_warning() -> None:
-    found = check_replacements(zoo(A), replacements_from(zoo(A), zoo(B), ORGAN, blocks=[3]))
-    assert warned(found) == {"unrelated-lineage"}
+    findings = check_replacements(zoo(A), replacements_from(zoo(A), zoo(B), ORGAN, blocks=[3]))
+    assert warned(findings) == {"unrelated-lineage"}
 
 
 @pytest.mark.parametrize("name", ["A-2M-v0.1-Q8_0", "A-2M-v0.3-Q8_0", "A-2M-Branch-v1.0-Q8_0", "A-2M-v1.0-Q8_0"])
 def test_earlier_checkpoints_branches_and_quantisations_are_related(name: str) -> None:
-    found = of_types(zoo(A), zoo(f"Zoo-{name}.gguf"))
-    assert warned(found) == refused(found) == set()
-    assert "related-lineage" in codes(found)
+    findings = of_types(zoo(A), zoo(f"Zoo-{name}.gguf"))
+    assert warned(findings) == refused(findings) == set()
+    assert "related-lineage" in codes(findings)
 
 
 def test_norms_of_an_unrelated_model_are_recognised_by_comparing_whole_models() -> None:
@@ -175,11 +175,11 @@ def test_a_header_difference_counts_only_if_it_concerns_the_grafted_organs(
     )
     found_in = set()
     for kind in (SKELETON, ORGAN, EMBED, NORM):
-        found = of_types(base, donor, kind)
-        assert codes(found) <= {code, "already-equal", "changed-share"}
-        if code in codes(found):
+        findings = of_types(base, donor, kind)
+        assert codes(findings) <= {code, "already-equal", "changed-share"}
+        if code in codes(findings):
             found_in.add(kind.value)
-            finding = only(found, code)
+            finding = only(findings, code)
             assert finding.severity is severity
             assert "Donor" in finding.sentence
             assert "Base" in finding.sentence
@@ -243,10 +243,10 @@ def test_another_architecture_is_refused_without_other_findings_about_headers() 
 
 def test_a_wider_donor_is_refused_once_with_all_its_organs() -> None:
     base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(width=96))
-    found = of_types(base, donor, ORGAN)
-    assert refused(found) == {"width-differs"}
-    assert warned(found) == set()
-    assert len(only(found, "width-differs").organs) == 6
+    findings = of_types(base, donor, ORGAN)
+    assert refused(findings) == {"width-differs"}
+    assert warned(findings) == set()
+    assert len(only(findings, "width-differs").organs) == 6
 
 
 def test_shapes_are_compared_as_loaders_do_without_trailing_ones() -> None:
@@ -259,9 +259,9 @@ def test_shapes_are_compared_as_loaders_do_without_trailing_ones() -> None:
 def test_a_slot_that_the_base_does_not_have_is_refused() -> None:
     base = synthetic_parent("Base")
     donor = synthetic_parent("Donor", tensors=model_tensors(more=[("blk.1.ffn_up.bias", (128,))]))
-    found = of_types(base, donor, ORGAN)
-    assert refused(found) == {"slot-absent"}
-    assert only(found, "slot-absent").organs == ("blk.1.ffn_up.bias",)
+    findings = of_types(base, donor, ORGAN)
+    assert refused(findings) == {"slot-absent"}
+    assert only(findings, "slot-absent").organs == ("blk.1.ffn_up.bias",)
     assert refused(of_types(base, donor, SKELETON)) == set()
     assert refused(check_replacements(base, replacements_from(base, donor, ORGAN, blocks=[0]))) == set()
 
@@ -271,22 +271,22 @@ def test_a_part_of_a_group_is_refused_unless_its_slot_was_named() -> None:
     gate_and_up = [
         replacement for replacement in replacements_from(base, donor, ORGAN) if "down" not in replacement.before.name
     ]
-    found = check_replacements(base, gate_and_up)
-    assert refused(found) == {"partial-group"}
-    assert only(found, "partial-group").organs == ("blk.0.ffn_down.weight", "blk.1.ffn_down.weight")
-    assert "block 0-1" in only(found, "partial-group").sentence
+    findings = check_replacements(base, gate_and_up)
+    assert refused(findings) == {"partial-group"}
+    assert only(findings, "partial-group").organs == ("blk.0.ffn_down.weight", "blk.1.ffn_down.weight")
+    assert "block 0-1" in only(findings, "partial-group").sentence
     named = replacements_from(base, donor, slots=["ffn_gate", "ffn_up"])
     assert refused(check_replacements(base, named)) == set()
     assert refused(check_replacements(base, replacements_from(base, donor, ORGAN))) == set()
 
 
 def test_a_group_from_two_donors_is_a_part_of_each() -> None:
-    base, one, other = (
+    base, first, other = (
         synthetic_parent("Base"),
         synthetic_parent("One", tensors=STRANGER),
         synthetic_parent("Other", tensors=model_tensors(2)),
     )
-    halves = [each for each in replacements_from(base, one, ORGAN) if "down" not in each.before.name]
+    halves = [each for each in replacements_from(base, first, ORGAN) if "down" not in each.before.name]
     halves += [each for each in replacements_from(base, other, ORGAN) if "down" in each.before.name]
     donors = [finding.models[1] for finding in check_replacements(base, halves) if finding.code == "partial-group"]
     assert donors == ["One", "Other"]
@@ -294,16 +294,16 @@ def test_a_group_from_two_donors_is_a_part_of_each() -> None:
 
 def test_a_bias_that_only_the_base_has_makes_a_group_partial() -> None:
     base = synthetic_parent("Base", tensors=model_tensors(more=[("blk.0.ffn_up.bias", (128,))]))
-    found = of_types(base, synthetic_parent("Donor"), ORGAN)
-    assert only(found, "partial-group").organs == ("blk.0.ffn_up.bias",)
+    findings = of_types(base, synthetic_parent("Donor"), ORGAN)
+    assert only(findings, "partial-group").organs == ("blk.0.ffn_up.bias",)
 
 
 @pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64"])
 def test_dtypes_that_crash_the_runtime_as_a_matrix_are_refused(dtype: str) -> None:
     donor = synthetic_parent("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
-    found = of_types(synthetic_parent("Base"), donor, ORGAN)
-    assert refused(found) == {"dtype-refused"}
-    assert only(found, "dtype-refused").organs == ("blk.0.ffn_up.weight",)
+    findings = of_types(synthetic_parent("Base"), donor, ORGAN)
+    assert refused(findings) == {"dtype-refused"}
+    assert only(findings, "dtype-refused").organs == ("blk.0.ffn_up.weight",)
     fits = {fit.type: fit.fitting for fit in fit_by_type(synthetic_parent("Base"), donor)}
     assert fits[ORGAN] == 5
 
@@ -320,10 +320,10 @@ def test_norms_in_anything_but_f32_are_refused_where_the_base_has_f32(dtype: str
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "Q8_0", "Q4_0"])
 def test_tensor_types_that_the_runtime_supports_give_only_a_note(dtype: str) -> None:
     donor = synthetic_parent("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
-    found = of_types(synthetic_parent("Base"), donor, ORGAN)
-    assert refused(found) == set()
-    assert f"1 from F16 to {dtype}" in only(found, "dtype-differs").sentence
-    assert "size-changes" in codes(found) or dtype == "BF16"
+    findings = of_types(synthetic_parent("Base"), donor, ORGAN)
+    assert refused(findings) == set()
+    assert f"1 from F16 to {dtype}" in only(findings, "dtype-differs").sentence
+    assert "size-changes" in codes(findings) or dtype == "BF16"
 
 
 def test_a_base_that_must_not_be_loaded_is_always_refused() -> None:
@@ -373,16 +373,16 @@ def test_matrices_without_fingerprints_are_of_unknown_lineage() -> None:
 
 
 def test_organs_of_the_base_itself_give_a_note_and_change_nothing() -> None:
-    found = of_types(synthetic_parent("Base"), synthetic_parent("Donor"), ORGAN)
-    assert codes(found) == {"already-equal", "changed-share"}
-    assert only(found, "changed-share").sentence.startswith("0 of 20 organs of Base will change")
+    findings = of_types(synthetic_parent("Base"), synthetic_parent("Donor"), ORGAN)
+    assert codes(findings) == {"already-equal", "changed-share"}
+    assert only(findings, "changed-share").sentence.startswith("0 of 20 organs of Base will change")
 
 
 def test_theta_is_reported_before_and_after_for_each_type_that_changes() -> None:
-    found = of_types(zoo(A), zoo(CODE), ORGAN, NORM)
-    told = {finding.field: finding.sentence for finding in found if finding.code == "theta-changes"}
-    assert told.keys() == {"organ", "norm"}
-    assert "35.1°; in Zoo-A-2M-v1.0-F16 it is 35.2°" in told["organ"]
+    findings = of_types(zoo(A), zoo(CODE), ORGAN, NORM)
+    sentences = {finding.field: finding.sentence for finding in findings if finding.code == "theta-changes"}
+    assert sentences.keys() == {"organ", "norm"}
+    assert "35.1°; in Zoo-A-2M-v1.0-F16 it is 35.2°" in sentences["organ"]
 
 
 def test_an_unchanged_theta_is_not_reported() -> None:
@@ -428,10 +428,14 @@ def adapter(
         embeds = name == "token_embd.weight"
         made[f"{name}.lora_a"] = (4, rows) if embeds else (row, 4)
         made[f"{name}.lora_b"] = (4, row) if embeds else (4, rows)
-    said = {entry.key: entry for entry in (text("general.type", "adapter"), text("adapter.type", "lora"))}
-    said |= {"general.architecture": text("general.architecture", "llama")} | {entry.key: entry for entry in entries}
+    header_entries = {entry.key: entry for entry in (text("general.type", "adapter"), text("adapter.type", "lora"))}
+    header_entries |= {"general.architecture": text("general.architecture", "llama")} | {
+        entry.key: entry for entry in entries
+    }
     names = {spec.name for spec, _ in KIN}
-    data = file_bytes(said.values(), model_tensors(more=made.items(), without=names, dtypes=dict.fromkeys(made, "F32")))
+    data = file_bytes(
+        header_entries.values(), model_tensors(more=made.items(), without=names, dtypes=dict.fromkeys(made, "F32"))
+    )
     return parent_from(data, "Adapter")
 
 
@@ -524,8 +528,8 @@ HOSTILE = st.lists(st.sampled_from(KEYS), unique=True, max_size=12).flatmap(
 def test_no_header_makes_a_check_raise(ours: list[KeyValue], theirs: list[KeyValue]) -> None:
     architecture = text("general.architecture", "llama")
     base, donor = (
-        parent_from(file_bytes([architecture, *said], SMALL), label)
-        for said, label in ((ours, "Base"), (theirs, "Donor"))
+        parent_from(file_bytes([architecture, *values], SMALL), label)
+        for values, label in ((ours, "Base"), (theirs, "Donor"))
     )
     for findings in (check_pair(base, donor), of_types(base, donor), check_adapter(base, donor)):
         assert all(finding.sentence.endswith((".", "?")) and finding.code for finding in findings)

@@ -38,13 +38,13 @@ def kin(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
 @pytest.fixture
 def statements(kin: LocalRegistry) -> Iterator[list[str]]:
     """Collect the statements of the registry."""
-    asked: list[str] = []
+    executed: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        asked.append(statement)
+        executed.append(statement)
 
     event.listen(kin.catalog.reader, "before_cursor_execute", note)
-    yield asked
+    yield executed
     event.remove(kin.catalog.reader, "before_cursor_execute", note)
 
 
@@ -97,29 +97,29 @@ def test_many_steps_are_refused_before_the_first(
     kin: LocalRegistry, statements: list[str], steps: dict[str, Any]
 ) -> None:
     make_large(kin, "base", 200)
-    asked = read_recipe(json.dumps({"base": "base", **steps}))
+    long_recipe = read_recipe(json.dumps({"base": "base", **steps}))
     with pytest.raises(TooCostly):
-        plan(kin, asked, Budget(LIMIT))
+        plan(kin, long_recipe, Budget(LIMIT))
     assert not [statement for statement in statements if "placements" in statement]
     assert len(statements) < 2 * MODELS_MAX
 
 
 def test_results_of_a_query_are_charged_when_they_are_read(kin: LocalRegistry) -> None:
-    asked = recipe({"where": "type:organ model:tuned", "blocks": 0})
+    query_recipe = recipe({"where": "type:organ model:tuned", "blocks": 0})
     budget = Budget(LIMIT)
     with kin.catalog.reading() as session:
-        least = check_recipe(session, asked, budget)
-    assert any(part.acts for part in plan(kin, asked, budget).parts)
+        least = check_recipe(session, query_recipe, budget)
+    assert any(part.acts for part in plan(kin, query_recipe, budget).parts)
     assert least < budget.spent < LIMIT
     make_large(kin, "tuned", 100_000)
     with pytest.raises(TooCostly):
-        plan(kin, asked, Budget(LIMIT))
+        plan(kin, query_recipe, Budget(LIMIT))
 
 
 def test_an_honest_recipe_costs_a_small_part_of_what_is_allowed(kin: LocalRegistry) -> None:
     budget = Budget(LIMIT)
-    found = plan(kin, recipe({"from": "tuned", "type": "organ"}, {"where": "type:norm"}), budget)
-    assert found.can_be_made or found.findings
+    planned = plan(kin, recipe({"from": "tuned", "type": "organ"}, {"where": "type:norm"}), budget)
+    assert planned.can_be_made or planned.findings
     assert 0 < budget.spent < LIMIT / 20
 
 

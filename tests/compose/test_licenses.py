@@ -16,8 +16,8 @@ FREE = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "unlicense"
 
 def said(*licenses: str | None) -> dict[str, str]:
     """Return the codes and severities of the findings for parents named P0, P1 ..."""
-    found = combined_license({f"P{number}": license for number, license in enumerate(licenses)}).findings
-    return {finding.code: finding.severity.value for finding in found}
+    findings = combined_license({f"P{number}": license for number, license in enumerate(licenses)}).findings
+    return {finding.code: finding.severity.value for finding in findings}
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_missing_or_unknown_license_is_reported_with_its_model() -> None:
     assert said("gemma") == {"license-terms": "info"}
     assert said("cc-by-nc-4.0") == {"license-terms": "info"}
     assert said("mit") == {}
-    found = combined_license({"A": "mit", "B": None, "C": " "}).findings
-    assert [(finding.models, finding.sentence) for finding in found] == [
+    findings = combined_license({"A": "mit", "B": None, "C": " "}).findings
+    assert [(finding.models, finding.sentence) for finding in findings] == [
         (("A", "B"), "No license is stated for B and C: ask the authors before you publish the result.")
     ]
 
@@ -139,8 +139,8 @@ def test_a_chimera_of_differing_licenses_states_them_all_and_its_children_know()
     assert license_expression({"a": "apache-2.0", "b": None}) == "apache-2.0 AND NOASSERTION"
     assert license_expression({"a": "apache-2.0", "b": "Apache-2.0"}) is None
     assert license_expression({"a": None, "b": None}) is None
-    found = combined_license({"base": "apache-2.0", "child": "apache-2.0 AND cc-by-nc-4.0"})
-    assert [(finding.code, finding.severity) for finding in found.findings if finding.code == "license-terms"] == [
+    findings = combined_license({"base": "apache-2.0", "child": "apache-2.0 AND cc-by-nc-4.0"})
+    assert [(finding.code, finding.severity) for finding in findings.findings if finding.code == "license-terms"] == [
         ("license-terms", Severity.INFO)
     ]
-    assert "cc-by-nc-4.0 (child)" in found.text
+    assert "cc-by-nc-4.0 (child)" in findings.text

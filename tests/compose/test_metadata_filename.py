@@ -47,5 +47,5 @@ def test_the_stem_consists_of_words_of_the_base(said: dict[str, HeaderValue], na
 
 
 def test_the_type_that_the_chimera_sets_is_in_its_file_name() -> None:
-    said: dict[str, HeaderValue] = {"name": "Zoo", "file_type": 1}
-    assert stem(None, said, unsigned("general.file_type", 7)) == "Zoo-Chimera-v1.0-Q8_0"
+    entries: dict[str, HeaderValue] = {"name": "Zoo", "file_type": 1}
+    assert stem(None, entries, unsigned("general.file_type", 7)) == "Zoo-Chimera-v1.0-Q8_0"

@@ -104,12 +104,12 @@ def test_long_texts_are_not_names() -> None:
 
 def test_other_attention_position_and_expert_entries_are_kept_as_settings() -> None:
     mixing: dict[str, HeaderValue] = {"attention__scale": 0.5, "ssm__group_count": 2, "attn_logit_softcapping": 50.0}
-    said: dict[str, HeaderValue] = {
+    header_values: dict[str, HeaderValue] = {
         "rope__scaling__type": "yarn",
         "rope__scaling__finetuned": True,
         "expert_gating_func": 2,
     }
-    facts = facts_of(synthetic_parent(**mixing, **said, hidden_act="silu"))
+    facts = facts_of(synthetic_parent(**mixing, **header_values, hidden_act="silu"))
     assert dict(facts.mixing) == {"attention.scale": 0.5, "ssm.group_count": 2, "attn_logit_softcapping": 50.0}
     assert dict(facts.rope_settings) == {"rope.scaling.type": "yarn", "rope.scaling.finetuned": True}
     assert dict(facts.experts)["expert_gating_func"] == 2

@@ -70,18 +70,18 @@ def test_means_are_of_the_organs_that_have_one_and_sizes_add_up() -> None:
 
 
 def test_findings_come_refusals_first_and_say_which_warnings_are_accepted() -> None:
-    found = [
+    findings = [
         Finding(Severity.INFO, "changed-share", "Some."),
         Finding(Severity.WARN, "other-scale", "Larger."),
         Finding(Severity.REFUSE, "width-differs", "Wider.", organs=("a", "b")),
         Finding(Severity.WARN, "unrelated-lineage", "Strangers."),
     ]
-    ordered = in_order(found, ["other-scale", "width-differs"])
+    ordered = in_order(findings, ["other-scale", "width-differs"])
     assert [(finding.code, finding.accepted) for finding in ordered] == [
         ("width-differs", False), ("other-scale", True), ("unrelated-lineage", False), ("changed-share", False),
     ]  # fmt: skip
     assert ordered[0].organs == ("a", "b")
-    stored = stored_findings(encode(found).decode())
+    stored = stored_findings(encode(findings).decode())
     assert in_order(stored, ["other-scale", "width-differs"]) == ordered
 
 

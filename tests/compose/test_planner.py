@@ -109,8 +109,8 @@ def test_all_faults_are_found_together_with_their_fields() -> None:
         purify=[{"method": "fractal", "blocks": 9}, {"method": "fractal", "where": "theta>99"}],
         metadata={"llama.block_count": 3},
     )
-    found = refused(plan)
-    assert set(found) >= {
+    refusals = refused(plan)
+    assert set(refusals) >= {
         ("unknown-donor", "grafts[0].from"),
         ("no-such-block", "grafts[1].blocks"),
         ("empty-query", "grafts[2].where"),
@@ -120,8 +120,8 @@ def test_all_faults_are_found_together_with_their_fields() -> None:
         ("nothing-selected", "purify[1]"),
         ("bad-metadata", "metadata.llama.block_count"),
     }
-    assert "not-an-adapter" in {code for code, _ in found}
-    assert len(found) == len(set(plan.refusals))
+    assert "not-an-adapter" in {code for code, _ in refusals}
+    assert len(refusals) == len(set(plan.refusals))
     with pytest.raises(NotComposable) as caught:
         plan.check()
     assert list(caught.value.refusals) == [finding.sentence for finding in plan.refusals]
@@ -173,8 +173,8 @@ def test_an_organ_that_cannot_be_written_in_its_type_is_encoded_as_requested_and
         recipe = {"base": "base", "purify": {"method": "fractal", "slot": "ffn_up"}}
         plan = plan_in_memory(json.dumps(recipe | ({"encode": encode} if encode else {})), coarse)
         assert {part.spec.dtype.name for part in plan.parts if part.computation} == {dtype}
-        (told,) = (finding for finding in plan.findings if finding.code == "encoded-again")
-        assert (told.severity, told.organs) == (Severity.INFO, tuple(dtypes))
+        (encoded_again,) = (finding for finding in plan.findings if finding.code == "encoded-again")
+        assert (encoded_again.severity, encoded_again.organs) == (Severity.INFO, tuple(dtypes))
 
 
 def test_unreadable_organs_are_reported_in_the_order_of_the_file() -> None:
@@ -183,8 +183,8 @@ def test_unreadable_organs_are_reported_in_the_order_of_the_file() -> None:
         '{"base": "base", "purify": {"method": "fractal", "type": "organ"}}',
         synthetic_parent("base", tensors=model_tensors(dtypes=dtypes)),
     )
-    told = [finding.organs[0] for finding in plan.refusals if finding.code == "dtype-refused"]
-    assert told == list(dtypes)
+    refused_organs = [finding.organs[0] for finding in plan.refusals if finding.code == "dtype-refused"]
+    assert refused_organs == list(dtypes)
 
 
 def test_the_same_adapter_twice_is_added_twice() -> None:
@@ -210,10 +210,10 @@ def test_an_accepted_warning_no_longer_prevents_the_plan() -> None:
 
 def test_accepted_codes_and_a_name_do_not_change_the_lock() -> None:
     graft = [{"from": "donor", "type": "organ", "blocks": 1}]
-    one = made(grafts=graft)
+    plain = made(grafts=graft)
     two = made(grafts=graft, accept=["unrelated-lineage"], name="local/else")
-    assert one.lock().id == two.lock().id
-    assert one.lock().id != made(grafts=graft, metadata={"acme.x": 1}).lock().id
+    assert plain.lock().id == two.lock().id
+    assert plain.lock().id != made(grafts=graft, metadata={"acme.x": 1}).lock().id
 
 
 def test_a_purification_without_a_selection_means_the_feed_forward() -> None:

@@ -130,10 +130,12 @@ def test_of_two_grafts_for_one_place_the_first_applies() -> None:
 
 
 def test_a_whole_donor_without_a_selected_organ_is_refused_and_a_part_of_one_gives_what_it_has() -> None:
-    whole = donor(1, tuple(ffn(1, "down")))
-    made = chosen("[{from: local/d1@1, type: organ}]", whole)
+    complete = donor(1, tuple(ffn(1, "down")))
+    made = chosen("[{from: local/d1@1, type: organ}]", complete)
     assert codes(made) == [("refuse", "organ-absent", "grafts[0]")]
-    part = Parent(*(whole.label, whole.header, whole.source, whole.header_digest, whole.parts), complete=False)
+    part = Parent(
+        *(complete.label, complete.header, complete.source, complete.header_digest, complete.parts), complete=False
+    )
     made = chosen("[{from: local/d1@1, type: organ}]", part)
     assert codes(made) == [("info", "kept-organs", "grafts[0]")]
     assert taken(made).keys() == {*ffn(0), *ffn(1, "gate", "up")}
@@ -154,44 +156,44 @@ def test_a_donor_without_any_selected_organ_is_refused() -> None:
 
 
 def test_a_query_chooses_the_model_with_the_best_weakest_organ() -> None:
-    one, two = donor(1), donor(2)
+    first, two = donor(1), donor(2)
     order = [
-        *((one, name) for name in ffn(0, "gate", "up")),  # the best two, and the worst
+        *((first, name) for name in ffn(0, "gate", "up")),  # the best two, and the worst
         *((two, name) for name in ffn(0)),
-        (one, ffn(0, "down")[0]),
+        (first, ffn(0, "down")[0]),
     ]
-    made = chosen("[{where: 'type:organ', blocks: 0}]", one, two, order=order)
+    made = chosen("[{where: 'type:organ', blocks: 0}]", first, two, order=order)
     assert taken(made) == dict.fromkeys(ffn(0), "local/d2@1")
 
 
 def test_the_first_result_of_the_query_wins_a_tie() -> None:
-    one, two = donor(1), donor(2)
-    for first, second in ((one, two), (two, one)):
+    donor_1, two = donor(1), donor(2)
+    for first, second in ((donor_1, two), (two, donor_1)):
         order = [(model, name) for name in ffn(0) for model in (first, second)]
-        made = chosen("[{where: 'type:organ', blocks: 0}]", one, two, order=order)
+        made = chosen("[{where: 'type:organ', blocks: 0}]", donor_1, two, order=order)
         assert set(taken(made).values()) == {first.label}
 
 
 def test_every_group_comes_from_one_model() -> None:
-    one, two = donor(1), donor(2)
-    order = [*((one, name) for name in ffn(0)), *((two, name) for name in (*ffn(1), *ffn(0)))]
-    made = chosen("[{where: 'type:organ'}]", one, two, order=order)
+    first, two = donor(1), donor(2)
+    order = [*((first, name) for name in ffn(0)), *((two, name) for name in (*ffn(1), *ffn(0)))]
+    made = chosen("[{where: 'type:organ'}]", first, two, order=order)
     assert taken(made) == dict.fromkeys(ffn(0), "local/d1@1") | dict.fromkeys(ffn(1), "local/d2@1")
     assert made.findings == []
 
 
 def test_a_group_that_no_model_has_completely_is_kept_and_reported() -> None:
-    one, two = donor(1), donor(2)
-    order = [*((one, name) for name in (*ffn(0), *ffn(1, "gate", "up"))), (two, ffn(1, "down")[0])]
-    made = chosen("[{where: 'type:organ'}]", one, two, order=order)
+    first, two = donor(1), donor(2)
+    order = [*((first, name) for name in (*ffn(0), *ffn(1, "gate", "up"))), (two, ffn(1, "down")[0])]
+    made = chosen("[{where: 'type:organ'}]", first, two, order=order)
     assert taken(made) == dict.fromkeys(ffn(0), "local/d1@1")
     (finding,) = made.findings
     assert (finding.code, finding.organs) == ("kept-organs", tuple(ffn(1)))
 
 
 def test_a_query_that_finds_only_incomplete_groups_is_empty() -> None:
-    one = donor(1)
-    made = chosen("[{where: 'type:organ', blocks: 0}]", one, order=[(one, name) for name in ffn(0, "gate", "up")])
+    first = donor(1)
+    made = chosen("[{where: 'type:organ', blocks: 0}]", first, order=[(first, name) for name in ffn(0, "gate", "up")])
     (finding,) = made.findings
     assert (finding.code, taken(made)) == ("empty-query", {})
     assert "finds 2 organs, but no complete group" in finding.sentence
@@ -207,28 +209,28 @@ def test_an_organ_that_is_the_bases_own_already_completes_a_group() -> None:
 
 
 def test_types_that_the_query_excludes_are_not_losses() -> None:
-    one = donor(1)
-    made = chosen("[{where: 'type:organ'}]", one, order=[(one, name) for name in (*ffn(0), *ffn(1))])
+    first = donor(1)
+    made = chosen("[{where: 'type:organ'}]", first, order=[(first, name) for name in (*ffn(0), *ffn(1))])
     assert len(made.replacements) == 6
     assert made.findings == []
 
 
 def test_a_query_that_finds_too_much_is_cut_and_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "EXAMINED_MAX", 3)
-    one, two = donor(1), donor(2)
-    order = [(one, name) for name in ffn(0)] + [(two, name) for name in ffn(1)]
-    made = chosen("[{where: 'type:organ', blocks: 0}]", one, two, order=order)
+    first, two = donor(1), donor(2)
+    order = [(first, name) for name in ffn(0)] + [(two, name) for name in ffn(1)]
+    made = chosen("[{where: 'type:organ', blocks: 0}]", first, two, order=order)
     assert taken(made) == dict.fromkeys(ffn(0), "local/d1@1")
     assert codes(made) == [("info", "query-cut", "grafts[0].where")]
 
 
 def test_the_query_selects_organs_that_fit_the_base() -> None:
     recipe = _recipe("[{where: 'theta>=1 coder', type: [organ, norm], slot: ffn_*, blocks: [0, 1], sort: -spectral}]")
-    asked = query_of(base(), recipe.grafts[0])
-    assert asked == ("theta>=1 coder fits:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-1 sort:-spectral")
+    query = query_of(base(), recipe.grafts[0])
+    assert query == ("theta>=1 coder fits:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-1 sort:-spectral")
     shelf = MemoryLibrary((base(),))
     choose(base(), recipe, shelf)
-    assert shelf.asked == [asked]
+    assert shelf.asked == [query]
 
 
 def test_an_unreadable_blob_is_an_error_and_not_a_finding() -> None:

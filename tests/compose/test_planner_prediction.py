@@ -71,16 +71,16 @@ def kept(kin: LocalRegistry, found: Plan) -> dict[str, Any]:
 
 
 def test_a_graft_from_a_fine_tune_has_no_warnings(kin: LocalRegistry) -> None:
-    found = grafted(kin, CODE)
-    assert warned(found) == set()
-    assert found.prediction.usable
-    assert not found.prediction.provisional
+    planned = grafted(kin, CODE)
+    assert warned(planned) == set()
+    assert planned.prediction.usable
+    assert not planned.prediction.provisional
 
 
 def test_relatives_that_will_not_work_get_a_warning(kin: LocalRegistry) -> None:
-    found = grafted(kin, STEP_100)
-    assert warned(found) == {"likely-degraded"}
-    (finding,) = found.unaccepted
+    planned = grafted(kin, STEP_100)
+    assert warned(planned) == {"likely-degraded"}
+    (finding,) = planned.unaccepted
     assert finding.sentence.startswith("Likely not usable: more than 3 times the perplexity of the base")
     assert ACCURACY in finding.sentence
 
@@ -92,21 +92,21 @@ def test_unrelated_models_get_one_warning(kin: LocalRegistry) -> None:
 
 def test_the_loss_of_purifying_is_estimated_beforehand(kin: LocalRegistry) -> None:
     light, deep = purified(kin, method="spectral", keep=0.99), purified(kin, method="spectral", keep=0.5)
-    for found in (light, deep):
-        assert found.prediction.provisional
-        assert found.prediction.uncounted == 0
-        assert found.prediction.theta_after is None
-        assert "before organs are computed" in found.prediction.sentence
+    for plan_part in (light, deep):
+        assert plan_part.prediction.provisional
+        assert plan_part.prediction.uncounted == 0
+        assert plan_part.prediction.theta_after is None
+        assert "before organs are computed" in plan_part.prediction.sentence
     assert (light.prediction.score or 0) > (deep.prediction.score or 0)
     assert (warned(light), warned(deep)) == (set(), {"likely-degraded"})
     assert warned(purified(kin, method="spectral")) == set()
 
 
 def test_norms_lose_little_by_purifying_because_they_are_mostly_their_mean(kin: LocalRegistry) -> None:
-    found = plan(kin, purify={"type": "norm", "method": "spectral", "keep": 0.5}).prediction
-    assert found.recovered is None
-    assert found.loss is not None
-    assert 0.0 < found.loss < 0.05
+    planned = plan(kin, purify={"type": "norm", "method": "spectral", "keep": 0.5}).prediction
+    assert planned.recovered is None
+    assert planned.loss is not None
+    assert 0.0 < planned.loss < 0.05
 
 
 @pytest.mark.parametrize(
@@ -124,23 +124,23 @@ def test_norms_lose_little_by_purifying_because_they_are_mostly_their_mean(kin: 
 def test_the_estimate_is_near_the_measurement_and_only_the_measurement_is_stored(
     kin: LocalRegistry, steps: dict[str, Any]
 ) -> None:
-    found = plan(kin, **steps)
-    stored = kept(kin, found)
-    assert (found.prediction.provisional, stored["provisional"]) == (True, False)
-    assert stored["loss"] == pytest.approx(found.prediction.loss, rel=0.3)
-    assert stored["recovered"] == pytest.approx(found.prediction.recovered)
+    planned = plan(kin, **steps)
+    stored = kept(kin, planned)
+    assert (planned.prediction.provisional, stored["provisional"]) == (True, False)
+    assert stored["loss"] == pytest.approx(planned.prediction.loss, rel=0.3)
+    assert stored["recovered"] == pytest.approx(planned.prediction.recovered)
     assert stored["theta_after"] is not None
     assert "before organs are computed" not in stored["sentence"]
 
 
 def test_earlier_computed_organs_are_measured_too(kin: LocalRegistry) -> None:
-    found = plan(kin, adapters=[{"from": LORA, "scale": 0.5}], name="local/first")
-    again = replace(found, recipe=replace(found.recipe, name="local/second"))
-    assert kept(kin, found) == kept(kin, again)
+    planned = plan(kin, adapters=[{"from": LORA, "scale": 0.5}], name="local/first")
+    again = replace(planned, recipe=replace(planned.recipe, name="local/second"))
+    assert kept(kin, planned) == kept(kin, again)
 
 
 def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegistry) -> None:
-    found = plan(kin, adapters=[{"from": LORA}])
+    planned = plan(kin, adapters=[{"from": LORA}])
     bare = [
         replace(
             part,
@@ -149,16 +149,16 @@ def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegist
                 for adapter in part.adapters
             ),
         )
-        for part in found.parts
+        for part in planned.parts
     ]
     prediction = predicted(bare)
-    assert prediction.uncounted == len(found.computations)
+    assert prediction.uncounted == len(planned.computations)
     assert prediction.loss is None
 
 
 def test_organs_equal_in_donor_and_base_are_not_changes(kin: LocalRegistry) -> None:
-    found = plan(kin, grafts=[{"from": CODE, "slot": "ffn_up", "blocks": 1}])
-    (change,) = changes_of(found.parts)
+    planned = plan(kin, grafts=[{"from": CODE, "slot": "ffn_up", "blocks": 1}])
+    (change,) = changes_of(planned.parts)
     assert change.before.name == "blk.1.ffn_up.weight"
-    same = [replace(part, source=part.before) for part in found.parts]
+    same = [replace(part, source=part.before) for part in planned.parts]
     assert changes_of(same) == []

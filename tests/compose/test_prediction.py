@@ -40,9 +40,11 @@ USABLE = ("gains", "coherent")
 def organs(donor: str, *types: OrganType, blocks: tuple[int, ...] = (), base: str = A) -> Prediction:
     """Return the prediction for organs of a donor of the zoo in a base."""
     own: Parent = zoo(base)
-    found = replacements_from(own, zoo(donor), *(types or (ORGAN,)), blocks=blocks)
+    replacements = replacements_from(own, zoo(donor), *(types or (ORGAN,)), blocks=blocks)
     changes = [
-        Change(replacement.before, replacement.after, replacement.after) for replacement in found if replacement.changes
+        Change(replacement.before, replacement.after, replacement.after)
+        for replacement in replacements
+        if replacement.changes
     ]
     return predict(changes, sum(part.spec.elements for part in own.parts))
 
@@ -64,26 +66,26 @@ def test_organs_of_a_fine_tune_or_a_quantisation_are_usable(donor: str) -> None:
 
 
 def test_the_organs_of_an_unrelated_model_are_not_usable() -> None:
-    found = organs(B)
-    assert found.usable is False
-    assert found.loss is not None
-    assert found.loss > math.log(3.0)
+    prediction = organs(B)
+    assert prediction.usable is False
+    assert prediction.loss is not None
+    assert prediction.loss > math.log(3.0)
 
 
 def test_the_organs_of_an_early_checkpoint_are_not_usable_by_kinship_alone() -> None:
-    found = organs(STEP_100)
-    assert found.similarity is not None
-    assert found.similarity > 0.4
-    assert found.usable is False
+    prediction = organs(STEP_100)
+    assert prediction.similarity is not None
+    assert prediction.similarity > 0.4
+    assert prediction.usable is False
 
 
 def test_a_single_block_of_an_unrelated_model_is_not_usable() -> None:
-    found = organs(B, blocks=(3,))
-    assert found.loss is not None
-    assert found.loss < LOSS_LIMIT, "such a block would pass any test of coherence"
-    assert found.recovered is not None
-    assert found.recovered < 0.1
-    assert found.usable is False
+    prediction = organs(B, blocks=(3,))
+    assert prediction.loss is not None
+    assert prediction.loss < LOSS_LIMIT, "such a block would pass any test of coherence"
+    assert prediction.recovered is not None
+    assert prediction.recovered < 0.1
+    assert prediction.usable is False
 
 
 def test_the_first_block_and_the_embeddings_weigh_more() -> None:
@@ -130,33 +132,38 @@ def test_a_block_of_an_unrelated_model_is_not_usable_beside_computed_organs() ->
 
 
 def test_each_block_shows_what_it_contributes() -> None:
-    found = organs(STEP_270)
-    assert found.loss == pytest.approx(sum(effect.loss for effect in found.effects))
-    assert [effect.block for effect in found.effects] == [0, 1, 2, 3]
-    assert max(found.effects, key=lambda effect: effect.loss).block == 0
+    prediction = organs(STEP_270)
+    assert prediction.loss == pytest.approx(sum(effect.loss for effect in prediction.effects))
+    assert [effect.block for effect in prediction.effects] == [0, 1, 2, 3]
+    assert max(prediction.effects, key=lambda effect: effect.loss).block == 0
 
 
 def test_the_prediction_shows_its_plain_numbers() -> None:
-    found = organs(BRANCH, ORGAN, blocks=(2,))
-    assert found.compared == 3
-    assert found.similarity == pytest.approx(0.352, abs=0.01)
-    assert found.change == pytest.approx(1 - (found.similarity or 0))
-    assert found.share == pytest.approx(0.146, abs=0.001)
-    assert None not in (found.theta_before, found.theta_after, found.spectral_before, found.spectral_after)
-    assert (found.provisional, found.uncounted) == (False, 0)
+    prediction = organs(BRANCH, ORGAN, blocks=(2,))
+    assert prediction.compared == 3
+    assert prediction.similarity == pytest.approx(0.352, abs=0.01)
+    assert prediction.change == pytest.approx(1 - (prediction.similarity or 0))
+    assert prediction.share == pytest.approx(0.146, abs=0.001)
+    assert None not in (
+        prediction.theta_before,
+        prediction.theta_after,
+        prediction.spectral_before,
+        prediction.spectral_after,
+    )
+    assert (prediction.provisional, prediction.uncounted) == (False, 0)
 
 
 def test_a_chimera_without_changes_loses_nothing() -> None:
-    found = predict([], 100)
-    assert (found.loss, found.usable, found.share) == (0.0, True, 0.0)
-    assert found.sentence == "Nothing changes, so the perplexity stays the same."
+    prediction = predict([], 100)
+    assert (prediction.loss, prediction.usable, prediction.share) == (0.0, True, 0.0)
+    assert prediction.sentence == "Nothing changes, so the perplexity stays the same."
 
 
 def test_models_that_cannot_be_compared_have_no_prediction() -> None:
-    found = organs("Zoo-C-1M-v1.0-Q8_0.gguf")
-    assert (found.loss, found.score, found.usable) == (None, None, None)
-    assert found.uncounted == 12
-    assert found.sentence.startswith("No prediction:")
+    prediction = organs("Zoo-C-1M-v1.0-Q8_0.gguf")
+    assert (prediction.loss, prediction.score, prediction.usable) == (None, None, None)
+    assert prediction.uncounted == 12
+    assert prediction.sentence.startswith("No prediction:")
 
 
 def test_the_sentence_has_the_prediction_and_its_basis() -> None:
@@ -173,13 +180,13 @@ def test_the_sentence_has_the_prediction_and_its_basis() -> None:
 @PATIENT
 @given(any_changes(), st.integers(0, 10**12))
 def test_any_measures_give_a_prediction(changes: list[Change], elements: int) -> None:
-    found = predict(changes, elements)
-    text = encode(found).decode()
-    assert json.loads(text)["sentence"] == found.sentence
-    assert (found.loss is None) == (found.score is None) == (found.usable is None)
-    assert found.loss is None or found.loss >= 0.0
-    assert found.score is None or 0.0 <= found.score <= SCORE_MAX
-    assert found.recovered is None or 0.0 <= found.recovered <= 1.0
+    prediction = predict(changes, elements)
+    text = encode(prediction).decode()
+    assert json.loads(text)["sentence"] == prediction.sentence
+    assert (prediction.loss is None) == (prediction.score is None) == (prediction.usable is None)
+    assert prediction.loss is None or prediction.loss >= 0.0
+    assert prediction.score is None or 0.0 <= prediction.score <= SCORE_MAX
+    assert prediction.recovered is None or 0.0 <= prediction.recovered <= 1.0
 
 
 @PATIENT

@@ -37,8 +37,14 @@ def normal(seed: int, size: int = 64 * 48) -> np.ndarray:
 def part(values: np.ndarray, name: str = "blk.1.ffn_gate.weight", shape: tuple[int, ...] = MATRIX) -> Part:
     """Return a measured tensor of these values."""
     data = quantize(values.astype(np.float32), F32)
-    found = measure(lambda at, size: data[at : at + size], shape, F32)
-    measured = (found.theta, found.spectral_signal, found.fingerprint, found.mean, found.standard_deviation)
+    measurement = measure(lambda at, size: data[at : at + size], shape, F32)
+    measured = (
+        measurement.theta,
+        measurement.spectral_signal,
+        measurement.fingerprint,
+        measurement.mean,
+        measurement.standard_deviation,
+    )
     return Part(name, place_of(name), F32, shape, digest_of(data), *measured)
 
 
@@ -129,9 +135,9 @@ def test_the_changed_energy_is_that_of_the_difference() -> None:
     one, other = part(first), part(second)
     true = float(((second - first) ** 2).sum() / (first**2).sum())
     assert moved_energy(one, other, float(np.corrcoef(first, second)[0, 1])) == pytest.approx(true, rel=1e-3)
-    found = part_correlation(one, other)
-    assert found is not None
-    assert moved_energy(one, other, found) == pytest.approx(true, rel=0.2)
+    correlation = part_correlation(one, other)
+    assert correlation is not None
+    assert moved_energy(one, other, correlation) == pytest.approx(true, rel=0.2)
     assert (moved_energy(one, other, None) or 0.0) < true
 
 
@@ -165,12 +171,12 @@ def parts(draw: st.DrawFn) -> Part:
 @st.composite
 def any_changes(draw: st.DrawFn) -> list[Change]:
     """Generate up to six changes, some computed, some not yet."""
-    found = []
+    changes = []
     for _ in range(draw(st.integers(0, 6))):
         before, source = draw(parts()), draw(parts())
         after = draw(st.sampled_from((source, None)) | parts())
-        found.append(Change(before, source, after, draw(_NUMBERS)))
-    return found
+        changes.append(Change(before, source, after, draw(_NUMBERS)))
+    return changes
 
 
 @PATIENT

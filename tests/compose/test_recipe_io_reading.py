@@ -160,9 +160,9 @@ def test_the_last_of_a_thousand_grafts_is_read() -> None:
 
 @pytest.mark.parametrize(("text", "fields"), [pytest.param(*case[1:], id=case[0]) for case in BAD])
 def test_every_fault_of_a_recipe_is_reported_with_its_field(text: str | bytes, fields: list[str]) -> None:
-    found = reasons(text)
-    assert [field for field, _ in found] == fields
-    for _, sentence in found:
+    faults = reasons(text)
+    assert [field for field, _ in faults] == fields
+    for _, sentence in faults:
         assert 8 < len(sentence) < 400
         assert sentence.isprintable()
 
@@ -204,17 +204,17 @@ def test_blocks_that_are_typed_wrongly_are_refused(text: str) -> None:
 
 
 def test_the_number_of_reported_faults_is_limited() -> None:
-    found = reasons("base: a\n" + "".join(f"k{number}: b\n" for number in range(5000)))
-    assert len(found) == 101
-    assert found[-1] == ("", "reading stopped after 100 errors")
+    faults = reasons("base: a\n" + "".join(f"k{number}: b\n" for number in range(5000)))
+    assert len(faults) == 101
+    assert faults[-1] == ("", "reading stopped after 100 errors")
 
 
 def peak_bytes(text: str | bytes) -> tuple[int, list[tuple[str, str]]]:
     """Return the peak memory of refusing `text`, and the message."""
     tracemalloc.start()
     try:
-        found = reasons(text)
-        return tracemalloc.get_traced_memory()[1], found
+        faults = reasons(text)
+        return tracemalloc.get_traced_memory()[1], faults
     finally:
         tracemalloc.stop()
 
@@ -222,8 +222,8 @@ def peak_bytes(text: str | bytes) -> tuple[int, list[tuple[str, str]]]:
 @pytest.mark.parametrize("kind", [str, bytes])
 def test_ten_megabytes_of_yaml_are_refused_without_being_looked_at(kind: type) -> None:
     text = "base: a\ngrafts:\n" + "- {from: b, type: organ}\n" * 420_000
-    peak, found = peak_bytes(text if kind is str else text.encode())
-    assert found == [("", "the text is longer than 256 KiB")]
+    peak, message = peak_bytes(text if kind is str else text.encode())
+    assert message == [("", "the text is longer than 256 KiB")]
     assert peak < MIB // 4
 
 
@@ -231,9 +231,9 @@ def test_ten_megabytes_of_yaml_are_refused_without_being_looked_at(kind: type) -
 def test_aliases_that_explode_cost_nothing(begin: str) -> None:
     lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)]
-    peak, found = peak_bytes(begin + "".join(lines))
-    assert len(found) == 1
-    assert "anchors (&) and aliases (*) are not supported" in found[0][1]
+    peak, message = peak_bytes(begin + "".join(lines))
+    assert len(message) == 1
+    assert "anchors (&) and aliases (*) are not supported" in message[0][1]
     assert peak < MIB
 
 

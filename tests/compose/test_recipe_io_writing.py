@@ -60,8 +60,8 @@ def test_both_parsers_of_yaml_read_back_what_is_misread_easily(loader: type, mon
     texts = (*MISREAD, "", " a", "\x85", "a\x85b", "\u2028", "a\n\n b\n", "\ufeff", "😀", "\x7f'", "a\r\nb")
     keys = tuple(MetadataChange(text, text) for text in MISREAD)
     recipe = Recipe(base="no", metadata=(*keys, MetadataChange("texts", texts)))
-    for one in (recipe, FULL):
-        assert read_recipe(recipe_yaml(one).encode()) == one
+    for written in (recipe, FULL):
+        assert read_recipe(recipe_yaml(written).encode()) == written
 
 
 def test_any_reader_of_yaml_sees_the_same_values() -> None:

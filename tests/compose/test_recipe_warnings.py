@@ -36,14 +36,14 @@ def test_every_warning_of_the_code_is_in_the_list_and_the_list_has_no_other() ->
 
 def test_the_documentation_of_recipes_has_every_code_with_its_severity() -> None:
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    told = {severity.lower(): "" for severity in SEVERITIES}
+    documented = {severity.lower(): "" for severity in SEVERITIES}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) == 5 and cells[2] in told:
-            told[cells[2]] += cells[1]
-    missing = [(severity, code) for severity, code in written() if f"`{code}`" not in told[severity.lower()]]
+        if len(cells) == 5 and cells[2] in documented:
+            documented[cells[2]] += cells[1]
+    missing = [(severity, code) for severity, code in written() if f"`{code}`" not in documented[severity.lower()]]
     assert missing == []
-    assert [code for code in WARNINGS if f"`{code}`" not in told["warn"]] == []
+    assert [code for code in WARNINGS if f"`{code}`" not in documented["warn"]] == []
 
 
 @pytest.mark.parametrize("word", ["width-differs", "theta-changes", "all", "*"])

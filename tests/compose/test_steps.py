@@ -115,22 +115,22 @@ def test_the_written_texts_are_those_that_a_person_would_type() -> None:
     ids=lambda one: str(one)[:40],
 )
 def test_an_invalid_step_is_reported_with_its_path(step: Step, path: str, told: str) -> None:
-    found = reasons(BASE, step)
-    assert len(found) == 1
-    assert found[0][0] == path
-    assert told in found[0][1]
+    faults = reasons(BASE, step)
+    assert len(faults) == 1
+    assert faults[0][0] == path
+    assert told in faults[0][1]
 
 
 def test_all_faults_are_reported_together_with_their_step_numbers() -> None:
-    found = reasons(BASE, ("graft", "rubbish"), ("graft", "from:a blocks:x"), ("purify", "method:magic"))
-    assert [path for path, _ in found] == ["grafts[0]", "grafts[1].blocks", "purify[0].method"]
+    faults = reasons(BASE, ("graft", "rubbish"), ("graft", "from:a blocks:x"), ("purify", "method:magic"))
+    assert [path for path, _ in faults] == ["grafts[0]", "grafts[1].blocks", "purify[0].method"]
 
 
 @pytest.mark.parametrize("parameter", ["base", "name", "encode"])
 def test_a_duplicate_of_a_single_step_is_refused(parameter: str) -> None:
     value = {"encode": "F16"}.get(parameter, "acme/one")
-    found = reasons(*([] if parameter == "base" else [BASE]), (parameter, value), (parameter, value))
-    assert found == [(parameter, f"{parameter} is given twice")]
+    faults = reasons(*([] if parameter == "base" else [BASE]), (parameter, value), (parameter, value))
+    assert faults == [(parameter, f"{parameter} is given twice")]
 
 
 def test_a_duplicate_metadata_key_is_refused() -> None:
@@ -138,10 +138,10 @@ def test_a_duplicate_metadata_key_is_refused() -> None:
 
 
 def test_more_steps_than_an_address_holds_are_refused() -> None:
-    one = ("graft", "from:a")
-    assert len(read_steps([BASE, *[one] * (STEPS_MAX - 1)]).grafts) == STEPS_MAX - 1
-    found = reasons(BASE, *[one] * STEPS_MAX)
-    assert "at most 64 steps" in found[0][1]
+    step = ("graft", "from:a")
+    assert len(read_steps([BASE, *[step] * (STEPS_MAX - 1)]).grafts) == STEPS_MAX - 1
+    faults = reasons(BASE, *[step] * STEPS_MAX)
+    assert "at most 64 steps" in faults[0][1]
 
 
 def test_empty_texts_and_other_parameters_are_ignored() -> None:

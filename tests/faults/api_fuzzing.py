@@ -122,8 +122,8 @@ def main() -> int:
         stop.set()
         room.join()
         still = app.test_client().get(ACCOUNT, headers=authorization(token)).status_code
-    told = ", ".join(f"{count:,} of {status}" for status, count in sorted(tally.statuses.items()))
-    print(f"{sum(tally.statuses.values()):,} answers: {told}")
+    counts = ", ".join(f"{count:,} of {status}" for status, count in sorted(tally.statuses.items()))
+    print(f"{sum(tally.statuses.values()):,} answers: {counts}")
     broken = [status for status in tally.statuses if status.startswith("5")]
     if broken:
         print(f"the server broke: {', '.join(sorted(broken))}")

@@ -179,9 +179,9 @@ class Disk:
                     files.pop(path, None)
                 case MadeFolder(path=path):
                     folders.add(path)
-        there = {path for path in folders if all(above in folders for above in _above(path))}
-        found = {path: inode for path, inode in files.items() if all(above in there for above in _above(path))}
-        return found, tuple(sorted(there))
+        existing = {path for path in folders if all(above in folders for above in _above(path))}
+        found = {path: inode for path, inode in files.items() if all(above in existing for above in _above(path))}
+        return found, tuple(sorted(existing))
 
     def _combinations(self, inodes: Sequence[int]) -> Iterator[tuple[str, ...]]:
         """Yield combinations of keys of contents, in the order of `inodes`."""
@@ -190,8 +190,8 @@ class Disk:
         if len(loose) <= PRODUCT_MAX:
             yield from product(*variants)
             return
-        there, lost = [keys[0] for keys in variants], [keys[min(1, len(keys) - 1)] for keys in variants]
-        for base in (there, lost):
+        written, lost = [keys[0] for keys in variants], [keys[min(1, len(keys) - 1)] for keys in variants]
+        for base in (written, lost):
             yield tuple(base)
             for place in loose:
                 for key in variants[place]:
@@ -214,14 +214,14 @@ def _data_variants(durable: bytes, pending: Sequence[Written | Truncated]) -> It
     yield _applied(durable, pending)
     yield durable
     yield _applied(durable, [_zeroed(write) for write in pending])  # the sizes were written, the bytes were not
-    for place, one in enumerate(pending):
+    for place, pending_write in enumerate(pending):
         others = (*pending[:place], *pending[place + 1 :])
         yield _applied(durable, others)
-        yield _applied(durable, (*pending[:place], _zeroed(one), *pending[place + 1 :]))
+        yield _applied(durable, (*pending[:place], _zeroed(pending_write), *pending[place + 1 :]))
         yield _applied(durable, pending[:place])
-        if isinstance(one, Written) and len(one.data) > SECTOR_BYTES:
-            half = len(one.data) // 2 // SECTOR_BYTES * SECTOR_BYTES
-            torn = Written(one.inode, one.offset, one.data[: max(half, SECTOR_BYTES)])
+        if isinstance(pending_write, Written) and len(pending_write.data) > SECTOR_BYTES:
+            half = len(pending_write.data) // 2 // SECTOR_BYTES * SECTOR_BYTES
+            torn = Written(pending_write.inode, pending_write.offset, pending_write.data[: max(half, SECTOR_BYTES)])
             yield _applied(durable, (*pending[:place], torn))
 
 
@@ -231,13 +231,13 @@ def _zeroed(one: Written | Truncated) -> Written | Truncated:
 
 def _applied(durable: bytes, pending: Sequence[Written | Truncated]) -> bytes:
     data = bytearray(durable)
-    for one in pending:
-        if isinstance(one, Truncated):
-            del data[one.size_bytes :]
-            data.extend(bytes(one.size_bytes - len(data)))
+    for write in pending:
+        if isinstance(write, Truncated):
+            del data[write.size_bytes :]
+            data.extend(bytes(write.size_bytes - len(data)))
         else:
-            data.extend(bytes(max(0, one.offset - len(data))))
-            data[one.offset : one.offset + len(one.data)] = one.data
+            data.extend(bytes(max(0, write.offset - len(data))))
+            data[write.offset : write.offset + len(write.data)] = write.data
     return bytes(data)
 
 
@@ -246,8 +246,8 @@ def _subsets(pending: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield from chain.from_iterable(combinations(pending, size) for size in range(len(pending) + 1))
         return
     yield from (tuple(pending[:size]) for size in range(len(pending) + 1))
-    for place, one in enumerate(pending):
-        yield (one,)
+    for place, change in enumerate(pending):
+        yield (change,)
         yield (*pending[:place], *pending[place + 1 :])
 
 

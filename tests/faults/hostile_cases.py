@@ -46,22 +46,22 @@ def cases(number: int, seed: int) -> list[Case]:
     written = [*_headers(), *_no_models(random), *_promises(), *_sets(), *said(random)]
     if number < len(written):
         return random.sample(written, number)
-    found = [*written, *_mutants(number - len(written), random)]
-    random.shuffle(found)
-    return found
+    all_cases = [*written, *_mutants(number - len(written), random)]
+    random.shuffle(all_cases)
+    return all_cases
 
 
 def send_files(files: Files, sender: Sender, name: str, *, cuts: int = 0, publish: bool = True) -> Values:
     """Send files complete, or cut into pieces, and submit them."""
-    told = []
+    manifest_files = []
     for file, data in files:
         if cuts and len(data) > 1:
             spans = _spans(data, cuts)
             sender.pieces([data[offset : offset + size] for offset, size in spans])
-            told.append(of_pieces(file, data, spans))
+            manifest_files.append(of_pieces(file, data, spans))
         else:
-            told.append(of_file(file, sender.file(data)))
-    return sender.submit(f"{sender.name}/{name}", {"files": told, "publish": publish})
+            manifest_files.append(of_file(file, sender.file(data)))
+    return sender.submit(f"{sender.name}/{name}", {"files": manifest_files, "publish": publish})
 
 
 def _one(kind: str, what: str, data: bytes, number: int) -> Case:
@@ -85,7 +85,7 @@ def _no_models(random: Random) -> Iterator[Case]:
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("data.pkl", pickle.dumps({"w": [1.0] * 100}))
     head = read_header(MemorySource(OTHER)).data_offset
-    found = {
+    files = {
         "an archive": stream.getvalue(),
         "a pickle": pickle.dumps({"weights": [1.0] * 100}),
         "a program": b"\x7fELF" + random.randbytes(500),
@@ -101,15 +101,15 @@ def _no_models(random: Random) -> Iterator[Case]:
         **{f"cut at {size:,}": OTHER[:size] for size in (23, head // 2, head, head + 1, len(OTHER) - 40)},
         **{f"bit {bit} of the counts": flip_bit(OTHER, bit) for bit in (8 * 8 + 5, 8 * 14, 16 * 8 + 3, 22 * 8)},
     }
-    for number, (what, data) in enumerate(found.items()):
+    for number, (what, data) in enumerate(files.items()):
         yield _one("no models", what, data, number)
 
 
 def _promises() -> Iterator[Case]:
     """Yield manifests for uploaded bytes with a false statement."""
     spans = _spans(OTHER, 4)
-    told = of_pieces("model.gguf", OTHER, spans)
-    pieces = told["pieces"]
+    manifest_file = of_pieces("model.gguf", OTHER, spans)
+    pieces = manifest_file["pieces"]
     sea = raw_file(tensors=[raw_tensor(b"sea", (SEA_ELEMENTS,))])
     wrong: dict[str, Values] = {
         "another digest": {"sha256": NOBODYS},
@@ -125,7 +125,9 @@ def _promises() -> Iterator[Case]:
         "digits after its digest": {"pieces": [[0, pieces[0][1], pieces[0][2] + "00"]]},
     }
     for what, edit in wrong.items():
-        yield Case("promises not kept", what, partial(_promise, told | edit, [OTHER[o : o + s] for o, s in spans]))
+        yield Case(
+            "promises not kept", what, partial(_promise, manifest_file | edit, [OTHER[o : o + s] for o, s in spans])
+        )
     ocean = of_pieces("sea.gguf", sea, [(0, len(sea))])
     ocean |= {"size_bytes": len(sea) + 4 * SEA_ELEMENTS, "sha256": digest_of(sea)}
     yield Case("promises not kept", "a sea of zeros", partial(_promise, ocean, [sea]))
@@ -149,7 +151,7 @@ def _sets() -> Iterator[Case]:
         entries.append(KeyValue("split.tensors.count", ValueType.INT32, of if total is None else total))
         return file_bytes(entries, [tensor(name)])
 
-    found = {
+    sets = {
         "one is missing": [shard(0, 3, "a"), shard(2, 3, "c")],
         "one comes twice": [shard(0, 3, "a"), shard(1, 3, "b"), shard(1, 3, "b2")],
         "of two sets": [shard(0, 2, "a"), shard(1, 3, "b")],
@@ -160,8 +162,8 @@ def _sets() -> Iterator[Case]:
         "a model and a shard": [OTHER, shard(1, 2, "b")],
         "a shard and noise": [shard(0, 2, "a"), b"GGUF" + bytes(50)],
     }
-    for number, (what, data) in enumerate(found.items()):
-        files = [(f"m-{place + 1:05}-of-{len(data):05}.gguf", one) for place, one in enumerate(data)]
+    for number, (what, data) in enumerate(sets.items()):
+        files = [(f"m-{place + 1:05}-of-{len(data):05}.gguf", shard_bytes) for place, shard_bytes in enumerate(data)]
         yield Case("sets that do not fit", what, partial(send_files, files, cuts=number % 2 * 2))
 
 

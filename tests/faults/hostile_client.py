@@ -88,8 +88,11 @@ class Sender:
         """Send all bytes in one chunk; `headers` replace its headers."""
         self.digests.add(digest_of(data))
         digest = b64encode(sha256(data).digest()).decode()
-        said = {"Content_Range": f"bytes 0-{len(data) - 1}/{len(data)}", "Content_Digest": f"sha-256=:{digest}:"}
-        return self.expect("PATCH", f"/uploads/{upload}", data=data, **(said | headers))
+        chunk_headers = {
+            "Content_Range": f"bytes 0-{len(data) - 1}/{len(data)}",
+            "Content_Digest": f"sha-256=:{digest}:",
+        }
+        return self.expect("PATCH", f"/uploads/{upload}", data=data, **(chunk_headers | headers))
 
     def finish(self, upload: str) -> str:
         """Finish the upload; return its id."""

@@ -95,9 +95,9 @@ def run(folder: Path, wanted: Sequence[Case]) -> list[str]:
         ada, *eves = [Sender(live.port, name, token) for name, token in tokens.items()]
         assert send_files([("good.gguf", GOOD)], ada, "good")["state"] == "published"
         before, seen, begun = _lying(home), _seen(live), time.monotonic()
-        told = _send(wanted, eves, folder, family)
-        _print(told, len(wanted), time.monotonic() - begun)
-        faults = told.faults + _unknown(ada, eves, own=False)
+        outcomes = _send(wanted, eves, folder, family)
+        _print(outcomes, len(wanted), time.monotonic() - begun)
+        faults = outcomes.faults + _unknown(ada, eves, own=False)
         faults += _afterwards(home, before, live, seen)
         faults += _unknown(ada, eves, own=True) + _takes_good(ada, live)
         family |= {process.pid: process for process in psutil.Process(live.process.pid).children(recursive=True)}
@@ -113,7 +113,7 @@ def _send(wanted: Iterable[Case], eves: Sequence[Sender], folder: Path, family: 
     left: SimpleQueue[tuple[int, Case]] = SimpleQueue()
     for numbered in enumerate(wanted):
         left.put(numbered)
-    told, lock = Told(), threading.Lock()
+    outcomes, lock = Told(), threading.Lock()
 
     def work(eve: Sender) -> None:
         while True:
@@ -123,10 +123,10 @@ def _send(wanted: Iterable[Case], eves: Sequence[Sender], folder: Path, family: 
                 return
             how, reason, fault = _one(case, eve, f"bad-{number}", folder)
             with lock:
-                told.counts[case.kind, how] += 1
-                told.reasons[reason] += 1
+                outcomes.counts[case.kind, how] += 1
+                outcomes.reasons[reason] += 1
                 if fault is not None:
-                    told.faults.append(f"{case.kind}, {case.what}: {fault}")
+                    outcomes.faults.append(f"{case.kind}, {case.what}: {fault}")
 
     threads = [threading.Thread(target=work, args=(eve,)) for eve in eves]
     for thread in threads:
@@ -134,7 +134,7 @@ def _send(wanted: Iterable[Case], eves: Sequence[Sender], folder: Path, family: 
     while any(thread.is_alive() for thread in threads):
         family |= {process.pid: process for process in psutil.Process().children(recursive=True)}
         time.sleep(0.2)
-    return told
+    return outcomes
 
 
 def _one(case: Case, eve: Sender, name: str, folder: Path) -> tuple[str, str, str | None]:
@@ -154,20 +154,20 @@ def _one(case: Case, eve: Sender, name: str, folder: Path) -> tuple[str, str, st
 
 
 def _bad_answer(answer: Answer, folder: Path) -> str | None:
-    said = answer.values.get("detail", "")
+    detail = answer.values.get("detail", "")
     if not answer.is_refusal or answer.status == 429:
-        return f"it was answered {answer.status}: {said}"
-    return _bad_sentence(said, folder)
+        return f"it was answered {answer.status}: {detail}"
+    return _bad_sentence(detail, folder)
 
 
 def _bad_findings(made: Values, folder: Path) -> str | None:
-    found: list[dict[str, Any]] = made["findings"]
-    if not found or found[0]["severity"] != "refuse" or made["reason"] != found[0]["sentence"]:
+    findings: list[dict[str, Any]] = made["findings"]
+    if not findings or findings[0]["severity"] != "refuse" or made["reason"] != findings[0]["sentence"]:
         return f"no finding refuses it: {made}"
-    ours = [finding for finding in found if finding["code"] in OURS]
+    ours = [finding for finding in findings if finding["code"] in OURS]
     if ours:
         return f"a fault of ours: {ours}"
-    return next((wrong for finding in found if (wrong := _bad_sentence(finding["sentence"], folder))), None)
+    return next((wrong for finding in findings if (wrong := _bad_sentence(finding["sentence"], folder))), None)
 
 
 def _bad_sentence(text: str, folder: Path) -> str | None:
@@ -201,11 +201,11 @@ def _unknown(ada: Sender, eves: Sequence[Sender], *, own: bool) -> list[str]:
     spans = [(header.data_offset + tensor.offset, tensor.size_bytes) for tensor in header.tensors]
     digests = {digest for eve in eves for digest in eve.digests if len(digest) == 64}
     digests |= {digest_of(OTHER[offset : offset + size]) for offset, size in spans}
-    asked = sorted(digest for digest in digests if set(digest) <= set("0123456789abcdef"))
+    requested = sorted(digest for digest in digests if set(digest) <= set("0123456789abcdef"))
     faults = []
     for sender in (ada, *(eves if own else ())):
-        for first in range(0, len(asked), LOOKUP_MAX):
-            answer = sender.ask("POST", "/uploads/lookup", {"digests": asked[first : first + LOOKUP_MAX]})
+        for first in range(0, len(requested), LOOKUP_MAX):
+            answer = sender.ask("POST", "/uploads/lookup", {"digests": requested[first : first + LOOKUP_MAX]})
             faults += [f"{sender.name} is told that {digest} is here" for digest in answer.values.get("known", ["all"])]
     return faults
 

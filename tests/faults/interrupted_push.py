@@ -65,10 +65,10 @@ class Line:
         """Reset every connection; return their number."""
         with self._lock:
             hit, self._open = self._open, set()
-        for one in hit:
+        for connection in hit:
             with suppress(OSError):
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-                one.shutdown(socket.SHUT_RDWR)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+                connection.shutdown(socket.SHUT_RDWR)
         self.cut += len(hit)
         return len(hit)
 
@@ -117,9 +117,9 @@ class Watched:
     def kill(self) -> None:
         family = [psutil.Process(self.live.process.pid)]
         family += family[0].children(recursive=True)
-        for one in family:
+        for process in family:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                process.kill()
         self.live.process.wait()
         self.kills += 1
         self.live = start_server(
@@ -133,10 +133,10 @@ class Watched:
     def _watch(self) -> None:
         while True:
             with suppress(psutil.Error):
-                for one in psutil.Process(self.live.process.pid).children(recursive=True):
-                    words = one.cmdline()
+                for process in psutil.Process(self.live.process.pid).children(recursive=True):
+                    words = process.cmdline()
                     kind = "runner" if "work" in words else "child" if "serve" not in words else "worker"
-                    self.peaks[kind] = max(self.peaks.get(kind, 0), one.memory_info().rss)
+                    self.peaks[kind] = max(self.peaks.get(kind, 0), process.memory_info().rss)
             time.sleep(0.1)
 
 

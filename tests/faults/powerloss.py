@@ -82,14 +82,14 @@ def check(scenario: Scenario, scratch: Path, thorough_max: int | None = None) ->
     """Check every state quickly; all of them thoroughly, or `thorough_max` spread over the scenario."""
     disk = Disk(scenario.journal)
     states = list(disk.states())
-    found = Findings(scenario.name, len(scenario.journal.operations), len(states))
+    findings = Findings(scenario.name, len(scenario.journal.operations), len(states))
     needed = {key: _needed(data, scenario.spoiled) for key, data in scenario.journal.databases.items()}
     whole = _every_whole_file(scenario.journal)
     different, lossy = {}, set()
     for state in states:
         read = _what_is_read(state, needed[state.database])
         lost = [f"quick: {reason}" for reason in _lost(state, needed[state.database], whole)]
-        found.violations += lost
+        findings.violations += lost
         different[read] = state
         lossy |= {read} if lost else set()
     chosen = list(different.values())
@@ -99,9 +99,9 @@ def check(scenario: Scenario, scratch: Path, thorough_max: int | None = None) ->
         places = min(thorough_max, len(chosen))
         chosen = [chosen[place * len(chosen) // places] for place in range(places)]
     for state in chosen:
-        found.thorough += 1
-        found.violations += [f"thorough: {reason}" for reason in _tried(state, disk, scenario, scratch)]
-    return found
+        findings.thorough += 1
+        findings.violations += [f"thorough: {reason}" for reason in _tried(state, disk, scenario, scratch)]
+    return findings
 
 
 def _every_whole_file(journal: Journal) -> dict[str, str]:
@@ -119,8 +119,8 @@ def _needed(database: bytes, spoiled: frozenset[str]) -> frozenset[str]:
     """Return the physical names that rows need."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.deserialize(_without_wal(database))
-        found = connection.execute("SELECT file, digest FROM blobs WHERE file IS NOT NULL AND state <> 'corrupt'")
-        return frozenset(file for file, digest in found if digest not in spoiled)
+        rows = connection.execute("SELECT file, digest FROM blobs WHERE file IS NOT NULL AND state <> 'corrupt'")
+        return frozenset(file for file, digest in rows if digest not in spoiled)
 
 
 def _without_wal(database: bytes) -> bytes:
@@ -129,11 +129,11 @@ def _without_wal(database: bytes) -> bytes:
 
 
 def _lost(state: CrashState, needed: frozenset[str], whole: Mapping[str, str]) -> Iterator[str]:
-    there = dict(state.files)
+    digests = dict(state.files)
     for file in needed:
         path = f"blobs/{file}"
-        if there.get(path) != whole.get(path):
-            yield f"{file} has a row and {'other bytes' if path in there else 'no file'}"
+        if digests.get(path) != whole.get(path):
+            yield f"{file} has a row and {'other bytes' if path in digests else 'no file'}"
 
 
 def _what_is_read(state: CrashState, needed: frozenset[str]) -> tuple[object, ...]:
@@ -309,13 +309,13 @@ def placed_file(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Jou
 def check_placed(journal: Journal, before: bytes, after: bytes) -> Findings:
     """Check that the file is the complete old or new one, and the new one after success was reported."""
     disk = Disk(journal)
-    found = Findings("a file placed over another", len(journal.operations))
+    findings = Findings("a file placed over another", len(journal.operations))
     for state in disk.states():
-        found.states += 1
+        findings.states += 1
         key = dict(state.files).get("first.gguf", "")
         if disk.contents.get(key) not in ((after,) if state.acknowledged else (before, after)):
-            found.violations.append("acknowledged and not there" if state.acknowledged else "neither old nor new")
-    return found
+            findings.violations.append("acknowledged and not there" if state.acknowledged else "neither old nor new")
+    return findings
 
 
 def main() -> None:
@@ -325,18 +325,18 @@ def main() -> None:
     chosen = parser.parse_args()
     begin, every = time.monotonic(), []
     with TemporaryDirectory() as name:
-        for number, found in enumerate(_all_findings(Path(name), chosen.states)):
-            every.append(found)
+        for number, result in enumerate(_all_findings(Path(name), chosen.states)):
+            every.append(result)
             print(
-                f"{found.scenario}: {found.operations} operations, {found.states} states, {found.thorough} of them "
-                f"tried, {len(found.violations)} violations",
-                *found.violations[:5],
+                f"{result.scenario}: {result.operations} operations, {result.states} states, {result.thorough} of them "
+                f"tried, {len(result.violations)} violations",
+                *result.violations[:5],
                 sep="\n  ",
                 flush=True,
             )
             shutil.rmtree(Path(name) / str(number), ignore_errors=True)
-    states, tried = sum(found.states for found in every), sum(found.thorough for found in every)
-    wrong = sum(len(found.violations) for found in every)
+    states, tried = sum(result.states for result in every), sum(result.thorough for result in every)
+    wrong = sum(len(result.violations) for result in every)
     seconds = time.monotonic() - begin
     print(f"{len(every)} scenarios, {states} states, {tried} tried, {wrong} violations, {seconds:.0f} s")
     raise SystemExit(1 if wrong else 0)

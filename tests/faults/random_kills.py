@@ -178,9 +178,9 @@ class Harness:
         full = self.tally.kills % FULL_CHECK_EVERY == 0
         _succeeds(self._fork(self._check_fully if full else self._check))
         self.tally.full_checks += full
-        there = set(self._registered())
-        self.tally.committed += sum(path.stem in there for path in self._missing)
-        self._missing = [path for path in self._missing if path.stem not in there]
+        registered = set(self._registered())
+        self.tally.committed += sum(path.stem in registered for path in self._missing)
+        self._missing = [path for path in self._missing if path.stem not in registered]
 
     def _finish_home(self) -> None:
         _succeeds(self._fork(self._complete))

@@ -169,16 +169,16 @@ class Results:
 
     def faults(self) -> list[str]:
         """Return the faults."""
-        found = []
+        sentences = []
         if percentile(self.page_seconds, 0.99) >= PAGE_SECONDS:
-            found.append(f"p99 of pages {percentile(self.page_seconds, 0.99):.2f} s")
+            sentences.append(f"p99 of pages {percentile(self.page_seconds, 0.99):.2f} s")
         if self.refused:
-            found.append(f"{self.refused} refused: {dict(self.statuses)}")
+            sentences.append(f"{self.refused} refused: {dict(self.statuses)}")
         if self.closed:
-            found.append(f"{self.closed} closed without an answer")
+            sentences.append(f"{self.closed} closed without an answer")
         if self.refused_health or max(self.health_seconds, default=ANSWER_SECONDS) >= HEALTH_SECONDS:
-            found.append(f"health {max(self.health_seconds, default=ANSWER_SECONDS):.2f} s")
-        return found
+            sentences.append(f"health {max(self.health_seconds, default=ANSWER_SECONDS):.2f} s")
+        return sentences
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -414,13 +414,13 @@ class Taken:
 def taken(pid: int) -> Taken:
     """Return the resources of process `pid` and its descendants."""
     processor, resident, threads, files = 0.0, 0, 0, 0
-    for one in family(pid):
+    for process in family(pid):
         with suppress(OSError):
-            values = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             processor += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
             threads += int(values[17])
             resident += int(values[21]) * os.sysconf("SC_PAGE_SIZE")
-            files += len(os.listdir(f"/proc/{one}/fd"))
+            files += len(os.listdir(f"/proc/{process}/fd"))
     return Taken(processor, resident, threads, files)
 
 

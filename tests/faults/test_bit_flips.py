@@ -88,12 +88,12 @@ def test_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Codec, siz
             for bit in generator.sample(bits, min(len(bits), 3)):
                 spoiled = damaged(store, blob, flip_bit(good, bit))
                 try:
-                    found = read(store, spoiled)
+                    content = read(store, spoiled)
                 except CorruptBlob:
                     continue
                 assert name in ("payload", "tail"), (name, bit)
                 assert own == codec, "raw bytes have no bits without a meaning"
-                assert found == plain, (name, bit)
+                assert content == plain, (name, bit)
         assert read(store, damaged(store, blob, good)) == plain
 
 

@@ -188,7 +188,7 @@ def test_a_flipped_bit_is_found_by_verify_and_never_served(
     model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     generator = random.Random(47)
-    found = 0
+    detected = 0
     every = blob_rows(registry)
     for attempt in range(60):
         row = every[attempt % len(every)]
@@ -198,12 +198,12 @@ def test_a_flipped_bit_is_found_by_verify_and_never_served(
         damage(registry, row, flip_bit(stored, generator.randrange(end)))
         if verify_all(registry).faults:
             assert_found(registry, row, tmp_path)
-            found += 1
+            detected += 1
         else:  # one of the few bits without a meaning for Zstandard
             (back,) = assemble_model(registry, "local/little", tmp_path / "same")
             assert back.read_bytes() == model.read_bytes()
         damage(registry, row, stored)
-    assert found >= 55
+    assert detected >= 55
     assert_sound(registry, model, tmp_path)
 
 
@@ -225,10 +225,10 @@ def test_a_flipped_bit_is_found_by_verify_and_never_served(
 def test_only_64_lower_case_hexadecimal_characters_are_a_digest(text: str, organ: Organ) -> None:
     with pytest.raises(BadDigest):
         parse_digest(text)
-    said = organ("show", text)
-    assert said.status in (1, 3), "not a digest, or the name of no model"
-    assert said.err.startswith("organ: ")
-    assert "Traceback" not in said.err
+    result = organ("show", text)
+    assert result.status in (1, 3), "not a digest, or the name of no model"
+    assert result.err.startswith("organ: ")
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.usefixtures("model")
@@ -273,9 +273,9 @@ def test_a_corrupt_blob_is_replaced_when_its_bytes_are_ingested_again(
     stored = stored_bytes(registry, row)
     for bit in (8 * 20, 8 * (len(stored) - 1)):
         damage(registry, kind(registry), flip_bit(stored, bit))
-        said = organ("ingest", "--json", model)
-        assert said.status == 0
-        assert json.loads(said.out)["new_blobs"] == 1
+        result = organ("ingest", "--json", model)
+        assert result.status == 0
+        assert json.loads(result.out)["new_blobs"] == 1
         assert_sound(registry, model, tmp_path)
     assert model_names(registry) == ["little"]
 
@@ -286,9 +286,9 @@ def test_a_blob_that_was_set_aside_is_replaced(
     for row in either(registry):
         damage(registry, row, flip_bit(stored_bytes(registry, row), 8 * 40))
     assert "2 set aside" in organ("verify", "--read-data", "--repair").out
-    said = organ("verify")
-    assert said.status == 7, "set aside is not healed"
-    assert "2 are faulty" in said.out
+    result = organ("verify")
+    assert result.status == 7, "set aside is not healed"
+    assert "2 are faulty" in result.out
     assert organ("ingest", model).status == 0
     assert organ("verify", "--read-data").status == 0
     assert_sound(registry, model, tmp_path)
@@ -318,13 +318,15 @@ def test_missing_bytes_are_reported_by_organ_and_restored(
         (registry.settings.blobs / (row.file or "")).unlink()
     with registry.catalog.writing() as session:
         session.execute(delete(InlineBlob))
-    said = organ("verify")
-    assert said.status == 7
-    names = {line.removeprefix("  needed by local/little@1: ") for line in said.out.splitlines() if "needed by" in line}
+    result = organ("verify")
+    assert result.status == 7
+    names = {
+        line.removeprefix("  needed by local/little@1: ") for line in result.out.splitlines() if "needed by" in line
+    }
     with registry.catalog.reading() as session:
         tensors = set(session.scalars(select(Placement.name)))
     assert names == tensors | {"header of little.gguf"}
-    assert len([line for line in said.out.splitlines() if line[:64].isalnum()]) == len(blob_rows(registry))
+    assert len([line for line in result.out.splitlines() if line[:64].isalnum()]) == len(blob_rows(registry))
     refused = organ("assemble", "local/little", "-o", tmp_path / "back.gguf")
     assert refused.status == 7
     assert "verify" in refused.err
@@ -340,9 +342,9 @@ def test_a_file_without_a_row_is_reported_and_swept_only_after_the_grace_period(
 ) -> None:
     orphan = registry.blobs.put(b"nobody knows me" * 10_000)
     assert orphan.file is not None
-    said = organ("verify")
-    assert said.status == 0
-    assert "1 files belong to no blob" in said.err
+    result = organ("verify")
+    assert result.status == 0
+    assert "1 files belong to no blob" in result.err
     assert "0 stray files removed" in organ("sweep", "-y").out
     assert orphan.file in files_below(registry)
     let_time_pass(registry)
@@ -400,11 +402,11 @@ def test_a_home_that_cannot_be_a_folder_gives_a_one_line_error(
     for home in (tmp_path / "file", tmp_path / "file" / "below", Path("/sys/organ-registry")):
         monkeypatch.setenv("ORGAN_HOME", str(home))
         for words in (["ingest", model], ["models"], ["verify"], ["sweep", "-y"], ["assemble", "a/b", "-o", "c.gguf"]):
-            said = organ(*words)
-            assert said.status == 1
-            assert said.err.startswith("organ: ")
-            assert len(said.err.splitlines()) == 2, "what happened, and what to do"
-            assert str(home) in said.err
+            result = organ(*words)
+            assert result.status == 1
+            assert result.err.startswith("organ: ")
+            assert len(result.err.splitlines()) == 2, "what happened, and what to do"
+            assert str(home) in result.err
     assert (tmp_path / "file").read_bytes() == b"not a folder"
 
 
@@ -416,10 +418,10 @@ def test_a_store_that_cannot_be_written_gives_a_one_line_error(
     (tmp_path / "file").write_bytes(b"not a folder")
     monkeypatch.setenv("ORGAN_BLOBS_URL", str(tmp_path / blobs))
     for words in (["ingest", model], ["sweep", "-y"]):
-        said = organ(*words)
-        assert said.status == 1
-        assert said.err.startswith("organ: ")
-        assert "Traceback" not in said.err
+        result = organ(*words)
+        assert result.status == 1
+        assert result.err.startswith("organ: ")
+        assert "Traceback" not in result.err
     assert model_names(registry) == []
 
 
@@ -496,15 +498,15 @@ def test_hidden_organs_are_answered_as_absent(model: Path, registry: LocalRegist
         organs = {digest_of(source.read_at(span.offset, span.size_bytes)) for span in spans}
     every = {row.digest for row in blob_rows(registry)}
     assert organs < every, "headers and vocabularies are nobody's to ask for"
-    asked = every | {digest_of(b"never seen")}
+    requested = every | {digest_of(b"never seen")}
     with registry.catalog.reading() as session:
-        assert reachable_digests(session, asked) == organs
+        assert reachable_digests(session, requested) == organs
     for state in ("quarantined", "removed"):
         with registry.catalog.writing() as session:
             session.execute(update(Model).values(state=state))
             session.execute(update(Placement).values(visible=False))
         with registry.catalog.reading() as session:
-            assert reachable_digests(session, asked) == set()
+            assert reachable_digests(session, requested) == set()
 
 
 def test_blobs_of_a_running_ingest_are_answered_as_absent(registry: LocalRegistry) -> None:

@@ -67,13 +67,13 @@ def test_every_order_of_a_sweep_and_two_writers_keeps_their_bytes(
 ) -> None:
     for attempt in range(number):
         plain = random_bytes(66_000, attempt)
-        sweeper, one, other = (Race(quick, plain) for _ in range(3))
+        sweeper, writer, other = (Race(quick, plain) for _ in range(3))
         prepared(quick, state, plain)
-        sides = [bound(sweeper, SWEEPER), bound(one, WRITER[:-1]), bound(other, WRITER[:-1])]
+        sides = [bound(sweeper, SWEEPER), bound(writer, WRITER[:-1]), bound(other, WRITER[:-1])]
         for step in next(orders(sides, 1, attempt)):
             step()
-        one.register()  # both use the same organ
-        assert not one.is_lost
+        writer.register()  # both use the same organ
+        assert not writer.is_lost
         assert not other.is_lost
     finish(quick, number)
 

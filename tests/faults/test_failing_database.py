@@ -195,12 +195,12 @@ def test_a_limit_on_the_size_of_files_is_reported_and_loses_nothing(
         "--json",
         str(second),
     ]
-    said = subprocess.run(
+    result = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, preexec_fn=lambda: limited_to(size_bytes)
     )
-    assert said.returncode == 1
-    assert "Traceback" not in said.stderr
-    assert json.loads(said.stdout)["error"]
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert json.loads(result.stdout)["error"]
     assert_only_first(registry, first, tmp_path)
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
     assert sorted(model_names(registry)) == ["first", "second"]
@@ -276,14 +276,14 @@ def test_a_disk_that_fills_up_at_any_call_loses_nothing(tmp_path: Path) -> None:
     words = (sys.executable, "-c", SMALL_DISK, str(folder), str(first), str(second))
     mounted = may_mount()
     if mounted:
-        said = small_disk(folder, *words)
+        result = small_disk(folder, *words)
     else:
-        said = subprocess.run(
+        result = subprocess.run(
             words, cwd=ROOT, capture_output=True, text=True, check=False, preexec_fn=lambda: limited_to(2_000_000)
         )
-    assert said.returncode == 0, said.stderr
+    assert result.returncode == 0, result.stderr
     if mounted:
-        assert int(said.stdout) > 2
+        assert int(result.stdout) > 2
 
 
 # Many concurrent writers.
@@ -316,14 +316,14 @@ def test_eight_processes_with_shared_organs_keep_the_counts_right(tmp_path: Path
         data[-400_000:] = write_model(tmp_path / "shared", seed=99).read_bytes()[-400_000:]
         path.write_bytes(data)
         paths.append(path)
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", EIGHT, str(registry.settings.home), *map(str, paths)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert said.returncode == 0, said.stderr
+    assert result.returncode == 0, result.stderr
     assert len(model_names(registry)) == WRITERS
     digests = [row.digest for row in blob_rows(registry)]
     assert len(digests) == len(set(digests))

@@ -227,32 +227,32 @@ CASES_FROM_THEN_ON = [*((work, errno.ENOSPC, STRIDES[work]) for work in WORKS), 
 @pytest.mark.parametrize(("work", "number", "stride"), CASES_ONCE)
 def test_a_disk_that_fails_once_loses_nothing(work: str, number: int, stride: int, place: Place) -> None:
     prepare, do = WORKS[work]
-    told = 0
+    failures = 0
     for at, registry, planted in attempts(place, prepare, 1 + number % stride, stride):
         files = failing_once(at, number)
-        told += failed(do, registry, place, files, KINDS[number])
+        failures += failed(do, registry, place, files, KINDS[number])
         assert_whole(registry, place, planted)
         assert temporaries(registry, place) == []
         if at % 4 == 1 or at <= stride:
             assert_recovers(registry, place, do)
         if files.calls < at:
             break
-    assert told >= (0 if work == "repair" else 1)
+    assert failures >= (0 if work == "repair" else 1)
 
 
 @pytest.mark.parametrize(("work", "number", "stride"), CASES_FROM_THEN_ON)
 def test_a_disk_that_stays_broken_loses_nothing(work: str, number: int, stride: int, place: Place) -> None:
     prepare, do = WORKS[work]
-    told = 0
+    failures = 0
     for at, registry, planted in attempts(place, prepare, 1 + (number + 3) % stride, stride):
         files = failing_from(at, number)
-        told += failed(do, registry, place, files, KINDS[number])
+        failures += failed(do, registry, place, files, KINDS[number])
         assert_whole(registry, place, planted)
         if at % 4 == 1 or at <= stride:
             assert_recovers(registry, place, do)
         if files.calls < at:
             break
-    assert told >= (0 if work == "repair" else 1)
+    assert failures >= (0 if work == "repair" else 1)
 
 
 def test_a_repair_on_a_disk_that_cannot_be_read_sets_nothing_aside(place: Place) -> None:

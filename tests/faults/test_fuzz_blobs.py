@@ -47,5 +47,5 @@ def test_blobs_are_damaged_in_files_and_in_rows() -> None:
 
 
 def test_the_number_of_a_case_determines_it() -> None:
-    one, other = BlobTarget(), BlobTarget()
-    assert [one.material(case) for case in range(200)] == [other.material(case) for case in range(200)]
+    first, other = BlobTarget(), BlobTarget()
+    assert [first.material(case) for case in range(200)] == [other.material(case) for case in range(200)]

@@ -63,9 +63,9 @@ def test_the_number_of_a_failure_reproduces_it(fault: str) -> None:
 
 
 def test_two_workers_try_the_same_cases_as_one() -> None:
-    one, two = (fuzz("headers", 600, first=50, workers=workers) for workers in (1, 2))
-    assert one.outcomes == two.outcomes
-    assert one.unheard == two.unheard
+    alone, two = (fuzz("headers", 600, first=50, workers=workers) for workers in (1, 2))
+    assert alone.outcomes == two.outcomes
+    assert alone.unheard == two.unheard
 
 
 def test_the_command_reports_the_result_and_exits_with_1_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +107,7 @@ def test_sentences_are_read_from_the_source_and_matched_with_any_values() -> Non
     assert "the file is empty" in sentences.unheard
     assert "the key occurs twice" not in sentences.unheard
     assert sentences.hear("value type 77 is unknown") == "value type … is unknown"
-    told = sentences.hear("its offset 32 overlaps the tensor before it: 64 is due")
-    assert told == "overlaps the tensor before it"
+    sentence = sentences.hear("its offset 32 overlaps the tensor before it: 64 is due")
+    assert sentence == "overlaps the tensor before it"
     assert "its offset … …: … is due" not in sentences.unheard
     assert sentences.hear("nothing of the kind") == "another text"

@@ -47,9 +47,11 @@ def test_the_seeds_have_every_tensor_type_and_every_value_type() -> None:
 
 
 def test_the_number_of_a_case_determines_it() -> None:
-    one, other = HeaderTarget(), HeaderTarget()
-    assert [one.material(case) for case in range(300)] == [other.material(case) for case in reversed(range(300))][::-1]
-    assert len({one.material(case) for case in range(300)}) > 280
+    first, other = HeaderTarget(), HeaderTarget()
+    assert [first.material(case) for case in range(300)] == [other.material(case) for case in reversed(range(300))][
+        ::-1
+    ]
+    assert len({first.material(case) for case in range(300)}) > 280
 
 
 def test_most_cases_differ_from_every_seed() -> None:

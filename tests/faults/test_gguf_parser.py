@@ -121,10 +121,10 @@ def test_unknown_versions_are_refused(version: int) -> None:
 
 
 def test_a_header_truncated_at_every_byte_is_refused() -> None:
-    whole = full_file()
-    header = read_header(MemorySource(whole))
+    file = full_file()
+    header = read_header(MemorySource(file))
     for size in range(header.data_offset):
-        error = refusal(whole[:size])
+        error = refusal(file[:size])
         assert error.offset <= size
 
 
@@ -321,10 +321,10 @@ def test_a_duplicate_tensor_name_is_refused() -> None:
 
 
 def test_data_that_is_one_byte_short_is_refused() -> None:
-    whole = full_file()
-    header = read_header(MemorySource(whole))
+    file = full_file()
+    header = read_header(MemorySource(file))
     for size in range(header.data_offset, header.last_byte):
-        error = refusal(whole[:size])
+        error = refusal(file[:size])
         assert error.field == "c"
         assert error.offset == size
 

@@ -95,14 +95,14 @@ class Home:
             return frozenset(row.digest for row in blob_rows(registry))
 
     def _files(self) -> list[tuple[str, int]]:
-        found = []
+        sizes = []
         for folder, _, names in os.walk(self.folder / "blobs"):
             for name in names:
                 try:
-                    found.append((name, os.stat(os.path.join(folder, name)).st_size))
+                    sizes.append((name, os.stat(os.path.join(folder, name)).st_size))
                 except FileNotFoundError:
                     continue  # renamed since it was listed; counted under its new name the next time
-        return found
+        return sizes
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, int]:
@@ -183,12 +183,12 @@ def test_an_interrupted_ingest_cleans_up_and_continues_in_the_next_run(
     process = home.start(middle)
     home.wait_for_first_write(process)
     home.wait_for_bytes(process, share * undisturbed.stored_bytes)
-    said = kill(process, signal.SIGINT)
-    assert "Traceback" not in said
+    stderr = kill(process, signal.SIGINT)
+    assert "Traceback" not in stderr
     known = home.assert_sound(middle, tmp_path / "scratch")
     if not known:  # otherwise it was faster
         assert process.returncode == 130
-        assert "run the same command again" in said
+        assert "run the same command again" in stderr
     with LocalRegistry.open(home.folder) as registry:
         assert_no_orphans(registry)
         found = sum(row.size_bytes for row in blob_rows(registry))

@@ -31,36 +31,36 @@ from tests.faults.powerloss import (
 def test_every_state_after_a_power_cut_is_sound(
     make: Callable[[Path], Scenario], states_min: int, tried: int, tmp_path: Path
 ) -> None:
-    found = check(make(tmp_path), tmp_path, tried)
-    assert found.violations == []
-    assert found.states >= states_min
-    assert found.thorough == tried
+    findings = check(make(tmp_path), tmp_path, tried)
+    assert findings.violations == []
+    assert findings.states >= states_min
+    assert findings.thorough == tried
 
 
 @pytest.mark.parametrize("dies_at", [3, 9])
 def test_a_power_cut_after_a_kill_and_another_run_loses_nothing(dies_at: int, tmp_path: Path) -> None:
-    found = check(killed_and_run_again(tmp_path, dies_at), tmp_path, 1)
-    assert found.violations == []
-    assert found.states > 30
+    findings = check(killed_and_run_again(tmp_path, dies_at), tmp_path, 1)
+    assert findings.violations == []
+    assert findings.states > 30
 
 
 def test_a_placed_file_is_the_old_or_the_new_one_and_durable_after_success(tmp_path: Path) -> None:
-    found = check_placed(*placed_file(tmp_path))
-    assert found.violations == []
-    assert found.states > 40
+    findings = check_placed(*placed_file(tmp_path))
+    assert findings.violations == []
+    assert findings.states > 40
 
 
 @pytest.mark.parametrize("mutant", [WithoutFileSync, WithoutFolderSync, RowsFirst])
 def test_an_ingest_that_syncs_too_little_or_too_late_is_caught(
     mutant: Callable[[Journal], JournalFiles], tmp_path: Path
 ) -> None:
-    found = check(two_ingests(tmp_path, mutant), tmp_path, 0)
-    assert [reason for reason in found.violations if reason.startswith("quick")]
+    findings = check(two_ingests(tmp_path, mutant), tmp_path, 0)
+    assert [reason for reason in findings.violations if reason.startswith("quick")]
 
 
 def test_the_thorough_check_catches_a_missing_sync(tmp_path: Path) -> None:
-    found = check(two_ingests(tmp_path, WithoutFolderSync), tmp_path, 2)
-    assert [reason for reason in found.violations if reason.startswith("thorough")]
+    findings = check(two_ingests(tmp_path, WithoutFolderSync), tmp_path, 2)
+    assert [reason for reason in findings.violations if reason.startswith("thorough")]
 
 
 @pytest.mark.parametrize("mutant", [WithoutFileSync, WithoutFolderSync])
@@ -70,8 +70,8 @@ def test_a_placed_file_that_is_not_synced_is_caught(mutant: Callable[[Journal], 
 
 def test_every_writing_connection_syncs_to_disk(registry: LocalRegistry) -> None:
     engine = registry.catalog.writer
-    with closing(engine.raw_connection()) as one, closing(engine.raw_connection()) as other:
-        for connection in (one, other):
+    with closing(engine.raw_connection()) as first, closing(engine.raw_connection()) as other:
+        for connection in (first, other):
             cursor = connection.cursor()
             assert cursor.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             assert cursor.execute("PRAGMA synchronous").fetchone() == (2,), "2 is FULL"
@@ -98,8 +98,8 @@ def test_an_unsynced_file_may_be_in_any_legal_state(tmp_path: Path) -> None:
     files.write_at(descriptor, [b"12"], 0)
     files.write_at(descriptor, [b"34"], 2)
     files.close(descriptor)
-    found = {tuple(state.values()) for state in _found(journal)}
-    assert found == {(), (b"",), (b"12",), (b"\0\0",), (b"1234",), (b"\0\x0034",), (b"12\0\0",), (b"\0\0\0\0",)}
+    states = {tuple(state.values()) for state in _found(journal)}
+    assert states == {(), (b"",), (b"12",), (b"\0\0",), (b"1234",), (b"\0\x0034",), (b"12\0\0",), (b"\0\0\0\0",)}
 
 
 def test_a_durable_file_has_the_old_name_or_the_new_one(tmp_path: Path) -> None:

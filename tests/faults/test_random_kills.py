@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_kills_at_random_moments_lose_nothing() -> None:
     command = [sys.executable, "-m", "tests.faults.random_kills", "--kills", "8", "--seed", "122", "--models", "2"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    assert re.match(r"8 kills \(.*\), \d+ more came too late; \d+ models .* nothing lost; \d+ s\n", said.stdout)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert re.match(r"8 kills \(.*\), \d+ more came too late; \d+ models .* nothing lost; \d+ s\n", result.stdout)
 
 
 def test_a_killed_ingest_does_not_block_the_next(registry: LocalRegistry, tmp_path: Path) -> None:

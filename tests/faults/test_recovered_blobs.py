@@ -82,8 +82,8 @@ def flipped_and_back(registry: LocalRegistry, kind: Kind = in_file) -> BlobRow:
 def events(registry: LocalRegistry) -> list[str]:
     """Return the events about stored bytes, oldest first, each with the first word of its text."""
     with registry.catalog.reading() as session:
-        found = select(Event.action, Event.text).where(Event.action.like("%blob")).order_by(Event.id)
-        return [f"{action} {text.split(',')[0]}" for action, text in session.execute(found)]
+        statement = select(Event.action, Event.text).where(Event.action.like("%blob")).order_by(Event.id)
+        return [f"{action} {text.split(',')[0]}" for action, text in session.execute(statement)]
 
 
 def taken_back(row: BlobRow) -> list[str]:

@@ -195,10 +195,10 @@ def test_a_path_that_is_not_a_file_is_refused_before_it_is_opened(
     monkeypatch.setattr(os, "open", recorded)
     with pytest.raises(BadSource, match=r"bad\.gguf"):
         ingest_path(registry, path)
-    said = organ("ingest", path, write_model(tmp_path / "good.gguf"))
-    assert said.status == 1
-    assert "bad.gguf" in said.err
-    assert "Traceback" not in said.err
+    result = organ("ingest", path, write_model(tmp_path / "good.gguf"))
+    assert result.status == 1
+    assert "bad.gguf" in result.err
+    assert "Traceback" not in result.err
     assert str(path) not in opened
     if make is not a_folder:  # a folder without GGUF files is an error of the whole command
         assert model_names(registry) == ["good"]
@@ -260,9 +260,9 @@ def test_a_refused_file_leaves_no_row_and_no_file(
     path.write_bytes(spoil(model_bytes()))
     with pytest.raises(BadGguf):
         ingest_path(registry, path)
-    said = organ("ingest", path)
-    assert said.status == 1
-    assert path.name in said.err
+    result = organ("ingest", path)
+    assert result.status == 1
+    assert path.name in result.err
     assert sum(row_counts(registry).values()) == 0
     assert files_below(registry) == []
 
@@ -272,9 +272,9 @@ def test_a_refused_file_does_not_stop_the_others(registry: LocalRegistry, tmp_pa
     write_model(tmp_path / "b.gguf", seed=1)
     (tmp_path / "c.gguf").write_bytes(model_bytes()[:-1])
     write_model(tmp_path / "d.gguf", seed=2)
-    said = organ("ingest", "--json", tmp_path)
-    assert said.status == 1
-    answers = [json.loads(line) for line in said.out.splitlines()]
+    result = organ("ingest", "--json", tmp_path)
+    assert result.status == 1
+    answers = [json.loads(line) for line in result.out.splitlines()]
     assert [answer["error"] is None for answer in answers] == [False, True, False, True]
     with registry.catalog.reading() as session:
         assert sorted(session.scalars(select(Model.name))) == ["b", "d"]

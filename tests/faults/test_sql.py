@@ -177,8 +177,11 @@ def odd_model() -> bytes:
         "few": np.array([np.nan]),
     }
     tensors = [
-        (TensorSpec(f"blk.0.{name}.weight", (64, 64) if one.size > 1 else (1,), half), one.astype(np.float16).tobytes())
-        for name, one in values.items()
+        (
+            TensorSpec(f"blk.0.{name}.weight", (64, 64) if tensor_values.size > 1 else (1,), half),
+            tensor_values.astype(np.float16).tobytes(),
+        )
+        for name, tensor_values in values.items()
     ]
     kinds = (ValueType.FLOAT32, ValueType.FLOAT64)
     entries = [
@@ -195,8 +198,8 @@ def not_json(token: str) -> NoReturn:
 
 def test_nan_is_null_in_every_table_and_in_every_json(registry: LocalRegistry, tmp_path: Path, organ: Command) -> None:
     (tmp_path / "odd.gguf").write_bytes(odd_model())
-    said = organ("ingest", "--json", tmp_path / "odd.gguf")
-    assert said.status == 0, said.err
+    result = organ("ingest", "--json", tmp_path / "odd.gguf")
+    assert result.status == 0, result.err
     with registry.catalog.reading() as session:
         for column in COLUMNS:
             if column.type.compile(registry.catalog.reader.dialect) == "REAL":
@@ -205,7 +208,7 @@ def test_nan_is_null_in_every_table_and_in_every_json(registry: LocalRegistry, t
         rows_ = session.execute(select(Placement.name, Placement.theta)).all()
     thetas = {name.split(".")[2]: theta for name, theta in rows_}
     assert {name for name, theta in thetas.items() if theta is None} == {"nan", "infinite", "both", "few"}
-    texts = [said.out, organ("search", "--json", "--facets").out, organ("models", "--json").out]
+    texts = [result.out, organ("search", "--json", "--facets").out, organ("models", "--json").out]
     texts += [organ("show", "odd", "--json").out, organ("report", "--json").out, organ("report", "odd", "--json").out]
     texts += [organ("measure", str(tmp_path / "odd.gguf"), "--json").out]
     texts += [organ("compare", "odd", "odd", "--json").out]
@@ -309,10 +312,10 @@ def run_together(registry: LocalRegistry, tmp_path: Path, script: str, paths: li
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
     gate.touch()
     ends = [process.communicate() for process in started]
-    assert [(process.returncode, said[1]) for process, said in zip(started, ends, strict=True)] == [(0, "")] * len(
+    assert [(process.returncode, output[1]) for process, output in zip(started, ends, strict=True)] == [(0, "")] * len(
         paths
     )
-    return [said[0].strip() for said in ends]
+    return [output[0].strip() for output in ends]
 
 
 def test_the_counts_are_right_after_eight_concurrent_ingests(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -367,10 +370,10 @@ def test_one_of_several_concurrent_sweeps_removes_a_blob(registry: LocalRegistry
         session.execute(text("UPDATE ingests SET state = 'failed'"))
         session.execute(text("UPDATE blobs SET touched_at = '2026-01-01 00:00:00.000000'"))
     run_sweep(registry)
-    said = run_together(registry, tmp_path, SWEEP, [tmp_path] * 4)
-    removed = [int(word) for word in said if word != "busy"]
+    outputs = run_together(registry, tmp_path, SWEEP, [tmp_path] * 4)
+    removed = [int(word) for word in outputs if word != "busy"]
     assert len(removed) >= 1
-    assert sum(removed) == 20, said
+    assert sum(removed) == 20, outputs
     assert blob_rows(registry) == []
 
 
@@ -399,10 +402,10 @@ def test_rows_are_locked_in_the_order_of_their_keys(registry: LocalRegistry, tmp
             ingest_path(registry, tmp_path / f"{name}.gguf", name=parse_model_name(name))
         with registry.catalog.writing() as session:
             record_blobs(session, begin_ingest(session, "a test"), stored)
-    found = dict.fromkeys([*ORDERED, "facets"], 0)
+    statement_counts = dict.fromkeys([*ORDERED, "facets"], 0)
     for statement, given in heard:
         table = statement.split()[2] if statement.startswith("INSERT INTO") else ""
-        if table not in found:
+        if table not in statement_counts:
             continue
         columns = statement.partition("(")[2].partition(")")[0].split(", ")
         # Many rows are sent as a list, or together in a single statement.
@@ -413,8 +416,8 @@ def test_rows_are_locked_in_the_order_of_their_keys(registry: LocalRegistry, tmp
         keys = [tuple(row[columns.index(name)] for name in ORDERED.get(table, FACETS)) for row in rows_given]
         if table != "blob_leases" or len(keys) > 1:
             assert keys == sorted(keys), (table, keys)
-        found[table] += len(keys) > 1
-    assert min(found.values()) > 0, found
+        statement_counts[table] += len(keys) > 1
+    assert min(statement_counts.values()) > 0, statement_counts
 
 
 # User input is a value, never a part of a statement.

@@ -371,17 +371,17 @@ def test_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
 def test_a_second_concurrent_sweep_is_refused(registry: LocalRegistry, organ: Command) -> None:
     add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
     let_time_pass(registry)
-    said = []
+    results = []
 
     def sweep_too() -> None:
         with LocalRegistry.open(registry.settings.home) as other, pytest.raises(Busy, match="another sweep"):
             run_sweep(other)
-        said.extend([organ("sweep", "-y"), organ("sweep")])
+        results.extend([organ("sweep", "-y"), organ("sweep")])
 
     report = sweep(SteppedCatalog(registry.catalog, act_at_step(3, sweep_too)), registry.blobs, dry_run=False)
     assert report.doomed == 1
-    assert [(result.status, result.out) for result in said] == [(6, ""), (6, "")]
-    assert all("another sweep of this store is running" in result.err for result in said)
+    assert [(result.status, result.out) for result in results] == [(6, ""), (6, "")]
+    assert all("another sweep of this store is running" in result.err for result in results)
     assert organ("sweep", "-y").status == 0
 
 

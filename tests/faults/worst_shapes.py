@@ -302,8 +302,8 @@ def steps_of_pages(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[], 
             built = rule.build({name: known[name] for name in rule.arguments})
             assert built is not None
             page = re.sub(r"\.(json|csv)$", "", rule.rule)
-            asked = [query.format(**known) for query in QUERIES.get(page, ())]
-            for address in (built[1], *(f"{built[1]}?{query}" for query in asked)):
+            queries = [query.format(**known) for query in QUERIES.get(page, ())]
+            for address in (built[1], *(f"{built[1]}?{query}" for query in queries)):
                 if address not in seen:
                     seen.add(address)
                     yield address, partial(_size_of, client, address)
@@ -319,7 +319,7 @@ def _size_of(client: FlaskClient, address: str) -> int:
 def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[str, str]]:
     """Return, for each shape, the values of the names in the rules and in QUERIES."""
     chimera = registry.compose("plain/base").graft("plain/donor", type="organ")
-    chimera = chimera.accept(*{found.code for found in chimera.plan().findings if found.severity == "warn"})
+    chimera = chimera.accept(*{finding.code for finding in chimera.plan().findings if finding.severity == "warn"})
     made = chimera.plan().register()
     add_job(registry, "report", {"model": "plain/base"})
     Runner(registry, Event()).run(once=True)

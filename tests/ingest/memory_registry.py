@@ -90,16 +90,16 @@ class FakeRegistry:
         """Return the received requests of `method` whose paths begin so."""
         assert self.server is not None
         path = f"/api/v1{beginning}"
-        return [asked for asked in self.server.asked if asked.method == method and asked.path.startswith(path)]
+        return [request for request in self.server.asked if request.method == method and request.path.startswith(path)]
 
     def file(self, index: int = 0, submission: int = -1) -> bytes:
         """Return a submitted file, assembled from its pieces."""
-        told = self.manifests[submission]["files"][index]
-        data = bytearray(told["size_bytes"])
-        for offset, size_bytes, digest in told["pieces"]:
+        manifest_file = self.manifests[submission]["files"][index]
+        data = bytearray(manifest_file["size_bytes"])
+        for offset, size_bytes, digest in manifest_file["pieces"]:
             assert len(self.blobs[digest]) == size_bytes
             data[offset : offset + size_bytes] = self.blobs[digest]
-        assert digest_of(data) == told["sha256"]
+        assert digest_of(data) == manifest_file["sha256"]
         return bytes(data)
 
     def _answer(self, asked: ReceivedRequest, path: str) -> Answer:
@@ -109,7 +109,9 @@ class FakeRegistry:
         if path == "/uploads/lookup":
             return as_json({"known": [digest for digest in asked.values["digests"] if digest in self.blobs]})
         if path == "/uploads" and asked.method == "GET":
-            kept = [one.asked | one.values(name) for name, one in self.sessions.items() if not one.complete]
+            kept = [
+                session.asked | session.values(name) for name, session in self.sessions.items() if not session.complete
+            ]
             return as_json({"items": kept, "next": None})
         if path == "/uploads":
             return self._open(asked.values)

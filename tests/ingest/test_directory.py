@@ -139,10 +139,10 @@ def test_a_bad_name_of_a_gguf_is_corrected(name: str) -> None:
 @PATIENT
 def test_the_file_of_a_tensor_describes_it(found: list[tuple[TensorSpec, bytes]]) -> None:
     for spec, data in found:
-        whole = encode_head(spec) + data
-        read, begin = parse_head(whole[:HEAD_MAX_BYTES], len(whole))
+        organ_file = encode_head(spec) + data
+        read, begin = parse_head(organ_file[:HEAD_MAX_BYTES], len(organ_file))
         assert (read.name, read.shape, read.dtype) == (spec.name, spec.shape, spec.dtype)
-        assert whole[begin:] == data
+        assert organ_file[begin:] == data
 
 
 def test_the_head_is_laid_out_as_documented() -> None:
@@ -162,10 +162,10 @@ def test_any_bytes_are_a_valid_head_or_refused_with_a_reason(data: bytes, size: 
 
 
 def test_a_truncated_head_is_refused() -> None:
-    whole = encode_head(TensorSpec("a.b", (5, 2), F32))
-    for size in range(len(whole)):
+    head = encode_head(TensorSpec("a.b", (5, 2), F32))
+    for size in range(len(head)):
         with pytest.raises(ValueError, match="ends"):
-            parse_head(whole[:size], size)
+            parse_head(head[:size], size)
 
 
 @pytest.mark.parametrize(
@@ -191,21 +191,21 @@ def test_an_invalid_head_is_refused(name: bytes, shape: tuple[int, ...], dtype: 
 
 
 def test_the_folder_has_the_documented_files(folder: Path) -> None:
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     manifest = manifest_of(folder)
-    assert found == {"manifest.json", "header.bin", *(entry["file"] for entry in manifest["tensors"])}
+    assert files == {"manifest.json", "header.bin", *(entry["file"] for entry in manifest["tensors"])}
     assert {path.name for path in folder.iterdir() if path.is_dir()} == {
         *("skeleton", "organs", "embed", "norm", "adapter")
     }
     assert (manifest["format"], manifest["version"], manifest["architecture"]) == ("organ-directory", 1, "llama")
-    whole = small_model()
-    assert manifest["files"][0]["sha256"] == digest_of(whole)
+    model = small_model()
+    assert manifest["files"][0]["sha256"] == digest_of(model)
     for entry in manifest["tensors"]:
         data = (folder / entry["file"]).read_bytes()
         spec, begin = parse_head(data[:HEAD_MAX_BYTES], len(data))
         assert (spec.name, list(spec.shape), spec.dtype.name) == (entry["name"], entry["shape"], entry["dtype"])
         assert digest_of(data[begin:]) == entry["sha256"]
-        assert whole[entry["offset_bytes"] :][: entry["size_bytes"]] == data[begin:]
+        assert model[entry["offset_bytes"] :][: entry["size_bytes"]] == data[begin:]
     (up,) = [entry for entry in manifest["tensors"] if entry["name"] == UP_NAME]
     assert (up["file"], up["type"], up["tower"], up["block"], up["slot"]) == (UP, "organ", "text", 0, "ffn_up")
     assert 25 < up["measures"]["theta"] < 45, "Gaussian weights"
@@ -230,18 +230,18 @@ def test_the_number_of_open_files_is_limited(tmp_path: Path) -> None:
 
 
 def test_a_virtual_file_is_read_at_any_offset(folder: Path) -> None:
-    whole = small_model()
+    model = small_model()
     with Folder(folder) as opened:
         (file,) = open_directory(opened)
-        assert (file.size_bytes, file.path) == (len(whole), folder / "little.gguf")
-        for begin in range(0, len(whole), 977):
-            for size in (0, 1, 31, 4096, len(whole) - begin):
-                part = whole[begin : begin + size]
+        assert (file.size_bytes, file.path) == (len(model), folder / "little.gguf")
+        for begin in range(0, len(model), 977):
+            for size in (0, 1, 31, 4096, len(model) - begin):
+                part = model[begin : begin + size]
                 assert file.read_at(begin, len(part)) == part
-        with pytest.raises(BadSource, match=f"ends at byte {len(whole)}"):
-            file.read_at(len(whole) - 1, 2)
+        with pytest.raises(BadSource, match=f"ends at byte {len(model)}"):
+            file.read_at(len(model) - 1, 2)
         with pytest.raises(BadSource, match="ends at byte"):
-            file.read_into(memoryview(bytearray(2)), len(whole) - 1)
+            file.read_into(memoryview(bytearray(2)), len(model) - 1)
 
 
 def virtual(opened: Folder) -> VirtualFile:
@@ -282,14 +282,14 @@ def test_an_empty_folder_is_filled_and_any_other_existing_path_is_not_changed(tm
     (mine / "letter.txt").write_text("dear")
     link.symlink_to(empty)
     file.write_text("x")
-    for target, said in (
+    for target, message in (
         (mine, "other content"),
         (link, "not a folder"),
         (file, "not a folder"),
         (mine / "a/b", "no such"),
     ):
         for force in (False, True):
-            with pytest.raises(BadSource, match=said):
+            with pytest.raises(BadSource, match=message):
                 extract_directory(source, target, force=force)
     extract_directory(source, empty)
     assert is_organ_directory(empty)
@@ -412,8 +412,8 @@ def test_an_organ_directory_is_recognised_by_its_manifest(tmp_path: Path) -> Non
     (tmp_path / "said" / "manifest.json").write_text('{"format": "organ-directory"}')
     (tmp_path / "shaped" / "manifest.json").write_text("{}")
     (tmp_path / "shaped" / "skeleton").mkdir()
-    found = [name for name in ("plain", "web", "said", "shaped") if is_organ_directory(tmp_path / name)]
-    assert found == ["said", "shaped"]
+    recognised = [name for name in ("plain", "web", "said", "shaped") if is_organ_directory(tmp_path / name)]
+    assert recognised == ["said", "shaped"]
 
 
 def test_a_tree_is_searched_for_files_and_organ_directories(tmp_path: Path) -> None:
@@ -435,10 +435,10 @@ def test_a_tree_is_searched_for_files_and_organ_directories(tmp_path: Path) -> N
 
 def test_every_tensor_type_can_be_extracted(tmp_path: Path) -> None:
     found = [tensor(f"t.{dtype.id}", (dtype.block_elements, 2), dtype) for dtype in DTYPES.values()]
-    whole = file_bytes([], found)
-    (tmp_path / "all.gguf").write_bytes(whole)
+    model = file_bytes([], found)
+    (tmp_path / "all.gguf").write_bytes(model)
     extract_directory(tmp_path / "all.gguf", tmp_path / "all")
-    assert gguf_bytes_of(tmp_path / "all") == [whole]
+    assert gguf_bytes_of(tmp_path / "all") == [model]
     assert {path.name for path in (tmp_path / "all" / "other").iterdir()} == {f"t_{number}.bin" for number in DTYPES}
     unread = [entry for entry in manifest_of(tmp_path / "all")["tensors"] if entry["measures"]["theta"] is None]
     assert json.dumps(unread)

@@ -276,12 +276,12 @@ CASES: dict[str, tuple[Meddle, str]] = {
 def test_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
     case: str, folder: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    meddle, said = CASES[case]
+    meddle, message = CASES[case]
     meddle(folder)
     before = sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts)
     with pytest.raises(BadInput) as caught:
         ingest_model(registry, directory_source(folder))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 4_000
     assert OUTSIDE.decode() not in str(caught.value)
     assert set(row_counts(registry).values()) == {0}
@@ -293,15 +293,15 @@ def test_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
     ):
         ended = organ(*command)
         assert (ended.status, ended.out, len(ended.err.splitlines())) == (1, "", 1)
-        assert said.replace("\\", "\\\\") in ended.err or said in ended.err
+        assert message.replace("\\", "\\\\") in ended.err or message in ended.err
     assert sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts) == before
     assert set(row_counts(registry).values()) == {0}
 
 
 def test_all_faults_are_reported_together(folder: Path) -> None:
     (folder / UP).unlink()
-    one = folder / "norm/output_norm.bin"
-    one.write_bytes(one.read_bytes() + b"x")
+    norm = folder / "norm/output_norm.bin"
+    norm.write_bytes(norm.read_bytes() + b"x")
     an_extra_organ(folder)
     short_header(folder)
     with pytest.raises(BadDirectory) as caught:

@@ -20,8 +20,8 @@ def test_headers_of_all_files_together_are_limited(tmp_path: Path, monkeypatch: 
         (file,) = manifest["files"]
         manifest["files"] = [file, *({**file, "name": f"{number}.gguf"} for number in range(2))]
 
-    one = (folder / "header.bin").stat().st_size
-    monkeypatch.setattr(opening, "HEADERS_MAX_BYTES", 2 * one)
+    header_bytes = (folder / "header.bin").stat().st_size
+    monkeypatch.setattr(opening, "HEADERS_MAX_BYTES", 2 * header_bytes)
     assert gguf_bytes_of(folder) == [small_model()]
     change_manifest(folder, name_it_thrice)
     with pytest.raises(BadDirectory, match="the headers of all files take more than"):

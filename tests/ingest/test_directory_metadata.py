@@ -39,8 +39,8 @@ def readable_of(entries: list[KeyValue]) -> list[dict[str, Any]]:
 @given(metadata())
 @PATIENT
 def test_any_metadata_reads_back_from_json_bit_for_bit(entries: list[KeyValue]) -> None:
-    for entry, said in zip(entries, json.loads(json.dumps(readable_of(entries))), strict=True):
-        back = key_value(said["key"], said["type"], said["value"])
+    for entry, shown in zip(entries, json.loads(json.dumps(readable_of(entries))), strict=True):
+        back = key_value(shown["key"], shown["type"], shown["value"])
         assert back.encode() == entry.encode() or _has_nan(entry)
 
 
@@ -51,33 +51,33 @@ def _has_nan(entry: KeyValue) -> bool:
 
 def test_a_vocabulary_with_odd_bytes_reads_back() -> None:
     entries = [*every_value_type(), token_array(vocabulary(3_000)), text("raw", b"\xff\xfe"), text("a", "\0\n\u2028")]
-    for entry, said in zip(entries, json.loads(json.dumps(readable_of(entries))), strict=True):
-        assert key_value(said["key"], said["type"], said["value"]).encode() == entry.encode()
+    for entry, shown in zip(entries, json.loads(json.dumps(readable_of(entries))), strict=True):
+        assert key_value(shown["key"], shown["type"], shown["value"]).encode() == entry.encode()
 
 
 def test_values_that_json_lacks_are_written_as_words() -> None:
     infinities = array("a", ValueType.FLOAT64, [math.nan, math.inf, -math.inf, 0.5])
-    (said,) = readable_of([infinities])
-    assert said == {"key": "a", "type": "array of float64", "value": ["NaN", "Infinity", "-Infinity", 0.5]}
+    (shown,) = readable_of([infinities])
+    assert shown == {"key": "a", "type": "array of float64", "value": ["NaN", "Infinity", "-Infinity", 0.5]}
 
 
 def test_an_odd_boolean_stays_a_number() -> None:
     source = MemorySource(raw_file([raw_field(b"a", 7, b"\7")]))
-    (said,) = readable_metadata(source, read_header(source))
-    assert said == {"key": "a", "type": "bool", "value": 7}
+    (shown,) = readable_metadata(source, read_header(source))
+    assert shown == {"key": "a", "type": "bool", "value": 7}
     assert key_value("a", "bool", 7).encode() == raw_field(b"a", 7, b"\7")
 
 
 def test_a_value_over_the_limits_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readable, "READABLE_MAX_VALUES", 10)
-    said = readable_of(
+    shown = readable_of(
         [array("few", ValueType.UINT8, [1] * 9), array("many", ValueType.UINT8, [1] * 9), text("a", "b")]
     )
-    assert [entry["key"] for entry in said if "value" in entry] == ["few", "a"]
-    whole = [{**entry, "value": entry.get("value", [1] * 9)} for entry in said]
-    assert same_metadata(whole, said)
-    assert not same_metadata([{**said[0], "value": [2] * 9}, *said[1:]], whole)
-    assert not same_metadata(said[1:], said)
+    assert [entry["key"] for entry in shown if "value" in entry] == ["few", "a"]
+    whole = [{**entry, "value": entry.get("value", [1] * 9)} for entry in shown]
+    assert same_metadata(whole, shown)
+    assert not same_metadata([{**shown[0], "value": [2] * 9}, *shown[1:]], whole)
+    assert not same_metadata(shown[1:], shown)
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,13 @@ MODEL = small_model(
 def running(limits: Limits) -> Iterator[Inspection]:
     """Yield a conversation with a real inspector."""
     process = InspectorProcess(limits)
-    asked = Inspection(process.channel, process.how_it_ended, process.kill)
+    conversation = Inspection(process.channel, process.how_it_ended, process.kill)
     try:
-        yield asked
+        yield conversation
     finally:
-        asked.end()
+        conversation.end()
         process.wait()
-        asked.close()
+        conversation.close()
 
 
 def own_inspector() -> Path:
@@ -119,12 +119,12 @@ def test_the_inspector_has_no_path_address_or_descriptor_of_the_database(
 ) -> None:
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
     monkeypatch.setenv("ORGAN_DATABASE_URL", registry.settings.database_url)
-    with registry.catalog.reading(), running(Limits()) as asked:
-        assert asked.front(memory_file(MODEL), lambda: None) == read_front(MemorySource(MODEL, "model.gguf"))
-        told = own_inspector()
-        opened = [os.readlink(path).partition(":")[0] for path in (told / "fd").iterdir()]
-        words = (told / "cmdline").read_bytes() + (told / "environ").read_bytes()
-        assert os.readlink(told / "cwd") == "/"
+    with registry.catalog.reading(), running(Limits()) as conversation:
+        assert conversation.front(memory_file(MODEL), lambda: None) == read_front(MemorySource(MODEL, "model.gguf"))
+        inspector_folder = own_inspector()
+        opened = [os.readlink(path).partition(":")[0] for path in (inspector_folder / "fd").iterdir()]
+        words = (inspector_folder / "cmdline").read_bytes() + (inspector_folder / "environ").read_bytes()
+        assert os.readlink(inspector_folder / "cwd") == "/"
     assert opened == ["pipe"] * 5, "three standard ones, and two for the conversation"
     for secret in (str(registry.settings.home), registry.settings.database_url, "sqlite", "ORGAN_"):
         assert secret.encode() not in words
@@ -133,18 +133,18 @@ def test_the_inspector_has_no_path_address_or_descriptor_of_the_database(
 def test_the_inspector_receives_only_names_sizes_shapes_and_types(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Values] = []
+    requests: list[Values] = []
     send = Channel.send
 
     def noted(self: Channel, values: Values, *data: bytes | memoryview, timeout_seconds: float | None = None) -> None:
         if {"inspect", "bytes", "measure"} & values.keys():
-            asked.append(values)
+            requests.append(values)
         send(self, values, *data, timeout_seconds=timeout_seconds)
 
     monkeypatch.setattr(Channel, "send", noted)
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", MODEL)])
     assert process_and_read(registry, submission_id).row.state == "published"
-    assert {key for request in asked for key in request} == {
+    assert {key for request in requests for key in request} == {
         "inspect",
         "size_bytes",
         "bytes",
@@ -152,9 +152,12 @@ def test_the_inspector_receives_only_names_sizes_shapes_and_types(
         "shape",
         "dtype",
     }
-    assert {request["inspect"] for request in asked if "inspect" in request} == {"model.gguf"}
+    assert {request["inspect"] for request in requests if "inspect" in request} == {"model.gguf"}
     types = {
-        type(value) for request in asked for key, value in request.items() if key not in ("inspect", "dtype", "shape")
+        type(value)
+        for request in requests
+        for key, value in request.items()
+        if key not in ("inspect", "dtype", "shape")
     }
     assert types == {int}
 
@@ -172,8 +175,8 @@ def test_a_header_and_a_measurement_are_transferred_unchanged() -> None:
         assert taken(reader, through_json(front_messages(front))) == front
     for shape, dtype in (((64, 64), "F32"), ((600, 400), "F16"), ((16,), "BF16"), ((256, 4, 3), "Q4_K"), ((5,), "I64")):
         data = weight_tensor("blk.0.ffn_up.weight", shape, dtype="F32")[1] if dtype == "F32" else b""
-        found = measure(_reader(shape, dtype, data), shape, dtype_by_name(dtype))
-        assert read_measurement(json.loads(json.dumps(measurement_values(found)))) == found
+        measurement = measure(_reader(shape, dtype, data), shape, dtype_by_name(dtype))
+        assert read_measurement(json.loads(json.dumps(measurement_values(measurement)))) == measurement
 
 
 def _reader(shape: tuple[int, ...], dtype: str, data: bytes) -> Callable[[int, int], bytes]:
@@ -467,17 +470,20 @@ def test_a_lying_inspector_changes_no_existing_organ_and_no_byte(registry: Local
 
 def test_an_inspector_that_is_slow_or_crashes_is_reported() -> None:
     file = memory_file(MODEL)
-    with running(Limits(wall_seconds=0.1)) as asked, pytest.raises(Stopped, match=r"it took longer than 0.1 s") as slow:
-        asked.front(file, lambda: None)
+    with (
+        running(Limits(wall_seconds=0.1)) as conversation,
+        pytest.raises(Stopped, match=r"it took longer than 0.1 s") as slow,
+    ):
+        conversation.front(file, lambda: None)
     assert slow.value.is_limit
-    with running(Limits()) as asked:
+    with running(Limits()) as conversation:
         with pytest.raises(Stopped, match="ended by SIGSEGV") as dead:
-            asked.front(file, lambda: os.kill(int(own_inspector().name), signal.SIGSEGV))
+            conversation.front(file, lambda: os.kill(int(own_inspector().name), signal.SIGSEGV))
         assert not dead.value.is_limit
         with pytest.raises(Stopped, match="ended by SIGSEGV"):
-            asked.measure(lambda _offset, size: bytes(size), (64, 64), dtype_by_name("F32"))
-    with running(Limits()) as asked, pytest.raises(Stopped, match="ended without an answer"):
-        asked.measure(lambda _offset, size: bytes(size + 1), (64, 64), dtype_by_name("F32"))
+            conversation.measure(lambda _offset, size: bytes(size), (64, 64), dtype_by_name("F32"))
+    with running(Limits()) as conversation, pytest.raises(Stopped, match="ended without an answer"):
+        conversation.measure(lambda _offset, size: bytes(size + 1), (64, 64), dtype_by_name("F32"))
 
 
 def test_an_inspector_that_stops_answering_is_stopped_after_its_limit(
@@ -537,8 +543,8 @@ def test_messages_work_with_descriptors_above_1024() -> None:
     try:
         low = os.pipe()
         channel = Channel(*(fcntl.fcntl(descriptor, fcntl.F_DUPFD, 1030) for descriptor in low))
-        for one in low:
-            os.close(one)
+        for low_descriptor in low:
+            os.close(low_descriptor)
         channel.send({"a": 1}, b"data", timeout_seconds=60)
         assert channel.receive(4, timeout_seconds=60) == ({"a": 1}, b"data")
         with pytest.raises(TimeoutError):
@@ -557,10 +563,10 @@ def test_an_inspector_that_stops_in_the_middle_of_an_answer_is_stopped(monkeypat
         channel.receive()
 
     with (
-        inspector_thread(0, False, stopping) as asked,
+        inspector_thread(0, False, stopping) as conversation,
         pytest.raises(Stopped, match=r"no answer for 0.1 s") as stopped,
     ):
-        asked.front(memory_file(MODEL), lambda: None)
+        conversation.front(memory_file(MODEL), lambda: None)
     assert stopped.value.is_limit
 
 
@@ -570,13 +576,13 @@ def test_an_inspector_that_does_not_read_is_killed_and_blocks_no_thread(monkeypa
 
     def measure_large() -> Measurement:
         """Request more bytes than a pipe holds."""
-        return asked.measure(lambda _offset, size: bytes(size), (1024, 512), dtype_by_name("F32"))
+        return conversation.measure(lambda _offset, size: bytes(size), (1024, 512), dtype_by_name("F32"))
 
     with (
-        inspector_thread(0, False, lambda _: killed.wait(60)) as asked,
+        inspector_thread(0, False, lambda _: killed.wait(60)) as conversation,
         ThreadPoolExecutor(3) as threads,
     ):
-        monkeypatch.setattr(asked, "_kill", killed.set)
+        monkeypatch.setattr(conversation, "_kill", killed.set)
         errors = [future.exception(60) for future in [threads.submit(measure_large) for _ in range(3)]]
         assert all("no answer for 0.1 s" in str(error) for error in errors)
         assert killed.is_set()

@@ -183,13 +183,13 @@ def test_the_stored_arguments_are_valid_arguments() -> None:
 
 
 def test_a_model_measured_again_has_the_same_measures(kin: LocalRegistry) -> None:
-    found = result(kin, "measure", {"model": "base"})
-    assert found["model"] == "local/base@1"
-    assert found["measured"] == len(found["tensors"]) == 10
-    for number, largest in found["differences"].items():
+    outcome = result(kin, "measure", {"model": "base"})
+    assert outcome["model"] == "local/base@1"
+    assert outcome["measured"] == len(outcome["tensors"]) == 10
+    for number, largest in outcome["differences"].items():
         assert largest is None or largest["difference"] <= 1e-6, number
-    assert found["differences"]["theta"] is not None
-    assert found["tensors_left_out"] == 0
+    assert outcome["differences"]["theta"] is not None
+    assert outcome["tensors_left_out"] == 0
 
 
 def test_a_difference_to_the_recorded_measures_is_reported_with_its_tensor(kin: LocalRegistry) -> None:
@@ -205,12 +205,12 @@ def test_a_difference_to_the_recorded_measures_is_reported_with_its_tensor(kin: 
 def test_an_extraction_is_a_tar_of_an_organ_directory_that_assembles_to_the_model(
     kin: LocalRegistry, tmp_path: Path
 ) -> None:
-    found = result(kin, "extract", {"model": "base"})
-    path = pack_file(kin.settings.home, found["pack"], found["file"])
+    outcome = result(kin, "extract", {"model": "base"})
+    path = pack_file(kin.settings.home, outcome["pack"], outcome["file"])
     assert path is not None
     assert [entry.name for entry in path.parent.iterdir()] == ["base.tar"]
-    assert path.stat().st_size == found["size_bytes"]
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == found["sha256"]
+    assert path.stat().st_size == outcome["size_bytes"]
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == outcome["sha256"]
     with tarfile.open(path, "r:") as tar:
         members = tar.getmembers()
         assert {(member.uid, member.mtime, member.mode) for member in members if member.isfile()} == {(0, 0, 0o644)}
@@ -318,14 +318,14 @@ def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: LocalRegistry)
     ingest_zoo(registry, "Zoo-A-2M*F16.gguf")
     graft = {"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}
     made = result(registry, "graft", graft)
-    found = result(registry, "validate", {"chimera": made["lock_id"], "tokens": 32, "texts": ["code"]})
-    assert found["verdict"] in ("gains", "coherent")
-    assert found["tokens"] == 32
-    assert [text["name"] for text in found["texts"]] == ["code"]
-    assert found["models"] == [made["model"], "local/Zoo-A-2M-v1.0-F16@1", "local/Zoo-A-2M-Code-v1.0-F16@1"]
+    outcome = result(registry, "validate", {"chimera": made["lock_id"], "tokens": 32, "texts": ["code"]})
+    assert outcome["verdict"] in ("gains", "coherent")
+    assert outcome["tokens"] == 32
+    assert [text["name"] for text in outcome["texts"]] == ["code"]
+    assert outcome["models"] == [made["model"], "local/Zoo-A-2M-v1.0-F16@1", "local/Zoo-A-2M-Code-v1.0-F16@1"]
     with registry.catalog.reading() as session:
         (verdict,) = verdicts_of(session, _model_id(session, made["model"]))
-    assert verdict.verdict == found["verdict"]
+    assert verdict.verdict == outcome["verdict"]
 
 
 def ingest_directory(registry: LocalRegistry, directory: Path) -> bool:

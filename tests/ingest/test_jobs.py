@@ -101,19 +101,19 @@ def test_a_job_is_run_and_its_result_is_stored(registry: LocalRegistry) -> None:
 def test_a_report_can_be_made_as_a_job(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "little.gguf")
-    whole = add_job(registry, "report", {"limit": 3})
-    one = add_job(registry, "report", {"model": "little"})
+    registry_report = add_job(registry, "report", {"limit": 3})
+    model_report = add_job(registry, "report", {"model": "little"})
     gone = add_job(registry, "report", {"model": "local/nothing"})
-    told: list[JobEvent] = []
-    Runner(registry, threading.Event(), on_event=told.append).run(once=True)
-    assert job_of(registry, whole).result["report"]["title"] == "Report on the registry"
-    assert job_of(registry, one).result["model"] == "local/little@1"
+    events: list[JobEvent] = []
+    Runner(registry, threading.Event(), on_event=events.append).run(once=True)
+    assert job_of(registry, registry_report).result["report"]["title"] == "Report on the registry"
+    assert job_of(registry, model_report).result["model"] == "local/little@1"
     failed = job_of(registry, gone)
     assert (failed.state, failed.note[:31]) == ("failed", "no model is registered as local")
     assert (failed.problem["code"], failed.problem["detail"]) == ("not-found", failed.note)
-    assert [(event.id, event.state) for event in told if event.state != "running"] == [
-        (whole, "finished"),
-        (one, "finished"),
+    assert [(event.id, event.state) for event in events if event.state != "running"] == [
+        (registry_report, "finished"),
+        (model_report, "finished"),
         (gone, "failed"),
     ]
 
@@ -237,9 +237,9 @@ def test_a_job_that_outlasts_its_runner_is_put_back_and_changes_nothing_afterwar
         return {"late": True}
 
     kinds = kind_of(run)
-    stop, told = threading.Event(), list[JobEvent]()
+    stop, events = threading.Event(), list[JobEvent]()
     job_id = add_job(registry, "odd", {}, kinds=kinds)
-    runner = Runner(registry, stop, kinds=kinds, on_event=told.append, stop_seconds=0.1)
+    runner = Runner(registry, stop, kinds=kinds, on_event=events.append, stop_seconds=0.1)
     ended: list[bool] = []
     thread = threading.Thread(target=lambda: ended.append(runner.run()))
     thread.start()
@@ -249,7 +249,7 @@ def test_a_job_that_outlasts_its_runner_is_put_back_and_changes_nothing_afterwar
     assert ended == [False]
     assert job_of(registry, job_id).state == "queued"
     go_on.set()
-    until(lambda: len(told) == 2)
+    until(lambda: len(events) == 2)
     assert job_of(registry, job_id).state == "queued"
 
 

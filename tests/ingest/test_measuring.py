@@ -71,10 +71,10 @@ def test_a_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_the_reported_progress_adds_up_to_the_size_of_the_source(tmp_path: Path) -> None:
     source = source_of(written(tmp_path, small_model()))
-    told: list[int] = []
-    measure_model(source, None, told.append)
-    assert sum(told) == source_size_bytes(source)
-    assert len(told) == 11
+    reported: list[int] = []
+    measure_model(source, None, reported.append)
+    assert sum(reported) == source_size_bytes(source)
+    assert len(reported) == 11
 
 
 def test_only_the_sample_of_a_tensor_is_read(tmp_path: Path) -> None:

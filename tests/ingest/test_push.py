@@ -194,7 +194,7 @@ def test_a_partial_model_needs_a_base(fake: FakeRegistry, tmp_path: Path) -> Non
 def test_a_push_over_the_quota_is_refused_before_a_byte_is_sent(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write_model_file(tmp_path, large_model())
     size_bytes = path.stat().st_size
-    for told, why in (
+    for quota_values, why in (
         (
             quota(size_bytes),
             "more than your quota of 37[0-9.]* kB: nothing was sent",
@@ -203,7 +203,7 @@ def test_a_push_over_the_quota_is_refused_before_a_byte_is_sent(fake: FakeRegist
         (quota(2 * size_bytes, submitted_bytes=size_bytes + 1), "1 bytes more than"),
         (quota(9 * size_bytes, upload_max_bytes=size_bytes - 1), "http://.* takes at most .*: nothing was sent"),
     ):
-        fake.quota = told
+        fake.quota = quota_values
         with pytest.raises(OverQuota, match=why):
             run_push(fake, path)
         with pytest.raises(OverQuota):
@@ -233,9 +233,11 @@ def test_already_uploaded_bytes_are_not_counted_twice(fake: FakeRegistry, tmp_pa
     )
     with pytest.raises(NotAllowed):
         run_push(fake, path)
-    lying = [session.asked for session in fake.sessions.values()]
-    assert LARGE[0].size_bytes in [declared["size_bytes"] for declared in lying]
-    lying_bytes = sum(declared["size_bytes"] + PIECE_ROW_BYTES * len(declared.get("pieces", ())) for declared in lying)
+    uploads = [session.asked for session in fake.sessions.values()]
+    assert LARGE[0].size_bytes in [declared["size_bytes"] for declared in uploads]
+    lying_bytes = sum(
+        declared["size_bytes"] + PIECE_ROW_BYTES * len(declared.get("pieces", ())) for declared in uploads
+    )
     packed = len(spans_in(path)) - 1
     fake.fails = lambda _asked: None
     fake.quota = quota(

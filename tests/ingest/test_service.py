@@ -166,9 +166,9 @@ def test_the_same_bytes_with_another_shape_or_type_are_another_organ_of_one_blob
         blob_ids = set(session.scalars(select(Organ.blob_id)))
     assert sorted(map(tuple, organs)) == [("F32", "1024"), ("F32", "32x32"), ("I32", "1024")]
     assert len(blob_ids) == 1
-    found = measurements(registry)
-    assert len(found) == 4
-    assert found["blk.0.attn_q.weight"].theta != found["blk.2.attn_q.weight"].theta
+    measured = measurements(registry)
+    assert len(measured) == 4
+    assert measured["blk.0.attn_q.weight"].theta != measured["blk.2.attn_q.weight"].theta
     (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
@@ -185,17 +185,17 @@ def test_a_tensor_without_a_kernel_is_stored_and_the_reason_for_no_measures_is_r
     spec = TensorSpec("blk.0.attn_q.weight", (4 * dtype.block_elements,), dtype)
     path = write(tmp_path, file_bytes([], [(spec, data), weight_tensor("blk.0.attn_k.weight", (64, 64))]))
     ingest_file(registry, path)
-    found = measurements(registry)
-    assert found["blk.0.attn_q.weight"].theta is None
-    assert found["blk.0.attn_q.weight"].reason == f"no kernel reads the values of tensor type {name}"
-    assert found["blk.0.attn_k.weight"].theta is not None
+    measured = measurements(registry)
+    assert measured["blk.0.attn_q.weight"].theta is None
+    assert measured["blk.0.attn_q.weight"].reason == f"no kernel reads the values of tensor type {name}"
+    assert measured["blk.0.attn_k.weight"].theta is not None
     with registry.catalog.reading() as session:
         (blob,) = blobs_by_digest(session, [digest_of(data)]).values()
         placement = session.scalars(select(Placement).where(Placement.name == "blk.0.attn_q.weight")).one()
         model = session.scalars(select(Model)).one()
     assert blob.codec in {"opaque", "raw"}
     assert (placement.theta, placement.signal) == (None, None)
-    assert model.mean_theta == found["blk.0.attn_k.weight"].theta
+    assert model.mean_theta == measured["blk.0.attn_k.weight"].theta
     (back,) = assemble_model(registry, "a", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
 
@@ -207,14 +207,14 @@ def test_nonfinite_weights_are_counted_and_stored_unchanged(registry: LocalRegis
     nothing = TensorSpec("blk.1.attn_q.weight", (64, 64), F32)
     path = write(tmp_path, file_bytes([], [(spec, values.tobytes()), (nothing, b"\xff" * nothing.size_bytes)]))
     ingest_file(registry, path)
-    found = measurements(registry)
-    odd, none = found["blk.0.attn_q.weight"], found["blk.1.attn_q.weight"]
+    measured = measurements(registry)
+    odd, none = measured["blk.0.attn_q.weight"], measured["blk.1.attn_q.weight"]
     assert (odd.nan_count, odd.infinite_count) == (3, 3)
     assert odd.theta is not None
     assert 0 <= odd.theta <= 90
     assert (none.nan_count, none.theta) == (4096, None)
     assert none.reason
-    for measurement in found.values():
+    for measurement in measured.values():
         for column in ("theta", "signal", "mean", "standard_deviation", "minimum", "maximum", "kurtosis"):
             value = getattr(measurement, column)
             assert value is None or math.isfinite(value)
@@ -496,18 +496,18 @@ def test_another_file_of_the_same_size_is_distinguished_by_its_digest(registry: 
     with pytest.raises(NameTaken):
         ingest_model(registry, source)
     assert row_counts(registry)["models"] == 1
-    asked: list[NameTaken] = []
-    report = ingest_model(registry, source, new_version=lambda taken: not asked.append(taken))
-    assert (report.model, len(asked)) == ("local/a@2", 1)
+    questions: list[NameTaken] = []
+    report = ingest_model(registry, source, new_version=lambda taken: not questions.append(taken))
+    assert (report.model, len(questions)) == ("local/a@2", 1)
     assert not ingest_model(registry, source).created, "the same file again is no question"
 
 
 def test_the_question_about_a_new_version_is_asked_once(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_file(registry, write(tmp_path, small_model()))
     (source,) = find_sources([str(write(tmp_path, small_model(blocks=3)))])
-    asked: list[NameTaken] = []
-    assert ingest_model(registry, source, new_version=lambda taken: not asked.append(taken)).model == "local/a@2"
-    assert len(asked) == 1
+    questions: list[NameTaken] = []
+    assert ingest_model(registry, source, new_version=lambda taken: not questions.append(taken)).model == "local/a@2"
+    assert len(questions) == 1
 
 
 def test_a_file_registered_under_another_name_gets_no_new_name(registry: LocalRegistry, tmp_path: Path) -> None:

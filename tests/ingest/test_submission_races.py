@@ -91,12 +91,12 @@ def test_only_the_sender_of_refused_bytes_is_informed_and_waits(registry: LocalR
         state, codes = ended(registry, submission_id)
         assert state == ("ready" if submission_id == others else "quarantined" if of_ann else "published")
         assert ("refused-before" in codes, "removed-before" in codes) == (of_ann, False)
-    told = [
+    refusals = [
         finding
         for finding in json.loads(submission_row(registry, submission_id).row.findings)
         if finding["code"] == "refused-before"
     ]
-    assert [(finding["severity"], finding["sentence"][-12:]) for finding in told] == [("note", ": No thanks.")]
+    assert [(finding["severity"], finding["sentence"][-12:]) for finding in refusals] == [("note", ": No thanks.")]
 
 
 def test_the_model_of_an_abandoned_job_is_removed(registry: LocalRegistry) -> None:

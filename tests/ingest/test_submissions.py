@@ -317,11 +317,11 @@ def test_a_base_found_by_the_name_in_the_header_is_reported_and_causes_no_refusa
     ingested(registry, tmp_path, "acme/loom", BASE)
     submission_id = submit_model(registry, "ann/part", [whole_file(registry, "ann", MISFIT)])
     after = process_and_read(registry, submission_id)
-    said = sentences(registry, submission_id)
+    found_sentences = sentences(registry, submission_id)
     expected = "Its base 'Base' was identified by the name in its header as acme/loom@1."
-    assert (after.row.state, said["note", "base-found"]) == ("published", expected)
-    assert ("warn", "base-does-not-fit") in said
-    assert ("note", "base-not-registered") not in said
+    assert (after.row.state, found_sentences["note", "base-found"]) == ("published", expected)
+    assert ("warn", "base-does-not-fit") in found_sentences
+    assert ("note", "base-not-registered") not in found_sentences
     assert [edge.model for edge in registry.model("ann/part").relatives if edge.evidence == "declared"] == [
         "acme/loom@1"
     ]
@@ -337,8 +337,8 @@ def test_organs_are_attributed_to_their_origin_and_not_to_a_chimera(registry: Lo
     for name, whose in (("eve/edited", "acme/base@1"), ("acme/edited", None)):
         submission_id = submit_model(registry, name, [whole_file(registry, name.split("/")[0], edited)])
         assert process_and_read(registry, submission_id).row.state == "published"
-        told = sentences(registry, submission_id).get(("warn", "organs-of-another"))
-        assert told == (whose and f"9 of its 10 organs are those of {whose}, which it does not name as its base.")
+        warning = sentences(registry, submission_id).get(("warn", "organs-of-another"))
+        assert warning == (whose and f"9 of its 10 organs are those of {whose}, which it does not name as its base.")
 
 
 HOSTILE: dict[str, bytes] = {

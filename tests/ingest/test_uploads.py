@@ -289,8 +289,8 @@ def test_every_piece_of_a_pack_is_checked_and_found_at_its_offset(registry: Loca
     pieces = [b"first", b"second" * 9, b"third" * 100]
     upload = sent_pack(registry, ada, pieces)
     with registry.catalog.reading() as session:
-        found = pieces_of(session, ada, map(digest_of, pieces))
-    assert [found[digest_of(piece)] for piece in pieces] == [
+        pieces_by_digest = pieces_of(session, ada, map(digest_of, pieces))
+    assert [pieces_by_digest[digest_of(piece)] for piece in pieces] == [
         StoredPiece(upload, 0, 5),
         StoredPiece(upload, 5, 54),
         StoredPiece(upload, 59, 500),
@@ -497,10 +497,10 @@ def test_a_runner_of_jobs_and_a_sweep_remove_expired_uploads(
     registry: LocalRegistry, ada: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
-    one, two = begun(registry, ada, name="one"), begun(registry, ada, name="two")
-    send(registry, ada, one, DATA, 0, 1500)
+    first, two = begun(registry, ada, name="one"), begun(registry, ada, name="two")
+    send(registry, ada, first, DATA, 0, 1500)
     with registry.catalog.writing() as session:
-        session.execute(update(Upload).where(Upload.public_id == one).values(expires_at=now()))
+        session.execute(update(Upload).where(Upload.public_id == first).values(expires_at=now()))
     sweep.main([], standalone_mode=False)
     assert "1 expired uploads and 0 stray upload files would be removed (1.5 kB)" in capsys.readouterr().out
     sweep.main(["-y", "--json"], standalone_mode=False)
@@ -581,10 +581,10 @@ def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: Local
     sent(registry, ada, b"piece")
     sent_pack(registry, ada, [b"x", b"y"])
     begun(registry, ada, b"under way", "piece")
-    asked = [digest_of(data) for data in (b"piece", b"x", b"y", b"under way", b"never")]
+    digests = [digest_of(data) for data in (b"piece", b"x", b"y", b"under way", b"never")]
     with registry.catalog.reading() as session:
-        assert known_digests(session, ada, asked, now()) == set(asked[:3])
-        assert known_digests(session, bob, asked, now()) == set()
+        assert known_digests(session, ada, digests, now()) == set(digests[:3])
+        assert known_digests(session, bob, digests, now()) == set()
 
 
 def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, ada: int) -> None:

@@ -24,9 +24,9 @@ BASE = model_file("Base", related_tensors())
 def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
     """Return the lineage of a model, encoded and decoded as JSON."""
     with registry.catalog.reading() as session:
-        found = lineage_of(session, model_by_name(session, parse_model_name(name)))
-    assert decode(encode(found), ModelLineage) == found
-    return found
+        shown = lineage_of(session, model_by_name(session, parse_model_name(name)))
+    assert decode(encode(shown), ModelLineage) == shown
+    return shown
 
 
 def codes(registry: LocalRegistry, name: str) -> list[str]:
@@ -35,8 +35,8 @@ def codes(registry: LocalRegistry, name: str) -> list[str]:
 
 def test_a_model_alone_has_no_lineage(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
-    found = lineage(registry, "base")
-    assert (found.model, found.edges, found.left_out) == ("local/base@1", (), 0)
+    lineage_page = lineage(registry, "base")
+    assert (lineage_page.model, lineage_page.edges, lineage_page.left_out) == ("local/base@1", (), 0)
     assert codes(registry, "base") == ["no-known-relatives"]
 
 
@@ -114,7 +114,7 @@ def test_more_edges_than_are_shown_are_counted(
 ) -> None:
     ingest_bytes(registry, tmp_path, "merged", model_file("Merged", related_tensors(), parent_entries("X", "Y", "Z")))
     monkeypatch.setattr(relatives_lineage, "EDGES_MAX", 2)
-    found = lineage(registry, "merged")
-    assert [edge.text for edge in found.edges] == ["X", "Y"]
-    assert found.left_out == 1
+    lineage_page = lineage(registry, "merged")
+    assert [edge.text for edge in lineage_page.edges] == ["X", "Y"]
+    assert lineage_page.left_out == 1
     assert codes(registry, "merged") == ["parent-not-registered"] * 3

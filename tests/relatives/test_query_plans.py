@@ -25,10 +25,10 @@ def test_every_statement_uses_an_index(registry: LocalRegistry, tmp_path: Path) 
         file = model_file("Base", related_tensors(correlation=0.9, other_seed=number + 3))
         ingest_bytes(registry, tmp_path, f"base{number}", file)
     ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(), parent_entries("Base", "Absent")))
-    asked: dict[str, Any] = {}
+    statements: dict[str, Any] = {}
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        asked[statement] = parameters
+        statements[statement] = parameters
 
     event.listen(registry.catalog.writer, "before_cursor_execute", note)
     with registry.catalog.writing() as session:
@@ -37,13 +37,13 @@ def test_every_statement_uses_an_index(registry: LocalRegistry, tmp_path: Path) 
         resolve_declared(session, model)
         lineage_of(session, model)
         event.remove(registry.catalog.writer, "before_cursor_execute", note)
-        questions = {text: values for text, values in asked.items() if text.lstrip().startswith("SELECT")}
+        questions = {text: values for text, values in statements.items() if text.lstrip().startswith("SELECT")}
         assert len(questions) >= 8
         connection = session.connection()
         plans = {
             text: [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)]
             for text, values in questions.items()
         }
-    found = [step for plan in plans.values() for step in plan]
-    assert [step for step in found if LARGE.search(step)] == []
-    assert sum("ix_placements_place (slot=? AND block=? AND tower=?)" in step for step in found) >= 1
+    steps = [step for plan in plans.values() for step in plan]
+    assert [step for step in steps if LARGE.search(step)] == []
+    assert sum("ix_placements_place (slot=? AND block=? AND tower=?)" in step for step in steps) >= 1

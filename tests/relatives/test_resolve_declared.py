@@ -69,8 +69,8 @@ def test_parents_are_read_in_order_and_a_number_may_be_left_out() -> None:
         "general.base_model.4.version": "says nothing alone",
         f"general.base_model.{PARENTS_MAX}.name": "one too many",
     }
-    found = [(number, parent.text) for number, parent in numbered_parents(texts)]
-    assert found == [(0, "First"), (2, "Org/Third 2"), (3, "https://example.org/x")]
+    parents = [(number, parent.text) for number, parent in numbered_parents(texts)]
+    assert parents == [(0, "First"), (2, "Org/Third 2"), (3, "https://example.org/x")]
 
 
 @pytest.mark.parametrize(

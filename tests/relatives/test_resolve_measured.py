@@ -104,8 +104,8 @@ def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(
     ((relation, score),) = measured_pairs(registry).values()
     assert (relation, score) == ("relative", pytest.approx(0.99, abs=0.01))
     with registry.catalog.reading() as session:
-        (one,) = find_relatives(session, model_by_name(session, parse_model_name("longer")))
-    assert (one.similarity.organ_count, one.similarity.first_count) == (6, 7)
+        (relative,) = find_relatives(session, model_by_name(session, parse_model_name("longer")))
+    assert (relative.similarity.organ_count, relative.similarity.first_count) == (6, 7)
 
 
 def test_other_shapes_are_not_compared(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -49,13 +49,13 @@ def values_of(name: str) -> dict[Slot, np.ndarray[Any, np.dtype[np.float32]]]:
     """Return all weights of the matrices of a file, by their places."""
     source = MemorySource((ZOO / f"{name}.gguf").read_bytes())
     header = read_header(source)
-    found = {}
+    values = {}
     for tensor in header.tensors:
         place = place_of(tensor.name)
         data = source.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
         if len(tensor.shape) > 1:
-            found[place.tower.value, place.block, place.slot] = dequantize(data, tensor.dtype)
-    return found
+            values[place.tower.value, place.block, place.slot] = dequantize(data, tensor.dtype)
+    return values
 
 
 def test_exactly_the_relatives_of_a_are_found(zoo: LocalRegistry) -> None:
@@ -73,11 +73,11 @@ def test_similarities_agree_with_whole_tensors_within_the_noise(zoo: LocalRegist
     for name in (QUANTISED, CODE, PROSE, EARLY, MIDDLE, BRANCH, B):
         other = values_of(name)
         whole = float(np.mean([np.corrcoef(base[slot], other[slot])[0, 1] for slot in base]))
-        found = zoo.compare(A, name)
-        assert found.organs.compared == len(base) == MATRICES
+        comparison = zoo.compare(A, name)
+        assert comparison.organs.compared == len(base) == MATRICES
         # An estimate from 256 values has the standard error (1 - r²) / 16; the limit is four for the mean of 29.
         tolerance = 4 * NOISE * (1 - whole**2) / MATRICES**0.5 + FINGERPRINT_ROUNDING
-        assert found.likeness == pytest.approx(whole, abs=tolerance), name
+        assert comparison.likeness == pytest.approx(whole, abs=tolerance), name
 
 
 def test_relatives_are_in_the_true_order_of_kinship(zoo: LocalRegistry) -> None:
@@ -109,10 +109,10 @@ def test_findings_report_where_declared_and_measured_disagree(zoo: LocalRegistry
 
 
 def test_other_shapes_cannot_be_compared(zoo: LocalRegistry) -> None:
-    found = zoo.compare(A, C)
-    assert (found.likeness, found.kinship) == (None, "incomparable")
-    assert len(found.shapes_differ) == 38
-    assert found.only_second == ("output.weight",)
+    comparison = zoo.compare(A, C)
+    assert (comparison.likeness, comparison.kinship) == (None, "incomparable")
+    assert len(comparison.shapes_differ) == 38
+    assert comparison.only_second == ("output.weight",)
 
 
 def test_a_model_is_described_and_compared_by_its_facts(zoo: LocalRegistry) -> None:

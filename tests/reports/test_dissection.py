@@ -108,8 +108,8 @@ def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegist
     assert "It does not say which of two models was first" in values["relatives"].after[0]
     with filled.catalog.reading() as session:
         page = lineage_of(session, model_by_name(session, parse_model_name("tuned")))
-    found = [(item["severity"], item["code"], item["sentence"]) for item in values["findings"].items]
-    assert found == [(finding.severity, finding.code, finding.sentence) for finding in page.findings]
+    shown = [(item["severity"], item["code"], item["sentence"]) for item in values["findings"].items]
+    assert shown == [(finding.severity, finding.code, finding.sentence) for finding in page.findings]
     alone = sections(filled, "tall")
     assert alone["relatives"].items == ()
     assert [item["code"] for item in alone["findings"].items] == ["no-known-relatives"]

@@ -184,10 +184,10 @@ def test_a_report_on_one_type_does_not_compare_types(registry: LocalRegistry, tm
 
 
 def test_no_statement_about_all_placements_reads_their_rows(filled: LocalRegistry) -> None:
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        asked.append((statement, parameters))
+        statements.append((statement, parameters))
 
     event.listen(filled.catalog.reader, "before_cursor_execute", note)
     report_on(filled)
@@ -195,11 +195,11 @@ def test_no_statement_about_all_placements_reads_their_rows(filled: LocalRegistr
     with filled.catalog.reader.connect() as connection:
         steps = [
             step[-1]
-            for statement, parameters in asked
+            for statement, parameters in statements
             for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
         ]
     scans = [step for step in steps if step.startswith(("SCAN placements", "SEARCH placements"))]
-    assert len(asked) > 10
+    assert len(statements) > 10
     assert [step for step in scans if "visible=?" in step], "there is an index that is read from end to end"
     scans = [step for step in scans if step.startswith("SCAN")]
     assert [step for step in scans if "COVERING INDEX" not in step] == []

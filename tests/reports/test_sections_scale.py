@@ -40,13 +40,15 @@ def test_one_family_says_nothing_about_size(families: list[Point]) -> None:
 
 
 def test_two_families_always_lie_on_a_line_and_show_no_trend() -> None:
-    said = scale_verdict(points((6, 40), (7, 41)), 5)
-    assert said == "There are only 2 families, too few for a line, so this report cannot say anything about size."
+    sentence = scale_verdict(points((6, 40), (7, 41)), 5)
+    assert sentence == "There are only 2 families, too few for a line, so this report cannot say anything about size."
 
 
 def test_models_of_one_size_say_nothing_about_size() -> None:
-    said = scale_verdict(points((6, 40), (6, 41), (6, 42)), 3)
-    assert said == "All 3 families have the same number of parameters, so this report cannot say anything about size."
+    sentence = scale_verdict(points((6, 40), (6, 41), (6, 42)), 3)
+    assert (
+        sentence == "All 3 families have the same number of parameters, so this report cannot say anything about size."
+    )
 
 
 @pytest.mark.parametrize("families", [many(5.0, count=9), points(*((6 + n / 20, 40 + n) for n in range(12)))])
@@ -60,10 +62,10 @@ def test_a_slope_within_its_margin_is_no_trend() -> None:
 
 @pytest.mark.parametrize(("slope", "way"), [(2.0, "rises by 2.0°"), (-2.0, "falls by 2.0°")])
 def test_a_trend_is_reported_with_its_margin_and_its_limits(slope: float, way: str) -> None:
-    said = scale_verdict(many(slope), 30)
-    assert way in said
-    assert "±" in said
-    assert "It does not say that size is the reason" in said
+    sentence = scale_verdict(many(slope), 30)
+    assert way in sentence
+    assert "±" in sentence
+    assert "It does not say that size is the reason" in sentence
 
 
 def test_the_report_notes_when_the_two_means_disagree_on_the_direction() -> None:

@@ -38,10 +38,10 @@ def read(
 
 
 def refusal(folder: Path, body: str) -> str:
-    found = read(folder, body).failure
-    assert found is not None
-    assert found.kind is FailureKind.REFUSED
-    return found.reason
+    reading = read(folder, body).failure
+    assert reading is not None
+    assert reading.kind is FailureKind.REFUSED
+    return reading.reason
 
 
 def test_a_command_receives_the_model_each_text_and_the_tokens(tmp_path: Path) -> None:
@@ -49,13 +49,13 @@ def test_a_command_receives_the_model_each_text_and_the_tokens(tmp_path: Path) -
 assert model == {str(A)!r}
 print(json.dumps({{"perplexity": 1 + len(open(text, encoding="utf-8").read()), "tokens": int(tokens)}}))
 """
-    found = read(tmp_path, body, texts=2)
-    assert found.failure is None
-    assert [(score.text, score.perplexity) for score in found.scores] == [
+    reading = read(tmp_path, body, texts=2)
+    assert reading.failure is None
+    assert [(score.text, score.perplexity) for score in reading.scores] == [
         ("code", 1.0 + len(TEXTS[0].text)),
         ("prose", 1.0 + len(TEXTS[1].text)),
     ]
-    assert [score.tokens for score in found.scores] == [128, 128]
+    assert [score.tokens for score in reading.scores] == [128, 128]
 
 
 def test_chatter_before_the_last_line_does_not_matter(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_chatter_before_the_last_line_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_a_command_may_only_say_that_the_model_loads(tmp_path: Path) -> None:
-    found = read(tmp_path, "print('{\"loads\": true}')")
-    assert found.loads
-    assert found.scores[0].perplexity is None
+    reading = read(tmp_path, "print('{\"loads\": true}')")
+    assert reading.loads
+    assert reading.scores[0].perplexity is None
 
 
 def test_a_command_may_say_that_the_model_does_not_load(tmp_path: Path) -> None:
@@ -93,32 +93,32 @@ def test_a_command_may_say_that_the_model_does_not_load(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_answer_is_refused_in_a_sentence(tmp_path: Path, printed: str, reason: str) -> None:
-    found = refusal(tmp_path, f"print({printed!r})" if len(printed) < 100 else f"print('[' * {len(printed)})")
-    assert reason in found
-    assert found.isprintable()
+    message = refusal(tmp_path, f"print({printed!r})" if len(printed) < 100 else f"print('[' * {len(printed)})")
+    assert reason in message
+    assert message.isprintable()
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1" + "0" * 400])
 def test_a_perplexity_that_is_not_finite_is_infinite(tmp_path: Path, number: str) -> None:
-    found = read(tmp_path, f'print(\'{{"perplexity": {number}, "standard_error": NaN, "tokens": -1}}\')').scores[0]
-    assert found.perplexity == math.inf
-    assert (found.standard_error, found.tokens) == (None, None)
+    reading = read(tmp_path, f'print(\'{{"perplexity": {number}, "standard_error": NaN, "tokens": -1}}\')').scores[0]
+    assert reading.perplexity == math.inf
+    assert (reading.standard_error, reading.tokens) == (None, None)
 
 
 @pytest.mark.parametrize("body", ["print('x' * 10_000_000)", "print('x\\n' * 5_000_000)", "os.write(1, bytes(10**7))"])
 def test_ten_megabytes_of_output_are_cut_off(tmp_path: Path, body: str) -> None:
-    found = read(tmp_path, body)
-    assert found.failure is not None
-    assert found.failure.kind is FailureKind.STOPPED
-    assert "printed more than 1048576 bytes" in found.failure.reason
+    reading = read(tmp_path, body)
+    assert reading.failure is not None
+    assert reading.failure.kind is FailureKind.STOPPED
+    assert "printed more than 1048576 bytes" in reading.failure.reason
 
 
 def test_ten_megabytes_of_log_do_not_matter(tmp_path: Path) -> None:
-    found = read(tmp_path, f"sys.stderr.write('\\x1b[31m' + 'y' * 10_000_000 + '\\nthe end\\n')\n{SAYS_26}")
-    assert found.loads
-    assert len(found.log) <= 16 * 1024
-    assert found.log.endswith("the end\n")
-    assert "\x1b" not in found.log
+    reading = read(tmp_path, f"sys.stderr.write('\\x1b[31m' + 'y' * 10_000_000 + '\\nthe end\\n')\n{SAYS_26}")
+    assert reading.loads
+    assert len(reading.log) <= 16 * 1024
+    assert reading.log.endswith("the end\n")
+    assert "\x1b" not in reading.log
 
 
 def test_a_command_that_sleeps_is_stopped_with_everything_it_started(tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ time.sleep(600)
 """
     began = time.monotonic()
     sandbox = Sandbox(write=(tmp_path,), processes=True)
-    found = read(tmp_path, body, Limits(wall_seconds=0.5), sandbox=sandbox)
-    assert found.failure is not None
-    assert found.failure.kind is FailureKind.STOPPED
-    assert "longer than 0.5 s" in found.failure.reason
+    reading = read(tmp_path, body, Limits(wall_seconds=0.5), sandbox=sandbox)
+    assert reading.failure is not None
+    assert reading.failure.kind is FailureKind.STOPPED
+    assert "longer than 0.5 s" in reading.failure.reason
     assert time.monotonic() - began < 30
     with held.open("w") as lock:
         while not is_free(lock):
@@ -153,28 +153,28 @@ def is_free(lock: TextIO) -> bool:
 
 def test_a_grandchild_with_open_pipes_does_not_block_the_parent(tmp_path: Path) -> None:
     body = f"if not os.fork():\n    time.sleep(600)\n{SAYS_26}\nsys.stdout.flush()"
-    found = read(tmp_path, body, sandbox=Sandbox(processes=True))
-    assert found.loads
-    assert found.seconds < 20
+    reading = read(tmp_path, body, sandbox=Sandbox(processes=True))
+    assert reading.loads
+    assert reading.seconds < 20
 
 
 def test_a_crash_is_a_result_with_the_signals_name(tmp_path: Path) -> None:
-    found = read(tmp_path, "sys.stderr.write('it hurts\\n')\nsys.stderr.flush()\nos.kill(os.getpid(), 11)")
-    assert found.failure is not None
-    assert found.failure.kind is FailureKind.CRASHED
-    assert found.failure.reason == "the runtime crashed (SIGSEGV): it hurts"
+    reading = read(tmp_path, "sys.stderr.write('it hurts\\n')\nsys.stderr.flush()\nos.kill(os.getpid(), 11)")
+    assert reading.failure is not None
+    assert reading.failure.kind is FailureKind.CRASHED
+    assert reading.failure.reason == "the runtime crashed (SIGSEGV): it hurts"
 
 
 def test_an_exit_code_is_a_failure(tmp_path: Path) -> None:
-    found = read(tmp_path, f"{SAYS_26}\nsys.exit(3)")
-    assert found.failure is not None
-    assert found.failure.reason == "the runtime ended with 3"
+    reading = read(tmp_path, f"{SAYS_26}\nsys.exit(3)")
+    assert reading.failure is not None
+    assert reading.failure.reason == "the runtime ended with 3"
 
 
 def test_the_second_text_is_not_tried_after_a_failure(tmp_path: Path) -> None:
-    found = read(tmp_path, f"if text.endswith('-1.txt'):\n    {SAYS_26}\nelse:\n    sys.exit(1)", texts=2)
-    assert found.failure is not None
-    assert len(found.scores) == 1
+    reading = read(tmp_path, f"if text.endswith('-1.txt'):\n    {SAYS_26}\nelse:\n    sys.exit(1)", texts=2)
+    assert reading.failure is not None
+    assert len(reading.scores) == 1
 
 
 @pytest.mark.parametrize(
@@ -190,15 +190,15 @@ def test_the_second_text_is_not_tried_after_a_failure(tmp_path: Path) -> None:
     ],
 )
 def test_limits_hold_in_the_child(tmp_path: Path, limits: Limits, body: str, reason: str) -> None:
-    found = read(tmp_path, body, limits)
-    assert found.failure is not None
-    assert reason in found.failure.reason
+    reading = read(tmp_path, body, limits)
+    assert reading.failure is not None
+    assert reason in reading.failure.reason
 
 
 def test_the_child_sees_little_of_our_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORGAN_SECRET", "mine")
-    found = read(tmp_path, "sys.stderr.write(','.join(sorted(os.environ)))\nprint('{\"loads\": true}')")
-    assert set(found.log.strip().split(",")) <= {"HOME", "LC_ALL", "LC_CTYPE", "PATH", "TMPDIR"}
+    reading = read(tmp_path, "sys.stderr.write(','.join(sorted(os.environ)))\nprint('{\"loads\": true}')")
+    assert set(reading.log.strip().split(",")) <= {"HOME", "LC_ALL", "LC_CTYPE", "PATH", "TMPDIR"}
 
 
 def test_the_alarm_of_the_child_stops_it_if_the_parent_does_not() -> None:
@@ -252,8 +252,8 @@ def test_a_missing_program_is_named() -> None:
 def test_no_shell_sees_the_template(tmp_path: Path) -> None:
     template = script(tmp_path, "sys.stderr.write(sys.argv[4])\nprint('{\"loads\": true}')")
     runtime = CommandRuntime(f"{template} '$(touch {tmp_path}/x); `id`'")
-    found = runtime.read(Request(A, TEXTS[:1]), lambda _: None)
-    assert found.log == f"$(touch {tmp_path}/x); `id`"
+    reading = runtime.read(Request(A, TEXTS[:1]), lambda _: None)
+    assert reading.log == f"$(touch {tmp_path}/x); `id`"
     assert not (tmp_path / "x").exists()
 
 

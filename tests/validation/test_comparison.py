@@ -48,11 +48,11 @@ class Stand:
             with Weights(request.model) as weights:
                 spots = weights.spots.items()
                 self.zeroed = tuple(name for name, spot in spots if not any(map(any, spot.chunks())))
-        found = self.perplexities[request.model.name]
-        if isinstance(found, Failure):
-            return Reading(found, ())
+        perplexity = self.perplexities[request.model.name]
+        if isinstance(perplexity, Failure):
+            return Reading(perplexity, ())
         tokens, surprises = self.scored or request.tokens, self.surprises.get(request.model.name)
-        return Reading(None, tuple(Score(scored.name, found, 1.0, tokens, surprises) for scored in request.texts))
+        return Reading(None, tuple(Score(scored.name, perplexity, 1.0, tokens, surprises) for scored in request.texts))
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def numbers(chimera: float | Failure = 12.0, control: float | Failure = 1000.0, 
 
 def test_a_strangers_blocks_are_broken_in_llama_cpp(tmp_path: Path) -> None:
     chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
-    found = validate_files(chimera, A, [B], None, TEXTS, LlamaCpp())
-    assert found.verdict.kind is VerdictKind.BROKEN
-    code = found.verdict.texts[0]
+    comparison = validate_files(chimera, A, [B], None, TEXTS, LlamaCpp())
+    assert comparison.verdict.kind is VerdictKind.BROKEN
+    code = comparison.verdict.texts[0]
     assert code.base == pytest.approx(26.7, rel=0.02)
     assert list(code.donors) == pytest.approx([27.6], rel=0.02)
     assert code.control is not None
     assert code.control > 1000
-    assert found.grafted == feed_forward(A)
+    assert comparison.grafted == feed_forward(A)
 
 
 def test_llama_cpp_distinguishes_blocks_of_a_fine_tune_from_a_weak_block_of_an_unrelated_model(tmp_path: Path) -> None:
@@ -96,35 +96,35 @@ def test_llama_cpp_distinguishes_blocks_of_a_fine_tune_from_a_weak_block_of_an_u
 
 def test_a_model_that_crashes_llama_cpp_is_broken(tmp_path: Path) -> None:
     chimera = with_f64(A, feed_forward(A)[0], tmp_path / "f64.gguf")
-    found = validate_files(chimera, A, [], None, TEXTS[:1], LlamaCpp())
-    assert found.verdict.kind is VerdictKind.BROKEN
-    assert found.verdict.reason.startswith("The chimera does not run: the runtime crashed (SIGSEGV)")
-    assert found.control is None
+    comparison = validate_files(chimera, A, [], None, TEXTS[:1], LlamaCpp())
+    assert comparison.verdict.kind is VerdictKind.BROKEN
+    assert comparison.verdict.reason.startswith("The chimera does not run: the runtime crashed (SIGSEGV)")
+    assert comparison.control is None
 
 
 def test_the_control_has_the_grafted_feed_forward_organs_zeroed(chimera: Path, tmp_path: Path) -> None:
     runtime = numbers()
-    found = compared(chimera, runtime, folder=tmp_path)
-    assert found.grafted == runtime.zeroed == feed_forward(A, [0, 3])
-    assert found.verdict.kind is VerdictKind.COHERENT
-    assert found.verdict.texts[0].control == 1000.0
-    assert found.control_remark is None
+    comparison = compared(chimera, runtime, folder=tmp_path)
+    assert comparison.grafted == runtime.zeroed == feed_forward(A, [0, 3])
+    assert comparison.verdict.kind is VerdictKind.COHERENT
+    assert comparison.verdict.texts[0].control == 1000.0
+    assert comparison.control_remark is None
     assert [path.name for path in tmp_path.iterdir()] == ["chimera.gguf"], "the control is gone"
 
 
 def test_given_names_are_used_and_only_feed_forward_is_zeroed(chimera: Path) -> None:
     attention = "blk.0.attn_q.weight"
     runtime = numbers()
-    found = compared(chimera, runtime, grafted=[attention, *feed_forward(A, [0])])
-    assert found.grafted == runtime.zeroed == feed_forward(A, [0])
+    comparison = compared(chimera, runtime, grafted=[attention, *feed_forward(A, [0])])
+    assert comparison.grafted == runtime.zeroed == feed_forward(A, [0])
 
 
 def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> None:
     chimera = graft(A, B, ["blk.0.attn_q.weight"], tmp_path / "chimera.gguf")
-    found = compared(chimera, numbers(chimera=9.0))
-    assert found.control is None
-    assert found.verdict.kind is VerdictKind.GAINS
-    assert found.verdict.reason.endswith(
+    comparison = compared(chimera, numbers(chimera=9.0))
+    assert comparison.control is None
+    assert comparison.verdict.kind is VerdictKind.GAINS
+    assert comparison.verdict.reason.endswith(
         "No feed-forward organ was changed, so there is no control, and it is unknown whether the changed organs work."
     )
     assert "organ was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).verdict.reason
@@ -133,9 +133,9 @@ def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> Non
 def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
     purified = graft(A, B, feed_forward(A, [0]), tmp_path / "chimera.gguf")
     for perplexity, kind in ((9.0, "gains"), (10.1, "coherent"), (15.0, "degraded"), (99.0, "broken")):
-        found = compared(purified, numbers(chimera=perplexity), grafted=[])
-        assert (found.control, found.grafted, found.verdict.kind) == (None, (), kind)
-        assert found.verdict.reason.endswith(
+        comparison = compared(purified, numbers(chimera=perplexity), grafted=[])
+        assert (comparison.control, comparison.grafted, comparison.verdict.kind) == (None, (), kind)
+        assert comparison.verdict.reason.endswith(
             "Nothing was grafted, so there is no control: the rules on weak and inert grafts do not apply."
         )
 
@@ -143,36 +143,36 @@ def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path
 def test_a_graft_is_judged_separately_from_other_changes(tmp_path: Path) -> None:
     chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
     runtime = numbers(chimera=12.0, control=12.1)
-    found = compared(chimera, runtime, grafted=feed_forward(A, [3]))
+    comparison = compared(chimera, runtime, grafted=feed_forward(A, [3]))
     assert runtime.zeroed == feed_forward(A, [3])
-    assert found.verdict.kind is VerdictKind.INERT
-    assert found.verdict.reason.startswith("The grafted organs do not work.")
+    assert comparison.verdict.kind is VerdictKind.INERT
+    assert comparison.verdict.reason.startswith("The grafted organs do not work.")
 
 
 def test_a_comparison_of_files_reports_changed_organs(chimera: Path) -> None:
-    found = compared(chimera, numbers(chimera=12.0, control=12.1))
-    assert found.act == "changed"
-    assert found.verdict.reason.startswith("The changed organs do not work.")
+    comparison = compared(chimera, numbers(chimera=12.0, control=12.1))
+    assert comparison.act == "changed"
+    assert comparison.verdict.reason.startswith("The changed organs do not work.")
 
 
 def test_a_control_that_does_not_run_is_reported_and_left_out(chimera: Path) -> None:
-    found = compared(chimera, numbers(control=Failure(FailureKind.STOPPED, "it was slow")))
-    assert found.verdict.kind is VerdictKind.COHERENT
-    assert "The control did not run" in found.verdict.reason
-    assert "it was slow" in found.verdict.reason
+    comparison = compared(chimera, numbers(control=Failure(FailureKind.STOPPED, "it was slow")))
+    assert comparison.verdict.kind is VerdictKind.COHERENT
+    assert "The control did not run" in comparison.verdict.reason
+    assert "it was slow" in comparison.verdict.reason
 
 
 def test_a_control_that_cannot_be_written_is_reported_and_left_out(tmp_path: Path) -> None:
-    found = compared(graft(A, A, [], tmp_path / "chimera.gguf"), numbers(), grafted=["blk.9.ffn_up.weight"])
-    assert found.control is None
-    assert "no tensor 'blk.9.ffn_up.weight'" in found.verdict.reason
+    comparison = compared(graft(A, A, [], tmp_path / "chimera.gguf"), numbers(), grafted=["blk.9.ffn_up.weight"])
+    assert comparison.control is None
+    assert "no tensor 'blk.9.ffn_up.weight'" in comparison.verdict.reason
 
 
 def test_a_chimera_that_fails_needs_no_control(chimera: Path) -> None:
     runtime = numbers(chimera=Failure(FailureKind.REFUSED, "missing tensor"))
-    found = compared(chimera, runtime)
-    assert found.verdict.kind is VerdictKind.BROKEN
-    assert found.verdict.reason == "The chimera does not run: missing tensor."
+    comparison = compared(chimera, runtime)
+    assert comparison.verdict.kind is VerdictKind.BROKEN
+    assert comparison.verdict.reason == "The chimera does not run: missing tensor."
     assert [request.model.name for request in runtime.asked] == [A.name, "chimera.gguf", B.name]
 
 
@@ -193,16 +193,16 @@ def test_a_base_that_does_not_run_is_an_error_and_not_a_verdict(chimera: Path, k
 
 
 def test_a_base_that_is_too_slow_leaves_it_undecided(chimera: Path) -> None:
-    found = compared(chimera, numbers(base=Failure(FailureKind.STOPPED, "it was slow"))).verdict
-    assert found.kind is VerdictKind.UNDECIDED
-    assert found.reason.endswith("The base does not run: it was slow.")
+    comparison = compared(chimera, numbers(base=Failure(FailureKind.STOPPED, "it was slow"))).verdict
+    assert comparison.kind is VerdictKind.UNDECIDED
+    assert comparison.reason.endswith("The base does not run: it was slow.")
 
 
 def test_scored_tokens_are_limited_to_the_smallest_context_with_a_note(chimera: Path) -> None:
     runtime = numbers()
-    found = compared(chimera, runtime, tokens=4096)
-    assert {request.tokens for request in runtime.asked} == {found.tokens} == {255}
-    assert found.tokens_remark == (
+    comparison = compared(chimera, runtime, tokens=4096)
+    assert {request.tokens for request in runtime.asked} == {comparison.tokens} == {255}
+    assert comparison.tokens_remark == (
         "4096 tokens of each text were requested; the smallest context of these models has 256, so at most 255 were "
         "scored."
     )
@@ -211,12 +211,12 @@ def test_scored_tokens_are_limited_to_the_smallest_context_with_a_note(chimera: 
 
 def test_as_many_tokens_as_a_context_holds_are_scored_in_llama_cpp(tmp_path: Path) -> None:
     kin = graft(A, A_PROSE, feed_forward(A, [3]), tmp_path / "kin.gguf")
-    found = validate_files(kin, A, [], None, TEXTS[:1], LlamaCpp(), 256)
-    assert [reading.scores[0].tokens for reading in (found.base, found.chimera)] == [255, 255]
-    assert found.verdict.kind is not VerdictKind.BROKEN
-    error = found.verdict.texts[0].difference_error
+    comparison = validate_files(kin, A, [], None, TEXTS[:1], LlamaCpp(), 256)
+    assert [reading.scores[0].tokens for reading in (comparison.base, comparison.chimera)] == [255, 255]
+    assert comparison.verdict.kind is not VerdictKind.BROKEN
+    error = comparison.verdict.texts[0].difference_error
     assert error is not None
-    assert found.base.scores[0].standard_error is not None
+    assert comparison.base.scores[0].standard_error is not None
     assert 0.0 < error < 0.05, "what is hard for both cancels"
 
 
@@ -233,9 +233,9 @@ def test_the_error_of_the_difference_is_of_the_same_tokens_also_from_the_cache(c
     runtime, cache = numbers(), MemoryCache()
     runtime.surprises = {A.name: (1.0, 5.0, 3.0), "chimera.gguf": (1.5, 5.5, 3.8)}
     for _ in range(2):
-        found = compared(chimera, runtime, cache=cache)
-        assert [text.difference_error for text in found.verdict.texts] == pytest.approx([0.1, 0.1])
-    assert found.base.cached
+        comparison = compared(chimera, runtime, cache=cache)
+        assert [text.difference_error for text in comparison.verdict.texts] == pytest.approx([0.1, 0.1])
+    assert comparison.base.cached
     del runtime.surprises["chimera.gguf"]
     assert compared(chimera, runtime, cache=cache).verdict.texts[0].difference_error is None
 

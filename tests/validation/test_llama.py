@@ -31,23 +31,23 @@ def read(model: Path, texts: tuple[Text, ...] = TEXTS, **more: object) -> Readin
 
 
 def failure(model: Path, limits: Limits | None = None) -> Failure:
-    found = LlamaCpp(limits).read(Request(model, TEXTS), lambda _: None).failure
-    assert found is not None
-    return found
+    reading = LlamaCpp(limits).read(Request(model, TEXTS), lambda _: None).failure
+    assert reading is not None
+    return reading
 
 
 def test_the_zoos_first_model_has_the_perplexities_of_its_card() -> None:
     heard: list[str] = []
-    found = LlamaCpp().read(Request(A_F16, TEXTS), heard.append)
-    assert found.failure is None
-    assert [score.text for score in found.scores] == ["code", "prose"]
-    assert [score.perplexity for score in found.scores] == pytest.approx([26.7, 29.4], rel=0.02)
-    assert [score.tokens for score in found.scores] == [128, 128]
-    assert all(score.standard_error is not None and 3 < score.standard_error < 9 for score in found.scores)
-    assert found.written is not None
-    assert found.written.startswith("The file is opened for reading, and ")
-    assert len(found.written) > 60
-    assert not found.by_chat_template
+    reading = LlamaCpp().read(Request(A_F16, TEXTS), heard.append)
+    assert reading.failure is None
+    assert [score.text for score in reading.scores] == ["code", "prose"]
+    assert [score.perplexity for score in reading.scores] == pytest.approx([26.7, 29.4], rel=0.02)
+    assert [score.tokens for score in reading.scores] == [128, 128]
+    assert all(score.standard_error is not None and 3 < score.standard_error < 9 for score in reading.scores)
+    assert reading.written is not None
+    assert reading.written.startswith("The file is opened for reading, and ")
+    assert len(reading.written) > 60
+    assert not reading.by_chat_template
     assert heard == ["loading", "scoring text 1 of 2", "scoring text 2 of 2", "writing"]
 
 
@@ -76,43 +76,43 @@ def test_parts_of_characters_are_scored_as_exactly_as_whole_characters(tmp_path:
 
 def test_a_chat_template_formats_the_text(tmp_path: Path) -> None:
     template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
-    found = read(with_chat_template(A, template, tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
-    assert found.by_chat_template
-    assert found.written is not None
-    assert found.written.startswith("What is a file?\n")
-    assert len(found.written) > 40
+    reading = read(with_chat_template(A, template, tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
+    assert reading.by_chat_template
+    assert reading.written is not None
+    assert reading.written.startswith("What is a file?\n")
+    assert len(reading.written) > 40
 
 
 def test_a_refused_chat_template_is_not_a_fault_of_the_weights(tmp_path: Path) -> None:
-    found = read(with_chat_template(A, "{% broken", tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
-    assert found.failure is None
-    assert not found.by_chat_template
-    assert found.scores[0].perplexity == pytest.approx(26.7, rel=0.02)
-    assert "loading without it" in found.log
+    reading = read(with_chat_template(A, "{% broken", tmp_path / "chat.gguf"), TEXTS[:1], chat=True)
+    assert reading.failure is None
+    assert not reading.by_chat_template
+    assert reading.scores[0].perplexity == pytest.approx(26.7, rel=0.02)
+    assert "loading without it" in reading.log
 
 
 def test_a_crash_by_a_signal_is_a_result(tmp_path: Path) -> None:
-    found = failure(with_f64(A, feed_forward(A)[0], tmp_path / "f64.gguf"))
-    assert found.kind is FailureKind.CRASHED
-    assert found.reason.startswith("the runtime crashed (SIGSEGV)")
+    failed = failure(with_f64(A, feed_forward(A)[0], tmp_path / "f64.gguf"))
+    assert failed.kind is FailureKind.CRASHED
+    assert failed.reason.startswith("the runtime crashed (SIGSEGV)")
 
 
 def test_a_truncated_file_is_refused_with_the_real_reason(tmp_path: Path) -> None:
     path = tmp_path / "short.gguf"
     path.write_bytes(A.read_bytes()[:-100_000])
-    found = failure(path)
-    assert found.kind is FailureKind.REFUSED
-    assert "is not within the file bounds" in found.reason
+    failed = failure(path)
+    assert failed.kind is FailureKind.REFUSED
+    assert "is not within the file bounds" in failed.reason
 
 
 def test_a_vocabulary_without_weights_is_refused_politely(tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.gguf"
     tokens = array("tokenizer.ggml.tokens", ValueType.STRING, [b"a", b"b"])
     path.write_bytes(file_bytes([text("general.architecture", "llama"), tokens]))
-    found = failure(path)
-    assert found.kind is FailureKind.REFUSED
-    assert found.reason.startswith("llama.cpp refused the model: ")
-    assert len(found.reason) < 300
+    failed = failure(path)
+    assert failed.kind is FailureKind.REFUSED
+    assert failed.reason.startswith("llama.cpp refused the model: ")
+    assert len(failed.reason) < 300
 
 
 def test_input_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_input_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_runtime_that_takes_too_long_is_stopped() -> None:
-    found = failure(A, Limits(wall_seconds=0.01))
-    assert found == Failure(
+    failed = failure(A, Limits(wall_seconds=0.01))
+    assert failed == Failure(
         FailureKind.STOPPED, "the runtime was stopped while it loaded the model: it took longer than 0.01 s"
     )
 

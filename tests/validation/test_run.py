@@ -61,14 +61,14 @@ def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent
     adapted = made(stranger.adapter(LORA, 0.1).named("me/adapted"))
     purified = made(stranger.purify("spectral", type="organ", blocks="0-2", keep=0.999).named("me/purified"))
     for model in (adapted, purified):
-        found = tried(kin, model).validation
-        assert sorted(found.grafted) == BLOCK_3
-        assert found.verdict.kind in ("inert", "undecided")
+        validation = tried(kin, model).validation
+        assert sorted(validation.grafted) == BLOCK_3
+        assert validation.verdict.kind in ("inert", "undecided")
 
 
 def test_without_a_graft_there_is_no_control_and_the_reason_is_reported(kin: LocalRegistry) -> None:
-    found = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
-    report = verdict_report(found)
+    validation = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
+    report = verdict_report(validation)
     assert (report.control, report.zeroed, report.verdict) == (None, (), "gains")
     assert "Nothing was grafted" in report.reason
     assert report.donors == ()

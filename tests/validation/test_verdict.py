@@ -188,8 +188,10 @@ def test_figures_are_as_long_as_they_are_useful() -> None:
 
 
 def test_a_change_is_reported_with_its_error_and_a_large_one_as_a_multiple() -> None:
-    told = [change_text(*one) for one in ((0.94, 0.03), (1.003, 0.004), (0.9999, 0.02), (2.5, 0.2), (513.6, 60.1))]
-    assert told == ["−6% ± 3%", "+0.3% ± 0.4%", "+0% ± 2%", "+150% ± 20%", "513.6 ± 60.1 times"]
+    texts = [
+        change_text(*figures) for figures in ((0.94, 0.03), (1.003, 0.004), (0.9999, 0.02), (2.5, 0.2), (513.6, 60.1))
+    ]
+    assert texts == ["−6% ± 3%", "+0.3% ± 0.4%", "+0% ± 2%", "+150% ± 20%", "513.6 ± 60.1 times"]
 
 
 def test_the_report_says_how_much_of_each_text_was_scored() -> None:

@@ -184,18 +184,18 @@ def random_models(models: int, seed: int) -> list[ModelRow]:
     """Return random models. Organs have several places, values are equal or missing, and some models are hidden."""
     chance, facts = random.Random(seed), random.Random(f"facts {seed}")
     organs = {number: _drawn_row(chance, number) for number in range(1, 6 * models)}
-    taken: Counter[tuple[str, str]] = Counter()
+    versions: Counter[tuple[str, str]] = Counter()
     made = []
     for _ in range(models):
         owner, name = chance.choice(NAMESPACES), chance.choice(NAMES)
-        taken[owner, name] += 1
+        versions[owner, name] += 1
         rows = tuple(organs[chance.choice(list(organs))] for _ in range(chance.randrange(14)))
         made.append(
             ModelRow(
                 rows=rows,
                 namespace=owner,
                 name=name,
-                version=taken[owner, name],
+                version=versions[owner, name],
                 state=chance.choice(STATES),
                 kind=chance.choice(("model", "model", "adapter", "vocabulary")),
                 complete=chance.random() < 0.8,

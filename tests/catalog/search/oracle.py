@@ -48,23 +48,23 @@ class Expected:
 
 def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
     """Return the visible placements that `query` finds, in order."""
-    found = [
+    results = [
         Expected(row_id, getattr(row, PLACES[query.sort.field]))
         for row_id, (row, model) in placed.visible.items()
         if matches(placed, query, row, model)
     ]
     if query.unique:
         firsts: dict[int, int] = {}
-        for one in found:
-            organ = placed.rows[one.id][0].organ
-            firsts[organ] = min(one.id, firsts.get(organ, one.id))
-        found = [match for match in found if firsts[placed.rows[match.id][0].organ] == match.id]
-    return sorted_by_value(found, query, "theta" if query.sort.field == "signal" else None, placed)
+        for result in results:
+            organ = placed.rows[result.id][0].organ
+            firsts[organ] = min(result.id, firsts.get(organ, result.id))
+        results = [match for match in results if firsts[placed.rows[match.id][0].organ] == match.id]
+    return sorted_by_value(results, query, "theta" if query.sort.field == "signal" else None, placed)
 
 
 def expected_models(placed: WrittenCatalog, query: Query, *, ranked: bool = False) -> list[Expected]:
     """Return the visible models that `query` finds, in order."""
-    found = [
+    results = [
         Expected(model_id, model_number(model, model_id, query.sort.field))
         for model_id, model in placed.models.items()
         if model.state == "visible"
@@ -72,7 +72,7 @@ def expected_models(placed: WrittenCatalog, query: Query, *, ranked: bool = Fals
         and _has_words(query, model)
         and (not ranked or (model.complete and model.kind == "model"))
     ]
-    return sorted_by_value(found, query)
+    return sorted_by_value(results, query)
 
 
 def sorted_by_value(
@@ -101,15 +101,17 @@ def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
     """Return whether the placement `row` of `model` can be grafted into `base`, by the definition."""
     if model is base or not base.architecture or model.architecture != base.architecture or row.type == "adapter":
         return False
-    there = [
+    base_tensors = [
         tensor for tensor in base.rows if (tensor.tower, tensor.block, tensor.slot) == (row.tower, row.block, row.slot)
     ]
-    if row.shape not in {tensor.shape for tensor in there} or row.organ in {tensor.organ for tensor in there}:
+    if row.shape not in {tensor.shape for tensor in base_tensors} or row.organ in {
+        tensor.organ for tensor in base_tensors
+    }:
         return False
     keys = [f"{base.architecture}.{name}" for name in FACTS.get(row.type, ())]
     if any(dict(model.metadata).get(key) != dict(base.metadata).get(key) for key in keys):
         return False
-    if row.dtype in {tensor.dtype for tensor in there} - {"F64"}:
+    if row.dtype in {tensor.dtype for tensor in base_tensors} - {"F64"}:
         return True
     is_vector = row.elements == int(row.shape.split("x")[0])
     return row.dtype == "F32" if is_vector else row.dtype not in ("F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K")
@@ -123,10 +125,10 @@ def bases_of(placed: WrittenCatalog, value: str) -> list[ModelRow]:
     there = [model for model in there if version in ("", str(model.version))]
     alike = [model for model in there if f"{model.namespace}/{model.name}".lower() == full_name.lower()]
     same = [model for model in alike if f"{model.namespace}/{model.name}" == full_name] or alike
-    found: dict[tuple[str, str], ModelRow] = {}
+    newest: dict[tuple[str, str], ModelRow] = {}
     for one in sorted(same, key=lambda one: (one.state == "visible", one.version)):
-        found[one.namespace, one.name] = one
-    return list(found.values())
+        newest[one.namespace, one.name] = one
+    return list(newest.values())
 
 
 def value_counts(placed: WrittenCatalog, query: Query, field: str) -> dict[str, int]:
@@ -175,9 +177,9 @@ def number_matches(term: Numbers, value: float | None) -> bool:
     if value is None:
         return term.absent is not term.negated
     inside = False
-    for one in term.intervals:
-        above = one.low is None or (value > one.low if one.low_open else value >= one.low)
-        below = one.high is None or (value < one.high if one.high_open else value <= one.high)
+    for interval in term.intervals:
+        above = interval.low is None or (value > interval.low if interval.low_open else value >= interval.low)
+        below = interval.high is None or (value < interval.high if interval.high_open else value <= interval.high)
         inside = inside or (above and below)
     return inside is not term.negated
 

@@ -288,10 +288,10 @@ def test_like_and_unique_are_parsed() -> None:
     ],
 )
 def test_an_invalid_query_is_refused_in_one_sentence(text: str, sentence: str) -> None:
-    said = refusal(text)
-    assert sentence in said
-    assert len(said) < 400
-    assert "\n" not in said
+    message = refusal(text)
+    assert sentence in message
+    assert len(message) < 400
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(

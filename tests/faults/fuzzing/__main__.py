@@ -37,12 +37,12 @@ def main(words: list[str] | None = None) -> int:
 def complaints(tally: Tally) -> list[str]:
     """Return the faults of a run, one sentence each."""
     low, high = ACCEPTED_SHARES
-    found = [f"case {failure.case}: {failure.kind}" for failure in tally.failures]
+    sentences = [f"case {failure.case}: {failure.kind}" for failure in tally.failures]
     if not low <= tally.accepted_share <= high:
-        found.append(f"{tally.accepted_share:.1%} were accepted: the damage is too heavy or too light to find much")
+        sentences.append(f"{tally.accepted_share:.1%} were accepted: the damage is too heavy or too light to find much")
     if tally.cases >= LONG_CASES and tally.unheard:
-        found += [f"never refused with: {text}" for text in sorted(tally.unheard)]
-    return found
+        sentences += [f"never refused with: {text}" for text in sorted(tally.unheard)]
+    return sentences
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,8 +96,8 @@ class _Progress:
         if now - self._told >= PROGRESS_SECONDS:
             self._told = now
             rate = tally.cases / (now - self._begin)
-            told = f"{tally.cases:,} of {self._cases:,} cases, {rate:,.0f}/s, {len(tally.failures)} failures"
-            print(told, file=sys.stderr, flush=True)
+            line = f"{tally.cases:,} of {self._cases:,} cases, {rate:,.0f}/s, {len(tally.failures)} failures"
+            print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

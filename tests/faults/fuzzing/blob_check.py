@@ -103,19 +103,19 @@ class BlobTarget:
 
     def _check(self, reader: BlobReader, case: BlobCase, random: Random) -> str:
         truth = self._plains.get(case.row.digest)
-        whole, refusal = _attempt(reader.read)
+        content, refusal = _attempt(reader.read)
         if not case.forged:
-            assert whole is None or whole == truth, "read gives a wrong byte"
+            assert content is None or content == truth, "read gives a wrong byte"
         for _ in range(WINDOWS):
             offset = random.randrange(reader.size_bytes + 1)
             size = random.choice((0, 1, 100, reader.size_bytes)) % (reader.size_bytes - offset + 1)
             part, _ = _attempt(partial(reader.read, offset, size))
-            expected = whole if case.forged else truth
+            expected = content if case.forged else truth
             assert part is None or (expected is not None and part == expected[offset : offset + size]), "a wrong part"
-            assert part is not None or whole is None, "a part is refused although the whole was read"
+            assert part is not None or content is None, "a part is refused although the whole was read"
         sound, accusation = _attempt(partial(_verified, reader))
-        assert (sound is not None) == (whole is not None and whole == truth), "verify and the bytes disagree"
-        if whole is None:
+        assert (sound is not None) == (content is not None and content == truth), "verify and the bytes disagree"
+        if content is None:
             assert refusal is not None
             return self.sentences.hear(str(refusal))
         if accusation is not None:

@@ -42,8 +42,8 @@ class Upload:
     def read_at(self, offset: int, size: int) -> bytes:
         assert size >= 0
         assert 0 <= offset <= offset + size <= self.size_bytes, f"{size} bytes read at {offset} of {self.size_bytes}"
-        found = self.data[offset : offset + size]
-        return found if len(found) == size else found.ljust(size, b"\0")
+        data = self.data[offset : offset + size]
+        return data if len(data) == size else data.ljust(size, b"\0")
 
     def origin(self, _organs: object) -> None:
         """Return None: the file is not derived from another."""
@@ -51,12 +51,12 @@ class Upload:
 
 def refusal(error: BadGguf, source: Upload) -> str:
     """Return the message, after checking that it can be shown and names the position."""
-    said = str(error)
+    message = str(error)
     assert error.source == NAME
     assert error.field
     assert 0 <= error.offset <= source.size_bytes
-    assert said.isprintable()
-    assert len(said) < REFUSAL_MAX
+    assert message.isprintable()
+    assert len(message) < REFUSAL_MAX
     return error.reason
 
 
@@ -70,9 +70,9 @@ def check_measuring(source: Upload, header: Header, random: Random, *, every: bo
         data = source.read_at(begin, tensor.size_bytes)
         if random.random() < 0.3:
             data = random.randbytes(tensor.size_bytes)
-        found = measure(_reader(data), tensor.shape, tensor.dtype)
-        assert found.theta is None or 0 <= found.theta <= 90
-        assert 0 <= found.sample_size <= tensor.elements
+        measurement = measure(_reader(data), tensor.shape, tensor.dtype)
+        assert measurement.theta is None or 0 <= measurement.theta <= 90
+        assert 0 <= measurement.sample_size <= tensor.elements
 
 
 def _reader(data: bytes) -> Callable[[int, int], bytes]:

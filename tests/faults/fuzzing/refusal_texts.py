@@ -30,21 +30,21 @@ class Sentences:
     """The sentences of some modules, and those not yet met, without those `out_of_reach`."""
 
     def __init__(self, modules: Sequence[ModuleType], out_of_reach: Sequence[str] = ()) -> None:
-        found = {text: pieces for module in modules for text, pieces in _texts(module)}
-        sentences = [_sentence(text, pieces) for text, pieces in found.items()]
+        texts = {text: pieces for module in modules for text, pieces in _texts(module)}
+        sentences = [_sentence(text, pieces) for text, pieces in texts.items()]
         # A sentence inside another one is longer than the words around its hole, and more specific.
         self._known = sorted(sentences, key=lambda sentence: (-_literal_size(sentence), sentence.text))
-        assert set(out_of_reach) <= set(found), set(out_of_reach) - set(found)
-        self.unheard: set[str] = set(found) - set(out_of_reach)
+        assert set(out_of_reach) <= set(texts), set(out_of_reach) - set(texts)
+        self.unheard: set[str] = set(texts) - set(out_of_reach)
 
     def hear(self, spoken: str) -> str:
         """Return the sentence that `spoken` contains; further sentences in it count as met, too."""
-        told = ""
+        longest = ""
         for sentence in self._known:
-            if (not told or sentence.text in self.unheard) and sentence.fits(spoken):
-                told = told or sentence.text
+            if (not longest or sentence.text in self.unheard) and sentence.fits(spoken):
+                longest = longest or sentence.text
                 self.unheard.discard(sentence.text)
-        return told or "another text"
+        return longest or "another text"
 
 
 def _literal_size(sentence: Sentence) -> int:

@@ -113,9 +113,9 @@ class _Share:
         return Failure(case, "crash", f"the process died by {how}\n{errors.read_text(errors='replace')}")
 
     def _take(self, line: str) -> None:
-        told = json.loads(line)
-        self._reached = told["reached"]
-        self._add(Tally.from_json(told["tally"]))
+        values = json.loads(line)
+        self._reached = values["reached"]
+        self._add(Tally.from_json(values["tally"]))
 
     def _watch(self, process: subprocess.Popen[str], beat: Path, still: threading.Event) -> None:
         at, since = -1, time.monotonic()

@@ -132,9 +132,9 @@ def _peak_bytes() -> int:
 
 
 def _status_bytes(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 def _too_slow(_number: int, _frame: object) -> None:
