@@ -159,8 +159,8 @@ def test_any_finite_values_are_purified_to_finite_values_with_their_moments(
 ) -> None:
     values = np.resize(np.array(numbers), 300)
     with np.errstate(all="raise", under="ignore"):
-        result = purified(values, method, keep)
-    assert np.isfinite(result).all()
+        found = purified(values, method, keep)
+    assert np.isfinite(found).all()
     room = 1e-9 * max(float(np.abs(values).max()), 1e-300)
-    assert abs(result.mean() - values.mean()) <= room
-    assert abs(result.std() - values.std()) <= room
+    assert abs(found.mean() - values.mean()) <= room
+    assert abs(found.std() - values.std()) <= room
