@@ -30,7 +30,7 @@ from organs.registry.store.files import NamedFile, OutputFiles
 Words = str | Iterable[str] | None
 """One word, several separated by commas, or a list of words; None selects all."""
 Blocks = str | int | Iterable[int] | None
-"""`"2-5"`, `"0,2-5"`, 3, or a list of blocks."""
+"""Blocks as text (`"2-5"`, `"0,2-5"`), one number, or a list; None selects all."""
 _STEPS = {"grafts": "graft", "adapters": "adapter"}
 """Names of steps that differ from their key in a recipe."""
 NO_LOCK_YET = "there is no lock before its organs are computed: make the chimera, then ask for its lock"
@@ -44,7 +44,7 @@ class RecipeBuilder(ABC):
 
     @abstractmethod
     def plan(self) -> RecipePlan:
-        """Return the plan; nothing is made. Raises NotFound for a base that is not registered."""
+        """Return the plan; no chimera is made. Raises NotFound for a base that is not registered."""
 
     def graft(
         self,
@@ -58,8 +58,8 @@ class RecipeBuilder(ABC):
     ) -> Self:
         """Take organs from the model `donor`, or from the best models that the query `where` finds.
 
-        `type`, `slot` and `blocks` select the places; by default all that fit. As every step, it raises BadRecipe for
-        invalid values, such as a graft with both a donor and a query.
+        `type`, `slot` and `blocks` select the places; by default all places that fit. Like every step, it raises
+        BadRecipe for invalid values, for example a graft with both a donor and a query.
         """
         graft = {"from": donor, "where": where, "sort": sort or None, **_selection(type, slot, blocks)}
         return self._with(grafts=(*self.recipe.grafts, *self._read(grafts=[graft]).grafts))
@@ -79,7 +79,7 @@ class RecipeBuilder(ABC):
         blocks: Blocks = None,
         keep: float | None = None,
     ) -> Self:
-        """Purify organs of the result: `spectral`, which keeps a share of the energy, or `fractal`."""
+        """Purify organs of the result. `method` is `spectral` or `fractal`; `spectral` keeps `keep` of the energy."""
         step = {"method": method, "where": where or None, "keep": keep, **_selection(type, slot, blocks)}
         return self._with(purify=(*self.recipe.purify, *self._read(purify=[step]).purify))
 
@@ -93,12 +93,12 @@ class RecipeBuilder(ABC):
         return self._with(accept=tuple(dict.fromkeys((*self.recipe.accept, *more))))
 
     def metadata(self, key: str, value: str | int | float | bool | list[str]) -> Self:
-        """Set a metadata key of the result, and replace an earlier value."""
+        """Set a metadata key of the result; an earlier value is replaced."""
         others = (change for change in self.recipe.metadata if change.key != key)
         return self._with(metadata=(*others, *self._read(metadata={key: value}).metadata))
 
     def named(self, name: str) -> Self:
-        """Register it as `namespace/name`."""
+        """Set the name under which the chimera is registered: `namespace/name`."""
         return self._with(name=self._read(name=name).name)
 
     def yaml(self) -> str:
@@ -120,7 +120,7 @@ class RecipeBuilder(ABC):
         try:
             return read_recipe(json.dumps({"base": self.recipe.base, **values}), "step")
         except BadRecipe as error:
-            # The step was read as the only one of its list, so its number there is left out.
+            # The step was read as the only item of its list, so its number is left out of the message.
             (key,) = members
             prefix = re.compile(rf"^{key}(?:\[\d+\])?\.?")
             reasons = [(prefix.sub("", field), sentence) for field, sentence in error.reasons]
@@ -139,7 +139,7 @@ def _selection(types: Words, slots: Words, blocks: Blocks) -> dict[str, object]:
 
 
 def _words(words: str | Iterable[str | int] | None) -> object:
-    """Return a word or a list of words. An empty list stays a list: the reader refuses it."""
+    """Return a word, a list of words, or None. An empty list is returned as it is, and refused by the reader."""
     if words is None or (isinstance(words, str) and "," not in words):
         return words
     return [part.strip() for part in words.split(",")] if isinstance(words, str) else [*words]
@@ -159,7 +159,7 @@ class Composition(RecipeBuilder):
     blobs: Callable[[], BlobStore]
 
     def plan(self) -> ChimeraPlan:
-        """Return the plan; nothing is made. Raises NotFound for a base that is not registered."""
+        """Return the plan; no chimera is made. Raises NotFound for a base that is not registered."""
         store = self.blobs()
         with self.catalog.reading() as session:
             return ChimeraPlan(plan_recipe(self.recipe, RegisteredLibrary(session, store)), self.catalog, store)
@@ -177,7 +177,7 @@ class RecipePlan(ABC):
 
     @property
     def chimera(self) -> PlannedChimera:
-        """The chimera as it would be made, with all organs."""
+        """The planned chimera, with all organs."""
         return self._plan
 
     @property
@@ -187,7 +187,7 @@ class RecipePlan(ABC):
 
     @property
     def can_be_made(self) -> bool:
-        """Whether nothing refuses it and all warnings are accepted."""
+        """Whether there are no refusals and all warnings are accepted."""
         return self.planned.can_be_made
 
     @property
@@ -228,10 +228,10 @@ class RecipePlan(ABC):
 
     @abstractmethod
     def lock(self) -> Lock:
-        """Return the lock; nothing is made.
+        """Return the lock; no chimera is made.
 
-        Raises NotComposable if the plan cannot be made, or computes organs: the lock is known only after that. Make the
-        chimera, then ask the registry for its lock.
+        Raises NotComposable if the plan cannot be made, or if it computes organs: then the lock is known only after
+        the computation. Make the chimera, then get its lock from the registry.
         """
 
     @abstractmethod
@@ -239,11 +239,11 @@ class RecipePlan(ABC):
         """Return the file of the chimera, for a plan that computes no organs.
 
         A local registry makes and registers the chimera when the file is written. A remote registry only sends the
-        parts, so this needs no account. Raises NotComposable, NotAssemblable.
+        parts, so no account is necessary. Raises NotComposable, NotAssemblable.
         """
 
     def check(self) -> None:
-        """Raise NotComposable unless it can be made."""
+        """Raise NotComposable unless the plan can be made."""
         if not self.can_be_made:
             raise NotComposable([refusal.sentence for refusal in self.planned.refusals], list(self.planned.unaccepted))
 
@@ -292,11 +292,11 @@ class ChimeraPlan(RecipePlan):
         return ChimeraPlan(replace(self.plan, recipe=recipe), self.catalog, self.store)
 
     def work_bytes(self, *, with_file: bool) -> int:
-        """Return the size of the file and of the organs that are computed: each is hashed or written once."""
+        """Return the size of the file plus that of the computed organs: both are hashed or written once."""
         return self.size_bytes + sum(part.spec.size_bytes for part in self.plan.parts if part.computation is not None)
 
     def register(self, progress: Progress | None = None) -> MadeChimera:
-        """Make and register the chimera without writing its file. Raises as `assemble` does."""
+        """Make and register the chimera without writing its file; raises as `assemble` does."""
         return make(self.catalog, self.store, self.plan, progress=progress)
 
     def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
@@ -308,7 +308,7 @@ class ChimeraPlan(RecipePlan):
         return make(self.catalog, self.store, self.plan, path=Path(path), progress=progress)
 
     def lock(self) -> Lock:
-        """Return the lock; nothing is made. Raises NotComposable if the plan cannot be made or computes organs."""
+        """Return the lock; no chimera is made. Raises NotComposable if the plan cannot be made or computes organs."""
         self.check()
         if self.plan.computations:
             raise NotComposable([NO_LOCK_YET], [])
@@ -337,7 +337,9 @@ class _ChimeraFile(OutputFiles):
         (target,) = targets
         if target is None:
             return (None,)
-        made = self._plan.assemble(target, None if progress is None else lambda _what, size_bytes: progress(size_bytes))
+        made = self._plan.assemble(
+            target, None if progress is None else lambda _action, size_bytes: progress(size_bytes)
+        )
         return (made.sha256,)
 
 

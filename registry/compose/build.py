@@ -94,7 +94,7 @@ SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 """A result up to this size waits for its digest in memory, a larger one in a temporary file."""
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Bytes that are read at once to count values that are NaN or infinite."""
+"""Bytes of one read when values that are NaN or infinite are counted."""
 
 Rows = Mapping[Digest, BlobRow]
 
@@ -117,8 +117,8 @@ def compute_organ(store: BlobStore, computation: Computation, rows: Rows) -> Com
     with ExitStack() as opened, threadpool_limits(1, "blas"):
         transformation = _transformation(store, computation, rows, opened)
         spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
-        digest, size_bytes = _spooled(spool, computed(transformation), computation.source.name)
-        read = _reads(spool)
+        digest, size_bytes = _write_spool(spool, computed(transformation), computation.source.name)
+        read = _reader_of(spool)
         nonfinite = count_nonfinite_in(_pieces(spool), computation.dtype)
         measurement = replace(measure(read, computation.source.shape, computation.dtype), nonfinite=nonfinite)
         spool.seek(0)
@@ -148,7 +148,7 @@ def _transformation(store: BlobStore, computation: Computation, rows: Rows, open
 
 
 def _buffered(reader: BlobReader, ingredient: Ingredient) -> Callable[[int, int], bytes]:
-    """Return a function that reads a blob, mostly forward: it keeps the chunk that was decoded last."""
+    """Return a function that reads a blob. It caches the chunk that was decoded last, because reads are in order."""
     cached: list[tuple[int, bytes]] = []
 
     def read(offset: int, size: int) -> bytes:
@@ -167,7 +167,7 @@ def _buffered(reader: BlobReader, ingredient: Ingredient) -> Callable[[int, int]
     return read
 
 
-def _spooled(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[Digest, int]:
+def _write_spool(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[Digest, int]:
     digest, size_bytes = hashlib.sha256(), 0
     try:
         for piece in pieces:
@@ -186,7 +186,7 @@ def _pieces(spool: IO[bytes]) -> Iterator[bytes]:
     return iter(lambda: spool.read(PIECE_BYTES), b"")
 
 
-def _reads(spool: IO[bytes]) -> Callable[[int, int], bytes]:
+def _reader_of(spool: IO[bytes]) -> Callable[[int, int], bytes]:
     def read(offset: int, size: int) -> bytes:
         spool.seek(offset)
         return spool.read(size)
@@ -196,7 +196,7 @@ def _reads(spool: IO[bytes]) -> Callable[[int, int], bytes]:
 
 @dataclass(frozen=True, slots=True)
 class LockedFile:
-    """The one file of a chimera, from its lock."""
+    """The file of a chimera, from its lock."""
 
     plan: Plan
     lock: Lock
@@ -231,9 +231,9 @@ def record_chimera(
     measured: Mapping[str, Measurement],
     contributor: str,
 ) -> Registered:
-    """Register the chimera of `contributor` whose file has the digest `sha256`. All its blobs have rows.
+    """Register the chimera of `contributor` whose file has the digest `sha256`; all its blobs must have rows.
 
-    `measured` has the measurements of organs that were computed now, by the names of their tensors.
+    `measured` has the measurements of the organs that were computed in this run, by the names of their tensors.
     """
     header, plan = file.header, file.plan
     record = ModelRecord(
@@ -329,7 +329,7 @@ def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
 def _origins(plan: Plan) -> dict[str, Any]:
     """Return the origins of all tensors that are not the base's own: `parents` (number 0 is the base) and `parts`.
 
-    A part has the number of the model of its organ or of the computation's source, and the acts.
+    A part has the number of a model and the acts. The model is that of its organ, or of the source of its computation.
     """
     labels = {parent.label: number for number, parent in enumerate(plan.parents)}
     return {
@@ -343,7 +343,7 @@ def _origins(plan: Plan) -> dict[str, Any]:
 
 
 def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
-    """Return the ids of the parents that are registered, with the acts by which the chimera uses them."""
+    """Yield the ids of the registered parents, each with an act by which the chimera uses the parent."""
     done = {act for part in plan.parts for act in part.acts}
     first = next(act for act in ("grafted", "adapter", "purified") if act in done)
     assert plan.base.model_id is not None
@@ -394,7 +394,7 @@ def make(
 ) -> MadeChimera:
     """Make the chimera of `plan` and register it for the contributor; with `path`, write its file there.
 
-    Its name is the recipe's, or one by convention; a name that has other bytes gets the next version. Raises
+    The name is the recipe's or follows the convention; if the name has other bytes, a new version is made. Raises
     NotComposable for a plan that cannot be made, NotAllowed for a name in another namespace, BadOrgan, StoreError,
     DiskFull; then nothing is registered and `path` is unchanged. The file is written first: if the catalog fails after
     that, the file exists and is not registered.
@@ -406,12 +406,11 @@ def make(
     plan.check()
     if path is not None:
         _check_place(path, plan.size_bytes)
-    tell = progress or _no_progress
     with catalog.writing() as session:
         ingest_id = begin_ingest(session, f"composed as {name}")
-    workshop = _Workshop(catalog, store, plan, ingest_id, tell, contributor)
+    build = _Build(catalog, store, plan, ingest_id, progress or _no_progress, contributor)
     try:
-        return workshop.make(name, path)
+        return build.make(name, path)
     except BaseException as error:
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         with suppress(OrganError), catalog.writing() as session:
@@ -420,13 +419,13 @@ def make(
 
 
 def check_own(name: ModelName, contributor: str) -> None:
-    """Raise NotAllowed for a namespace that is not the contributor's; `local` can use any."""
+    """Raise NotAllowed for a namespace that is not the contributor's; `local` can use any namespace."""
     if contributor not in (LOCAL, name.namespace):
         raise NotAllowed(f"{name.namespace} is not your namespace: name the chimera {contributor}/{name.name}")
 
 
 def _check_place(path: Path, size_bytes: int) -> None:
-    """Raise the errors of writing the file that can be known before anything is computed."""
+    """Raise the errors of writing the file that can be found before organs are computed."""
     try:
         if path.is_dir():
             raise StoreUnwritable(f"{path} is a folder: give the path of a file")
@@ -438,24 +437,24 @@ def _check_place(path: Path, size_bytes: int) -> None:
 
 
 @dataclass(slots=True)
-class _Workshop:
+class _Build:
     """The state of making one plan."""
 
     catalog: Catalog
     store: BlobStore
     plan: Plan
     ingest_id: int
-    tell: Progress
+    progress: Progress
     contributor: str
     computed: dict[str, ComputedOrgan] = field(default_factory=dict)
-    """Organs that were computed now, by the names of their tensors."""
+    """Organs that were computed in this run, by the names of their tensors."""
     known: dict[str, Digest] = field(default_factory=dict)
-    """Digests of organs that had been computed before."""
+    """Digests of organs that an earlier run computed."""
 
     def make(self, name: ModelName, path: Path | None) -> MadeChimera:
         self._compute()
         file = LockedFile.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
-        rows = self._stored([file.literal, *file.values], file.lock)
+        rows = self._store_header([file.literal, *file.values], file.lock)
         tensors = [tensor.spec for tensor in file.lock.tensors]
         blobs = [rows[tensor.digest] for tensor in file.lock.tensors]
         planned = plan_new_file(self.plan.file_name, file.header_bytes, tensors, file.header.alignment, blobs)
@@ -482,7 +481,7 @@ class _Workshop:
         with self.catalog.reading() as session:
             known = computed_organs(session, {item.key for item in computations.values()})
             rows = blobs_by_digest(
-                session, {ingredient.digest for needed in computations.values() for ingredient in needed.ingredients}
+                session, {ingredient.digest for item in computations.values() for ingredient in item.ingredients}
             )
         self._lease([row.id for row in rows.values()])
         for tensor, computation in computations.items():
@@ -492,9 +491,9 @@ class _Workshop:
             organ = compute_organ(self.store, computation, rows)
             self.computed[tensor] = organ
             self._record([organ.blob])
-            self.tell("compute", organ.size_bytes)
+            self.progress("compute", organ.size_bytes)
 
-    def _stored(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
+    def _store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
         """Store the header's pieces; return the rows of all tensors, leased."""
         self._record([self.store.put(piece) for piece in pieces if piece])
         digests = {tensor.digest for tensor in lock.tensors}
@@ -512,12 +511,12 @@ class _Workshop:
 
     def _write(self, file: FilePlan, path: Path | None) -> Digest:
         if path is not None:
-            return place_file(self.store, file, path, lambda size_bytes: self.tell("write", size_bytes))
+            return place_file(self.store, file, path, lambda size_bytes: self.progress("write", size_bytes))
         digest = hashlib.sha256()
         with FileStream(self.store, file) as stream:
             for view in stream:
                 digest.update(view)
-                self.tell("hash", len(view))
+                self.progress("hash", len(view))
         return Digest(digest.hexdigest())
 
     def _lease(self, blob_ids: Sequence[int]) -> None:
@@ -538,13 +537,13 @@ def _no_progress(_action: str, _size_bytes: int) -> None:
 
 
 MISSING_SHOWN = 20
-"""Tensors without an organ in the message."""
+"""Missing organs in the message."""
 
 
 def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> FilePlan:
-    """Return the file that `lock` describes, with this name. Nothing is registered.
+    """Return the file that `lock` describes, called `name`. Nothing is registered.
 
-    Raises NotAssemblable with everything that is missing, BadLock for a lock that describes no valid file, StoreError.
+    Raises NotAssemblable with all missing parts, BadLock for a lock that describes no valid file, StoreError.
     """
     base = model_with_header(session, lock.header)
     rows = blobs_by_digest(session, {tensor.digest for tensor in lock.tensors})
@@ -559,7 +558,7 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
 
 
 def lock_of_model(session: Session, store: BlobStore, model: Model) -> Lock | None:
-    """Return the lock in the header of `model`; None if it has none."""
+    """Return the lock in the header of `model`; None without a lock."""
     read = first_header(session, store, model)
     return lock_of(read.header, read.source)
 

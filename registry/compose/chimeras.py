@@ -1,4 +1,4 @@
-"""Registered chimeras: lists, a complete description of one, and the card of a model."""
+"""Registered chimeras: lists, the complete description of a chimera, and the card of a model."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def chimera_page(session: Session, limit: int, after: str | None = None) -> Chim
 def chimera_by_lock(session: Session, prefix: str) -> Chimera:
     """Return the chimera whose lock has a digest that begins with `prefix`.
 
-    A lock can have several names with the same bytes: the oldest model is returned, `also` has the others. Raises
-    BadDigest, NotFound, Ambiguous.
+    Several models with the same bytes can have the same lock: the oldest is returned, and `also` has the names of the
+    others. Raises BadDigest, NotFound, Ambiguous.
     """
     model, *others = chimera_rows.chimeras_by_lock(session, prefix)
     chimera = chimera_of_model(session, model)
@@ -113,7 +113,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
 
 
 def chimera_brief(session: Session, model: Model) -> ChimeraBrief | None:
-    """Return the lock, the prediction and the newest verdict of `model` if it was composed here."""
+    """Return the lock, the prediction and the newest verdict of `model`; None if it was not composed here."""
     row = chimera_of(session, model.id)
     if row is None:
         return None
@@ -140,12 +140,12 @@ class _Origins(Entity, frozen=True, kw_only=True):
     """The stored origins of a chimera's tensors."""
 
     parents: tuple[Text, ...]
-    """Labels, the base first."""
+    """The labels of the parents, the base first."""
     parts: dict[Text, tuple[int | Text, ...]]
-    """By tensor: the number of the parent, then the acts."""
+    """For each tensor: the number of the parent, then the acts."""
 
     def of(self, name: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return the parent of a tensor and the acts; None for the base's own."""
+        """Return the parent of a tensor and the acts; None for the base's own tensor."""
         if name not in self.parts:
             return None
         number, *acts = self.parts[name]
@@ -180,14 +180,14 @@ def _summary(
 
 
 def _withdrawn(session: Session, parents: Sequence[ParentModel], row: ChimeraRow) -> list[Finding]:
-    """Return a finding for each parent that was yanked or removed, except those in the plan's findings."""
+    """Return a finding for each parent that was yanked or removed, without findings that the plan already has."""
     known = {finding.sentence for finding in stored_findings(row.findings)}
     findings = withdrawn_findings(session, [parent.model for parent in parents])
     return [item for item in findings if item.sentence not in known]
 
 
 def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentModel, ...]:
-    """Return the parents in the order of the recipe; a license is known if the model is still registered."""
+    """Return the parents in the order of the recipe. Only models that are still registered have a license."""
     origins = _origins(row)
     acts: dict[str, set[str]] = {label: set() for label in origins.parents}
     for name in origins.parts:
@@ -205,7 +205,7 @@ def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentMod
 
 
 def _parts(session: Session, model: Model, row: ChimeraRow) -> tuple[PlanPart, ...]:
-    """Return the organs that are not the base's own. A base that is not visible is not described."""
+    """Return the organs that are not the base's own. The base's organs are left out if the base is not visible."""
     origins = _origins(row)
     rows = placements_of(session, row.base_model_id) if is_reachable(session, row.base_model_id) else ()
     before = {placement.name: placement for placement, *_ in rows}
@@ -242,7 +242,7 @@ def _part(
 
 
 def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
-    """Return the organs that were computed: how, from what, and θ before and after."""
+    """Return the computed organs: the computation, its inputs, and θ before and after."""
     computations = chimera_rows.computations_in(session, model.id)
     thetas = chimera_rows.thetas_of(session, {item.key for item in computations.values()})
     return tuple(
@@ -264,7 +264,7 @@ def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tupl
 def _verdict(row: VerdictRow) -> Verdict:
     try:
         report = msgspec.json.decode(row.report, type=VerdictReport)
-    except msgspec.DecodeError:  # of another version of the program: the word and the reason still count
+    except msgspec.DecodeError:  # written by another version of the program: the verdict and the reason are still valid
         report = None
     return Verdict(
         verdict=row.verdict, reason=row.reason, runtime=row.runtime, report=report, created_at=row.created_at
@@ -272,11 +272,11 @@ def _verdict(row: VerdictRow) -> Verdict:
 
 
 def _made_into(session: Session, model: Model) -> tuple[DerivedModel, ...]:
-    """Return the models that were composed of `model`, each with the acts."""
-    kinds: dict[str, list[str]] = {}
+    """Return the models that were composed from `model`, each with its acts."""
+    acts_by_model: dict[str, list[str]] = {}
     for child, act in recorded_children(session, model.id):
-        kinds.setdefault(child.full_name, []).append(act)
-    return tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in kinds.items())
+        acts_by_model.setdefault(child.full_name, []).append(act)
+    return tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in acts_by_model.items())
 
 
 def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
@@ -286,11 +286,11 @@ def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
 
 
 CARD_VERSION = 2
-"""Increased when cards change: the text of a published revision never changes."""
+"""Increased when the text of cards changes, because the text of a published revision must not change."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
 _SPECIAL = re.compile(r"[\\`*_{}\[\]#!|~@$^]|:(?=//)|(?<=www)\.", re.IGNORECASE)
-"""Characters that start markup, a table cell, an entity or a link in the Markdown of the hub."""
+"""Characters that begin markup, a table cell, an entity or a link in the Markdown of the hub."""
 
 
 CONTEXT_MAX = 4096
@@ -308,9 +308,9 @@ class Usage:
     file: str
     """The name of its file."""
     title: str
-    """Any text, from outside."""
+    """Any text: it comes from outside."""
     context_length: int | None
-    """In tokens, if the header states it."""
+    """In tokens; None if the header does not state it."""
 
     def llama_cli(self) -> str:
         """Return the command that runs it with llama.cpp."""
@@ -321,7 +321,7 @@ class Usage:
         return f"organ assemble {self.model} -o {shlex.quote(self.file)}"
 
     def modelfile(self) -> str:
-        """Return three lines for runtimes that read Modelfiles; the GGUF file must be beside the Modelfile."""
+        """Return a Modelfile of three lines. The GGUF file must be in the same folder."""
         title = " ".join("".join(item if item.isprintable() else " " for item in self.title).split())
         tokens = min(self.context_length or CONTEXT_MAX, CONTEXT_MAX)
         return f"# {title[:TITLE_MAX]}, {self.model}\nFROM ./{self.file}\nPARAMETER num_ctx {tokens}\n"
@@ -332,7 +332,8 @@ def card(
 ) -> str:
     """Return the README of `model`; `files` has the names of its files in downloads.
 
-    `chimera` describes a model that was composed here. Without verdicts, the text never changes.
+    `chimera` describes a model that was composed here; it is None for other models. Verdicts can be left out, because
+    the rest of the text never changes.
     """
     lines = [*_front_matter(model), f"# {_text(model.title or model.name)}", ""]
     if model.description:
@@ -347,7 +348,7 @@ def card(
 
 
 def _front_matter(model: Model) -> list[str]:
-    """Return the front matter with values of one plain word: programs read it."""
+    """Return the front matter. Programs read it, so it has only values of one plain word."""
     lines = ["---", "library_name: gguf"]
     if model.license and _PLAIN.fullmatch(model.license):
         lines.append(f'license: "{model.license.lower()}"')
@@ -413,7 +414,7 @@ def _change_row(change: PlanChange) -> str:
 
 
 def _code(text: str) -> list[str]:
-    """Return lines of code: indented, because a text can end a fence but not an indentation."""
+    """Return lines of code, indented: a text can end a fenced block, but not an indented one."""
     return ["    " + "".join(item if item.isprintable() else " " for item in line) for line in text.splitlines()]
 
 

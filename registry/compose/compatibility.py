@@ -63,7 +63,7 @@ KEYS_SHOWN = 6
 NUMBERS_SHOWN = 8
 TEXT_SHOWN = 60
 TOLERANCE = 1e-6
-"""Relative; a float32 that was written as decimal text and read again differs by less."""
+"""Relative tolerance; a float32 that was written as decimal text and read again differs by less."""
 
 Values = Mapping[str, Value | None]
 
@@ -77,7 +77,7 @@ class Taken:
 
     @classmethod
     def of(cls, replacements: Iterable[Replacement]) -> Taken:
-        """Return what `replacements` take, all from one donor."""
+        """Return the types and blocks of `replacements`, which are all from one donor."""
         places = [replacement.before.place for replacement in replacements]
         blocks = {place.block for place in places if place.block is not None and place.tower is Tower.TEXT}
         return cls(frozenset(place.type for place in places), frozenset(blocks))
@@ -90,22 +90,22 @@ class _Rule:
     severity: Severity
     code: str
     types: frozenset[OrganType]
-    """The rule applies if one of these types is taken; empty for any type."""
+    """The rule applies if an organ of these types is taken; empty for all types."""
     values: Callable[[Facts], Values]
-    """Return the values to compare, by key; a value that one model does not state (None) is no difference."""
+    """Return the values to compare, by key. None, a value that a model does not state, never counts as a difference."""
     sentence: str
-    """A template with {donor}, {base} and {figures}."""
+    """A template for the finding, with {donor}, {base} and {figures}."""
 
 
 def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> list[Finding]:
     """Return one finding for each kind of difference that affects `taken`; `labels` are the base's and the donor's.
 
-    Models of different architectures are not compared further.
+    If the architectures differ, nothing else is compared.
     """
     if base.architecture is None or base.architecture != donor.architecture:
         return [_of_architectures(base, donor, labels)]
     rules = [rule for rule in _RULES if not rule.types or rule.types & taken.types]
-    return [finding for rule in rules if (finding := _applied(rule, base, donor, taken, labels)) is not None]
+    return [finding for rule in rules if (finding := _apply(rule, base, donor, taken, labels)) is not None]
 
 
 def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Finding:
@@ -115,13 +115,13 @@ def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Fin
     return Finding(Severity.REFUSE, "architecture-differs", sentence, "general.architecture", labels)
 
 
-def _applied(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> Finding | None:
+def _apply(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> Finding | None:
     ours, theirs = rule.values(base), rule.values(donor)
     figures = []
     for key in sorted(ours.keys() & theirs.keys()):
-        ours_there, other = (_in_blocks(value, taken.blocks) for value in (ours[key], theirs[key]))
-        if ours_there is not None and other is not None and not _equal(ours_there, other):
-            figures.append((key, f"{key} {_shown(other)}, not {_shown(ours_there)}"))
+        own, other = (_in_blocks(value, taken.blocks) for value in (ours[key], theirs[key]))
+        if own is not None and other is not None and not _equal(own, other):
+            figures.append((key, f"{key} {_value_text(other)}, not {_value_text(own)}"))
     if not figures:
         return None
     more = [f"{len(figures) - KEYS_SHOWN} more"] if len(figures) > KEYS_SHOWN else []
@@ -131,14 +131,17 @@ def _applied(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple
 
 
 def _field(key: str, facts: Facts) -> str:
-    """Return the metadata key for `key`; empty if it has none."""
+    """Return the complete metadata key of `key`; empty if `key` is not one."""
     if key.startswith(("general.", "tokenizer.")):
         return key
     return "" if " " in key else f"{facts.architecture}.{key}"
 
 
 def _in_blocks(value: Value | None, blocks: frozenset[int]) -> Value | None:
-    """Return the numbers of `blocks` if there is one for each block; all of them if none is in `blocks`."""
+    """Return the numbers of `blocks` in a value with one number for each block; all numbers if `blocks` has none.
+
+    Equal numbers become one number. Other values are returned unchanged.
+    """
     if not isinstance(value, tuple):
         return value
     numbers = [value[block] for block in sorted(blocks) if block < len(value)] or value
@@ -152,7 +155,7 @@ def _equal(first: Value, second: Value) -> bool:
     return first == second
 
 
-def _shown(value: Value) -> str:
+def _value_text(value: Value) -> str:
     if isinstance(value, tuple):
         more = ["…"] if len(value) > NUMBERS_SHOWN else []
         return f"[{', '.join([str(number) for number in value[:NUMBERS_SHOWN]] + more)}]"
@@ -266,7 +269,7 @@ _TYPE_NAMES = {OrganType.ORGAN: "feed-forward"}
 
 
 def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """Return information about all replacements together; nothing if there are none.
+    """Yield information about all replacements together; nothing without replacements.
 
     The codes are `changed-share`, `size-changes`, `theta-changes` (one for each type) and `dtype-differs`.
     """
@@ -280,16 +283,16 @@ def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Findi
         sentence = f"The tensors will take {total - before + after:,} bytes; those of {base.label} take {total:,}."
         yield _info("size-changes", sentence, base, ())
     dtypes = Counter((change.before.dtype.name, change.after.dtype.name) for change in changed)
-    other = {pair: count for pair, count in dtypes.items() if pair[0] != pair[1]}
-    if other:
-        listed = ", ".join(f"{count} from {ours} to {theirs}" for (ours, theirs), count in sorted(other.items()))
+    converted = {pair: count for pair, count in dtypes.items() if pair[0] != pair[1]}
+    if converted:
+        listed = ", ".join(f"{count} from {ours} to {theirs}" for (ours, theirs), count in sorted(converted.items()))
         names = [change.before.name for change in changed if change.before.dtype != change.after.dtype]
         yield _info("dtype-differs", f"{plural_text(len(names), *_ORGANS)} will change dtype: {listed}.", base, names)
     yield from _thetas(base, changed)
 
 
 def already_equal(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """Return `already-equal` if organs of the donor have the same bytes as the base's own."""
+    """Yield `already-equal` if organs of the donor have the same bytes as the base's own."""
     names = [replacement.before.name for replacement in replacements if not replacement.changes]
     if names:
         organs = plural_text(len(names), *_ORGANS)
@@ -306,7 +309,7 @@ def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
 
 
 def _thetas(base: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
-    """Return the mean θ of each type that changes, before and after, if the two figures differ."""
+    """Yield the mean θ of each type that changes, before and after, if the two figures differ."""
     after = {change.before.name: change.after for change in changed}
     for kind in OrganType:
         if all(change.before.place.type is not kind for change in changed):
@@ -338,11 +341,11 @@ _MATRICES = ("matrix", "matrices")
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """The matrices of one type in one block, compared with those that they replace."""
+class _BlockSimilarity:
+    """The matrices of one type in one block, compared with the matrices that they replace."""
 
     replacements: list[Replacement]
-    found: Similarity
+    similarity: Similarity
 
     @property
     def kind(self) -> str:
@@ -354,29 +357,29 @@ class _Judged:
 
 
 def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """Return findings on the lineage of what one donor gives; nothing if it changes nothing or nothing fits.
+    """Yield findings on the lineage of the organs of one donor; nothing if no organ changes or fits.
 
-    `unrelated-lineage` (warn): the matrices of a type in a block are no more alike than by chance. `lineage-unknown`
-    (warn): they cannot be compared. `related-lineage` (info): the correlation, with the types as its field. If only
-    vectors are taken, which say nothing about lineage, the two models are compared as wholes.
+    `unrelated-lineage` (warn): the matrices of a type in a block are no more similar than by chance. `lineage-unknown`
+    (warn): they cannot be compared. `related-lineage` (info): the correlation, with the types as its field. Vectors
+    give no information about lineage: if only vectors are taken, the complete models are compared.
     """
     changed = [replacement for replacement in replacements if replacement.fits and replacement.changes]
-    judged = _judged(changed)
+    judged = _compare_by_block(changed)
     if changed and not judged:
-        yield from _as_wholes(base, donor, changed)
+        yield from _compare_models(base, donor, changed)
         return
-    foreign = [item for item in judged if item.found.kinship is Kinship.UNRELATED]
-    unknown = [item for item in judged if item.found.kinship is Kinship.INCOMPARABLE]
-    kin = [item for item in judged if item.found.kinship in (Kinship.CLOSE, Kinship.KIN)]
-    if foreign:
-        yield _of_strangers(base, donor, foreign)
+    unrelated = [item for item in judged if item.similarity.kinship is Kinship.UNRELATED]
+    unknown = [item for item in judged if item.similarity.kinship is Kinship.INCOMPARABLE]
+    related = [item for item in judged if item.similarity.kinship in (Kinship.CLOSE, Kinship.KIN)]
+    if unrelated:
+        yield _of_unrelated(base, donor, unrelated)
     if unknown:
         yield _of_unknown(base, donor, _names(unknown))
-    if kin:
-        yield _of_kin(base, donor, kin)
+    if related:
+        yield _of_related(base, donor, related)
 
 
-def _of_strangers(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
+def _of_unrelated(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
     mean, count = _mean(judged)
     sentence = (
         f"{donor.label} and {base.label} are unrelated: {plural_text(count, *_MATRICES)} and those that they would "
@@ -394,9 +397,9 @@ def _of_unknown(base: Parent, donor: Parent, names: Sequence[str]) -> Finding:
     return _finding(Severity.WARN, "lineage-unknown", sentence, base, donor, names)
 
 
-def _of_kin(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
+def _of_related(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
     mean, count = _mean(judged)
-    lowest = min(value for item in judged for value in [item.found.mean] if value is not None)
+    lowest = min(value for item in judged for value in [item.similarity.mean] if value is not None)
     sentence = (
         f"{donor.label} and {base.label} are related: {plural_text(count, *_MATRICES)} and those that they would "
         f"replace have a mean correlation of {mean:.3f}, {lowest:.3f} in the block that differs most."
@@ -406,14 +409,14 @@ def _of_kin(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
     return msgspec.structs.replace(finding, field=kinds)
 
 
-def _judged(changed: Sequence[Replacement]) -> list[_Judged]:
-    """Return the changed matrices by type and block, compared."""
+def _compare_by_block(changed: Sequence[Replacement]) -> list[_BlockSimilarity]:
+    """Return the changed matrices by type, tower and block, compared with the matrices that they replace."""
     groups: dict[tuple[str, str, int | None], list[Replacement]] = {}
     for change in changed:
         if change.before.organ.is_matrix:
             place = change.before.place
             groups.setdefault((place.type.value, place.tower.value, place.block), []).append(change)
-    return [_Judged(group, _compared(group)) for group in groups.values()]
+    return [_BlockSimilarity(group, _compared(group)) for group in groups.values()]
 
 
 def _compared(group: Sequence[Replacement]) -> Similarity:
@@ -421,7 +424,7 @@ def _compared(group: Sequence[Replacement]) -> Similarity:
     return similarity(before, {item.before.slot: item.after.organ for item in group})
 
 
-def _as_wholes(base: Parent, donor: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
+def _compare_models(base: Parent, donor: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
     likeness = similarity(_organs(base), _organs(donor))
     if likeness.kinship is not Kinship.UNRELATED:
         return
@@ -437,13 +440,13 @@ def _organs(parent: Parent) -> Compared:
     return {part.slot: part.organ for part in parent.parts}
 
 
-def _mean(judged: Sequence[_Judged]) -> tuple[float, int]:
+def _mean(judged: Sequence[_BlockSimilarity]) -> tuple[float, int]:
     """Return the mean correlation over all compared organs, and their number."""
-    values = [value for item in judged for value in item.found.by_organ.values()]
+    values = [value for item in judged for value in item.similarity.by_organ.values()]
     return sum(values) / len(values), len(values)
 
 
-def _names(judged: Sequence[_Judged]) -> list[str]:
+def _names(judged: Sequence[_BlockSimilarity]) -> list[str]:
     return [name for item in judged for name in item.names]
 
 
@@ -463,16 +466,16 @@ __all__ = [
 ]
 
 TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
-"""The types that can be exchanged, in the order of pages and tables."""
+"""The types that can be exchanged, in their order on pages and in tables."""
 REASONS_SHOWN = 5
 NO_BASES = frozenset({"adapter", "imatrix"})
-"""Values of `general.type` of files that no loader accepts as a model."""
+"""Values of `general.type` in files that loaders do not accept as models."""
 
 
 def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
     """Return how much of each type of `donor` fits into `base`, with all findings.
 
-    A refusal of one type does not affect the others. An adapter has no types: it fits as a whole or not at all.
+    A refusal of one type does not affect the other types. An adapter has no types: either all of it fits, or nothing.
     """
     is_adapter = donor.header.text("general.type") == "adapter"
     return Compatibility(
@@ -484,27 +487,28 @@ def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
 
 
 def check_pair(base: Parent, donor: Parent) -> list[Finding]:
-    """Return all findings on the two models: as wholes first, then by type, then on licenses.
+    """Return all findings on the two models: on the complete models first, then by type, then on licenses.
 
-    A refusal of one type does not affect the others: `fit_by_type` has the findings of each. An adapter is checked as
-    an adapter.
+    A refusal of one type does not affect the other types: `fit_by_type` has the findings of each type. An adapter is
+    checked by the rules of adapters.
     """
     licenses = combined_license({base.label: base.license, donor.label: donor.license}).findings
     of_both = [*check_yanked((base, donor)), *licenses]
     if donor.header.text("general.type") == "adapter":
-        return _each_once([*_of_base(base), *check_adapter(base, donor), *of_both])
+        return _without_repeats([*_of_base(base), *check_adapter(base, donor), *of_both])
     facts = facts_of(base), facts_of(donor)
     nothing = Taken(frozenset(), frozenset())
     findings = [*_of_base(base), *differences(*facts, nothing, (base.label, donor.label))]
     for fit in fit_by_type(base, donor, facts):
         findings += fit.findings
-    return _each_once([*findings, *of_both])
+    return _without_repeats([*findings, *of_both])
 
 
 def check_yanked(parents: Sequence[Parent]) -> list[Finding]:
-    """Return a warning for each of the parents, the base first, that was yanked.
+    """Return a warning for each yanked model in `parents`, in their order.
 
-    A yanked model is still found by its name, so that existing chimeras keep working; new ones should not use it.
+    A yanked model can still be found by its name, so that existing chimeras keep working. New chimeras should not use
+    it.
     """
     return [
         Finding(Severity.WARN, "parent-yanked", sentence, models=(parent.label,))
@@ -515,10 +519,10 @@ def check_yanked(parents: Sequence[Parent]) -> list[Finding]:
 
 
 def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeCompatibility]:
-    """Return how much of each type of the base `donor` can replace, with the reasons against the rest.
+    """Return for each type of the base how many organs `donor` can replace, with the reasons why others do not fit.
 
-    The types are those of the base, in the order skeleton, organ, embed, norm. `facts` are those of the base and the
-    donor if the caller has them.
+    The types are those of the base, in the order skeleton, organ, embed, norm. `facts` has the facts of the base and of
+    the donor; they are read if it is None.
     """
     ours, theirs = facts if facts is not None else (facts_of(base), facts_of(donor))
     return [fit for kind in TYPES for fit in [_fit(base, donor, kind, ours, theirs)] if fit.total or fit.findings]
@@ -527,7 +531,7 @@ def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None =
 def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
     """Return the findings on all replacements together: refusals, warnings and information, a few for each donor.
 
-    Requests that led to no replacement are not checked here, and neither are licenses: see `combined_license`.
+    Grafts without a replacement are not checked here. Licenses are checked by `combined_license`.
     """
     ours = facts_of(base)
     replaced = {replacement.before.name for replacement in replacements}
@@ -535,11 +539,11 @@ def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> lis
     findings = [*_of_base(base), *misplaced(base, replacements), *odd_weights(base, own, base=base, donor=None)]
     for donor, taken in by_donor(replacements):
         findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
-    return _each_once([*findings, *changes(base, replacements)])
+    return _without_repeats([*findings, *changes(base, replacements)])
 
 
 def _of_base(base: Parent) -> Iterator[Finding]:
-    """Return the reasons why no chimera can be made of the base."""
+    """Yield the reasons why the base cannot be the base of a chimera."""
     if base.unassemblable:
         reasons = "; ".join(base.unassemblable[:REASONS_SHOWN])
         sentence = f"Loaders cannot open {base.label}, nor a chimera with its header: {reasons}."
@@ -556,7 +560,7 @@ def _of_base(base: Parent) -> Iterator[Finding]:
 def _of_donor(
     base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[Facts, Facts]
 ) -> Iterator[Finding]:
-    """Return the findings on what one donor gives."""
+    """Yield the findings on the replacements from one donor."""
     findings = differences(*facts, Taken.of(replacements), (base.label, donor.label))
     yield from findings
     yield from misfits(base, donor, replacements)
@@ -570,14 +574,14 @@ def _fit(base: Parent, donor: Parent, kind: OrganType, ours: Facts, theirs: Fact
     places = [part for part in base.parts if part.place.type is kind]
     pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
     taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]
-    as_wholes = differences(ours, theirs, Taken(frozenset(), frozenset()), (base.label, donor.label))
+    of_models = differences(ours, theirs, Taken(frozenset(), frozenset()), (base.label, donor.label))
     findings = (
-        [item for item in _of_donor(base, donor, taken, (ours, theirs)) if item not in as_wholes] if taken else []
+        [item for item in _of_donor(base, donor, taken, (ours, theirs)) if item not in of_models] if taken else []
     )
     findings += kept_organs(base, donor, [part.place for part in places])
-    # A refusal of single organs leaves the others fitting; any other refusal affects the whole type.
-    against = [*as_wholes, *findings]
-    refused = {item.code for item in against if item.severity is Severity.REFUSE} - _ONE_BY_ONE
+    # If single organs are refused, the others still fit. Any other refusal affects the whole type.
+    reasons = [*of_models, *findings]
+    refused = {item.code for item in reasons if item.severity is Severity.REFUSE} - _ORGAN_REFUSALS
     fitting = 0 if refused else sum(item.fits and not is_dtype_refused(item) for item in taken)
     is_refused = any(finding.severity is Severity.REFUSE for finding in findings)
     return TypeCompatibility(
@@ -585,15 +589,15 @@ def _fit(base: Parent, donor: Parent, kind: OrganType, ours: Facts, theirs: Fact
         fitting=fitting,
         total=len(places),
         refused=is_refused or not fitting,
-        findings=in_order(_each_once(findings)),
+        findings=in_order(_without_repeats(findings)),
     )
 
 
-_ONE_BY_ONE = {"width-differs", "dtype-refused", "partial-group", "slot-absent"}
+_ORGAN_REFUSALS = {"width-differs", "dtype-refused", "partial-group", "slot-absent"}
 """Codes of refusals of single organs."""
 
 
-def _each_once(findings: Iterable[Finding]) -> list[Finding]:
+def _without_repeats(findings: Iterable[Finding]) -> list[Finding]:
     return list(dict.fromkeys(findings))
 
 
@@ -601,14 +605,14 @@ CANDIDATES_MAX = 12
 """Models in the list of one cell."""
 THETA = "-theta"
 EXAMINED_MAX = 600
-"""Organs that a search for candidates examines, the best first; also the limit of organs that fit."""
+"""Organs that a search for candidates examines, the best first. It is also the limit of organs that fit."""
 ADAPTERS_EXAMINED_MAX = 12
 ALIKE = "-alike"
-"""The order by likeness; other orders are those of a search for organs."""
+"""The order by likeness. All other orders are those of a search for organs."""
 COMPARED_MAX = 48
-"""Models that are compared for one cell: relatives of the base, then the first ones of a search."""
+"""Models that are compared for one cell: relatives of the base, then the first models of a search."""
 NEWEST_ADAPTERS = 50
-"""Adapters of any architecture that are searched for the base's."""
+"""The newest adapters of all architectures, among which those of the base's architecture are searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,9 +651,9 @@ def types_of(parts: Iterable[PlannedPart]) -> tuple[TypeTotals, ...]:
 
 
 def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Candidates:
-    """Return the models with organs for the cell of `base`, best first by `order` (ALIKE, `-theta`).
+    """Return the models with organs for the cell of `base`, the best first by `order` (ALIKE, `-theta`).
 
-    Raises BadQuery for an order that is not known.
+    Raises BadQuery for an unknown order.
     """
     own = {part.place.slot: part for part in base.parts if Cell.of(part) == cell}
     block = "none" if cell.block is None else cell.block
@@ -730,9 +734,9 @@ def _totals(parts: Sequence[PlannedPart]) -> dict[str, Any]:
 
 
 def _models_with_organs(session: Session, base: Parent, query: str, order: str) -> tuple[list[str], bool]:
-    """Return the models whose organs the query finds, in that order, and whether there are more."""
-    by = THETA if order == ALIKE else order
-    page = search_organs(session, parse_query(f"{query} sort:{by}"), EXAMINED_MAX)
+    """Return the models whose organs the query finds, in the order `order`, and whether there are more."""
+    sort = THETA if order == ALIKE else order
+    page = search_organs(session, parse_query(f"{query} sort:{sort}"), EXAMINED_MAX)
     names = [organ.model for organ in page.items]
     if order == ALIKE:
         names = [*_relatives(session, base, query), *names]
@@ -740,7 +744,7 @@ def _models_with_organs(session: Session, base: Parent, query: str, order: str) 
 
 
 def _relatives(session: Session, base: Parent, query: str) -> list[str]:
-    """Return those of them that are known relatives of the base, the nearest first."""
+    """Return the known relatives of the base whose organs the query finds, the most similar first."""
     alike = likenesses(session, base.model_id or 0)
     models = models_by_id(session, heapq.nlargest(COMPARED_MAX, alike, key=lambda item: alike[item]))
     if not models:
@@ -778,7 +782,7 @@ def _candidate(
 
 
 def _likeness(own: dict[str, Part], organs: Sequence[CellOrganRow]) -> Similarity:
-    """Compare the organs of a model with the base's `own` organs at the same places."""
+    """Return the similarity of the organs of a model to the base's `own` organs at the same places."""
     slots = {organ.slot: organ for organ in organs if organ.slot in own}
     places: dict[str, Slot] = {slot: ("text", None, slot) for slot in slots}
     return similarity(

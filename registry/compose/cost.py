@@ -17,27 +17,27 @@ from organs.registry.compose.recipe import Recipe, Selection
 from organs.registry.errors import TooCostly
 
 MODEL_COST = 5_000
-"""Looking up a model and opening its header."""
+"""Find a model and open its header."""
 MISSING_COST = 30_000
-"""A missing model: the nearest name is searched."""
+"""Search the nearest name for a missing model."""
 HEADER_COST = 5_000
-"""Reading and parsing a mebibyte of a header."""
+"""Read and parse a mebibyte of a header."""
 TENSOR_COST = 35
-"""Reading the row of a tensor."""
+"""Read the row of a tensor."""
 PLACE_COST = 85
-"""A tensor of the base in findings, prediction and lists."""
+"""Include a tensor of the base in findings, prediction and lists."""
 DONOR_PLACE_COST = 10
-"""Checking a tensor of the base against one donor or adapter."""
+"""Check a tensor of the base against one donor or adapter."""
 PAIR_COST = 40
-"""A tensor in the comparison of two models by type."""
+"""Compare a tensor when two models are compared by type."""
 VISIT_COST = 1
-"""A tensor of the base in a step, for each slot and range of blocks that the step names."""
+"""Check whether a step selects a tensor of the base, for each slot and range of blocks in the step."""
 CANDIDATE_COST = 40
-"""An organ that a query finds."""
+"""Process an organ that a query finds."""
 QUERY_COST = 10_000
-"""A query, in addition to the organs that it finds."""
+"""Run a query, without the organs that it finds."""
 COMMON_COST = 3
-"""A model that shares an organ with the base at the same place: a graft by query searches all of them."""
+"""Examine a model that has the same organ as the base at a place: a graft by query searches all these models."""
 MODELS_MAX = 256
 """Models that one recipe may name."""
 
@@ -57,7 +57,7 @@ class Budget:
 
 
 def check_recipe(session: Session, recipe: Recipe, budget: Budget) -> int:
-    """Return the least cost of planning `recipe`, and spend nothing.
+    """Return the minimum cost of planning `recipe`; the budget is not charged.
 
     Results of queries are not known in advance: the library charges for them later. Raises TooCostly if the budget does
     not allow the cost.
@@ -79,7 +79,7 @@ def check_recipe(session: Session, recipe: Recipe, budget: Budget) -> int:
 def check_pair(session: Session, base: str, donor: str, budget: Budget) -> int:
     """Return the cost of comparing two models by type; raise TooCostly if the budget does not allow it.
 
-    Raises as `model_by_text` for names of no model.
+    Raises as `model_by_text` for names that are not those of a model.
     """
     estimate = Budget(budget.limit)
     for model in (model_by_text(session, name) for name in (base, donor)):
@@ -94,7 +94,7 @@ def read_cost(session: Session, model: Model) -> int:
 
 
 def steps_cost(recipe: Recipe, tensors: int) -> int:
-    """Return the cost of a plan for the tensors of its base, of which there are `tensors`."""
+    """Return the cost of a plan; `tensors` is the number of tensors of its base."""
     selections = [graft.selection for graft in recipe.grafts] + [step.selection for step in recipe.purify]
     visits = sum(map(_visits, selections))
     return tensors * (PLACE_COST + DONOR_PLACE_COST * len(_donors(recipe)) + VISIT_COST * visits)
@@ -106,5 +106,5 @@ def _donors(recipe: Recipe) -> set[str]:
 
 
 def _visits(selection: Selection) -> int:
-    """Return how often a step compares each tensor."""
+    """Return the number of comparisons of a step with each tensor."""
     return 1 + len(selection.slots) + len(selection.blocks)

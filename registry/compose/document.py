@@ -1,4 +1,5 @@
-"""Read a document as a tree of plain values: YAML, or JSON if it begins with `{`; limited before it is built."""
+"""Documents as trees of plain values: YAML, or JSON if the text begins with `{`. Limits are checked before values are
+built."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ VALUES_MAX = 20_000
 
 
 DIGITS_MAX = 300
-"""Digits of an integer; a longer one counts as infinite."""
+"""Digits of an integer; a longer integer counts as infinite."""
 
 
 REASON_MAX = 200
-"""Characters of a parser's own message, which can quote the document."""
+"""Characters of the parser's message in an error; the message can quote the document."""
 
 
 NUMBER_PATTERN = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<rest>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
@@ -56,7 +57,7 @@ _TAB = "a tab is not allowed; indent YAML with spaces"
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value. `text` is its text: in YAML, `2024` is a number and a text; None if it is no text."""
+    """One value. `text` is its text, or None if it is not text. In YAML, `2024` is both a number and text."""
 
     value: str | int | float | bool | None
     text: str | None = None
@@ -71,7 +72,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A mapping as written: keys can be repeated, and need not be text."""
+    """A mapping as it was written: keys can be repeated, and can be values other than text."""
 
     pairs: tuple[tuple[Node, Node], ...]
 
@@ -80,7 +81,7 @@ Node = Scalar | Listing | Table
 
 
 def read_document(text: str | bytes, where: str) -> Node:
-    """Return the tree of `text`. Raises BadRecipe with one reason without a field."""
+    """Return the tree of `text`. Raises BadRecipe with one reason, which has no field."""
     plain = _decoded(text, where)
     if plain.lstrip().startswith("{"):
         return _read_json(plain, where)
@@ -88,7 +89,7 @@ def read_document(text: str | bytes, where: str) -> Node:
 
 
 def _decoded(text: str | bytes, where: str) -> str:
-    # The length is checked first, so that a text of 10 MB is not copied.
+    # The length is checked first, so that a very long text is not copied.
     if len(text) > TEXT_MAX_BYTES:
         _refuse(where, f"the text is longer than {TEXT_MAX_BYTES // 1024} KiB")
     try:
@@ -212,11 +213,11 @@ def _events(text: str, where: str) -> Iterator[yaml.Event]:
 
 
 def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Return what is wrong, from the characters at the positions of the parser's error."""
+    """Return the reason of a parser's error, from the characters at its positions."""
     begin, mark = error.context_mark, error.problem_mark
     if begin is not None and text[begin.index : begin.index + 1] in ("&", "*"):
         return _ALIASES
-    lines = text.split("\n")  # another kind of line end hides a tab; then the parser's message is used
+    lines = text.split("\n")  # with other line ends a tab is not found; then the parser's message is used
     if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
         return _TAB
     return str(error.problem)[:REASON_MAX]

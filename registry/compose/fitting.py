@@ -43,7 +43,7 @@ _PLACES = ("place", "places")
 
 
 def misplaced(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """Return `no-such-place` for organs that the base does not have, `place-twice` for those replaced twice."""
+    """Yield `no-such-place` for organs that the base does not have, `place-twice` for those replaced twice."""
     foreign = [
         replacement.before.name
         for replacement in replacements
@@ -81,7 +81,7 @@ def misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) ->
 
 
 def odd_weights(owner: Parent, parts: Iterable[Part], *, base: Parent, donor: Parent | None) -> Iterator[Finding]:
-    """Return `non-finite-weights` if some of `parts`, tensors of `owner`, have weights that are NaN or infinite."""
+    """Yield `non-finite-weights` if some of `parts`, tensors of `owner`, have weights that are NaN or infinite."""
     odd = [part for part in parts if part.nonfinite]
     if odd:
         sentence = (
@@ -93,18 +93,20 @@ def odd_weights(owner: Parent, parts: Iterable[Part], *, base: Parent, donor: Pa
 
 
 def kept_organs(base: Parent, donor: Parent, places: Iterable[Place]) -> Iterator[Finding]:
-    """Return `kept-organs` for the base's `places` that the donor has no organ for; the base's own stay."""
+    """Yield `kept-organs` for the base's `places` for which the donor has no organ; the base's own organs stay."""
     lacking = [place for place in places if _slot(place) not in donor.by_slot]
     if lacking:
         slots = sorted({place.slot for place in lacking})
         names = tuple(base.by_slot[_slot(place)].name for place in lacking)
-        how_many = plural_text(len(names), *_PLACES)
-        sentence = f"{donor.label} has no organs for {how_many} ({names_text(slots)}): those of {base.label} stay."
+        lacking_places = plural_text(len(names), *_PLACES)
+        sentence = (
+            f"{donor.label} has no organs for {lacking_places} ({names_text(slots)}): those of {base.label} stay."
+        )
         yield Finding(Severity.INFO, "kept-organs", sentence, models=(base.label, donor.label), organs=names)
 
 
 def is_dtype_refused(replacement: Replacement) -> bool:
-    """Return whether runtimes refuse the donor's dtype at that place. The base's own dtype is accepted."""
+    """Return whether runtimes refuse the donor's dtype at the place; the base's dtype is accepted, except F64."""
     dtype = replacement.after.dtype.name
     if replacement.after.dtype == replacement.before.dtype and dtype != "F64":
         return False
@@ -126,14 +128,14 @@ def _of_shapes(base: Parent, donor: Parent, unfit: Sequence[Replacement]) -> Ite
 
 
 def _of_groups(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    taken = {replacement.before.name for replacement in replacements}
+    replaced = {replacement.before.name for replacement in replacements}
     groups = (group_of(replacement.before.place) for replacement in replacements if not replacement.by_slot)
     members: dict[Group, list[Part]] = {group: [] for group in groups if group is not None}
     for part in base.parts:
         group = group_of(part.place)
         if group in members:
             members[group].append(part)
-    partial = {group: [part for part in parts if part.name not in taken] for group, parts in members.items()}
+    partial = {group: [part for part in parts if part.name not in replaced] for group, parts in members.items()}
     left = [part for parts in partial.values() for part in parts]
     if left:
         names = sorted({group[2] for group, parts in partial.items() if parts})
@@ -147,15 +149,15 @@ def _of_groups(base: Parent, donor: Parent, replacements: Sequence[Replacement])
 
 def _surplus(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> list[Part]:
     """Return the donor's organs that belong to a graft and have no place in the base, except an output matrix."""
-    touched = {_whereabouts(replacement.before.place) for replacement in replacements if not replacement.by_slot}
+    touched = {_cell_of(replacement.before.place) for replacement in replacements if not replacement.by_slot}
     return [
         part
         for part in donor.parts
-        if part.place != OUTPUT_MATRIX and _whereabouts(part.place) in touched and part.slot not in base.by_slot
+        if part.place != OUTPUT_MATRIX and _cell_of(part.place) in touched and part.slot not in base.by_slot
     ]
 
 
-def _whereabouts(place: Place) -> tuple[OrganType, Tower, int | None]:
+def _cell_of(place: Place) -> tuple[OrganType, Tower, int | None]:
     return place.type, place.tower, place.block
 
 
@@ -174,7 +176,7 @@ def _labels(base: Parent, donor: Parent | None) -> tuple[str, ...]:
 TYPE_KEY = "adapter.type"
 ALPHA_KEY = "adapter.lora.alpha"
 PARENTS_MAX = 64
-"""Declared parents that are read."""
+"""Limit of the declared parents that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,9 @@ def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
     findings = [*_of_header(base, adapter), *_of_pairs(base, adapter, pairs)]
     findings += [*_of_dtypes(base, adapter, pairs), *_of_base_name(base, adapter)]
     odd = odd_weights(adapter, adapter.parts, base=base, donor=adapter)
-    findings += [msgspec.structs.replace(item, severity=Severity.REFUSE) for item in odd]  # no sum has a meaning then
+    findings += [
+        msgspec.structs.replace(item, severity=Severity.REFUSE) for item in odd
+    ]  # their sum with an organ has no meaning
     ranks = sorted({pair.b.shape[0] for pair in pairs if pair.b is not None})
     if ranks:
         alpha = alpha_of(adapter)
@@ -222,7 +226,7 @@ def factor_pairs(adapter: Parent) -> list[FactorPair]:
 
 
 def alpha_of(adapter: Parent) -> float:
-    """Return alpha as the header states it; 0, which means a factor of 1, if the header has no such number."""
+    """Return the alpha in the header; 0 if the header has no finite number. With 0, the factor is 1."""
     field = adapter.header.field(ALPHA_KEY)
     value = field.value if field is not None and field.type is not ValueType.BOOL else None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -285,16 +289,16 @@ def _shape_reason(base: Parent, pair: FactorPair) -> str | None:
 def _of_dtypes(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Iterator[Finding]:
     targets = [base.by_name.get(pair.target) for pair in pairs]
     parts = [part for part in (*targets, *adapter.parts) if part is not None]
-    closed = [part for part in parts if not can_dequantize(part.dtype)]
-    if closed:
-        dtypes = " and ".join(sorted({part.dtype.name for part in closed}))
-        names = [part.name for part in closed]
+    undecodable = [part for part in parts if not can_dequantize(part.dtype)]
+    if undecodable:
+        dtypes = " and ".join(sorted({part.dtype.name for part in undecodable}))
+        names = [part.name for part in undecodable]
         sentence = f"{names_text(names)} cannot be merged: values of {dtypes} cannot be decoded here."
         yield _finding(Severity.REFUSE, "dtype-refused", sentence, base, adapter, names)
 
 
 def _of_base_name(base: Parent, adapter: Parent) -> Iterator[Finding]:
-    """Return a warning if the adapter names another base, and the base declares no such parent."""
+    """Yield a warning if the adapter names another base, and the base does not declare this model as a parent."""
     declared = _declared(adapter)
     own = {name for name in (base.header.text("general.name"), *_declared(base)) if name is not None}
     if declared and own and not any(_is_same(first, second) for first in declared for second in own):
@@ -312,7 +316,7 @@ def _declared(parent: Parent) -> list[str]:
 
 
 def _is_same(first: str, second: str) -> bool:
-    """Return whether two names mean one model by their letters and digits: one may be part of the other."""
+    """Return whether two names mean the same model: the letters and digits of one contain those of the other."""
     short, long = sorted((_letters(name) for name in (first, second)), key=len)
     return bool(short) and short in long
 

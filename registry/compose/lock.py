@@ -31,7 +31,7 @@ LOCK_KEY = "organ_registry.lock"
 """The key of the lock in the header of the file that it describes."""
 FORMAT = "organ-registry lock 1"
 LOCK_MAX_BYTES = 16 * 1024 * 1024
-"""Enough for a hundred thousand tensors."""
+"""The largest lock; enough for a hundred thousand tensors."""
 LISTS_MAX = 250_000
 VALUES_MAX = 1_000_000
 """Limits of one lock, checked before any list or value is built."""
@@ -50,7 +50,7 @@ _NO_LOCK = (
     *(ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error),
     *(BadDigest, UnsupportedDType),
 )
-"""The exceptions of reading a text that is no lock."""
+"""The exceptions that are raised when a text that is not a lock is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Lock:
     """SHA-256 of the base's header, from the magic to the last tensor info."""
     tensors: tuple[LockedTensor, ...]
     sets: tuple[KeyValue, ...]
-    """Metadata that replaces the base's entries of the same keys; new keys come last."""
+    """Metadata that replaces the base's entries with the same keys; new keys are added at the end."""
     drops: tuple[str, ...]
     """Keys of the base that are left out, sorted."""
 
@@ -94,7 +94,7 @@ class Lock:
 
 
 def parse_lock(text: str) -> Lock:
-    """Return the lock in `text`; raises BadLock for anything but the canonical form of a lock."""
+    """Return the lock in `text`; raises BadLock if `text` is not the canonical form of a lock."""
     if len(text) > LOCK_MAX_BYTES:
         raise BadLock(f"it has {len(text)} characters; the limit is {LOCK_MAX_BYTES}")
     if text.count("[") > LISTS_MAX or text.count(",") > VALUES_MAX:
@@ -110,7 +110,7 @@ def parse_lock(text: str) -> Lock:
 
 
 def lock_of(header: Header, source: ByteSource) -> Lock | None:
-    """Return the lock in `header`, which was read from `source`; None if there is no valid one."""
+    """Return the lock in `header`, which was read from `source`; None without a valid lock."""
     field = header.field(LOCK_KEY)
     if field is None or field.type is not ValueType.STRING or field.size_bytes > LOCK_MAX_BYTES:
         return None
@@ -123,7 +123,8 @@ def lock_of(header: Header, source: ByteSource) -> Lock | None:
 def locked_header(base: Header, source: ByteSource, lock: Lock) -> bytes:
     """Return the header of the file that `lock` describes, with its padding; `base` was read from `source`.
 
-    The base's metadata is copied byte for byte, except what the lock drops and sets; the lock itself comes last.
+    The base's metadata is copied byte for byte, except the keys that the lock drops or sets. The lock itself is the
+    last entry.
     """
     sets, drops = {entry.key: entry for entry in lock.sets}, set(lock.drops)
     metadata: list[Metadata] = []

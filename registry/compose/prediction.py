@@ -1,8 +1,8 @@
-"""Predict what a composition costs before it is run, from measurements alone. Pure.
+"""The prediction of the quality of a composition before it is run, from measurements only. No input or output.
 
 The changed organs of one type in one block are a group. Two numbers describe a group: its survival (the share of its
-function that remains, 0 to 1) and its distortion. They give two predictions, and these the verdict: see the note on
-prediction in `docs/design`.
+function that remains, 0 to 1) and its distortion. Two predictions are computed from them, and the predicted verdict
+from these: see the note on prediction in `docs/design`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from organs.registry.entities.plan import Effect, Prediction
 from organs.registry.lineage import correlation
 
 ENERGY_MAX = 100.0
-"""Limit of the energy moved, over the energy before: 10 would already break any model, and sums stay finite."""
+"""Limit of the energy moved, over the energy before. A ratio of 10 already breaks any model; the limit keeps sums
+finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Change:
 
     @property
     def is_grafted(self) -> bool:
-        """Whether `source` is another organ than the base's own."""
+        """Whether `source` is not the base's own organ."""
         before, source = self.before, self.source
         return (before.digest, before.dtype, before.shape) != (source.digest, source.dtype, source.shape)
 
@@ -59,13 +60,14 @@ class Group:
     organs: int
     """Number of changed organs."""
     uncounted: int = 0
-    """Number of them whose change cannot be measured."""
+    """Number of changed organs whose change cannot be measured."""
     similarity: float | None = None
-    """Mean correlation of the matrices with those that they replace, before computing."""
+    """Mean correlation of the matrices with the replaced matrices, before organs are computed."""
     scale: float = 1.0
     """Product of the ratios of standard deviations, after over before, each at most 1."""
     distortion: float = 0.0
-    """Energy moved over the energy before: the mean of computed matrices; the largest of vectors, by all changes."""
+    """Energy moved over the energy before. For matrices: the mean of the energy that computing moves. For vectors: the
+    largest energy that all changes together move."""
 
     grafted_similarity: float | None = None
     """`similarity` of the grafted matrices only; None if none can be compared."""
@@ -84,12 +86,12 @@ class Group:
 
 
 def groups_of(changes: Iterable[Change]) -> list[Group]:
-    """Return the changes by type, tower and block, in the order of the first change of each."""
-    gathered: dict[tuple[OrganType, str, int | None], list[Change]] = {}
+    """Return the changes by type, tower and block, in the order of the first change of each group."""
+    by_group: dict[tuple[OrganType, str, int | None], list[Change]] = {}
     for change in changes:
         place = change.before.place
-        gathered.setdefault((place.type, place.tower.value, place.block), []).append(change)
-    return [_group(*key, members) for key, members in gathered.items()]
+        by_group.setdefault((place.type, place.tower.value, place.block), []).append(change)
+    return [_group(*key, members) for key, members in by_group.items()]
 
 
 def part_correlation(first: Part, second: Part) -> float | None:
@@ -109,8 +111,8 @@ def part_correlation(first: Part, second: Part) -> float | None:
 def moved_energy(first: Part, second: Part, similarity: float | None) -> float | None:
     """Return |second - first|² over |first|², from their moments and their correlation; None if moments are missing.
 
-    With mean m and standard deviation s: ((m' - m)² + s² + s'² - 2 r s s') / (m² + s²). Without a correlation, r = 1
-    gives the least value that the moments allow.
+    With mean m and standard deviation s: ((m' - m)² + s² + s'² - 2 r s s') / (m² + s²). Without a correlation, r is 1,
+    which gives the smallest value that the moments allow.
     """
     mean, deviation = _finite(first.mean), _deviation(first)
     mean_after, deviation_after = _finite(second.mean), _deviation(second)
@@ -164,7 +166,7 @@ def _survival(similarity: float | None, scale: float) -> float | None:
 
 
 def _scale(change: Change) -> float:
-    """Return the standard deviation over that before, at most 1; 1 if either is unknown."""
+    """Return the ratio of standard deviations, after over before, at most 1; 1 if either is unknown."""
     before, after = _deviation(change.before), _deviation(change.source)
     return 1.0 if not before or after is None else min(1.0, after / before)
 
@@ -184,9 +186,9 @@ def _whole_energy(change: Change) -> float | None:
     """Return the energy moved in a vector by all changes at its place."""
     if change.after is not None:
         return moved_energy(change.before, change.after, part_correlation(change.before, change.after))
-    taken = moved_energy(change.before, change.source, part_correlation(change.before, change.source))
+    grafted = moved_energy(change.before, change.source, part_correlation(change.before, change.source))
     computed = _capped(change.moved)
-    return None if taken is None or computed is None else min(ENERGY_MAX, taken + computed)
+    return None if grafted is None or computed is None else min(ENERGY_MAX, grafted + computed)
 
 
 def _capped(energy: float | None) -> float | None:
@@ -205,30 +207,30 @@ def _finite(value: float | None) -> float | None:
 
 
 LOSS_LIMIT = math.log(1.25)
-"""From this loss on, a verdict is `degraded`."""
+"""A verdict is `degraded` from this loss, in nats for each token."""
 RECOVERED_LIMIT = 0.2
-"""Below this, a verdict is `inert`."""
+"""A verdict is `inert` below this recovered share."""
 LOSS_FITTED_MAX = 1.0
-"""Above this, the predicted figure is not stated: it says that a model breaks, not how badly."""
+"""The predicted figure is not stated above this loss: it shows that the model breaks, but not how much."""
 LOSS_MIN = 0.001
-"""Keeps the score finite if nothing is lost."""
+"""The smallest loss in a score; it keeps the score finite if nothing is lost."""
 SCORE_MAX = 1.0 / RECOVERED_LIMIT
 """The score of a graft with a survival of 1, and of changes without a survival."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The fitted constants; the limits above are those of verdicts."""
+    """The fitted constants of the prediction; the limits above are those of verdicts."""
 
     unit: float = 0.2
-    """Nats lost if one group of an inner block does not survive: the zoo's blocks are worth 0.1 to 0.3 each. From 0.15
+    """Nats lost if one group of an inner block does not survive: for the blocks of the zoo, 0.1 to 0.3 each. With 0.15
     to 0.3, 140 to 142 of the 149 decided grafts are predicted correctly."""
     first: float = 10.0
-    """Weight of the feed-forward and the norms of block 0, whose output all later blocks read. With 1 the AUC is 0.970
+    """Weight of the feed-forward and the norms of block 0: all later blocks read their output. With 1 the AUC is 0.970
     and 136 are correct; with 5 to 20 it is 0.980 to 0.987."""
     embedding: float = 40.0
     """Weight of embeddings: in the tested models one matrix is both the input of all blocks and the output matrix. With
-    1 the AUC is 0.958 and 137 are correct; from 20 on it is 0.980 and more."""
+    1 the AUC is 0.958 and 137 are correct; with 20 or more it is at least 0.980."""
     distortion: float = 0.5
     """Cost of the energy moved by purifying and merging, relative to a group that does not survive. With 0 the AUC is
     0.832, because no other number measures purification; with 0.25 to 2 it is 0.974 to 0.991."""
@@ -249,7 +251,7 @@ def predict(changes: Sequence[Change], elements: int, constants: Constants = CON
     similar = [(change.before.place.block, r) for change in changes if (r := _similarity(change)) is not None]
     changed = sum(change.before.spec.elements for change in changes)
     after = [change.after for change in changes if change.after is not None]
-    after = after if len(after) == len(changes) else []  # not the mean of some beside the mean of all
+    after = after if len(after) == len(changes) else []  # a mean of some organs is not comparable with a mean of all
     loss = math.fsum(effect.loss for effect in effects) if counted else None
     recovered = recovered_of(groups)
     score = None if loss is None else score_of(loss, recovered)
@@ -305,26 +307,26 @@ def _sentence(loss: float | None, recovered: float | None, score: float | None, 
 
 def _basis(compared: int, uncounted: int, *, provisional: bool) -> str:
     matrices = "without compared matrices" if not compared else f"from {_matrices(compared)}"
-    time = ", made before organs are computed" if provisional else ""
+    stage = ", made before organs are computed" if provisional else ""
     omitted = f"; {_organs(uncounted)} could not be compared" if uncounted else ""
-    return f"An estimate {matrices}{time}{omitted}; the model was not run."
+    return f"An estimate {matrices}{stage}{omitted}; the model was not run."
 
 
 def group_loss(group: Group, constants: Constants = CONSTANTS) -> float:
-    """Return the loss because of one group, in nats for each token."""
+    """Return the loss that one group causes, in nats for each token."""
     survival = 1.0 if group.survival is None else group.survival
     lost = math.pow(1.0 - survival, constants.power) + constants.distortion * group.distortion
     return constants.unit * _weight(group, constants) * lost
 
 
 def recovered_of(groups: Iterable[Group]) -> float | None:
-    """Return the mean survival of grafted matrices over the groups that have one; None without grafts."""
+    """Return the mean survival of the grafted matrices over the groups; None if no graft has a survival."""
     known = [group.grafted_survival for group in groups if group.grafted_survival is not None]
     return fmean(known) if known else None
 
 
 def score_of(loss: float, recovered: float | None) -> float:
-    """Return the distance from the limits of a verdict: below 1 is outside one of them, 5 is the largest value."""
+    """Return the distance from the limits of a verdict: below 1, one of the limits is exceeded; 5 is the maximum."""
     recovery = SCORE_MAX if recovered is None else recovered / RECOVERED_LIMIT
     return min(LOSS_LIMIT / max(loss, LOSS_MIN), recovery)
 
