@@ -1,4 +1,4 @@
-"""The anatomy grid: blocks as rows and slots or types as columns, coloured by a reading, donors as letters."""
+"""The anatomy grid: blocks as rows, slots or types as columns, a reading as the colour, letters for donors."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from organs.web.render import (
 )
 
 ACTS = {"grafted": "grafted", "adapter": "adapter added", "purified": "purified"}
-"""What was done to an organ, in words."""
+"""Words for what a recipe did to an organ."""
 
 Place = tuple[str, int | None, str]
 """Tower, block and slot."""
 
 
 def acts_text(acts: Sequence[str]) -> str:
-    """Return what was done to an organ: `grafted, then purified`."""
+    """Return the words for `acts`: `grafted, then purified`."""
     return ", then ".join(ACTS[act] for act in acts)
 
 
 @dataclass(frozen=True, slots=True)
 class LegendLine:
-    """A line of the legend: a parent and what was done with its organs, with a letter."""
+    """A line of the legend: a letter, a parent, what was done to its organs, and how many organs."""
 
     mark: str
     model: str
@@ -45,12 +45,12 @@ class LegendLine:
 
     @property
     def words(self) -> str:
-        """What was done to the organs."""
+        """Words for what was done to the organs."""
         return acts_text(self.acts)
 
 
 def legend(parts: Iterable[PlanPart], base: str) -> list[LegendLine]:
-    """Return a line for each parent and what was done with its organs, in the order of the parts."""
+    """Return a line for each pair of a parent and acts, in the order of the parts."""
     counts: dict[tuple[str, ...], int] = {}
     for part in parts:
         key = (part.model, *part.acts)
@@ -62,35 +62,35 @@ def legend(parts: Iterable[PlanPart], base: str) -> list[LegendLine]:
 
 
 def marks(parts: Iterable[PlanPart], shown: Iterable[LegendLine]) -> dict[str, LegendLine]:
-    """Return the line of the legend `shown` for each part, by the tensor's name."""
-    lines = _by_key(shown)
+    """Return the line of the legend `shown` for each part, by tensor name."""
+    lines = _lines_by_key(shown)
     return {part.name: lines[part.model, *part.acts] for part in parts}
 
 
 def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[tuple[str, PlanChange]]:
-    """Return the changes of runs of blocks, each with the letter of its line in the legend `shown`."""
-    lines = _by_key(shown)
+    """Return the changes of runs of blocks, each with its letter in the legend `shown`."""
+    lines = _lines_by_key(shown)
     return [(lines[run.model, *run.acts].mark, run) for run in runs]
 
 
 def marked(grid: Context, by_name: Mapping[str, LegendLine]) -> Context:
     """Return `grid` with the letter of each changed cell."""
-    rows = [row | {"cells": [_cell(cell, by_name) for cell in row["cells"]]} for row in grid["rows"]]
-    ends = {end: [_cell(cell, by_name) for cell in grid[end]] for end in ("head", "foot")}
+    rows = [row | {"cells": [_with_mark(cell, by_name) for cell in row["cells"]]} for row in grid["rows"]]
+    ends = {end: [_with_mark(cell, by_name) for cell in grid[end]] for end in ("head", "foot")}
     return grid | ends | {"rows": rows, "lettered": True}
 
 
 def changes(organs: Iterable[PlacedOrgan], parts: Iterable[PlanPart]) -> dict[Place, OrganChange]:
-    """Return the change of each organ of the base, for colouring a grid. Likeness is unknown here."""
-    changed = {part.name: part for part in parts}
-    return {(organ.tower, organ.block, organ.slot): _change(changed.get(organ.name)) for organ in organs}
+    """Return the change of each organ of the base, to colour a grid. The likeness is always None."""
+    parts_by_name = {part.name: part for part in parts}
+    return {(organ.tower, organ.block, organ.slot): _change_of(parts_by_name.get(organ.name)) for organ in organs}
 
 
-def _by_key(shown: Iterable[LegendLine]) -> dict[tuple[str, ...], LegendLine]:
+def _lines_by_key(shown: Iterable[LegendLine]) -> dict[tuple[str, ...], LegendLine]:
     return {(line.model, *line.acts): line for line in shown}
 
 
-def _change(part: PlanPart | None) -> OrganChange:
+def _change_of(part: PlanPart | None) -> OrganChange:
     if part is None:
         return OrganChange(theta_change=0.0, likeness=None, identical=True)
     before, after = part.theta_before, part.theta
@@ -98,7 +98,7 @@ def _change(part: PlanPart | None) -> OrganChange:
     return OrganChange(theta_change=shift, likeness=None, identical=False)
 
 
-def _cell(cell: Context | None, by_name: Mapping[str, LegendLine]) -> Context | None:
+def _with_mark(cell: Context | None, by_name: Mapping[str, LegendLine]) -> Context | None:
     line = None if cell is None else by_name.get(cell["name"])
     if cell is None or line is None:
         return cell
@@ -113,10 +113,10 @@ def letter(number: int) -> str:
 
 
 CELLS_MAX = 20_000
-"""A hostile file could ask for a cell for each pair of its tensors."""
+"""The limit is for hostile files: their grid can have a cell for each pair of tensors."""
 LISTED_MAX = 500
 DENSE_SLOTS = 16
-"""With more columns, cells are small and show their numbers when they are pointed at."""
+"""With more columns, cells are small and show their number only under the pointer."""
 
 READINGS = {
     "theta": "θ",
@@ -125,28 +125,28 @@ READINGS = {
     "change": "change of θ",
     "alike": "likeness",
 }
-"""What cells can be coloured by. The last two need another model to compare with."""
+"""Readings that can colour cells, with their names. The last two compare with another model."""
 COMPARED = ("change", "alike")
 
-_SIDES = {"skeleton": 0, "norm": 1, "organ": 2}
+_TYPE_ORDER = {"skeleton": 0, "norm": 1, "organ": 2}
 
 
 def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Context:
     """Return the grid of `organs` coloured by a key of READINGS.
 
-    `changes` has what became of each organ, by its place, for the readings that compare two models.
+    `changes` has the change of each organ by its place. Only the readings in COMPARED use it.
     """
     inside = [organ for organ in organs if organ.block is not None]
     outside = [organ for organ in organs if organ.block is None]
     kinds = {organ.slot: organ.type for organ in inside}
-    slots = sorted(kinds, key=lambda slot: (_SIDES.get(kinds[slot], 3), reading_order(slot), slot))
+    slots = sorted(kinds, key=lambda slot: (_TYPE_ORDER.get(kinds[slot], 3), reading_order(slot), slot))
     rows = sorted({(organ.tower, organ.block) for organ in inside})
     if len(rows) * len(slots) > CELLS_MAX:
         return _listed(organs, by, changes)
     painter = _Painter(organs, by, changes)
     cells = {(organ.tower, organ.block, organ.slot): painter.cell(organ) for organ in inside}
-    ends = [(is_after_blocks(organ.slot), painter.cell(organ)) for organ in outside]
-    rough = any(cell["rough"] for cell in [*cells.values(), *(cell for _, cell in ends)])
+    end_cells = [(is_after_blocks(organ.slot), painter.cell(organ)) for organ in outside]
+    rough = any(cell["rough"] for cell in [*cells.values(), *(cell for _, cell in end_cells)])
     return {
         "slots": [{"name": slot, "type": kinds[slot]} for slot in slots],
         "rows": [
@@ -156,8 +156,8 @@ def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
             }
             for tower, block in rows
         ],
-        "head": [cell for behind, cell in ends if not behind][:LISTED_MAX],
-        "foot": [cell for behind, cell in ends if behind][:LISTED_MAX],
+        "head": [cell for is_after, cell in end_cells if not is_after][:LISTED_MAX],
+        "foot": [cell for is_after, cell in end_cells if is_after][:LISTED_MAX],
         "left_out": max(0, len(outside) - LISTED_MAX),
         "dense": len(slots) > DENSE_SLOTS,
         "legend": painter.legend() | {"rough": rough},
@@ -165,7 +165,7 @@ def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
 
 
 def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Context:
-    """Return organs that are too many for a grid as a shortened list."""
+    """Return the first LISTED_MAX organs as a list, for a model with too many cells for a grid."""
     painter = _Painter(organs, by, changes)
     return {
         "slots": [],
@@ -179,7 +179,7 @@ def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, Orga
 
 
 def _short_size(size: float) -> str:
-    """Return a size that fits into a cell: `197k`."""
+    """Return a size as a text that is short enough for a cell: `197k`."""
     for unit in ("", "k", "M", "G"):
         if size < 999.5:
             return f"{size:.3g}{unit}"
@@ -188,7 +188,7 @@ def _short_size(size: float) -> str:
 
 
 class _Painter:
-    """Cells in the colours of one reading, scaled over a whole model."""
+    """Paints cells by one reading. The scale covers the whole model."""
 
     def __init__(self, organs: Iterable[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> None:
         self.by = by
@@ -199,7 +199,7 @@ class _Painter:
         self.shift_max = max([*shifts, 0.1])
 
     def cell(self, organ: PlacedOrgan) -> Context:
-        """Return the cell of a placement: its colour, its number, and its label."""
+        """Return the cell of a placed organ: its colour, its number and its label."""
         number, tone = self._reading(organ)
         label = f"{organ.name}: {READINGS[self.by]} {number}"
         label = label if self.by == "theta" else f"{label}, θ {theta_text(organ.theta)}"
@@ -226,8 +226,8 @@ class _Painter:
             return {"low": low, "middle": "logarithmic", "high": high, "scale": "s"}
         if self.by == "alike":
             return {"low": "0 unrelated", "middle": "0.5", "high": "1 the same", "scale": "s"}
-        most = theta_text(self.shift_max)
-        return {"low": f"−{most}", "middle": "no change; = identical bytes", "high": f"+{most}", "scale": "d"}
+        limit = theta_text(self.shift_max)
+        return {"low": f"−{limit}", "middle": "no change; = identical bytes", "high": f"+{limit}", "scale": "d"}
 
     def _reading(self, organ: PlacedOrgan) -> tuple[str, str]:
         if self.by == "theta":
@@ -252,27 +252,27 @@ class _Painter:
 
 
 ROWS_MAX = 600
-"""A hostile file could have as many blocks as tensors."""
+"""The limit is for hostile files: they can have as many blocks as tensors."""
 PURIFIED = "✱"
 
-_COLUMNS = ("skeleton", "norm", "organ")
+_TYPE_COLUMNS = ("skeleton", "norm", "organ")
 
 
 def letters(parents: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each parent but the base, which is the first."""
+    """Return a letter for each parent except the first, which is the base."""
     return {name: letter(number) for number, name in enumerate(parents[1:])}
 
 
 def cell_grid(
     cells: Sequence[CellTotals], marks: Mapping[str, str], chosen: str, address: Callable[[str], str]
 ) -> Context:
-    """Return `cells` as rows; `marks` has the parents' letters, `address` gives the page of a cell."""
-    painted = {cell.cell: _painted(cell, marks, chosen, address) for cell in cells}
+    """Return `cells` as rows. `marks` has the letters of the parents; `address` returns the address of a cell."""
+    cell_contexts = {cell.cell: _cell_context(cell, marks, chosen, address) for cell in cells}
     inside = [cell for cell in cells if cell.block is not None]
     types = {cell.type for cell in inside}
-    kinds = [*(kind for kind in _COLUMNS if kind in types), *sorted(types.difference(_COLUMNS))]
+    kinds = [*(kind for kind in _TYPE_COLUMNS if kind in types), *sorted(types.difference(_TYPE_COLUMNS))]
     rows = sorted({(cell.tower, cell.block or 0) for cell in inside})
-    places = {(cell.tower, cell.block, cell.type): painted[cell.cell] for cell in inside}
+    places = {(cell.tower, cell.block, cell.type): cell_contexts[cell.cell] for cell in inside}
     return {
         "kinds": kinds,
         "rows": [
@@ -283,13 +283,13 @@ def cell_grid(
             for tower, block in rows[:ROWS_MAX]
         ],
         "left_out": max(0, len(rows) - ROWS_MAX),
-        "outside": [painted[cell.cell] for cell in cells if cell.block is None],
+        "outside": [cell_contexts[cell.cell] for cell in cells if cell.block is None],
         "is_computed": any(cell.to_compute for cell in cells),
         "is_purified": any(cell.purified for cell in cells),
     }
 
 
-def _painted(cell: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Context:
+def _cell_context(cell: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Context:
     signs = [*(marks[name] for name in cell.models if name in marks), *([PURIFIED] if cell.purified else [])]
     where = "outside the blocks" if cell.block is None else f"block {cell.block}"
     tower = "" if cell.tower == "text" else f"{cell.tower} "

@@ -1,4 +1,4 @@
-"""Composing: models that fit a base, its cells and their candidates, the steps of the recipe, and the chimera."""
+"""Pages to compose a chimera: the choice of a base, the models that fit it, its cells with candidates, the steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STEP_FIELDS = {
     "adapter": ("from", "scale"),
     "purify": ("method", "where", "type", "slot", "blocks", "keep"),
 }
-"""The fields of the forms that add a step, as a recipe calls them."""
+"""Fields of the forms that add a step, with the names that a recipe uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ class RequestedSteps:
     def readable(self) -> Recipe:
         """Return the recipe of the valid steps."""
         base = ("base", self.base)
-        kept = [step for step in self.steps if step[0] != "base" and _reads([base, step])]
-        return read_steps([base, *kept]) if _reads([base, *kept]) else Recipe(self.base)
+        valid = [step for step in self.steps if step[0] != "base" and _is_readable([base, step])]
+        return read_steps([base, *valid]) if _is_readable([base, *valid]) else Recipe(self.base)
 
     def address(self, *, cell: str | None = None, order: str | None = None, anchor: str = "") -> str:
-        """Return the page of these steps, with another cell or order."""
-        looked = {"cell": self.cell if cell is None else cell, "order": order or self.order}
-        kept = [*self.steps, *((name, text) for name, text in looked.items() if text and text != next(iter(ORDERS)))]
-        return compose_address(kept) + (f"#{anchor}" if anchor else "")
+        """Return the address of the page of these steps. `cell` and `order` replace the selected ones."""
+        selection = {"cell": self.cell if cell is None else cell, "order": order or self.order}
+        shown = [(name, text) for name, text in selection.items() if text and text != next(iter(ORDERS))]
+        return compose_address([*self.steps, *shown]) + (f"#{anchor}" if anchor else "")
 
     def with_recipe(self, recipe: Recipe) -> RequestedSteps:
         """Return a copy with the steps of `recipe`."""
@@ -106,20 +106,20 @@ def requested_steps(form: MultiDict[str, str]) -> RequestedSteps:
     """Return the steps in the parameters of an address or in the fields of a form. Raises BadQuery for an unknown
     order.
 
-    Empty ones and those of other names say nothing.
+    Empty fields and fields with other names are ignored.
     """
     steps = [(name, text.strip()) for name in PARAMETERS for text in form.getlist(name) if text.strip()]
     return RequestedSteps(tuple(steps), form.get("cell", ""), checked_order(form.get("order", "")))
 
 
 def compose_address(steps: Sequence[Step], endpoint: str = "pages.compose") -> str:
-    """Return a page of composing with these parameters, of which several may have one name."""
+    """Return the address of a composing page with these parameters. A name may occur more than once."""
     query = urlencode(steps, safe=":,/*>=<-@[]")
     return quote(url_for(endpoint), safe="/@:+~") + (f"?{query}" if query else "")
 
 
 def twin(endpoint: str = "pages.compose_json") -> str:
-    """Return the JSON address of a page of composing, which may have several parameters of one name."""
+    """Return the JSON address of the requested composing page. It keeps all parameters, also repeated ones."""
     return compose_address(list(request.args.items(multi=True)), endpoint)
 
 
@@ -138,8 +138,8 @@ def filled_step(form: MultiDict[str, str]) -> Step:
 def cell_graft(model: str, cell: Candidates, towers: Sequence[str]) -> Step:
     """Return the step that grafts a whole cell from `model`.
 
-    A recipe's blocks are those of every tower, so where the base has several a query keeps to one. What stands outside
-    the blocks is named by its slots.
+    The blocks of a recipe are blocks of every tower. If the base has several towers, a query selects one of them.
+    Organs outside the blocks are named by their slots.
     """
     place = {"slot": ",".join(cell.slots)} if cell.block is None else {"type": cell.type}
     block = {} if cell.block is None else {"blocks": str(cell.block)}
@@ -154,7 +154,7 @@ def type_graft(model: str, kind: str) -> Step:
 
 
 def graft_address(place: PlacedOrgan) -> str | None:
-    """Return the page to choose a base for the organ at `place`; None for an organ that cannot be grafted."""
+    """Return the address to choose a base for the organ at `place`; None for an organ that cannot be grafted."""
     if place.type not in GRAFTED_TYPES:
         return None
     block = {} if place.block is None else {"blocks": str(place.block)}
@@ -162,16 +162,16 @@ def graft_address(place: PlacedOrgan) -> str | None:
 
 
 def replacing(recipe: Recipe, step: Step) -> Recipe:
-    """Return `recipe` with the graft `step`, which replaces grafts of the same places."""
+    """Return `recipe` with the graft of `step`. It replaces the graft with the same selection."""
     (graft,) = read_steps([("base", recipe.base), step]).grafts
-    return replace(recipe, grafts=(*_others(recipe, graft), graft))
+    return replace(recipe, grafts=(*_other_grafts(recipe, graft), graft))
 
 
-def _others(recipe: Recipe, graft: Graft) -> list[Graft]:
+def _other_grafts(recipe: Recipe, graft: Graft) -> list[Graft]:
     return [other for other in recipe.grafts if other.selection != graft.selection]
 
 
-def _reads(steps: Sequence[Step]) -> bool:
+def _is_readable(steps: Sequence[Step]) -> bool:
     try:
         read_steps(steps)
     except BadRecipe:
@@ -182,12 +182,12 @@ def _reads(steps: Sequence[Step]) -> bool:
 FILE_NAME = "recipe.yaml"
 TOO_SLOW = "Not shown: the search took too long."
 NOTHING_YET = "nothing-to-do"
-"""The finding about a base without steps. It is not shown before the first step."""
+"""Code of the finding about a base without steps. It is not shown before the first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """The steps, what they make, and what is wrong with the request."""
+    """The steps, their plan, and the error of the request."""
 
     requested: RequestedSteps
     under_way: UnderWay
@@ -208,23 +208,26 @@ class Workbench:
 
     def page(self) -> Page:
         """Return the page."""
-        return Page("compose.html", asdict(self.state), extra=lambda: _shown(self), status=self.status)
+        return Page("compose.html", asdict(self.state), extra=lambda: _page_context(self), status=self.status)
 
 
 def workbench(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> Workbench:
-    """Return the plan of the steps and what can be chosen next. Steps that cannot be read are findings, and 400.
+    """Return the plan of the steps and the next choices. A step that cannot be read becomes a finding, and the status
+    is 400.
 
-    Raises what `compose_for_client` raises.
+    Raises the errors of `compose_for_client`.
     """
-    unread: list[Finding] = []
+    step_errors: list[Finding] = []
     try:
         recipe = requested.recipe()
     except BadRecipe as error:
-        recipe, unread, status = requested.readable(), recipe_findings(error), 400
-    return Workbench(requested, compose_for_client(recipe, unread, requested.cell, requested.order), problem, status)
+        recipe, step_errors, status = requested.readable(), recipe_findings(error), 400
+    return Workbench(
+        requested, compose_for_client(recipe, step_errors, requested.cell, requested.order), problem, status
+    )
 
 
-def _shown(bench: Workbench) -> Context:
+def _page_context(bench: Workbench) -> Context:
     """Return the values that only the HTML needs."""
     requested, plan, state = bench.requested, bench.plan, bench.state
     marks = letters([parent.label for parent in plan.parents])
@@ -236,20 +239,20 @@ def _shown(bench: Workbench) -> Context:
     parents = () if state.plan is None else state.plan.parents
     return {
         "problem": bench.problem,
-        "steps": _steps(bench),
+        "steps": _step_list(bench),
         "grid": cell_grid(
             state.cells, marks, requested.cell, lambda cell: requested.address(cell=cell, anchor="candidates")
         ),
         "marks": marks,
         "acts": {parent.model: parent.acts for parent in parents},
-        "findings_shown": [asdict(finding) | {"accept": _accepting(requested, finding)} for finding in findings],
+        "findings_shown": [asdict(finding) | {"accept": _accept_address(requested, finding)} for finding in findings],
         "has_steps": any(part.acts for part in plan.parts) or len(requested.steps) > 1,
-        "offers": _offers(bench),
-        "whole": _whole(bench),
-        "adding": [
+        "offers": _candidate_offers(bench),
+        "type_offers": _type_offers(bench),
+        "adapter_offers": [
             {
                 "name": adapter.model,
-                "address": _added(requested, "adapter", f"from:{adapter.model}"),
+                "address": _address_with(requested, "adapter", f"from:{adapter.model}"),
                 "findings": adapter.findings,
             }
             for adapter in state.adapters
@@ -263,7 +266,7 @@ def _shown(bench: Workbench) -> Context:
             for order, label in ORDERS.items()
         ],
         "hidden": [*requested.steps, *([("cell", requested.cell)] if requested.cell else [])],
-        "posted": [step for step in requested.steps if step[0] != "name"],
+        "form_fields": [step for step in requested.steps if step[0] != "name"],
         "name": bench.recipe.name or "",
         "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
@@ -271,7 +274,7 @@ def _shown(bench: Workbench) -> Context:
         "encode": bench.recipe.encode,
         "other_base": compose_address([step for step in requested.steps if step[0] != "base"]),
         "fits": compose_address([("base", plan.base.label)], "pages.compose_fits"),
-        "lines": _lines(bench),
+        "recipe_lines": _recipe_lines(bench),
         "twin": compose_address(
             [*requested.steps, *([("cell", requested.cell)] if requested.cell else [])], "pages.compose_json"
         ),
@@ -279,17 +282,17 @@ def _shown(bench: Workbench) -> Context:
     }
 
 
-def _steps(bench: Workbench) -> list[Context]:
-    """Return the steps, each with its errors and the page without it."""
+def _step_list(bench: Workbench) -> list[Context]:
+    """Return the steps, each with its errors and the address of the page without it."""
     requested = bench.requested
-    wrong = [finding for finding in bench.state.findings if finding.severity is Severity.REFUSE and finding.field]
+    errors = [finding for finding in bench.state.findings if finding.severity is Severity.REFUSE and finding.field]
     return [
         {
-            "what": parameter,
+            "parameter": parameter,
             "text": text,
             "path": path,
             "remove": requested.without(place).address(),
-            "problems": [finding.sentence for finding in wrong if _is_at(finding.field, path)],
+            "problems": [finding.sentence for finding in errors if _is_at(finding.field, path)],
         }
         for place, ((parameter, text), path) in enumerate(zip(requested.steps, requested.paths(), strict=True))
         if parameter != "base"
@@ -300,8 +303,8 @@ def _is_at(field: str, path: str) -> bool:
     return field == path or field.startswith((f"{path}.", f"{path}["))
 
 
-def _accepting(requested: RequestedSteps, finding: Finding) -> str | None:
-    """Return the page on which a warning is accepted, or no longer; None for other findings."""
+def _accept_address(requested: RequestedSteps, finding: Finding) -> str | None:
+    """Return the address that accepts a warning, or undoes the acceptance; None for other findings."""
     if finding.severity is not Severity.WARN:
         return None
     step = ("accept", finding.code)
@@ -310,21 +313,25 @@ def _accepting(requested: RequestedSteps, finding: Finding) -> str | None:
     return requested.having(*step).address(anchor="findings")
 
 
-def _offers(bench: Workbench) -> list[Context]:
-    """Return the candidates of the chosen cell, each with the page on which the cell is taken from it."""
+def _candidate_offers(bench: Workbench) -> list[Context]:
+    """Return the candidates of the chosen cell, each with the address that grafts the cell from it."""
     candidates = bench.state.candidates
     if candidates is None:
         return []
     towers = sorted({part.place.tower.value for part in bench.plan.base.parts})
     return [
         asdict(candidate)
-        | {"address": _grafted(bench, cell_graft(candidate.model, candidates, towers)) if candidate.whole else None}
+        | {
+            "address": _graft_step_address(bench, cell_graft(candidate.model, candidates, towers))
+            if candidate.whole
+            else None
+        }
         for candidate in candidates.items
     ]
 
 
-def _whole(bench: Workbench) -> list[Context]:
-    """Return the models that fit, each with the pages on which all organs of a type are taken from it."""
+def _type_offers(bench: Workbench) -> list[Context]:
+    """Return the models that fit, each with the addresses that graft all organs of a type from it."""
     fitting = bench.state.fitting
     return [
         {
@@ -332,7 +339,11 @@ def _whole(bench: Workbench) -> list[Context]:
             "likeness": model.likeness,
             "types": {
                 kind: asdict(fit)
-                | {"address": _grafted(bench, type_graft(model.model, kind)) if _can_give(kind, fit) else None}
+                | {
+                    "address": _graft_step_address(bench, type_graft(model.model, kind))
+                    if _can_give(kind, fit)
+                    else None
+                }
                 for kind, fit in model.types.items()
             },
             "fits": compose_address([("base", bench.plan.base.label), ("donor", model.model)], "pages.compose_fits"),
@@ -345,19 +356,19 @@ def _can_give(kind: str, fit: FitCount) -> bool:
     return bool(fit.whole and fit.fitting and kind in GRAFTED_TYPES)
 
 
-def _grafted(bench: Workbench, step: tuple[str, str]) -> str:
-    """Return the page with one more graft, which replaces the one for the same places."""
+def _graft_step_address(bench: Workbench, step: tuple[str, str]) -> str:
+    """Return the address with one more graft. It replaces the graft with the same selection."""
     try:
         return bench.requested.with_recipe(replacing(bench.requested.recipe(), step)).address(anchor="steps")
     except BadRecipe:
-        return _added(bench.requested, *step)
+        return _address_with(bench.requested, *step)
 
 
-def _added(requested: RequestedSteps, parameter: str, text: str) -> str:
+def _address_with(requested: RequestedSteps, parameter: str, text: str) -> str:
     return requested.having(parameter, text).address(anchor="steps")
 
 
-def _lines(bench: Workbench) -> Context:
+def _recipe_lines(bench: Workbench) -> Context:
     file_name = bench.plan.file_name
     return {
         "recipe_file": FILE_NAME,
@@ -372,12 +383,12 @@ ENDPOINT = "pages.compose_fits"
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """What fits a base, and what does not; with a donor, the findings for and against that one."""
+    """Models that fit a base, and models that do not; with a donor, the findings about that pair."""
 
     base: str
     models: FittingModels
     others: tuple[tuple[str, str], ...]
-    """Names of models of which nothing fits, each with the reason."""
+    """Names of models without an organ that fits, each with the reason."""
     pair: Compatibility | None
 
 
@@ -387,20 +398,20 @@ def _api_of_fits() -> str:
 
 @paged(pages, "/compose/fits", api=_api_of_fits)
 def compose_fits() -> Page:
-    """Show the models that fit the model `base`, wholly or in part; with `donor` the findings about that one."""
+    """Show the models with organs that fit the model `base`; with `donor`, also the findings about that pair."""
     base, donor = (request.args.get(name, "").strip() for name in ("base", "donor"))
     fits: Fits | None = None
     problem, status = None, 200
     if base:
         try:
             with reading(settings().search_seconds) as session:
-                fits = _fits(session, base, donor)
+                fits = _find_fits(session, base, donor)
         except (NotFound, BadName, BadDigest, Ambiguous) as error:
             problem, status = str(error).rstrip("?.") + ".", status_of(error)
-    return Page("compose_fits.html", {}, extra=lambda: _links(fits, base, donor, problem), status=status)
+    return Page("compose_fits.html", {}, extra=lambda: _fits_context(fits, base, donor, problem), status=status)
 
 
-def _fits(session: Session, base: str, donor: str) -> Fits:
+def _find_fits(session: Session, base: str, donor: str) -> Fits:
     row = model_by_text(session, base)
     fitting_page = fitting_models(session, row, FITTING_MAX)
     pair = cut_pair(check_compatibility(*pair_for_client(session, base, donor))) if donor else None
@@ -412,13 +423,13 @@ def _fits(session: Session, base: str, donor: str) -> Fits:
 
 
 def _reason(base: Model, other: ModelSummary) -> str:
-    """Return why nothing of `other` fits, as far as the catalog tells without their headers."""
+    """Return why no organ of `other` fits. The catalog is enough for this; headers are not read."""
     if base.architecture is None or base.architecture != other.architecture:
         return f"different architecture: {other.architecture or 'not stated'}"
     return "no organ of a matching shape"
 
 
-def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Context:
+def _fits_context(fits: Fits | None, base: str, donor: str, problem: str | None) -> Context:
     models = fits.models.items if fits else ()
     pair = fits.pair if fits else None
     by_type = [finding for fit in pair.types for finding in fit.findings] if pair else []
@@ -430,12 +441,12 @@ def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Con
         "more": fits is not None and fits.models.more,
         "others": fits.others if fits else (),
         "pair": pair,
-        "as_wholes": [finding for finding in pair.findings if finding not in by_type] if pair else [],
+        "model_findings": [finding for finding in pair.findings if finding not in by_type] if pair else [],
         "requested": [base, donor],
         "problem": problem,
         "names": offered_names(),
         "types_shown": [kind for kind in GRAFTED_TYPES if any(kind in model.types for model in models)],
-        "why": {name: compose_address([("base", base), ("donor", name)], ENDPOINT) for name in names},
+        "details": {name: compose_address([("base", base), ("donor", name)], ENDPOINT) for name in names},
         "compose": compose_address([("base", base)]) if fits else None,
         "twin": twin("pages.compose_fits_json") if base else None,
     }
@@ -457,29 +468,29 @@ def _api_of_compose() -> str:
 def compose() -> Page:
     """Show the recipe in the address: `base`, then steps (`graft`, `adapter`, `purify` …); `cell` asks for candidates.
 
-    With `add`, which a form has, redirect to the page with one more step.
+    `add`, a field of the forms, redirects to the page with one more step.
     """
     requested = requested_steps(request.args)
     if "add" in request.args:
-        abort(_onward(requested.having(*filled_step(request.args)).address(anchor="steps")))
+        abort(_redirect_to(requested.having(*filled_step(request.args)).address(anchor="steps")))
     if not requested.base:
-        return _start(requested)
+        return _base_choice(requested)
     try:
         return workbench(requested).page()
     except NO_BASE as error:
-        return _start(requested, str(error).rstrip("?.") + ".", status_of(error))
+        return _base_choice(requested, str(error).rstrip("?.") + ".", status_of(error))
 
 
 @writing_form(pages, "/compose")
 def compose_chimera() -> str | Page:
-    """Queue what the form has, if it can be made; else the page again, with what is in the way."""
-    requested = requested_steps(_plain_fields(request.form))
+    """Queue the chimera of the form and show the job. If it cannot be made, show the page with the reasons."""
+    requested = requested_steps(_with_plain_line_ends(request.form))
     if not requested.base:
-        return _start(requested, "Choose a base first.", 400)
+        return _base_choice(requested, "Choose a base first.", 400)
     try:
         bench = workbench(requested)
     except NO_BASE as error:
-        return _start(requested, str(error).rstrip("?.") + ".", status_of(error))
+        return _base_choice(requested, str(error).rstrip("?.") + ".", status_of(error))
     if bench.status != 200 or not bench.plan.can_be_made:
         return workbench(requested, NOT_YET, 409 if bench.status == 200 else bench.status).page()
     try:
@@ -488,7 +499,7 @@ def compose_chimera() -> str | Page:
         return workbench(requested, f"{error}.", 403).page()
 
 
-def _onward(address: str) -> Response:
+def _redirect_to(address: str) -> Response:
     """Redirect to another address, without a body."""
     answer = redirect(address, 303)
     answer.set_data(b"")
@@ -496,12 +507,12 @@ def _onward(address: str) -> Response:
     return answer
 
 
-def _plain_fields(form: MultiDict[str, str]) -> MultiDict[str, str]:
-    """Return `form` with the line ends of addresses; browsers send others."""
+def _with_plain_line_ends(form: MultiDict[str, str]) -> MultiDict[str, str]:
+    """Return `form` with LF as line ends, as addresses have them. Browsers send CRLF."""
     return MultiDict((name, value.replace("\r\n", "\n")) for name, value in form.items(multi=True))
 
 
-def _start(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> Page:
+def _base_choice(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> Page:
     """Show the choice of a base: a search, models with many relatives, the newest models."""
     query, page, text = None, None, request.args.get("q", "")
     try:
@@ -519,10 +530,15 @@ def _start(requested: RequestedSteps, problem: str | None = None, status: int = 
         "items": page.items if page else (),
         "notes": page.notes if page else (),
     }
-    return Page("compose_start.html", values, extra=lambda: _offered(requested, values, text, problem), status=status)
+    return Page(
+        "compose_start.html",
+        values,
+        extra=lambda: _base_choice_context(requested, values, text, problem),
+        status=status,
+    )
 
 
-def _offered(requested: RequestedSteps, values: Context, text: str, problem: str | None) -> Context:
+def _base_choice_context(requested: RequestedSteps, values: Context, text: str, problem: str | None) -> Context:
     def offer(model: ModelSummary) -> Context:
         return asdict(model) | {"address": requested.having("base", model.name).address(anchor="anatomy")}
 
@@ -533,6 +549,6 @@ def _offered(requested: RequestedSteps, values: Context, text: str, problem: str
         "offers": [
             offer(model) for model in {model.name: model for model in (*values["known"], *values["items"])}.values()
         ],
-        "dropped": compose_address([]),
+        "discard_address": compose_address([]),
         "twin": twin(),
     }
