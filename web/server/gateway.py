@@ -1,4 +1,7 @@
-"""From a parsed request to the WSGI application and back: the environment, the body, the answer. Runs in threads."""
+"""The path from a parsed request to the WSGI application and back: the environment, the body and the answer.
+
+`call` and the reading methods of `BodyPipe` run in threads.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,16 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 MAY_DOWNLOAD = "organ.may_download"
-"""In the environment: False where the client has as many downloads in progress as it may, and gets no other."""
+"""Key of the environment: False if the client already has its maximum of downloads in progress and may not start
+another."""
 OPENS_LATER = "organ.opens_later"
-"""In the environment: whether a download may be returned before its first bytes were read. Its `opens_later` is True
-then; the server asks for the first piece before it sends the header, and calls the application again, without this,
-when that fails."""
+"""Key of the environment: whether the application may return a download before its first bytes were read. The
+`opens_later` of that download is then True. The server asks for the first piece before it sends the header. If that
+fails, it calls the application again with False here."""
 REFUSED_DOWNLOAD = "organ.refused_download"
-"""In the environment: the application sets it to True where it refuses a download because of MAY_DOWNLOAD."""
+"""Key of the environment: the application sets it to True when it refuses a download because of MAY_DOWNLOAD."""
 COLLECT_BYTES = 128 * 1024
-"""An answer of unknown length is collected up to this size; a longer one is sent piece by piece."""
+"""An answer of unknown length is collected in memory up to this size. A longer answer is sent piece by piece."""
 
 Headers = list[tuple[str, str]]
 _FORBIDDEN = re.compile(r"[\r\n\x00]|[^\x00-\xff]")
@@ -29,7 +33,7 @@ _FORBIDDEN = re.compile(r"[\r\n\x00]|[^\x00-\xff]")
 
 @dataclass(slots=True)
 class Request:
-    """A request as it came: names of headers in lower case, all bytes as Latin-1."""
+    """A request as it was received. The names of headers are in lower case; all bytes are decoded as Latin-1."""
 
     method: str = ""
     target: str = ""
@@ -42,8 +46,8 @@ class Request:
     opens_later: bool = True
 
     def header(self, name: str, *, lower: bool = False) -> str | None:
-        """Return the values of a header, joined by commas; None without any. `name` is in lower case."""
-        values = [value for one, value in self.headers if one == name]
+        """Return the values of a header, joined by commas, or None if there are none. `name` is in lower case."""
+        values = [value for key, value in self.headers if key == name]
         joined = ",".join(values)
         return (joined.lower() if lower else joined) if values else None
 
@@ -54,13 +58,13 @@ class Request:
 
     @property
     def path(self) -> str:
-        """The path of the target, still quoted."""
+        """The path of the target, still percent-encoded."""
         return split_target(self.target)[0]
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the application answered; `rest` gives what is not in `pieces`, and `close` ends it."""
+    """The answer of the application. `rest` yields the bytes that follow `pieces`; `close` ends the answer."""
 
     status: str
     headers: Headers
@@ -69,16 +73,16 @@ class Answer:
     source: Any = None
     """The iterable of the application, which may have `close` and `pause`."""
     refuses_download: bool = False
-    """Whether it says that the client has too many downloads in progress."""
+    """Whether the answer says that the client has too many downloads in progress."""
 
     @property
     def length(self) -> int | None:
-        """The `Content-Length` of the application."""
+        """The `Content-Length` that the application set, or None."""
         return next((int(value) for name, value in self.headers if name.lower() == "content-length"), None)
 
     @property
     def opens_later(self) -> bool:
-        """Whether its first piece has not been read, and may not be there."""
+        """Whether the first piece has not been read yet. Reading it may fail."""
         return bool(getattr(self.source, "opens_later", False))
 
     def close(self) -> None:
@@ -93,10 +97,10 @@ class BodyTooSlow(TimeoutError):
 
 
 class BodyPipe(io.RawIOBase):
-    """A body that is still coming: the event loop feeds it, and a thread reads it.
+    """A body that is not complete yet: the event loop adds received bytes, and a thread reads them.
 
-    `drained` is called, in the thread, when something was read: the loop may receive more. Reading raises the error
-    that `fail` was given.
+    `drained` is called in the reading thread after each read, because the loop may then receive more. Reading raises
+    the error that was passed to `fail`.
     """
 
     def __init__(self, drained: Callable[[], None]) -> None:
@@ -129,14 +133,14 @@ class BodyPipe(io.RawIOBase):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that have come and were not read."""
+        """The number of bytes that were received and not read yet."""
         return len(self._buffer)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Wait for some bytes; return their number, 0 at the end."""
+        """Wait for some bytes and return their number; return 0 at the end of the body."""
         with self._changed:
             self.is_read = True
             if not self._buffer:
@@ -154,7 +158,7 @@ class BodyPipe(io.RawIOBase):
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Return path and query of a request's target; both are empty where it has no path (RFC 9112, 3.2)."""
+    """Return path and query of a request's target; both are empty if the target has no path (RFC 9112, 3.2)."""
     if not target.startswith("/"):
         scheme, colon, rest = target.partition("://")
         if not colon or scheme.lower() not in ("http", "https"):
@@ -168,8 +172,8 @@ def split_target(target: str) -> tuple[str, str]:
 def environment(request: Request) -> dict[str, Any]:
     """Return the WSGI environment of `request` (PEP 3333).
 
-    Headers with an underscore in their names are left out: in the environment they would look like the same name with
-    a hyphen, which a proxy checks.
+    Headers with an underscore in their names are left out. In the environment they would have the same key as the
+    header with a hyphen, and a proxy checks only the header with a hyphen.
     """
     path, query = split_target(request.target)
     environ: dict[str, Any] = {
@@ -207,7 +211,9 @@ def environment(request: Request) -> dict[str, Any]:
 
 
 def call(application: Any, request: Request) -> Answer:
-    """Let `application` answer `request`. A short answer is collected whole; of a long one, the beginning.
+    """Call `application` and return its answer to `request`.
+
+    A short answer is collected completely. Of a long answer only the beginning is collected.
 
     Raises what the application raises, and ValueError for a header that HTTP does not allow.
     """
@@ -233,8 +239,7 @@ def call(application: Any, request: Request) -> Answer:
             answer.pieces.append(piece)
             size += len(piece)
             answer.status, answer.headers = started
-            whole = answer.length
-            if size >= COLLECT_BYTES and size != whole:
+            if size >= COLLECT_BYTES and size != answer.length:
                 return answer
         answer.status, answer.headers = started
         answer.rest = None

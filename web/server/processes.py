@@ -1,4 +1,4 @@
-"""The catalog behind gunicorn: processes of threads with limits, and the process that works at jobs beside them."""
+"""The parent process of the server: gunicorn, which starts the workers, and the process that runs jobs."""
 
 from __future__ import annotations
 
@@ -28,27 +28,29 @@ from organs.web.settings import ServerSettings, WebSettings
 
 GRACEFUL_SECONDS = 30
 COLLECT_AFTER = (20_000, 20, 50)
-"""Objects, and collections of each generation, after which the next is collected; 700, 10 and 10 by default."""
+"""Thresholds of the garbage collector (`gc.set_threshold`): new objects before generation 0 is collected, collections
+of generation 0 before generation 1 is, and of generation 1 before generation 2 is. Python's are 700, 10 and 10."""
 BACKLOG = 2048
-"""Connections that wait to be accepted; the system may allow fewer (net.core.somaxconn)."""
+"""Maximum number of connections that wait to be accepted. The system may allow fewer (net.core.somaxconn)."""
 
 
 def serve_forever(registry: LocalRegistry, settings: ServerSettings, web: WebSettings | None = None) -> None:
-    """Serve the catalog of `registry` until SIGTERM or SIGINT; what is under way has 30 s to end. Exits the process.
+    """Serve the catalog of `registry` until SIGTERM or SIGINT, then exit the process.
 
-    The registry's connections must be closed: they must not cross the fork.
+    Requests in progress have GRACEFUL_SECONDS to end. The registry's connections must be closed before the call,
+    because a database connection must not be shared with a forked process.
     """
     prepare_metrics()
     Server(registry, settings, web).run()
 
 
 class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn with our settings; nothing of the command line or of its files is read."""
+    """gunicorn with our settings. It reads neither the command line nor configuration files of gunicorn."""
 
     def __init__(self, registry: LocalRegistry, settings: ServerSettings, web: WebSettings | None = None) -> None:
         self._registry = registry
         self._web = web
-        self._counts = SharedCounts()  # before the fork: all workers count together
+        self._counts = SharedCounts()  # created before the fork, so that all workers share it
         self.limits = settings
         self.proxies = web.proxies if web is not None else 0
         super().__init__()
@@ -72,7 +74,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             self.cfg.set(name, value)
 
     def run(self) -> None:
-        """Serve, with a runner of jobs beside if that is wanted; exits the process."""
+        """Serve, and run jobs in another process if the settings say so. Exits the process."""
         if self.limits.jobs:
             KeepingArbiter(self, self._registry.settings).run()
         else:
@@ -86,25 +88,30 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
 
 def _collect_seldom() -> None:
-    """Keep the garbage collector from walking through all that was loaded: it stopped a worker for 70 ms at a time."""
+    """Make the garbage collector run less often and skip all loaded objects.
+
+    Collecting the loaded objects stopped a worker for 70 ms at a time.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
 
 
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 1.0, 60.0
-"""Before it is started again when it has ended by itself: at first, and at most; each time twice as long."""
+"""The first and the longest pause before the process is started again after it ended by itself. Each pause is twice as
+long as the pause before it."""
 WELL_SECONDS = 60.0
-"""Whoever has run for so long begins with the shortest pause again."""
+"""A process that ran longer than this is started again after the shortest pause."""
 END_SECONDS = 30.0
-"""What it has to put its jobs back; a little more than it needs."""
+"""Time in which the process must put its jobs back after SIGTERM; a little more than it needs."""
 KILLED_SECONDS = 5.0
+"""Longest wait for the end of a process that was killed."""
 COMMAND = ("-P", "-m", "organs.cli", "work", "--quiet")
-"""-P: a folder `cli` where somebody happens to stand is not ours."""
+"""Arguments of Python. With -P it does not import a folder `cli` that is by chance in the working directory."""
 
 
 class RunnerProcess:
-    """One process of `organ work` over the registry of `settings`. `look_after` keeps it there."""
+    """One process of `organ work` for the registry of `settings`. `look_after` starts it again when it has ended."""
 
     def __init__(self, settings: Settings, log: Any, command: Sequence[str] = COMMAND) -> None:
         self._settings = settings
@@ -116,7 +123,7 @@ class RunnerProcess:
         self._not_before = 0.0
 
     def look_after(self) -> None:
-        """Start the process if it does not run, after a pause that grows when it ends repeatedly."""
+        """Start the process if it does not run. Before each new start there is a pause, longer after each failure."""
         now = time.monotonic()
         if self._process is not None:
             if self._process.poll() is None:
@@ -157,7 +164,7 @@ class RunnerProcess:
 
 
 class KeepingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's arbiter, which looks after the runner of jobs as it does after its workers."""
+    """gunicorn's arbiter, which also starts the runner of jobs again when it has ended."""
 
     def __init__(self, app: Any, settings: Settings) -> None:
         super().__init__(app)
@@ -176,12 +183,12 @@ class KeepingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Return our environment with the location of the served registry."""
-    kept = {name: value for name, value in os.environ.items() if name != FOLDER_VARIABLE}
-    return kept | {
+    """Return the environment of this process with the location of the served registry."""
+    variables = {name: value for name, value in os.environ.items() if name != FOLDER_VARIABLE}
+    return variables | {
         HOME_VARIABLE: str(settings.home),
         DATABASE_VARIABLE: settings.database_url,
         BLOBS_VARIABLE: f"file://{settings.blobs}",
-        # As for this program: it may run from its source, which need not be where one stands.
+        # The import path of this process: it may run from its source, which need not be the working directory.
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }

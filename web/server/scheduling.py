@@ -1,7 +1,7 @@
 """Fair sharing of the threads and the download places of one worker among clients.
 
-Only the event loop of a worker (`web.server.worker`) uses these classes: they never block, and are not safe for
-threads.
+Only the event loop of a worker (`web.server.worker`) uses these classes. They never block, and they are not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from functools import partial
 from typing import Protocol
 
 PARKED_SECONDS = 0.1
-"""A download that has not been read for so long gives its place to one that waits."""
-
-
+"""Seconds without reading after which a download gives its place to a waiting download."""
 SHARE_SECONDS = 2.0
-"""After so long a download that is read quickly lets another have its place, if one waits."""
+"""Seconds after which a download that is read quickly gives its place to a waiting download, if there is one."""
 
 
 class AddressLimit:
-    """Count what each address has under way, in requests or in bytes, up to `limit` for each.
+    """Counter of the requests or bytes in progress for each address, with one `limit` for every address.
 
-    Addresses with nothing are not kept.
+    An address with a count of 0 uses no memory.
     """
 
     def __init__(self, limit: int) -> None:
@@ -30,23 +28,23 @@ class AddressLimit:
         self._counts = Counter[str]()
 
     def has_room(self, address: str) -> bool:
-        """Return whether one more may begin."""
+        """Return whether the count of `address` is below the limit."""
         return self._counts[address] < self.limit
 
     def take(self, address: str) -> bool:
-        """Count one more; return False where the address has `limit` already."""
+        """Add 1 to the count and return True; return False if the count of `address` has reached the limit."""
         if not self.has_room(address):
             return False
         self.add(address, 1)
         return True
 
     def add(self, address: str, amount: int) -> None:
-        """Count `amount` more, whatever the limit."""
+        """Add `amount` to the count without checking the limit."""
         if amount:
             self._counts[address] += amount
 
     def release(self, address: str, amount: int = 1) -> None:
-        """Count `amount` less."""
+        """Subtract `amount` from the count."""
         self._counts[address] -= amount
         if not self._counts[address]:
             del self._counts[address]
@@ -59,7 +57,10 @@ Job = Callable[[], None]
 
 
 class FairQueue:
-    """Start at most `limit` jobs at once; of those that wait, addresses take turns, so that none keeps out others."""
+    """Queue that runs at most `limit` jobs at a time.
+
+    Addresses take turns: an address with many waiting jobs does not delay the jobs of other addresses.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -67,7 +68,7 @@ class FairQueue:
         self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()
 
     def add(self, address: str, job: Job) -> None:
-        """Start `job`, now or later. Whoever runs it calls `finished` at its end."""
+        """Start `job` now or later. The caller must call `finished` when the job has ended."""
         if self._running < self._limit:
             self._running += 1
             job()
@@ -75,14 +76,14 @@ class FairQueue:
             self._waiting.setdefault(address, deque()).append(job)
 
     def finished(self) -> None:
-        """Start the next job after one has ended."""
+        """Note that a job has ended, and start the next one."""
         self._running -= 1
         if self._waiting:
             address, jobs = self._waiting.popitem(last=False)
             self._running += 1
             job = jobs.popleft()
             if jobs:
-                self._waiting[address] = jobs  # behind all other addresses
+                self._waiting[address] = jobs  # this address is now the last in the queue
             job()
 
     def __len__(self) -> int:
@@ -94,22 +95,22 @@ class Download(Protocol):
 
     @property
     def can_pause(self) -> bool:
-        """Whether `pause` frees what it holds."""
+        """Whether `pause` frees the buffers and open files of the download."""
 
     def proceed(self) -> None:
-        """Produce the next piece; the download has a place."""
+        """Produce the next piece. Called when the download has a place."""
 
     def pause(self, done: Callable[[], None]) -> None:
-        """Free all buffers, then call `done` in the event loop; the download has lost its place."""
+        """Free all buffers, then call `done` in the event loop. Called when the download has lost its place."""
 
 
 class DownloadPlaces:
-    """Places for downloads that hold buffers: few, whatever the number of downloads.
+    """A fixed number of places for downloads. Only a download with a place may hold buffers.
 
     A download takes a place before it produces a piece, and keeps it. When the client does not read, the download is
-    parked; after PARKED_SECONDS another one that waits gets its place, and it continues later where it was. Those that
-    lost their place this way are slow: they wait behind all others and share `slow_limit` places, because each return
-    costs decoding a chunk again.
+    parked. After PARKED_SECONDS a waiting download gets its place, and the parked download continues later from the
+    same position. A download that lost its place in this way is slow. Slow downloads wait behind all others and share
+    `slow_limit` places, because a chunk must be decoded again each time that a download continues.
     """
 
     def __init__(self, limit: int, slow_limit: int, clock: Callable[[], float]) -> None:
@@ -117,17 +118,17 @@ class DownloadPlaces:
         self._slow_limit = slow_limit
         self._clock = clock
         self._holding: dict[Download, float] = {}
-        """Downloads with a place, and since when they have it."""
+        """Downloads with a place, with the time at which they got it."""
         self._parked: dict[Download, float] = {}
-        """Those of them that wait for their clients, and since when; the longest first."""
+        """Downloads with a place whose clients do not read, with the time since when; the longest wait first."""
         self._slow: set[Download] = set()
         self._pausing: dict[Download, bool] = {}
-        """Downloads that lost their places and are still freeing what they hold; whether they want one again."""
+        """Downloads that lost their places and are still freeing their buffers, and whether they want a place again."""
         self._waiting: OrderedDict[Download, None] = OrderedDict()
         self._waiting_slow: OrderedDict[Download, None] = OrderedDict()
 
     def enter(self, download: Download) -> None:
-        """Start a download that already holds buffers: give it a place, or let it free them."""
+        """Register a download that already holds buffers: give it a place, or make it free them."""
         if len(self._holding) + len(self._pausing) < self._limit or not download.can_pause:
             self._holding[download] = self._clock()
         else:
@@ -135,7 +136,7 @@ class DownloadPlaces:
             download.pause(partial(self._paused, download))
 
     def want(self, download: Download) -> None:
-        """Call `download.proceed` as soon as it has a place, which may be now."""
+        """Call `download.proceed` as soon as the download has a place, possibly in this call."""
         since = self._holding.get(download)
         if download in self._pausing:
             self._pausing[download] = True
@@ -147,7 +148,7 @@ class DownloadPlaces:
             return
         parked = self._parked.pop(download, None)
         if download in self._slow and (parked is None or self._clock() - parked < PARKED_SECONDS):
-            self._slow.discard(download)  # it is read quickly now
+            self._slow.discard(download)  # the client reads quickly now
         if self._waiting and download.can_pause and self._clock() - since > SHARE_SECONDS:
             self._take_place(download)
             self._pausing[download] = True
@@ -155,7 +156,7 @@ class DownloadPlaces:
             download.proceed()
 
     def park(self, download: Download) -> None:
-        """Let others have the place: the client does not read."""
+        """Note that the client does not read: other downloads may get the place."""
         if download in self._holding and download.can_pause:
             self._parked[download] = self._clock()
 
@@ -171,7 +172,10 @@ class DownloadPlaces:
         self.serve()
 
     def serve(self) -> None:
-        """Give free places, and those of parked downloads, to those that wait. Call it now and then: time passes."""
+        """Give free places and the places of parked downloads to waiting downloads.
+
+        Call it regularly, because parked downloads lose their places after a time.
+        """
         while self._waiting or self._may_serve_slow():
             if len(self._holding) + len(self._pausing) >= self._limit:
                 self._take_place_of_parked()
@@ -192,9 +196,9 @@ class DownloadPlaces:
 
     def _take_place_of_parked(self, *, only_slow: bool = False) -> None:
         now = self._clock()
-        wanted = len(self._waiting) or 1
+        needed_places = len(self._waiting) or 1
         for download, since in list(self._parked.items()):
-            if len(self._pausing) >= wanted or now - since < PARKED_SECONDS:
+            if len(self._pausing) >= needed_places or now - since < PARKED_SECONDS:
                 return
             if not only_slow or download in self._slow:
                 self._slow.add(download)
@@ -207,8 +211,8 @@ class DownloadPlaces:
         download.pause(partial(self._paused, download))
 
     def _paused(self, download: Download) -> None:
-        wants = self._pausing.pop(download)
-        if wants:
+        wants_place = self._pausing.pop(download)
+        if wants_place:
             self.want(download)
         else:
             self.serve()
