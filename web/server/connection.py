@@ -1,16 +1,16 @@
 """HTTP/1.1 over one connection, in the event loop of a worker: no thread ever waits for a client.
 
-The parser is httptools (llhttp), in its strict mode. A request gets a thread when its header has come and, unless it is
-large, its body; the answer is written as far as the client reads, and an answer of many pieces is continued from here.
-Whatever a client does slowly has a deadline:
+The parser is httptools (llhttp), in its strict mode. A request gets a thread when its header and, if it is small, its
+body have arrived. The answer is written as fast as the client reads. The event loop requests the further pieces of a
+long answer. Every wait for a client has a deadline:
 
-- the header must come within `head_seconds` of its first byte (or of the connection);
-- the body must come within `body_seconds`, or at BODY_RATE;
+- the header must arrive within `head_seconds` of its first byte (or of the start of the connection);
+- the body must arrive within `body_seconds`, or at BODY_RATE;
 - each WRITE_BYTES of an answer must be read within `send_seconds`;
 - between two requests a connection may be idle for `idle_seconds`.
 
-A client that is refused gets an answer: 408, 413, 431 or 503 with Retry-After. Its connection is then closed from one
-side, and what it still sends is read for LINGER_SECONDS, so that the answer arrives (RFC 9112, 9.6).
+A client that is refused gets an answer: 408, 413, 431 or 503 with Retry-After. The server then closes its side of the
+connection and reads further input for LINGER_SECONDS, so that the answer reaches the client (RFC 9112, 9.6).
 """
 
 from __future__ import annotations
@@ -43,51 +43,51 @@ from organs.web.settings import ServerSettings
 HEAD_MAX_BYTES = 64 * 1024
 TARGET_MAX_LENGTH = 8190
 FIELD_MAX_LENGTH = 8190
-"""Of a header: its name and its value."""
+"""Maximum length of the name and the value of one header together."""
 FIELDS_MAX = 100
 BODY_RATE = 16 * 1024
-"""Bytes a second, the least that a body must come with."""
+"""Bytes a second. Each received byte extends the deadline of a body at this rate."""
 SMALL_BODY_BYTES = 256 * 1024
 """A body up to this size is read before the request gets a thread."""
 BODY_MAX_BYTES = CHUNK_MAX_BYTES
-"""The application reads no body that is larger."""
+"""The application refuses a larger body without reading it."""
 FIRST_BODY_BYTES = 64 * 1024
-"""Of a larger one, so much is read before."""
+"""Bytes of a body above SMALL_BODY_BYTES that are received before the request gets a thread."""
 HELD_BODY_BYTES = 1024 * 1024
-"""Of a larger one, so much is received ahead of the thread that reads it."""
+"""Bytes of a body above SMALL_BODY_BYTES that are received ahead of the thread that reads them."""
 PIPELINE_MAX = 100
 """Requests that a client may send before the first of them is answered."""
 WRITE_BYTES = 64 * 1024
-"""Handed to the socket at once."""
+"""Maximum number of bytes that are passed to the transport in one call."""
 LINGER_SECONDS = 2.0
 RETRY_SECONDS = 5
 HEALTH_PATH = "/healthz"
 UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 SERVER_NAME = "organ-registry"
 STOPPING_SECONDS = 2.0
-"""So long a server that stops waits for requests that may be on their way."""
+"""Time for which a stopping server waits on idle connections for requests that are already on their way."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
 _ONCE = ("host", "content-type")
-"""Headers that a request has once: two of them mean different things to different readers."""
+"""Headers that a request may have only once, because programs differ in which of two values they use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that needs neither a thread nor the application."""
+    """A refusal of a request. It needs neither a thread nor the application."""
 
     status: int
     sentence: str
 
 
 class Rejected(Exception):
-    """Ends the parsing of a request that is refused."""
+    """Exception that stops the parser when a request is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How the end of an answer is known."""
+    """How the client recognises the end of an answer."""
 
     has_body: bool
     is_chunked: bool = False
@@ -107,7 +107,7 @@ FAILED = Refusal(500, "The server could not answer this request; its log says wh
 
 
 class Service(Protocol):
-    """The worker of a connection, as the connection uses it: limits, threads and the application.
+    """The part of a worker that its connections use: limits, threads and the application.
 
     `web.server.worker` implements it. Only the event loop calls it, except `call_soon`.
     """
@@ -116,7 +116,7 @@ class Service(Protocol):
     proxies: int
     log: Any
     buffer: bytearray
-    """The event loop receives into it; what arrives is used before anything else is received."""
+    """Buffer for received bytes. All connections share it, so its bytes are used before the next bytes are received."""
     is_stopping: bool
     places: DownloadPlaces
 
@@ -130,7 +130,7 @@ class Service(Protocol):
         """Call `function` in the event loop. For other threads."""
 
     def opened(self, connection: Connection) -> None:
-        """Count an accepted connection, and refuse it where there are too many."""
+        """Count an accepted connection, and refuse it if there are too many."""
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
@@ -148,13 +148,13 @@ class Service(Protocol):
         """Return whether one more connection may stay open until its client has read the answer."""
 
     def admit(self, exchange: Exchange) -> Refusal | None:
-        """Count a request, or return why it is refused."""
+        """Count a request and return None, or return the refusal."""
 
     def admit_download(self, exchange: Exchange) -> bool:
-        """Count an answer that is sent piece by piece; return False where its address has too many."""
+        """Count an answer that is sent piece by piece; return False if its address has too many."""
 
     def hold(self, size: int) -> bool:
-        """Count bytes of a body in memory; return False where all bodies together are too large."""
+        """Count bytes of a body in memory; return False if all bodies together are too large."""
 
     def has_room_unsent(self, address: str) -> bool:
         """Return whether one more answer to `address` may wait in memory until its client reads."""
@@ -189,36 +189,36 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
         self._parser = httptools.HttpRequestParser(self)
         self._head = Request()
-        """The request that is coming."""
+        """The request that is being received."""
         self._head_bytes = 0
-        """Received since the last request or the last piece of a body: headers, chunk headers, trailers."""
+        """Bytes of headers, chunk headers and trailers since the last request or the last piece of a body."""
         self._small_body: bytearray | None = None
         self._pipe: BodyPipe | None = None
-        """The body that is coming, one of the two; None while no body is due."""
+        """The body that is being received is in one of these two. Both are None while no body is received."""
         self._refusal: Refusal | None = None
         """Why a callback stopped the parser."""
         self._exchanges: deque[Exchange] = deque()
-        """Requests without a whole answer; only the first of them is worked on."""
+        """Requests whose answers are not complete. Only the first of them is being answered."""
         self._ignores_input = False
         """Whether further input is ignored."""
         self._is_paused = False
-        """Whether the client does not read."""
+        """Whether the transport asked to stop writing, because the client does not read."""
         self._unsent: deque[memoryview] = deque()
         self._read_deadline = service.clock() + service.settings.head_seconds
-        """For the header or the body that is coming, or the next request."""
+        """Deadline for the header or body that is being received, or for the next request."""
         self._read_paused_at: float | None = None
         self._send_deadline = 0.0
         self.parked_since: float | None = None
-        """Since when the client does not read."""
+        """Time since when the client has not read, or None if it reads."""
         self._lingers_until: float | None = None
         self._has_end = False
         """Whether the client has closed its side."""
         self.is_counted = False
-        """Whether the limit of its address counts it."""
+        """Whether the limit of connections of its address counts it."""
 
     @property
     def is_lingering(self) -> bool:
-        """Whether it was answered, and stays until the client has closed its side."""
+        """Whether all answers were sent and the connection only waits until the client closes its side."""
         return self._lingers_until is not None
 
     @property
@@ -228,10 +228,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no request is being answered or has a whole header."""
+        """Whether the connection has no request with a complete header and is not lingering."""
         return not self._exchanges and self._lingers_until is None
 
-    # What the transport calls
+    # Methods that the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
             with memoryview(self._service.buffer) as buffer:
                 self._parser.feed_data(buffer[:size])
         except httptools.HttpParserUpgrade:
-            self._stop_reading()  # another protocol was offered, and is not taken
+            self._stop_reading()  # the client offers another protocol, which this server does not use
         except httptools.HttpParserError as error:
             if not self._ignores_input:
                 self.refuse(self._refusal or Refusal(400, f"This is not HTTP/1.1: {error}."))
@@ -268,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(TOO_LARGE_HEAD)
 
     def eof_received(self) -> bool:
-        """Answer the requests that have arrived; the client sends nothing more."""
+        """Answer the requests that have arrived. The client sends nothing more."""
         self._has_end = True
         if self._lingers_until is not None or not self._exchanges or not self._is_body_whole():
             return False
@@ -283,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
         self.parked_since = None
         self._write()
 
-    # What the parser calls; exceptions end the parsing
+    # Methods that the parser calls; an exception stops it
 
     def on_message_begin(self) -> None:
         self._head = Request(peer=self._peer, server=self._server)
@@ -295,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._is_body_whole():
-            return  # it stands after a body in chunks, and nothing here needs it
+            return  # a trailer after a chunked body; the server does not use trailers
         if len(name) + len(value) > FIELD_MAX_LENGTH or len(self._head.headers) >= FIELDS_MAX:
             self._reject(Refusal(431, f"A request has at most {FIELDS_MAX} headers of {FIELD_MAX_LENGTH} characters."))
         self._head.headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
@@ -305,9 +305,9 @@ class Connection(asyncio.BufferedProtocol):
         head.method = self._parser.get_method().decode("ascii")
         head.version = self._parser.get_http_version()
         self._head_bytes = 0
-        problem = head_problem(head)
-        if problem is not None:
-            self._reject(problem)
+        refusal = head_problem(head)
+        if refusal is not None:
+            self._reject(refusal)
         exchange = Exchange(self, head, service, is_last=not self._parser.should_keep_alive())
         exchange.awaits_continue = head.expects_continue
         refusal = service.admit(exchange)
@@ -323,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._small_body = bytearray()
         if exchange.awaits_continue and len(self._exchanges) > 1:
-            self._pause_reading()  # nothing comes before it is told to continue: no deadline until its turn
+            self._pause_reading()  # the client waits for 100, so the body has no deadline until its turn
         self._start()
 
     def on_body(self, data: bytes) -> None:
@@ -336,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
             if len(self._small_body) <= SMALL_BODY_BYTES:
                 self._hold(exchange, len(self._small_body))
                 return
-            data, self._small_body = bytes(self._small_body), None  # in chunks, and not small
+            data, self._small_body = bytes(self._small_body), None  # a chunked body that is not small
             self._pipe = exchange.request.body = BodyPipe(self._body_was_read)
         assert self._pipe is not None
         self._pipe.feed(data)
@@ -347,10 +347,10 @@ class Connection(asyncio.BufferedProtocol):
             self._start()
         if held >= (HELD_BODY_BYTES if self._pipe.is_read else FIRST_BODY_BYTES):
             self._pause_reading()
-            self._resume_body()  # a thread may have read everything before it could see the pause
+            self._resume_body()  # the thread may have read everything before it could notice the pause
 
     def _hold(self, exchange: Exchange, size: int) -> None:
-        """Count the bytes of its body that are in memory now."""
+        """Set the size of the body in memory; reject the request if all bodies together are too large."""
         if not exchange.hold(size):
             self._reject(TOO_MANY_BODIES)
 
@@ -384,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._pipe is None and self._small_body is None
 
     def _stop_reading(self) -> None:
-        """Answer what has come, and no more."""
+        """Ignore further input; the last request that has arrived closes the connection."""
         self._ignores_input = True
         if self._exchanges:
             self._exchanges[-1].is_last = True
@@ -401,13 +401,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _body_was_read(self) -> None:
-        """Called in the thread that reads the body."""
+        """Resume reading after a thread has read a part of the body. Called in that thread."""
         if self._read_paused_at is not None:
             self._service.call_soon(self._resume_body)
 
     def _resume_body(self) -> None:
         if self._pipe is None or not self._pipe.is_read or not self._exchanges:
-            return  # the last: the connection has ended, and a thread reads what has come
+            return  # without exchanges the connection has ended, and a thread still reads the received bytes
         held = self._pipe.held_bytes
         self._exchanges[-1].hold(held)
         if held < HELD_BODY_BYTES // 2:
@@ -416,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
     # Answering
 
     def _start(self) -> None:
-        """Answer the first request, or give it to a thread, if that has not been done."""
+        """Answer the first request, or give it to a thread, unless that was done before."""
         if not self._exchanges:
             return
         exchange = self._exchanges[0]
@@ -428,14 +428,14 @@ class Connection(asyncio.BufferedProtocol):
             self._await_body(exchange)
 
     def _await_body(self, exchange: Exchange) -> None:
-        """Receive the rest of the first request: reading may have been paused while others were before it."""
+        """Receive the rest of the first request. Reading may have been paused while earlier requests were answered."""
         self._resume_reading()
         if exchange.awaits_continue:
             exchange.awaits_continue = False
             self._transport.write(CONTINUE)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer the request that is coming by `refusal`, after those before it; then close."""
+        """Answer the request that is being received with `refusal`, after all earlier requests; then close."""
         self._ignores_input = True
         if self._pipe is not None:
             self._pipe.fail(BodyTooSlow(refusal.sentence))
@@ -444,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pipe = self._small_body = None
             unfinished.end()
             if unfinished.has_begun:
-                self.abort()  # half of another answer is on its way
+                self.abort()  # a part of its answer was sent already
                 return
         self._exchanges.append(Exchange(self, Request(), self._service, is_last=True, refusal=refusal))
         self._service.busy(self)
@@ -454,7 +454,7 @@ class Connection(asyncio.BufferedProtocol):
     def answer(self, exchange: Exchange, answer: Answer) -> None:
         """Send what the application answered."""
         if not self._is_body_whole() and exchange is self._exchanges[-1]:
-            exchange.is_last = True  # the rest of its body is not waited for
+            exchange.is_last = True  # the server does not wait for the rest of the body
         exchange.is_last = exchange.is_last or self._service.is_stopping
         exchange.framing = framing = framing_of(exchange.request, answer)
         if framing.has_body and framing.length is None and not framing.is_chunked:
@@ -464,15 +464,15 @@ class Connection(asyncio.BufferedProtocol):
         self.send([head, *exchange.framed(answer.pieces)])
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """Write pieces of the answer to the first request; it continues when they have been written."""
+        """Write pieces of the answer to the first request. The answer continues when they have been written."""
         size = sum(map(len, pieces))
-        whole = b"".join(pieces) if size <= WRITE_BYTES else None
-        self._unsent.extend([memoryview(whole)] if whole is not None else [memoryview(piece) for piece in pieces])
+        parts = [b"".join(pieces)] if size <= WRITE_BYTES else pieces
+        self._unsent.extend(memoryview(part) for part in parts)
         self._service.hold_unsent(self._exchanges[0], size)
         self._write()
 
     def _write(self) -> None:
-        """Write what the client reads; then continue, or end, the answer."""
+        """Write as much as the client reads; then continue or end the answer."""
         while self._unsent and not self._is_paused and not self._transport.is_closing():
             view = self._unsent[0]
             self._transport.write(view[:WRITE_BYTES])
@@ -516,8 +516,9 @@ class Connection(asyncio.BufferedProtocol):
     # Closing
 
     def _linger(self) -> None:
-        """Close our side, and the rest when the client has closed its own, so that it gets the last bytes (RFC 9112,
-        9.6).
+        """Close the server's side, and close the connection when the client has closed its side (RFC 9112, 9.6).
+
+        Otherwise the client might not get the last bytes.
         """
         self._ignores_input = True
         self._send_deadline = self._service.clock() + self._service.settings.send_seconds
@@ -531,19 +532,19 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused_at = None
         try:
             self._transport.write_eof()
-        except OSError:  # the client has gone: asyncio does not catch what `shutdown` raises
+        except OSError:  # the client has disconnected, and asyncio does not catch the error of `shutdown`
             self.abort()
             return
         if not self._transport.is_reading():
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Close when what is written has been sent."""
+        """Close the connection when all written bytes have been sent."""
         self._service.leaving(self)
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection immediately."""
         self._unsent.clear()
         self.parked_since = None
         if self._exchanges:
@@ -551,7 +552,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def check(self, now: float) -> None:
-        """Close or refuse what has missed its deadline. Called every SWEEP_SECONDS."""
+        """Close the connection or refuse its request if a deadline has passed. Called every SWEEP_SECONDS."""
         unsent = self._transport.get_write_buffer_size()
         if unsent and now > self._send_deadline:
             self._service.log.info("%s did not read its answer in time", self.peer_address)
@@ -568,7 +569,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
 
     def make_room(self) -> None:
-        """Close a connection on which no request has come, so that another one can be open."""
+        """Close a connection without a complete request, so that another connection can be opened."""
         if self._head_bytes:
             self.refuse(TOO_MANY_CONNECTIONS)
         else:
@@ -597,27 +598,27 @@ class Exchange:
         self._service = service
         self.request = request
         self.is_last = is_last
-        """Whether the connection is closed after it."""
+        """Whether the connection is closed after the answer."""
         self.refusal = refusal
         self.address = address_behind_proxies(request.peer[0], request.header("x-forwarded-for"), service.proxies)
         self.is_complete = False
-        """Whether so much of the body has come that a thread can begin."""
+        """Whether enough of the body has arrived for a thread to begin."""
         self.is_started = False
         self.has_begun = False
-        """Whether its answer has begun."""
+        """Whether sending the answer has begun."""
         self.has_ended = False
         self.awaits_continue = False
         """Whether the client waits for 100 before it sends the body."""
         self.held_bytes = 0
-        """Bytes of its body in memory."""
+        """Bytes of the body in memory."""
         self.unsent_bytes = 0
-        """Bytes of its answer that wait in memory until the client reads."""
+        """Bytes of the answer that wait in memory until the client reads."""
         self.is_counted = False
-        """Whether the limits of its address count it."""
+        """Whether the limits of its address count this request."""
         self.is_health = is_health_check(request)
         self.is_write = request.method in UNSAFE_METHODS
         self.is_download = False
-        """Whether the limit of downloads counts it."""
+        """Whether the limit of downloads counts this request."""
         self.framing = Framing(has_body=False)
         self._answer: Answer | None = None
         self._is_exhausted = False
@@ -625,7 +626,7 @@ class Exchange:
         self._sent_bytes = 0
 
     def hold(self, size: int) -> bool:
-        """Set the bytes of the body that are in memory; return False where all bodies together are too large."""
+        """Set the number of bytes of the body in memory; return False if all bodies together are too large."""
         change, self.held_bytes = size - self.held_bytes, size
         return self._service.hold(change)
 
@@ -638,7 +639,7 @@ class Exchange:
             self._service.start(self)
 
     def answered(self, answer: Answer | None) -> None:
-        """Called in the event loop: the application has answered; None is a failure that was logged."""
+        """Send the answer of the application; None means a failure that was logged. Called in the event loop."""
         refusal = None if answer is None or self.has_ended else self._admit(answer)
         if answer is not None and (self.has_ended or refusal is not None):
             self._service.discard(answer)
@@ -648,14 +649,14 @@ class Exchange:
             answer = refusal_answer(refusal, self.request.target, getattr(answer.source, "busy_status", 503))
         self._answer = answer or refusal_answer(FAILED, self.request.target)
         if self._answer.opens_later:
-            self._service.places.want(self)  # its first piece comes before its header
+            self._service.places.want(self)  # the first piece is read before the header is sent
             return
         if self._answer.rest is not None:
             self._service.places.enter(self)
         self._connection.answer(self, self._answer)
 
     def _admit(self, answer: Answer) -> Refusal | None:
-        """Return why an answer must not be sent, if so. Counts a download, once for each exchange."""
+        """Return the refusal if the answer must not be sent, else None. Counts a download, once for each exchange."""
         if answer.rest is not None and not self.is_download and not self._service.admit_download(self):
             return TOO_MANY_OF_ADDRESS
         if sum(map(len, answer.pieces)) > WRITE_BYTES and not self._service.has_room_unsent(self.address):
@@ -663,7 +664,7 @@ class Exchange:
         return None
 
     def framed(self, pieces: Sequence[bytes]) -> list[bytes]:
-        """Return the pieces with the framing of the answer."""
+        """Return the pieces with the framing of the answer, and count their bytes."""
         if not self.framing.has_body:
             return []
         self._sent_bytes += sum(map(len, pieces))
@@ -671,15 +672,15 @@ class Exchange:
             return list(pieces)
         return [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece]
 
-    # Sending it piece by piece
+    # Sending the answer piece by piece
 
     @property
     def can_pause(self) -> bool:
-        """Whether what the answer holds can be freed and opened again."""
+        """Whether the answer can free its buffers and files and open them again."""
         return self._answer is not None and hasattr(self._answer.source, "pause")
 
     def go_on(self) -> bool:
-        """Produce more after everything was sent; return False at the end of the answer."""
+        """Produce the next piece after everything was sent; return False at the end of the answer."""
         if not self._has_more():
             return False
         if not self._in_thread:
@@ -692,14 +693,14 @@ class Exchange:
             self._service.places.park(self)
 
     def proceed(self) -> None:
-        """Produce the next piece; the download has a place."""
+        """Produce the next piece. Called when the download has a place."""
         assert self._answer is not None
         assert self._answer.rest is not None
         self._in_thread = True
         self._service.in_stream_thread(partial(next, self._answer.rest, None), self._produced)
 
     def pause(self, done: Callable[[], None]) -> None:
-        """Free the buffers; the download has lost its place."""
+        """Free the buffers. Called when the download has lost its place."""
         assert self._answer is not None
         self._service.in_stream_thread(self._answer.source.pause, lambda _result, _error: done())
 
@@ -709,14 +710,14 @@ class Exchange:
         return has_rest and not self._is_exhausted and self.framing.has_body
 
     def _produced(self, piece: bytes | None, error: OSError | None) -> None:
-        """Called in the event loop with the next piece, or with what went wrong; None for both is the end."""
+        """Send the next piece, or handle `error`. Both are None at the end of the answer. Called in the event loop."""
         self._in_thread = False
         if self.has_ended:
             self._release_answer()
         elif not self.has_begun:
             self._opened(piece, error)
         elif error is not None:
-            self._connection.close()  # the client sees that it did not get what it was promised
+            self._connection.close()  # so that the client sees that the answer is incomplete
         elif piece is not None:
             self._connection.send(self.framed([piece]))
         else:
@@ -727,7 +728,7 @@ class Exchange:
                 self._connection.send([LAST_CHUNK] if self.framing.is_chunked else [])
 
     def _opened(self, piece: bytes | None, error: OSError | None) -> None:
-        """Send the header with the first piece; where that cannot be read, let the application say why."""
+        """Send the header with the first piece. If that piece cannot be read, ask the application for an error."""
         assert self._answer is not None
         if error is None:
             self._answer.pieces = [piece] if piece is not None else []
@@ -739,10 +740,10 @@ class Exchange:
             self.request.opens_later = False
             self._service.start(self)
 
-    # Its end
+    # The end of the exchange
 
     def end(self) -> None:
-        """End the exchange: it is answered, or the connection is gone. May be called twice."""
+        """End the exchange after its answer, or after the end of the connection. May be called twice."""
         if not self.has_ended:
             self.has_ended = True
             self._service.release(self)
@@ -756,13 +757,13 @@ class Exchange:
 
 
 def is_health_check(request: Request) -> bool:
-    """Return whether `request` is a plain look at `/healthz`, which no limit counts."""
+    """Return whether `request` is a GET or HEAD of `/healthz` without a body. No limit counts these requests."""
     has_body = request.header("transfer-encoding") is not None or request.header("content-length") not in (None, "0")
     return request.path == HEALTH_PATH and request.method in ("GET", "HEAD") and not has_body
 
 
 def head_problem(head: Request) -> Refusal | None:
-    """Return what is wrong with a header that the parser let through."""
+    """Return the refusal of a header that the parser accepts but this server does not, or None."""
     if head.version not in ("1.0", "1.1"):
         return Refusal(400, "Only HTTP/1.0 and HTTP/1.1 are supported.")
     if head.method == "CONNECT" or not (split_target(head.target)[0] or head.target == "*"):
@@ -780,7 +781,7 @@ def head_problem(head: Request) -> Refusal | None:
 
 
 def framing_of(request: Request, answer: Answer) -> Framing:
-    """Return how `answer` to `request` ends (RFC 9112, 6.3)."""
+    """Return how the client recognises the end of `answer` to `request` (RFC 9112, 6.3)."""
     status = int(answer.status[:3])
     if request.method == "HEAD" or status in (204, 304) or status < 200:
         return Framing(has_body=False, length=answer.length)
@@ -808,17 +809,17 @@ def answer_head(request: Request, answer: Answer, framing: Framing, date: str, *
 
 
 def refusal_answer(refusal: Refusal, target: str, status: int | None = None) -> Answer:
-    """Return `refusal` as an answer to a request for `target`, under another status if one is given.
+    """Return `refusal` as an answer to a request for `target`, with `status` instead of its own status if given.
 
-    Below the API it has the form of every refusal there.
+    For a target of the API the body is a problem document, as for every refusal of the API.
     """
-    number, is_api = status or refusal.status, target.startswith(API_PREFIX)
+    code, is_api = status or refusal.status, target.startswith(API_PREFIX)
     headers = [
         ("Content-Type", MEDIA_TYPE if is_api else "text/plain; charset=utf-8"),
         ("Cache-Control", "no-store"),
         ("X-Content-Type-Options", "nosniff"),
     ]
-    if number in (429, 503):
+    if code in (429, 503):
         headers.append(("Retry-After", str(RETRY_SECONDS)))
-    body = encoded(plain_problem(number, refusal.sentence)) if is_api else refusal.sentence.encode()
-    return Answer(f"{number} {HTTPStatus(number).phrase}", headers, [body + b"\n"])
+    body = encoded(plain_problem(code, refusal.sentence)) if is_api else refusal.sentence.encode()
+    return Answer(f"{code} {HTTPStatus(code).phrase}", headers, [body + b"\n"])

@@ -2,10 +2,10 @@
 
 The loop accepts connections and does everything that waits for a client (`web.server.connection`). Threads only
 compute: `threads` of them answer requests, a few produce the pieces of downloads, and one answers `/healthz`, so that
-health checks work while all others are busy. Each address has limits on what it has in progress
+health checks work while all others are busy. Each address has limits for its requests, downloads and connections
 (`web.server.scheduling`).
 
-Of gunicorn this uses the class for custom workers, `gunicorn.workers.base.Worker`: its attributes `alive`, `app`,
+This module uses gunicorn's class for custom workers, `gunicorn.workers.base.Worker`: its attributes `alive`, `app`,
 `cfg`, `log`, `ppid`, `sockets`, `wsgi` and SIGNALS, and its methods `notify`, `run`, `init_signals`, `handle_usr1` and
 `handle_abort`. A test checks that they exist.
 """
@@ -46,53 +46,54 @@ from organs.web.settings import ServerSettings
 
 RECEIVE_BYTES = 256 * 1024
 ACCEPT_BATCH = 8
-"""Connections that a process accepts before it looks at those it has: others share the listening socket."""
+"""Connections that a process accepts before it serves the open ones. Other processes accept from the same socket."""
 ACCEPT_AGAIN_SECONDS = 1.0
-"""After an error, such as too many open files."""
+"""Pause before connections are accepted again after an error, for example too many open files."""
 SWEEP_SECONDS = 0.5
 TICK_SECONDS = 0.1
-"""How often parked downloads are looked at while others wait for their places."""
+"""Interval of the check whether parked downloads must give their places to waiting downloads."""
 UNSENT_BYTES = 256 * 1024
-"""That the kernel keeps of an answer beside what is on its way; more would only fill memory for slow clients."""
+"""Bytes of an answer that the kernel buffers and has not sent yet. More would only fill memory for slow clients."""
 CONNECTIONS_MAX = 1024
 FILES_WANTED = 8192
 FILES_RESERVED = 256
-"""Open files that are no connections: of the database, of downloads, of logs."""
+"""Open files that are not connections: files of the database, of downloads and of logs."""
 CONNECTIONS_OF_ADDRESS = 64
 REQUESTS_OF_ADDRESS = 48
 WRITES_OF_ADDRESS = 16
-"""Requests in progress that have, or may have, a body."""
+"""Maximum of requests in progress with a method that may have a body (UNSAFE_METHODS)."""
 DOWNLOADS_OF_ADDRESS = 24
-"""Download managers open 16 connections at most; all of them may reach the same process."""
+"""Download managers open at most 16 connections, and all of them may reach the same process."""
 BODIES_MAX_BYTES = 64 * 1024 * 1024
-"""Bodies that are being received, all together."""
+"""Maximum size of all bodies together that are being received."""
 UNSENT_MAX_BYTES = 64 * 1024 * 1024
-"""Answers that wait in memory until their clients read, all together; beyond it the slowest clients are cut."""
+"""Maximum size of all answers together that wait in memory until their clients read. Above it, the connections of the
+slowest clients are closed."""
 UNSENT_OF_ADDRESS_BYTES = 16 * 1024 * 1024
-"""The same for one address; beyond it, answers above WRITE_BYTES are refused."""
+"""The same for one address. Above it, the address gets no answer that is larger than WRITE_BYTES."""
 UNREAD_SECONDS = 1.0
-"""A client that has not read for so long may be cut, where UNSENT_MAX_BYTES wait."""
+"""Time without reading after which a connection may be closed when UNSENT_MAX_BYTES are exceeded."""
 DOWNLOAD_PLACES = 8
-"""Downloads that hold buffers: two chunks of 4 MiB each."""
+"""Maximum of downloads that hold buffers: two chunks of 4 MiB for each download."""
 SLOW_PLACES = 1
 STREAM_THREADS = 4
 LINGERING_MAX = 256
 REFUSED_MAX = 64
-"""Refused downloads that are remembered of one address, while it has as many downloads as it may."""
+"""Maximum of refused downloads that are remembered for an address while it has its maximum of downloads."""
 
 
 class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
-    """A worker that answers `app.wsgi()` by the settings of `app.limits`."""
+    """A worker that serves the application `app.wsgi()` with the settings `app.limits`."""
 
     def init_signals(self) -> None:
-        """Take the defaults; `run` sets handlers in the event loop."""
+        """Restore the default handlers of signals; `run` sets handlers in the event loop."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGUSR1, self.handle_usr1)
         signal.signal(signal.SIGABRT, self.handle_abort)
 
     def run(self) -> None:
-        """Serve until SIGTERM; what is being answered then has `graceful_timeout` seconds to end."""
+        """Serve until SIGTERM. Requests in progress then have `graceful_timeout` seconds to end."""
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
@@ -124,7 +125,10 @@ class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
 
 
 class WorkerService(Service):
-    """Threads, limits and the application, shared by the connections of a worker. Only the event loop uses it."""
+    """Threads, limits and the application, shared by the connections of a worker.
+
+    Only the event loop calls its public methods, except `call_soon`.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, application: Any, settings: ServerSettings, proxies: int, log: Any
@@ -133,7 +137,6 @@ class WorkerService(Service):
         self.proxies = proxies
         self.log = log
         self.buffer = bytearray(RECEIVE_BYTES)
-        """Into which the event loop receives; what comes is used before anything else is received."""
         self.connections: set[Connection] = set()
         self.is_stopping = False
         self.places = DownloadPlaces(DOWNLOAD_PLACES, SLOW_PLACES, time.monotonic)
@@ -145,9 +148,9 @@ class WorkerService(Service):
         if self._connections_max < CONNECTIONS_OF_ADDRESS:
             log.warning("only %d connections: raise the limit of open files (ulimit -n)", self._connections_max)
         self._waiting: OrderedDict[Connection, None] = OrderedDict()
-        """Connections without a request, the oldest first."""
+        """Connections without a request; the connection that waits longest is first."""
         self._waiting_of: dict[str, OrderedDict[Connection, None]] = {}
-        """The same by address."""
+        """The same connections by address."""
         self._lingering = 0
         self._held_bytes = 0
         self._unsent_bytes = 0
@@ -161,7 +164,7 @@ class WorkerService(Service):
         self._stream_threads = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="download")
         self._health_thread = ThreadPoolExecutor(1, thread_name_prefix="health")
         self._refused_downloads: dict[str, dict[tuple[str, str], int]] = {}
-        """Statuses of downloads that were refused because their address has too many; by address and `_resource`."""
+        """Statuses of downloads that were refused because their address has too many, by address and by `_resource`."""
         self._date = (0, "")
 
     def clock(self) -> float:
@@ -177,7 +180,7 @@ class WorkerService(Service):
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call `function` in the event loop. For other threads."""
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # raised after the end of the loop
             self._loop.call_soon_threadsafe(function)
 
     # Connections
@@ -218,13 +221,13 @@ class WorkerService(Service):
         try:
             await self._loop.connect_accepted_socket(factory, client)
         except OSError:
-            client.close()  # it has gone already
+            client.close()  # the client has disconnected already
 
     def opened(self, connection: Connection) -> None:
-        """Count an accepted connection; with too many, close one that waits for its request, or refuse this one."""
+        """Count an accepted connection. If there are too many, close one that waits for a request, or refuse this one."""
         self.connections.add(connection)
         address = connection.peer_address
-        has_room = bool(self.proxies)  # whose connections are those of all clients
+        has_room = bool(self.proxies)  # the connections of a proxy are those of all clients, so it has no limit
         if not has_room:
             has_room = connection.is_counted = self._connections_of.take(address) or (
                 self._make_room(self._waiting_of.get(address)) and self._connections_of.take(address)
@@ -237,14 +240,14 @@ class WorkerService(Service):
             connection.refuse(TOO_MANY_CONNECTIONS)
 
     def _make_room(self, waiting: OrderedDict[Connection, None] | None) -> bool:
-        """Close the connection that waits the longest for its request."""
+        """Close the connection that has waited longest for its request; return False if there is none."""
         if not waiting:
             return False
         next(iter(waiting)).make_room()
         return True
 
     def _cut_slowest(self, connections: Iterable[Connection], seconds: float) -> bool:
-        """Cut the one of `connections` whose client has not read for the longest time, and for `seconds` at least."""
+        """Close the connection that was not read for the longest time, at least `seconds`; return whether there is one."""
         now = self.clock()
         slow = [
             (connection.parked_since, connection) for connection in connections if connection.parked_since is not None
@@ -272,10 +275,10 @@ class WorkerService(Service):
     def busy(self, connection: Connection) -> None:
         """Note that a request has arrived on the connection."""
         self._waiting.pop(connection, None)
-        same = self._waiting_of.get(connection.peer_address)
-        if same is not None:
-            same.pop(connection, None)
-            if not same:
+        waiting = self._waiting_of.get(connection.peer_address)
+        if waiting is not None:
+            waiting.pop(connection, None)
+            if not waiting:
                 del self._waiting_of[connection.peer_address]
 
     def idle(self, connection: Connection) -> None:
@@ -293,7 +296,7 @@ class WorkerService(Service):
     # Requests
 
     def admit(self, exchange: Exchange) -> Refusal | None:
-        """Count a request, or return why it is refused."""
+        """Count a request and return None, or return the refusal."""
         if exchange.is_health:
             return None
         status = self._refused_downloads.get(exchange.address, {}).get(_resource(exchange))
@@ -308,18 +311,19 @@ class WorkerService(Service):
         return None
 
     def admit_download(self, exchange: Exchange) -> bool:
-        """Count an answer that is sent piece by piece."""
+        """Count an answer that is sent piece by piece; return False if its address has too many."""
         exchange.is_download = self._downloads_of.take(exchange.address)
         return exchange.is_download
 
     def hold(self, size: int) -> bool:
-        """Count bytes of a body; False where all bodies together are too large."""
+        """Count bytes of a body; return False if all bodies together are too large."""
         self._held_bytes += size
         return self._held_bytes <= BODIES_MAX_BYTES
 
     def has_room_unsent(self, address: str) -> bool:
-        """Return whether one more answer may wait in memory until its client reads. Where all of them are too large,
-        those that have not been read for the longest time are cut.
+        """Return whether one more answer to `address` may wait in memory until its client reads.
+
+        If all waiting answers together are too large, close the connections that have not read for the longest time.
         """
         return self._unsent_of.has_room(address) and self._free_unsent()
 
@@ -331,14 +335,17 @@ class WorkerService(Service):
         self._free_unsent()
 
     def release_unsent(self, exchange: Exchange) -> None:
-        """Stop counting the waiting bytes of an answer: they were written, or the connection ends."""
+        """Stop counting the waiting bytes of an answer, because they were written or the connection ends."""
         size, exchange.unsent_bytes = exchange.unsent_bytes, 0
         if size:
             self._unsent_bytes -= size
             self._unsent_of.release(exchange.address, size)
 
     def _free_unsent(self) -> bool:
-        """Cut clients that do not read until the answers that wait for them are small enough; False if none is slow."""
+        """Close connections whose clients do not read until the waiting answers are small enough.
+
+        Return False if they are too large but no client is slow.
+        """
         while self._unsent_bytes >= UNSENT_MAX_BYTES:
             if not self._cut_slowest(
                 (connection for connection in self.connections if connection.has_unsent), UNREAD_SECONDS
@@ -367,7 +374,7 @@ class WorkerService(Service):
             self._queue.add(exchange.address, partial(self._begin, exchange))
 
     def _begin(self, exchange: Exchange) -> None:
-        if exchange.has_ended:  # its client has gone
+        if exchange.has_ended:  # the client has disconnected
             self._loop.call_soon(self._queue.finished)
         else:
             exchange.request.may_download = exchange.is_download or self._downloads_of.has_room(exchange.address)
@@ -384,7 +391,7 @@ class WorkerService(Service):
         exchange.answered(answer)
 
     def _answer(self, exchange: Exchange, then: Callable[[Answer | None], None]) -> None:
-        """Run the application, in a thread."""
+        """Call the application. Runs in a thread."""
         answer = None
         try:
             answer = call(self._application, exchange.request)
@@ -401,7 +408,7 @@ class WorkerService(Service):
         try:
             result = function()
         except ConnectionResetError as error:
-            failure = error  # it was logged where it was found
+            failure = error  # the code that raised it has logged it
         except Exception as error:
             self.log.exception("a download failed")
             failure = ConnectionResetError(str(error))
@@ -410,13 +417,13 @@ class WorkerService(Service):
     def discard(self, answer: Answer) -> None:
         """Release what the application holds for an answer that is not needed any more."""
         if answer.rest is None:
-            return  # it was closed when all of it was there
+            return  # it was closed when it was complete
         self.in_stream_thread(answer.close, lambda _result, _error: None)
 
     # Time
 
     async def look_after(self, seconds: float) -> None:
-        """Wait `seconds`, and close what has missed its deadline."""
+        """Wait `seconds`, then check the deadlines of all connections."""
         until = self.clock() + seconds
         while (left := until - self.clock()) > 0:
             await asyncio.sleep(min(left, TICK_SECONDS))
@@ -430,7 +437,7 @@ class WorkerService(Service):
                 connection.abort()
 
     def stop(self) -> None:
-        """Accept no more connections and no more requests on those there are."""
+        """Stop accepting connections, and further requests on open connections."""
         self.is_stopping = True
         for listener in self._listeners:
             self._loop.remove_reader(listener.fileno())
@@ -439,7 +446,7 @@ class WorkerService(Service):
             connection.stop()
 
     def end(self) -> None:
-        """Close what is left."""
+        """Close all remaining connections and stop the threads."""
         for connection in list(self.connections):
             connection.abort()
         for pool in (self._threads, self._stream_threads, self._health_thread):
@@ -449,17 +456,18 @@ class WorkerService(Service):
 def connections_max() -> int:
     """Raise the number of files that this process may open, and return how many connections that allows.
 
-    Connections that only wait until their clients have read the last answer (LINGERING_MAX) come on top.
+    Lingering connections (up to LINGERING_MAX), which wait until their clients have read the last answer, are not
+    included in that number.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
+    new_limit = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < new_limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard))
+        soft = new_limit
     allowed = FILES_WANTED if soft == resource.RLIM_INFINITY else soft
     return max(1, min(CONNECTIONS_MAX, allowed - FILES_RESERVED - LINGERING_MAX))
 
 
 def _resource(exchange: Exchange) -> tuple[str, str]:
-    """Return method and target of a request: what decides whether it is a download."""
+    """Return method and target of a request. They determine whether it is a download."""
     return exchange.request.method, exchange.request.target
