@@ -224,7 +224,7 @@ class WorkerService(Service):
             client.close()  # the client has disconnected already
 
     def opened(self, connection: Connection) -> None:
-        """Count an accepted connection. If there are too many, close one that waits for a request, or refuse this one."""
+        """Count an accepted connection. If there are too many, close one that is idle, or refuse this one."""
         self.connections.add(connection)
         address = connection.peer_address
         has_room = bool(self.proxies)  # the connections of a proxy are those of all clients, so it has no limit
@@ -247,7 +247,7 @@ class WorkerService(Service):
         return True
 
     def _cut_slowest(self, connections: Iterable[Connection], seconds: float) -> bool:
-        """Close the connection that was not read for the longest time, at least `seconds`; return whether there is one."""
+        """Close the connection that was not read for the longest time, at least `seconds`; return False if none."""
         now = self.clock()
         slow = [
             (connection.parked_since, connection) for connection in connections if connection.parked_since is not None
