@@ -104,7 +104,8 @@ def purified(values: ArrayLike, method: PurifyMethod | str, keep: float = KEEP_D
     """Return a purified copy of an array, with the same shape, and to float64's rounding the same mean and deviation.
 
     The flat array is purified in windows of 2^20 values. If it has fewer than 64 values, or all are equal, the copy is
-    not changed. Raises BadOrgan for NaN, infinities, an unknown method, and a `keep` that is not above 0 and up to 1.
+    not changed. Raises BadOrgan for NaN, infinities, an unknown method, a `keep` that is not above 0 and up to 1, and
+    if the purified values would all be equal, because the deviation cannot be restored then.
     """
     purification = Purification(_method(method), keep)
     array = np.asarray(values, np.float64)
@@ -151,7 +152,7 @@ def is_unchanged(organ: Moments) -> bool:
 def restored(window: Window, before: Moments, after: Moments) -> Window:
     """Return a purified window, shifted and scaled so that the organ has the moments `before` instead of `after`."""
     if after.standard_deviation == 0.0:
-        raise BadOrgan("purification would remove all of this organ")
+        raise BadOrgan("purification would make all values of this organ equal")
     moved = window - after.mean
     moved *= before.standard_deviation / after.standard_deviation
     moved += before.mean
