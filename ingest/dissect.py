@@ -55,7 +55,7 @@ def check_tensor_sizes(name: str, sizes_bytes: Iterable[int]) -> None:
 def _too_many_free(name: str) -> TooManyTensors:
     return TooManyTensors(
         f"{name}: more than {FREE_TENSORS:,} of its tensors are smaller than {TENSOR_MIN_BYTES:,} bytes or repeat "
-        "another of its tensors: a model with so many tensors must bring more bytes"
+        "another of its tensors: a model with so many tensors must have more bytes"
     )
 
 
@@ -167,7 +167,7 @@ def _read_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, byte
             continue
         nonzero_bytes += len(data)
         if nonzero_bytes > ODD_PADDING_MAX_BYTES:
-            reason = f"more than {ODD_PADDING_MAX_BYTES} bytes of padding are not zero: something is hidden there"
+            reason = f"more than {ODD_PADDING_MAX_BYTES} bytes of padding are not zero: they may hide data"
             raise BadGguf(source.name, "padding", span.offset, reason)
         yield span.offset, data
 
@@ -187,7 +187,7 @@ def _flags(header: Header, odd_padding: bool) -> Iterator[str]:
     if first and quantised and header.field("general.quantization_version") is None:
         yield "general.quantization_version is absent although tensors are quantised"
     if first and header.architecture is None:
-        yield "general.architecture is absent: no runtime can load it as it is"
+        yield "general.architecture is absent: no runtime can load it"
     if header.version < 3:
         yield f"GGUF version {header.version}"
     for field in header.fields:

@@ -173,7 +173,7 @@ def in_order(name: str, files: Sequence[DissectedFile]) -> list[DissectedFile]:
     if len(files) == 1 and not is_shard(files[0].header):
         return list(files)
     if all(not is_shard(file.header) for file in files):
-        raise BadSplit(name, ["there are several files, but none says in its header that it is a shard"])
+        raise BadSplit(name, ["there are several files, but no header says that its file is a shard"])
     order = check_split(name, [(file.source.path.name, file.header) for file in files])
     return [files[index] for index in order]
 

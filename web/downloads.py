@@ -352,6 +352,6 @@ class _FileRange:
             except OSError as error:
                 raise StoreError(f"{self._path.name} cannot be read: {error.strerror}") from error
             if not data:
-                raise StoreError(f"{self._path.name} ends at byte {offset}, {self._end} are due")
+                raise StoreError(f"{self._path.name} ends at byte {offset}, {self._end} bytes are expected")
             offset += len(data)
             yield memoryview(data)

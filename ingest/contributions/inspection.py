@@ -348,7 +348,7 @@ class InspectorProcess:
         self.wait()
         if self._result is None:
             return self._error if isinstance(self._error, OrganError) else OrganError(f"no inspector: {self._error}")
-        _log.error("an inspector ended badly: %s\n%s", _describe_end(self._result), self._result.log)
+        _log.error("an inspector failed: %s\n%s", _describe_end(self._result), self._result.log)
         return Stopped(_describe_end(self._result), is_limit=self._result.stopped is not None)
 
     def _run(self) -> None:

@@ -298,7 +298,7 @@ class FrontReader:
             raise BadMessage("a metadata value has a size that its type cannot have")
         has_value = value_type is not ValueType.ARRAY and (is_eager is True or value_type is not ValueType.STRING)
         if not isinstance(is_eager, bool) or is_eager != has_value:
-            raise BadMessage("a metadata value is eager that must stay in the file, or the other way round")
+            raise BadMessage("a metadata value is sent that must stay in the file, or is not sent")
         value = self._value(value_type, offset, size) if has_value else None
         return MetadataField(key, value_type, element_type, count, offset, size, value)
 

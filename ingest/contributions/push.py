@@ -404,7 +404,9 @@ def _check_received(upload: Upload, size_bytes: int) -> Upload:
 LANES = 3
 """Parallel uploads: the default limit of a server for one contributor."""
 LOOKUP_MAX = 1000
-NOT_CHANGED = "it is there already: what you say of it was not changed; edit it on its page, {address}/edit"
+NOT_CHANGED = (
+    "the registry already has this model; its description was not changed. Edit it on its page: {address}/edit"
+)
 BASE_KEYS = ("name", "repo_url")
 
 

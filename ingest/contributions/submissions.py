@@ -313,6 +313,6 @@ def _waiting_model(session: Session, submission_id: int) -> Model:
     model = None if row.model_id is None else session.get(Model, row.model_id)
     if row.state != "quarantined" or model is None:
         raise Conflict(
-            f"submission {submission_id} is {row.state}: only one that is quarantined can be approved or refused"
+            f"submission {submission_id} is {row.state}: only one that is held for review can be approved or refused"
         )
     return model

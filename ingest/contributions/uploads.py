@@ -51,7 +51,7 @@ class BytesLost(Conflict, code="bytes-lost"):
     """The received bytes of an upload are lost. Remove the upload and start again."""
 
     def __init__(self) -> None:
-        super().__init__("the bytes of this upload are lost: remove it and begin anew")
+        super().__init__("the bytes of this upload are lost: remove it and start again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class WrongOffset(Conflict, code="wrong-offset", status=416):
     received_bytes: Count
 
     def __init__(self, upload: Upload) -> None:
-        super().__init__(f"{upload.received_bytes:,} bytes have come: the next chunk begins there")
+        super().__init__(f"{upload.received_bytes:,} bytes were received: the next chunk must begin there")
         self.received_bytes = upload.received_bytes
         self.upload = upload
 

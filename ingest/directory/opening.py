@@ -283,7 +283,7 @@ def _open_file(
 def _misfit_reason(entry: GgufEntry, organs: Sequence[Organ], header: _StoredHeader | None) -> str | None:
     """Return why the header in the folder cannot be used, or None."""
     if header is None:
-        return "none came with the folder"
+        return "the folder has no header"
     expected = {tensor.name: (tensor.shape, tensor.dtype) for tensor in header.header.tensors}
     if list(expected) != [organ.spec.name for organ in organs]:
         return "tensors were added, removed or moved"

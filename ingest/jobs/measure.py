@@ -65,7 +65,7 @@ def settled_model(registry: LocalRegistry, arguments: ModelRequest, _contributor
 def _run(
     registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
 ) -> MeasureJobResult:
-    report_progress(0.0, "looking the tensors up")
+    report_progress(0.0, "reading the list of tensors")
     tensors = _tensors(registry, arguments.model)
     pairs = []
     with threadpool_limits(1, "blas"):  # leaves the other processor for requests

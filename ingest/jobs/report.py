@@ -32,7 +32,7 @@ def _check(arguments: Inputs) -> ReportRequest:
 def _run(
     registry: LocalRegistry, arguments: ReportRequest, report_progress: ReportProgress, _contributor: str
 ) -> ReportJobResult:
-    report_progress(0.0, "reading what was measured")
+    report_progress(0.0, "reading the measures")
     with registry.catalog.reading() as session:
         if arguments.model is None:
             return ReportJobResult(report=registry_report(session, arguments.limit or ROWS_DEFAULT))

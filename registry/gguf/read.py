@@ -198,7 +198,7 @@ def _read_fields(cursor: Cursor, count: int) -> tuple[Field, ...]:
         begin = cursor.offset
         size = cursor.u64(f"key {index}")
         if not 1 <= size <= KEY_MAX_BYTES:
-            cursor.refuse(f"key {index}", f"a key has 1 to {KEY_MAX_BYTES} bytes, this one says {size}", begin)
+            cursor.refuse(f"key {index}", f"a key has 1 to {KEY_MAX_BYTES} bytes, but this one has {size}", begin)
         raw = cursor.take(size, f"key {index}")
         if not _PRINTABLE.fullmatch(raw):
             cursor.refuse(f"key {index}", f"a key is printable ASCII, this one is {raw[:80]!r}", begin)
@@ -312,7 +312,9 @@ def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
     begin = cursor.offset
     size = cursor.u64(f"tensor {index}")
     if not 1 <= size <= NAME_MAX_BYTES:
-        cursor.refuse(f"tensor {index}", f"a tensor name has 1 to {NAME_MAX_BYTES} bytes, this one says {size}", begin)
+        cursor.refuse(
+            f"tensor {index}", f"a tensor name has 1 to {NAME_MAX_BYTES} bytes, but this one has {size}", begin
+        )
     raw = cursor.take(size, f"tensor {index}")
     if not _PRINTABLE.fullmatch(raw):
         cursor.refuse(f"tensor {index}", f"a tensor name is printable ASCII, this one is {raw!r}", begin)

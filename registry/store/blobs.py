@@ -351,7 +351,7 @@ class _InlineBytes:
     def read_at(self, offset: int, size: int) -> bytes:
         data = self.stored[offset : offset + size]
         if len(data) != size:
-            raise CorruptBlob(self.digest, f"it ends at byte {offset + len(data)}, {offset + size} are due")
+            raise CorruptBlob(self.digest, f"it ends at byte {offset + len(data)}, {offset + size} bytes are expected")
         return data
 
     def close(self) -> None:

@@ -315,7 +315,9 @@ class StoredFile:
         except OSError as error:
             raise translated(error, self._path) from error
         if len(data) != size:
-            raise CorruptBlob(self._path.name, f"it ends at byte {offset + len(data)}, {offset + size} are due")
+            raise CorruptBlob(
+                self._path.name, f"it ends at byte {offset + len(data)}, {offset + size} bytes are expected"
+            )
         return data
 
     @property
@@ -416,5 +418,5 @@ def _copy_bytes(source: int, target: int, size_bytes: int, path: Path) -> None:
         else:
             copied = os.pwrite(target, os.pread(source, min(PLAIN_STEP_BYTES, size_bytes - done), done), done)
         if copied == 0:
-            raise CorruptBlob(path.name, f"it ends at byte {done}, {size_bytes} are due")
+            raise CorruptBlob(path.name, f"it ends at byte {done}, {size_bytes} bytes are expected")
         done += copied

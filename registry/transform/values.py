@@ -58,9 +58,7 @@ class Plain:
         # F32 is the widest type that is written, so a larger value could not be stored.
         with np.errstate(invalid="ignore"):  # a NaN, which fails the comparison
             if values.size and not (values.max() <= FLOAT32_MAX and values.min() >= -FLOAT32_MAX):
-                raise BadOrgan(
-                    f"of the {count:,} values from the {start:,}th on, one is not a number that F32 can store"
-                )
+                raise BadOrgan(f"one of the {count:,} values from number {start:,} on cannot be stored as F32")
         return values
 
     def windows(self) -> Iterator[Window]:

@@ -54,7 +54,8 @@ def test_what_is_said_of_bytes_that_are_there_already_is_not_dropped_in_silence(
     fake: FakeRegistry, tmp_path: Path
 ) -> None:
     path, url = write(tmp_path), fake.connection.url
-    note = f"it is there already: what you say of it was not changed; edit it on its page, {url}/models/me/Mine@1/edit"
+    page = f"{url}/models/me/Mine@1/edit"
+    note = f"the registry already has this model; its description was not changed. Edit it on its page: {page}"
     assert note not in run(tmp_path, url, path, "--tag", "a").err
     assert f"  note: {note}\n" in run(tmp_path, url, path, "--tag", "b").err
     assert note in run(tmp_path, url, path, "--license", "mit", "--json").values["notes"]

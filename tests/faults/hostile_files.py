@@ -587,7 +587,7 @@ def by_upload(folder: Path, chosen: Sequence[Case]) -> Summary:
         watch.close()
         stop_server(live)
     log = (folder / "server.log").read_text(errors="replace")
-    summary.faults += [f"in the server's log: {word}" for word in ("Traceback", "ended badly") if word in log]
+    summary.faults += [f"in the server's log: {word}" for word in ("Traceback", "an inspector failed") if word in log]
     _check_registry(home, folder, summary)
     return summary
 

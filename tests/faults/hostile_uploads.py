@@ -105,7 +105,9 @@ def run(folder: Path, wanted: Sequence[Case]) -> list[str]:
         stop_server(live)
     faults += [f"left behind: {process}" for process in family.values() if process.is_running()]
     written = log.read_text(errors="replace")
-    return faults + [f"in the log: {word}" for word in ("Traceback", "ended badly", "has ended;") if word in written]
+    return faults + [
+        f"in the log: {word}" for word in ("Traceback", "an inspector failed", "has ended;") if word in written
+    ]
 
 
 def _send(wanted: Iterable[Case], eves: Sequence[Sender], folder: Path, family: dict[int, psutil.Process]) -> Told:

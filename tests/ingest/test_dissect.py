@@ -134,7 +134,7 @@ def test_a_file_without_tensors_may_end_anywhere_in_its_padding(padding: bool, t
 @pytest.mark.parametrize(
     ("data", "flag"),
     [
-        (file_bytes([], [tensor("a", (8,))]), "general.architecture is absent: no runtime can load it as it is"),
+        (file_bytes([], [tensor("a", (8,))]), "general.architecture is absent: no runtime can load it"),
         (
             file_bytes([ARCHITECTURE], [tensor("a", (32,), dtype_by_name("Q8_0")), tensor("b", (8,))]),
             "general.quantization_version is absent although tensors are quantised",

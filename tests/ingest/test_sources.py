@@ -207,7 +207,7 @@ def test_files_named_like_shards_without_split_metadata_are_refused(registry: Lo
     for index in (1, 2):
         (tmp_path / f"m-{index:05d}-of-00002.gguf").write_bytes(file_bytes([], [tensor(f"blk.{index}.a", (8,))]))
     (source,) = find_sources([str(tmp_path)])
-    with pytest.raises(BadSplit, match="none says in its header"):
+    with pytest.raises(BadSplit, match="no header says that its file is a shard"):
         ingest_model(registry, source)
 
 

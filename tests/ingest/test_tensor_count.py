@@ -55,7 +55,7 @@ def test_thousands_of_one_element_tensors_are_refused_by_their_header(registry: 
     assert code == "too-many-tensors"
     assert sentence == (
         "model.gguf: more than 4,096 of its tensors are smaller than 4,096 bytes or repeat another of its tensors: "
-        "a model with so many tensors must bring more bytes"
+        "a model with so many tensors must have more bytes"
     )
     assert_no_upload_is_left(registry)
 

@@ -321,7 +321,7 @@ def test_without_the_kept_header_the_metadata_of_the_manifest_make_one(
     (taken / "header.bin").unlink()
     change_manifest(taken, lambda values: values["files"][0].pop("header"))
     ended = organ.done("assemble", taken, "-o", tmp_path / "fresh.gguf")
-    assert "rewritten: none came with the folder" in ended.err
+    assert "rewritten: the folder has no header" in ended.err
     assert (tmp_path / "fresh.gguf").read_bytes() == small_model(), "our own writer made the original"
     assert "the original file" in ended.out
 
@@ -375,7 +375,7 @@ def test_a_manifest_of_other_tools_gets_a_fresh_header(
     folder = foreign(tmp_path / "foreign", manifest, key, form)
     ended = organ.done("assemble", folder, "-o", tmp_path / "made.gguf")
     assert (tmp_path / "made.gguf").read_bytes() == small_model()
-    assert "the header of foreign.gguf is rewritten: none came with the folder" in ended.err
+    assert "the header of foreign.gguf is rewritten: the folder has no header" in ended.err
     assert ("omitted: metadata 'odd'" in ended.err) == ("odd" in manifest["metadata"])
     assert organ.done("ingest", folder).out.startswith("local/foreign@1: 10 organs")
     reader = gguf.GGUFReader(tmp_path / "made.gguf")

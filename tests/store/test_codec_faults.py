@@ -280,5 +280,5 @@ def test_a_chunk_read_short_or_long_is_refused() -> None:
     out = memoryview(bytearray(len(plain)))
     sound = stored[chunk.offset_bytes :]
     for damaged in (b"", sound[:-1], sound + b"\0"):
-        with pytest.raises(CorruptBlob, match=f"{len(damaged)} of {len(sound)} stored bytes are there"):
+        with pytest.raises(CorruptBlob, match=f"it has {len(damaged)} of {len(sound)} stored bytes"):
             decode_chunk(codec, chunk, damaged, out)

@@ -162,7 +162,7 @@ def test_an_absent_file_is_reported_as_missing(store: BlobFolder) -> None:
 def test_a_read_beyond_the_end_is_corrupt(store: BlobFolder) -> None:
     opened = store.open(written(store))
     assert opened.read_at(4, 6) == DATA[4:10]
-    with pytest.raises(CorruptBlob, match=f"ends at byte {len(DATA)}, {len(DATA) + 1} are due"):
+    with pytest.raises(CorruptBlob, match=f"ends at byte {len(DATA)}, {len(DATA) + 1} bytes are expected"):
         opened.read_at(4, len(DATA) - 3)
     opened.close()
     opened.close()

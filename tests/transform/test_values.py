@@ -31,7 +31,7 @@ def test_a_nan_or_infinite_value_is_refused(value: float) -> None:
     values = weights(256)
     values[77] = value
     for dtype in (F32, F16, F64):
-        with pytest.raises(BadOrgan, match=r"of the 256 values from the 0th on, one is not a number"):
+        with pytest.raises(BadOrgan, match=r"one of the 256 values from number 0 on cannot be stored as F32"):
             list(organ(values, dtype).windows())
 
 

@@ -114,7 +114,7 @@ def decode_chunk(codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, o
     assert len(target) == chunk.plain_size_bytes
     view = memoryview(stored).cast("B")
     if len(view) != chunk.stored_size_bytes:
-        raise CorruptBlob(chunk.where, f"{len(view)} of {chunk.stored_size_bytes} stored bytes are there")
+        raise CorruptBlob(chunk.where, f"it has {len(view)} of {chunk.stored_size_bytes} stored bytes")
     pieces = _carve(view, chunk.entry.plane_sizes_bytes)
     room = [target] if codec.kind is Kind.WHOLE else _decoding_room(codec, len(target))
     try:

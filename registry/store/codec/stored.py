@@ -170,7 +170,7 @@ def _pack_entry(entry: ChunkEntry) -> bytes:
 def _codec_of(start: bytes, digest: Digest, plain_size_bytes: int) -> Codec:
     """Check everything before the table of a head; return the codec that the head names."""
     if len(start) < _FIXED.size:
-        raise CorruptBlob(digest, f"{len(start)} bytes are no head")
+        raise CorruptBlob(digest, f"{len(start)} bytes are too short for a head")
     magic, form, version, dtype_id, elements, plain_size, chunk_bytes, sha256, name_length = _FIXED.unpack_from(start)
     if magic != MAGIC:
         raise CorruptBlob(digest, f"begins with {magic!r}, not {MAGIC!r}")

@@ -40,8 +40,8 @@ OUT_OF_REACH = (
     *("codec … did not give back what it was given", "codec … made a frame that it cannot read: …"),  # writing
     *("… MB and a reserve of … MB are needed", "the disk of … has … MB free: …", "the disk of … is full: …"),
     *("another sweep of this store is running", "no access to …: …"),
-    *("the head has … of … bytes", "… of … stored bytes are there"),  # a reader has read this number of bytes before
-    "it ends at byte …, … are due",  # a file that shrinks while it is open
+    *("the head has … of … bytes", "it has … of … stored bytes"),  # a reader has read this number of bytes before
+    "it ends at byte …, … bytes are expected",  # a file that shrinks while it is open
     "the frame gives … bytes, … are expected",  # zstandard checks the count too, and raises first
     *(
         "it is set aside as faulty: …",

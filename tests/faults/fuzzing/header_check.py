@@ -33,7 +33,7 @@ HOLLOW_MAX_BYTES = 1 << 20
 SPEAKERS = (reading, vocabulary, splitting, vocabularies, dissecting)
 OUT_OF_REACH = (
     "… takes … bytes, over the limit of …",  # a vocabulary of 64 MiB
-    "more than … bytes of padding are not zero: something is hidden there",  # 16 MiB of them
+    "more than … bytes of padding are not zero: they may hide data",  # 16 MiB of them
     "and … more",  # thirteen reasons against three shards
     "there are no shards",
     "it would be … shards; a split set has at most …",  # of a model that is split, not read
@@ -41,7 +41,7 @@ OUT_OF_REACH = (
     "…: it has … tensors; the limit is …",  # ingest counts the tensors after the header was read
     (
         "…: more than … of its tensors are smaller than … bytes or repeat another of its tensors: "
-        "a model with so many tensors must bring more bytes"
+        "a model with so many tensors must have more bytes"
     ),
 )
 """Messages that need larger files, or other callers; they have tests of their own."""
