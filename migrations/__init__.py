@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOCATION = Path(__file__).parent
 HEAD = max(path.name[:4] for path in (LOCATION / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
-UNCHANGED = "nothing was changed; restore a backup, or undo what changed the tables"
+UNCHANGED = "nothing was changed; restore a backup, or undo the change of the tables"
 
 _lock = threading.Lock()
 """Held during a migration, because Alembic keeps its state in a place that all threads share. A second thread finds a

@@ -123,7 +123,7 @@ def test_pages_of_organs_and_of_models_are_shown_as_tables(hostile: LocalRegistr
     page = hostile.search(limit=2)
     organs = read(page)
     assert (organs.counts["table"], organs.counts["tr"]) == (1, 3)
-    assert "more follow: give next as after" in organs.cells
+    assert "there are more: pass `next` as `after`" in organs.cells
     assert [organ.name for organ in page] == [cell for cell in organs.cells if cell.endswith(".weight")]
     all_organs = hostile.search()
     assert ODD_TENSOR in read(all_organs).cells

@@ -61,11 +61,11 @@ def parse_cursor(query: str, text: str, *, missing: bool = True) -> Cursor:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         query_digest, value, row_id = json.loads(packed)
     except (ValueError, TypeError, binascii.Error, RecursionError) as error:
-        raise BadQuery("after", "this is not a cursor: use the one of the previous page") from error
+        raise BadQuery("after", "this is not a cursor: use the cursor of the previous page") from error
     if query_digest != _digest(query):
-        raise BadQuery("after", "this cursor belongs to another query: use the one of the previous page")
+        raise BadQuery("after", "this cursor belongs to another query: use the cursor of the previous page")
     if type(row_id) is not int or not 0 <= row_id <= _ID_MAX or not _is_value(value, missing):
-        raise BadQuery("after", "this is not a cursor: use the one of the previous page")
+        raise BadQuery("after", "this is not a cursor: use the cursor of the previous page")
     return Cursor(value, row_id)
 
 

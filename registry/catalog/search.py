@@ -490,7 +490,7 @@ def _read_words(parser: _Parser, token: str) -> None:
     excluded = token.startswith("-") and len(token) > 1
     words = folded_words(token)
     if not words:
-        raise BadQuery(token, "it has no letter and no digit")
+        raise BadQuery(token, "a word needs a letter or a digit")
     if excluded:
         parser.excluded["-".join(dict.fromkeys(words))] = None
     else:
@@ -506,7 +506,7 @@ def _read_order(parser: _Parser, token: str, name: str, match: re.Match[str]) ->
     if match["minus"] or match["operator"] not in ":=":
         raise BadQuery(token, f"write {name}:VALUE")
     if (name == SORT and parser.sort is not None) or (name == LIKE and parser.like is not None):
-        raise BadQuery(token, f"{name}: is there twice")
+        raise BadQuery(token, f"{name}: occurs twice")
     if name == SORT:
         parser.sort = _parse_sort(vocabulary, value)
     elif not vocabulary.has_likeness:
@@ -528,7 +528,7 @@ def _parse_sort(vocabulary: Vocabulary, text: str) -> Sort:
     if name not in vocabulary.sorts:
         close = nearest(name, vocabulary.sorts)
         hint = f"; did you mean sort:{'-' if descending else ''}{close}?" if close else ""
-        raise BadQuery(f"sort:{text}", f"{vocabulary.plural} sort by {_listed(vocabulary.sorts)}{hint}")
+        raise BadQuery(f"sort:{text}", f"{vocabulary.plural} can be sorted by {_listed(vocabulary.sorts)}{hint}")
     return Sort(name, descending)
 
 

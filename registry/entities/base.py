@@ -107,7 +107,7 @@ class Page(Entity, Generic[Item], frozen=True, kw_only=True):
         """Yield the paragraphs below the table of a page in a notebook."""
         yield from (notebook.paragraph(note) for note in self.notes)
         if self.next is not None:
-            yield notebook.paragraph("more follow: give next as after")
+            yield notebook.paragraph("there are more: pass `next` as `after`")
 
 
 def encode(value: object) -> bytes:

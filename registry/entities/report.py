@@ -111,7 +111,7 @@ class Report(Entity, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.main not in self.sections:
-            raise ValueError("the main section of a report is none of its sections")
+            raise ValueError("the main section of a report is not one of its sections")
 
     def only(self, key: str) -> Report:
         """Return the same report with one section; `key` must be one of `sections`."""

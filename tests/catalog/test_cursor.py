@@ -120,7 +120,7 @@ def test_a_row_id_that_is_not_a_number_is_refused(values: tuple[Any, Any]) -> No
 def test_text_that_is_not_a_cursor_is_refused(text: str) -> None:
     with pytest.raises(BadQuery) as caught:
         parse_cursor(QUERY, text)
-    assert "use the one of the previous page" in str(caught.value)
+    assert "use the cursor of the previous page" in str(caught.value)
 
 
 @PATIENT

@@ -194,13 +194,13 @@ def _as_new(row: PlacementRow) -> PlacementRow:
 def test_an_unknown_value_finds_nothing_and_the_nearest_is_named(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),), namespace="acme", name="tiny", contributor="alice")])
     for text, note in (
-        ("slot:ffn_upp", "nothing here has slot:ffn_upp; the nearest is slot:ffn_up"),
-        ("dtype:F61", "nothing here has dtype:F61; the nearest is dtype:F16"),
-        ("arch:lama", "nothing here has arch:lama; the nearest is arch:llama"),
-        ("by:alic", "nothing here has by:alic; the nearest is by:alice"),
-        ("model:acme/tinny", "nothing here has model:acme/tinny; the nearest is model:acme/tiny"),
-        ("license:zzz", "nothing here has license:zzz"),
-        ("model:zzz/*", "nothing here has model:zzz/*"),
+        ("slot:ffn_upp", "nothing in this registry has slot:ffn_upp; the nearest is slot:ffn_up"),
+        ("dtype:F61", "nothing in this registry has dtype:F61; the nearest is dtype:F16"),
+        ("arch:lama", "nothing in this registry has arch:lama; the nearest is arch:llama"),
+        ("by:alic", "nothing in this registry has by:alic; the nearest is by:alice"),
+        ("model:acme/tinny", "nothing in this registry has model:acme/tinny; the nearest is model:acme/tiny"),
+        ("license:zzz", "nothing in this registry has license:zzz"),
+        ("model:zzz/*", "nothing in this registry has model:zzz/*"),
     ):
         page = registry.search(text)
         assert (page.items, page.notes) == ((), (note,))
@@ -278,7 +278,7 @@ def test_the_digest_of_a_hidden_organ_counts_as_absent(registry: LocalRegistry) 
 def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry: LocalRegistry) -> None:
     write_models(registry, [ModelRow((PlacementRow(),)), replace(HIDDEN, state="visible")])
     assert registry.search("arch:secretarc").notes == (
-        "nothing here has arch:secretarc; the nearest is arch:secretarch",
+        "nothing in this registry has arch:secretarc; the nearest is arch:secretarch",
     )
     with registry.catalog.writing() as session:
         model = session.scalars(select(Model).where(Model.namespace == "hidden")).one()
@@ -288,7 +288,7 @@ def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry:
         for placement in placements:
             placement.visible = False
     for text in ("arch:secretarc", "slot:secret_slo", "license:secretlicenc", "by:secretar", "model:hidden/secre"):
-        assert registry.search(text).notes == (f"nothing here has {text}",)
+        assert registry.search(text).notes == (f"nothing in this registry has {text}",)
 
 
 # Similar organs.

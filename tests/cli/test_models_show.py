@@ -194,7 +194,7 @@ def test_the_hint_behind_a_page_of_models_is_a_command_that_gives_the_next(
 
 def test_a_name_that_no_model_has_is_noted(filled: OrganCommand) -> None:
     ended = filled.done("models", "arch:lama")
-    assert ended.err.startswith("note: nothing here has arch:lama; the nearest is arch:llama\n")
+    assert ended.err.startswith("note: nothing in this registry has arch:lama; the nearest is arch:llama\n")
     assert filled.done("models", "arch:lama", "--json").values["notes"] != []
 
 
@@ -202,7 +202,7 @@ def test_a_name_that_no_model_has_is_noted(filled: OrganCommand) -> None:
     ("words", "sentence"),
     [
         (["slot:ffn_up"], "organ: 'slot:ffn_up': slot is a field of organs; models have"),
-        (["sort:rank"], "organ: 'sort:rank': models sort by new, theta, signal, params, tensors, size"),
+        (["sort:rank"], "organ: 'sort:rank': models can be sorted by new, theta, signal, params, tensors, size"),
         (["--after", "x"], "organ: 'after': this is not a cursor"),
     ],
 )

@@ -133,7 +133,7 @@ def test_what_finds_nothing_says_so_and_names_the_nearest(filled: OrganCommand) 
     ended = filled.done("search", "slot:ffn_upp")
     assert ended.out == ""
     assert ended.err.splitlines() == [
-        "note: nothing here has slot:ffn_upp; the nearest is slot:ffn_up",
+        "note: nothing in this registry has slot:ffn_upp; the nearest is slot:ffn_up",
         "Nothing matches. organ search --help lists the fields.",
     ]
     assert filled.done("search", "slot:ffn_upp", "--json").values["items"] == []
@@ -144,8 +144,8 @@ def test_what_finds_nothing_says_so_and_names_the_nearest(filled: OrganCommand) 
     [
         (["tpye:organ"], "organ: 'tpye:organ': there is no field 'tpye'; did you mean type:?"),
         (["theta", ">=", "40"], "organ: '>=': write a field before it, without spaces: theta>=40, type:organ"),
-        (["sort:block"], "organ: 'sort:block': organs sort by theta, signal, z, spectral, rank, erank, size"),
-        (["--after", "nonsense"], "organ: 'after': this is not a cursor: use the one of the previous page"),
+        (["sort:block"], "organ: 'sort:block': organs can be sorted by theta, signal, z, spectral, rank, erank, size"),
+        (["--after", "nonsense"], "organ: 'after': this is not a cursor: use the cursor of the previous page"),
         (["like:123"], "organ: 'like:123': write an organ's digest, or at least 8 characters of it"),
         (["like:12345678"], "organ: no organ's digest begins with 12345678"),
     ],

@@ -298,7 +298,7 @@ GONE_GROUPS: tuple[tuple[Group, str], ...] = (
 
 
 def rows(groups: tuple[tuple[Group, str], ...]) -> dict[tuple[str, str], Group]:
-    """The group of each method of each rule; raises for one that is there twice."""
+    """The group of each method of each rule; raises for one that occurs twice."""
     found: dict[tuple[str, str], Group] = {}
     for group, text in groups:
         for line in filter(None, map(str.strip, re.split(r"[;\n]", text))):
@@ -306,6 +306,6 @@ def rows(groups: tuple[tuple[Group, str], ...]) -> dict[tuple[str, str], Group]:
             rule, *endings = rule.split(" .")
             for method in methods.split("|"):
                 for one in (rule, *(f"{rule}.{ending}" for ending in endings)):
-                    assert (method, one) not in found, f"{method} {one} is there twice"
+                    assert (method, one) not in found, f"{method} {one} occurs twice"
                     found[method, one] = group
     return found

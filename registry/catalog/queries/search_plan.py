@@ -459,7 +459,7 @@ def _matching(values: Sequence[str], names: Sequence[str]) -> dict[str, set[str]
 
 
 def _missing_note(name: str, value: str, existing: Iterable[str]) -> str:
-    return f"nothing here has {name}:{value}" + _nearest_hint(name, value, existing)
+    return f"nothing in this registry has {name}:{value}" + _nearest_hint(name, value, existing)
 
 
 def _nearest_hint(name: str, value: str, existing: Iterable[str]) -> str:

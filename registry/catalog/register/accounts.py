@@ -201,7 +201,9 @@ def _remove_expired_sessions(session: Session) -> None:
 
 def _check_can_manage(token: Token) -> None:
     if MANAGE_TOKENS not in token.scopes.split():
-        raise NotAllowed(f"this needs a token with the scope {MANAGE_TOKENS}; without it a token revokes only itself")
+        raise NotAllowed(
+            f"this needs a token with the scope {MANAGE_TOKENS}; a token without it can revoke only itself"
+        )
 
 
 def _lifetime(days: int) -> timedelta:

@@ -265,17 +265,20 @@ def test_like_and_unique_are_parsed() -> None:
         ("theta >= 45", "'>=': write a field before it, without spaces: theta>=40, type:organ"),
         ("theta: 45", "'theta:': a value is missing after it"),
         (":x", "write a field before it, without spaces: theta>=40, type:organ"),
-        ("...", "'...': it has no letter and no digit"),
-        ("-", "'-': it has no letter and no digit"),
+        ("...", "'...': a word needs a letter or a digit"),
+        ("-", "'-': a word needs a letter or a digit"),
         ('license:"open', 'a quotation mark (") is not closed'),
-        ("sort:", "organs sort by theta, signal, z, spectral, rank, erank, size"),
-        ("sort:thета", "organs sort by theta, signal, z, spectral, rank, erank, size"),
+        ("sort:", "organs can be sorted by theta, signal, z, spectral, rank, erank, size"),
+        ("sort:thета", "organs can be sorted by theta, signal, z, spectral, rank, erank, size"),
         (
             "sort:-thta",
-            "'sort:-thta': organs sort by theta, signal, z, spectral, rank, erank, size; did you mean sort:-theta?",
+            (
+                "'sort:-thta': organs can be sorted by theta, signal, z, spectral, rank, erank, size; "
+                "did you mean sort:-theta?"
+            ),
         ),
-        ("sort:block", "organs sort by theta, signal, z, spectral, rank, erank, size"),
-        ("sort:theta,signal", "organs sort by theta"),
+        ("sort:block", "organs can be sorted by theta, signal, z, spectral, rank, erank, size"),
+        ("sort:theta,signal", "organs can be sorted by theta"),
         ("sort>theta", "write sort:VALUE"),
         ("-sort:theta", "write sort:VALUE"),
         ("like:12345", "write an organ's digest, or at least 8 characters of it"),
@@ -302,7 +305,7 @@ def test_an_invalid_query_is_refused_in_one_sentence(text: str, sentence: str) -
         ("fits:acme/base", "fits is a field of organs"),
         ("kindd:model", "did you mean kind:?"),
         ("kind:modle", "did you mean kind:model?"),
-        ("sort:rank", "models sort by new, theta, signal, params, tensors, size, downloads, grafts"),
+        ("sort:rank", "models can be sorted by new, theta, signal, params, tensors, size, downloads, grafts"),
         ("like:abcdef12", "like: is for organs; this is a search for models"),
         ("unique:organ", "unique: is for organs; this is a search for models"),
         ("tensors>=2.5", "tensors is a whole number"),
@@ -458,7 +461,7 @@ def test_a_range_may_be_open(typed: str, interval: Interval) -> None:
 
 @pytest.mark.parametrize("text", ["sort:theta sort:z", "like:abcdef12 like:abcdef12"])
 def test_a_duplicate_sort_or_like_is_refused(text: str) -> None:
-    assert "is there twice" in refusal(text)
+    assert "occurs twice" in refusal(text)
 
 
 def test_quotation_marks_inside_a_value_are_refused() -> None:
