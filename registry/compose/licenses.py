@@ -1,4 +1,4 @@
-"""Licenses: SPDX expressions, and which combinations of parents' licenses deserve a warning."""
+"""Licenses: SPDX expressions, and warnings for combinations of parents' licenses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TEXT_MAX = 100
 """Characters of a license's name in a sentence."""
 NOT_STATED = "not stated"
 AND, NO_ASSERTION = " AND ", "NOASSERTION"
-"""Words of SPDX expressions: all of these licenses apply; no license is stated."""
+"""Words of SPDX expressions: `AND` if all of the licenses apply, `NOASSERTION` if no license is stated."""
 LICENSES_MAX = 64
 """Licenses in one expression."""
 _FIELD = "general.license"
 
 
 class Terms(Flag):
-    """What a license requires beyond keeping its notice."""
+    """The requirements of a license, in addition to keeping its notice."""
 
     PERMISSIVE = 0
     COPYLEFT = auto()
@@ -31,7 +31,7 @@ class Terms(Flag):
     NON_COMMERCIAL = auto()
     NO_DERIVATIVES = auto()
     OWN = auto()
-    """A license of one publisher, with its own rules for use."""
+    """A license of one publisher, with its own rules of use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ _TERMS: dict[str, Terms] = {
 _NON_COMMERCIAL = re.compile(r"cc-by-nc(?P<rest>-sa|-nd)?(-\d\.\d)?")
 _NO_DERIVATIVES = re.compile(r"cc-by-nd(-\d\.\d)?")
 
-# Copyleft licenses that allow combinations with these.
+# For each copyleft license, the other licenses with which it allows combinations.
 _AGREED: dict[str, frozenset[str]] = {
     "gpl-3.0": frozenset(("agpl-3.0", "lgpl-3.0", "lgpl-2.1", "mpl-2.0", "cc-by-sa-4.0")),
     "agpl-3.0": frozenset(("gpl-3.0", "lgpl-3.0", "mpl-2.0")),
@@ -77,13 +77,13 @@ _AGREED: dict[str, frozenset[str]] = {
     "lgpl-2.1": frozenset(("mpl-2.0",)),
 }
 _DISPUTED = frozenset({frozenset(("gpl-2.0", "apache-2.0"))})
-"""Copyleft licenses that are considered incompatible with a permissive one."""
+"""Pairs of a copyleft and a permissive license that are commonly considered incompatible."""
 
 
 def differing_license(stated: str | None, in_header: str | None) -> str | None:
     """Return a sentence if the license that is stated for a model is not the one in its file's header.
 
-    Spelling makes no difference: `Apache 2.0` is `apache-2.0`. None if either is missing.
+    The two are equal if only the spelling differs: `Apache 2.0` is `apache-2.0`. None if one of them is missing.
     """
     if not stated or not in_header or _spelled(stated) == _spelled(in_header):
         return None
@@ -94,7 +94,7 @@ def differing_license(stated: str | None, in_header: str | None) -> str | None:
 
 
 def terms_of(license: str) -> Terms | None:
-    """Return the terms of `license`, as a header writes it, in any case; None if it is unknown."""
+    """Return the terms of `license`, the text in a header, in upper or lower case; None if it is unknown."""
     name = _folded(license)
     match = _NON_COMMERCIAL.fullmatch(name)
     if match is not None:
@@ -108,8 +108,9 @@ def terms_of(license: str) -> Terms | None:
 def combined_license(licenses: Mapping[str, str | None]) -> Combined:
     """Return the licenses of a chimera's parents with findings; `licenses` is by the parent's label, the base first.
 
-    `licenses-conflict` (warn): no-derivatives anywhere; copyleft with another copyleft that it does not name, with
-    non-commercial or with own terms; two different sets of own terms. Everything else is information.
+    `licenses-conflict` (warn): a license that forbids derivatives; a copyleft license together with another copyleft
+    license that it does not allow, with a non-commercial license or with own terms; two different sets of own terms.
+    All other findings are information.
     """
     parents = _by_license(licenses)
     stated = [name for name in parents if name != NOT_STATED]
@@ -129,9 +130,9 @@ def combined_license(licenses: Mapping[str, str | None]) -> Combined:
 
 
 def license_expression(licenses: Mapping[str, str | None]) -> str | None:
-    """Return the license of a chimera of these parents, an SPDX expression with all of theirs.
+    """Return the license of a chimera of these parents: an SPDX expression with all of their licenses.
 
-    None if they state the same or none states any: then the base's header has it.
+    None if all parents state the same license, or none states a license: then the entry of the base's header is kept.
     """
     names = list(_by_license(licenses))
     if len(names) < 2:
@@ -140,7 +141,7 @@ def license_expression(licenses: Mapping[str, str | None]) -> str | None:
 
 
 def _by_license(licenses: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """Return the parents of each license, in its first spelling."""
+    """Return the parents of each license. The key is the first spelling of the license."""
     spelled: dict[str, str] = {}
     parents: dict[str, list[str]] = {}
     for parent, license in licenses.items():
@@ -151,7 +152,7 @@ def _by_license(licenses: Mapping[str, str | None]) -> dict[str, list[str]]:
 
 
 def _each_of(license: str | None) -> list[str]:
-    """Return the licenses that a header states: a chimera of several licenses states them all."""
+    """Return the licenses in a header: the header of a chimera can have several."""
     texts = [text.strip()[:TEXT_MAX] for text in (license or "").split(AND)[:LICENSES_MAX]]
     return list(dict.fromkeys("" if text.upper() == NO_ASSERTION else text for text in texts))
 
@@ -219,7 +220,7 @@ def _spelled(license: str) -> str:
 
 
 def _folded(license: str) -> str:
-    """Return the name in lower case, without the suffixes of SPDX; `2.0 or later` counts as 3.0."""
+    """Return the name in lower case, without the suffixes of SPDX; the GPL `2.0 or later` counts as 3.0."""
     name = _spelled(license)
     if name in ("gpl-2.0-or-later", "gpl-2.0+"):
         return "gpl-3.0"
@@ -232,41 +233,44 @@ def _finding(base: str, severity: Severity, code: str, sentence: str, parents: t
 
 
 OTHER = "other"
-"""The word of model hubs for a license without an SPDX id."""
+"""The word for a license without an SPDX id on model hubs."""
 _TOKEN = re.compile(r"\s*(\(|\)|[^\s()]+)")
 _REFERENCE = re.compile(r"(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+")
 _EXCEPTION = re.compile(r"[A-Za-z0-9.-]+")
 
 
 def license_problem(text: str) -> str | None:
-    """Return a sentence on what is wrong with `text` as a license; None if it is valid."""
+    """Return a sentence on the problem with `text` as a license; None if it is valid."""
     if len(text) > LICENSE_MAX:
         return f"A license has at most {LICENSE_MAX} characters; this one has {len(text)}."
     tokens = _TOKEN.findall(text)
     if not tokens:
         return "Write the SPDX id of a license, such as apache-2.0, or leave it empty."
     left = list(reversed(tokens))
-    wrong = _expression(left)
-    if wrong is None and left:
+    problem = _read_expression(left)
+    if problem is None and left:
         return f"Unexpected {left[-1]!r}: join licenses with AND or OR, with brackets if necessary."
-    return wrong
+    return problem
 
 
-def _expression(left: list[str]) -> str | None:
-    """Take an expression from the end of `left` and return what is wrong with it. The length limits the depth."""
+def _read_expression(left: list[str]) -> str | None:
+    """Remove an expression from the end of `left`, and return its problem, if it has one.
+
+    `left` has the tokens in reversed order. The recursion is limited by the length of a license.
+    """
     while True:
-        wrong = _part(left)
-        if wrong is not None or not left or left[-1] not in ("AND", "OR"):
-            return wrong
+        problem = _read_part(left)
+        if problem is not None or not left or left[-1] not in ("AND", "OR"):
+            return problem
         left.pop()
 
 
-def _part(left: list[str]) -> str | None:
+def _read_part(left: list[str]) -> str | None:
     word = left.pop() if left else ""
     if word == "(":
-        wrong = _expression(left)
-        if wrong is not None:
-            return wrong
+        problem = _read_expression(left)
+        if problem is not None:
+            return problem
         return None if left and left.pop() == ")" else "A bracket is not closed."
     if word in ("", ")", "AND", "OR", "WITH"):
         return f"A license is missing{f' before {word!r}' if word else ' at the end'}."

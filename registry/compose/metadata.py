@@ -1,4 +1,4 @@
-"""The header entries of a chimera that differ from its base's: names, parents, file type; and its file name."""
+"""The header entries of a chimera that differ from those of its base, and the name of its file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _NUMBERS = {name: number for number, name in ENCODINGS.items()}
 
 
 def file_type_of(dtype: str) -> int | None:
-    """Return the file type of a file whose bytes are mostly `dtype`; None if there is no such type."""
+    """Return the file type of a file whose bytes are mostly `dtype`; None if no file type is known for `dtype`."""
     return _NUMBERS.get(_MIXTURES.get(dtype, dtype))
 
 
@@ -89,7 +89,7 @@ NAME_KEY = "general.name"
 LICENSE_KEY = "general.license"
 NAMED_PARENTS_MAX = 3
 QUANTIZATION_VERSION = 2
-"""Version of the layout of quantised blocks; ggml has had no other since 2023."""
+"""Version of the layout of quantised blocks; ggml has used only this version since 2023."""
 
 _PARENT_KEYS = ("name", "author", "version", "organization", "url", "doi", "uuid", "repo_url")
 _DROPPED = (
@@ -117,10 +117,10 @@ _FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
 
 
 def dropped_keys(base: Header, sets: Iterable[KeyValue]) -> tuple[str, ...]:
-    """Return the keys of `base` that a chimera leaves out, sorted, without those that it sets."""
+    """Return the sorted keys of `base` that a chimera leaves out; keys that it sets are not included."""
     replaced = {entry.key for entry in sets}
-    gone = (field.key for field in base.fields if is_dropped(field.key) and field.key not in replaced)
-    return tuple(sorted(gone))
+    dropped = (field.key for field in base.fields if is_dropped(field.key) and field.key not in replaced)
+    return tuple(sorted(dropped))
 
 
 def is_dropped(key: str) -> bool:
@@ -133,7 +133,7 @@ def set_entries(
 ) -> tuple[KeyValue, ...]:
     """Return the entries of a chimera's header: its name, its `parents` (the base first), its types, then `changes`.
 
-    Parents are described by their own metadata only. Of two entries with the same key, the last one is used.
+    Only a parent's own metadata describes it. If two entries have the same key, the last one is used.
     """
     entries = [
         KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
@@ -146,7 +146,7 @@ def set_entries(
 
 
 def default_name(parents: Sequence[Parent]) -> str:
-    """Return the parents' own names, joined: `A × Code`."""
+    """Return the names in the headers of the parents, joined: `A × Code`."""
     names = list(dict.fromkeys(parent.header.text(NAME_KEY) or "unnamed" for parent in parents))
     more = len(names) - NAMED_PARENTS_MAX
     parts = names[:NAMED_PARENTS_MAX] + ([f"{more} more"] if more > 0 else [])
@@ -163,7 +163,10 @@ def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
 
 
 def _license_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
-    """Return all licenses if the parents' differ: otherwise a chimera of this one would inherit only the base's."""
+    """Yield the entry with all licenses if those of the parents differ, else the stated license of the base.
+
+    Without all licenses, a chimera of this chimera would inherit only the license of the base.
+    """
     base = parents[0]
     expression = license_expression({parent.label: parent.license for parent in parents}) or base.stated_license
     if expression is not None:
@@ -181,7 +184,7 @@ def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyVa
 
 
 def _main_dtype(tensors: Sequence[TensorSpec]) -> str:
-    """Return the dtype of most bytes; of two with the same number, the first by name."""
+    """Return the dtype with the most bytes; if two have the same number of bytes, the first by name."""
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         sizes[tensor.dtype.name] += tensor.size_bytes
@@ -197,22 +200,22 @@ def _changed_entry(base: Header, change: MetadataChange) -> KeyValue:
     if isinstance(value, str):
         return KeyValue(change.key, ValueType.STRING, value)
     field = base.field(change.key)
-    own = None if field is None else field.type
-    if isinstance(value, float) or own in _FLOAT_TYPES:
-        return KeyValue(change.key, _float_type(own, float(value)), float(value))
-    return KeyValue(change.key, _whole_type(own, value), value)
+    base_type = None if field is None else field.type
+    if isinstance(value, float) or base_type in _FLOAT_TYPES:
+        return KeyValue(change.key, _float_type(base_type, float(value)), float(value))
+    return KeyValue(change.key, _whole_type(base_type, value), value)
 
 
-def _float_type(own: ValueType | None, value: float) -> ValueType:
+def _float_type(base_type: ValueType | None, value: float) -> ValueType:
     """Return the 64-bit type if the base has it under this key, or if the value exceeds 32 bits."""
-    is_far = abs(value) > FLOAT32_MAX
-    return ValueType.FLOAT64 if is_far or own is ValueType.FLOAT64 else ValueType.FLOAT32
+    is_large = abs(value) > FLOAT32_MAX
+    return ValueType.FLOAT64 if is_large or base_type is ValueType.FLOAT64 else ValueType.FLOAT32
 
 
-def _whole_type(own: ValueType | None, value: int) -> ValueType:
-    """Return the base's `own` type under this key if the number fits, else the smallest usual type that fits."""
-    kinds = (*([] if own is None else [own]), *_USUAL_WHOLE_TYPES)
-    return next(kind for kind in kinds if _fits(kind, value))  # recipes only have numbers of 64 bits
+def _whole_type(base_type: ValueType | None, value: int) -> ValueType:
+    """Return the base's type under this key if the number fits, else the first usual type that fits."""
+    kinds = (*([] if base_type is None else [base_type]), *_USUAL_WHOLE_TYPES)
+    return next(kind for kind in kinds if _fits(kind, value))  # one fits: numbers in recipes have at most 64 bits
 
 
 def _fits(kind: ValueType, value: int) -> bool:

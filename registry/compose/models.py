@@ -1,4 +1,4 @@
-"""Parents: models for composing, from the registry or from files, with the facts of their headers."""
+"""Parents: the models of a composition, from the registry or from files, with the facts in their headers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Parent:
     """A base, a donor or an adapter."""
 
     label: str
-    """Its name for people: `acme/tiny@1`, or a file's name."""
+    """The name for display: `acme/tiny@1`, or the name of a file."""
     header: Header = field(repr=False)
     """The header of its first file."""
     source: ByteSource = field(repr=False)
@@ -87,16 +87,16 @@ class Parent:
     header_digest: Digest
     """SHA-256 from the magic to the last tensor info of the first file."""
     parts: tuple[Part, ...] = field(repr=False)
-    """The tensors of all its files, in order."""
+    """The tensors of all files, in file order."""
     unassemblable: tuple[str, ...] = ()
-    """Reasons why loaders cannot open it; empty for most models."""
+    """Reasons why loaders cannot open the model; empty for most models."""
     complete: bool = True
     model_id: int | None = None
-    """The id of its row; None for a file."""
+    """The id of the row in the catalog; None for a file."""
     yanked: tuple[str | None, str] | None = None
-    """The day on which it was yanked, and the reason; None for other models."""
+    """The day on which the model was yanked, and the reason; None if it was not yanked."""
     stated_license: str | None = None
-    """The license that its contributor stated, if it differs from the header."""
+    """The license that the contributor stated, if it differs from the header."""
     by_name: Mapping[str, Part] = field(init=False, repr=False, compare=False)
     by_slot: Mapping[Slot, Part] = field(init=False, repr=False, compare=False)
 
@@ -120,9 +120,9 @@ _lock = threading.Lock()
 
 
 def vocabulary_digest(source: ByteSource, header_digest: Digest, tokens: Field | None) -> Digest | None:
-    """Return the SHA-256 of the array `tokens` with its lengths; None without an array and above 64 MiB.
+    """Return the SHA-256 of the array `tokens` with its lengths; None without an array, or above 64 MiB.
 
-    A vocabulary is read once for each header: `header_digest` covers its bytes.
+    A vocabulary is read once for each header: `header_digest` also covers the bytes of the vocabulary.
     """
     if tokens is None or tokens.element_type is not ValueType.STRING or tokens.size_bytes > VOCABULARY_MAX_BYTES:
         return None
@@ -150,12 +150,12 @@ def _digest(source: ByteSource, tokens: Field) -> Digest:
 PER_BLOCK_MAX = 4096
 """Elements of an array with one number for each block; the deepest models have some hundred blocks."""
 TEXT_MAX = 200
-"""Characters; longer texts are no names and count as absent."""
+"""Characters of a text; longer texts are not names and count as missing."""
 ROPE_BASE_DEFAULT = 10_000.0
 """The default of llama.cpp if a header does not state it."""
 
 PerBlock: TypeAlias = int | tuple[int, ...]
-"""One number for all blocks, or one for each; an array of equal numbers is one number."""
+"""One number for all blocks, or one for each block. An array of equal numbers becomes one number."""
 Value: TypeAlias = int | float | bool | str | tuple[int, ...]
 Setting: TypeAlias = tuple[str, Value]
 """A key without its architecture prefix, and its value."""
@@ -186,7 +186,7 @@ _EXPERT_COUNTS = ("expert_count", "expert_used_count", "expert_shared_count")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a header that are compared. None: the header does not state it."""
+    """The facts in a header that are compared. A fact is None if the header does not state it."""
 
     architecture: str | None
     block_count: int | None
@@ -215,7 +215,7 @@ class Facts:
     epsilon: float | None
     """The epsilon of the norms."""
     experts: tuple[Setting, ...]
-    """The counts (by default 0), and all other settings of the arrangement and selection of experts."""
+    """The numbers of experts (by default 0), and all other settings of their arrangement and selection."""
     activations: tuple[Setting, ...]
     vocabulary: Digest | None
     """SHA-256 of the stored tokens."""
@@ -230,7 +230,7 @@ class Facts:
 
 
 def facts_of(parent: Parent) -> Facts:
-    """Return the facts of `parent`. Reads the vocabulary once for each header; raises the errors of the source."""
+    """Return the facts of `parent`; raises the errors of its source. The vocabulary is read once for each header."""
     values = _ArchitectureKeys(parent.header, parent.source)
     width = values.whole("embedding_length")
     heads = values.per_block("attention.head_count")
@@ -283,19 +283,19 @@ class _ArchitectureKeys:
         }
 
     def whole(self, key: str) -> int | None:
-        """Return an integer that is not negative, else None."""
+        """Return the value if it is a non-negative integer, else None."""
         value = self._value(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
     def real(self, key: str) -> float | None:
-        """Return an integer or a float above 0 as a float, else None."""
+        """Return the value as a float if it is a number above 0, else None."""
         value = self._value(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         return float(value) if value > 0 else None
 
     def per_block(self, key: str) -> PerBlock | None:
-        """Return an integer, or the numbers of an array of integers or booleans; else None."""
+        """Return the value if it is a non-negative integer, or an array of integers or booleans; else None."""
         value = self._value(key)
         if isinstance(value, tuple):
             return value[0] if len(set(value)) == 1 else value
@@ -388,12 +388,12 @@ class Replacement:
 
     @property
     def fits(self) -> bool:
-        """Whether the shapes are equal; trailing lengths of 1 make no difference."""
+        """Whether the shapes are equal, without trailing lengths of 1."""
         return effective_shape(self.before.shape) == effective_shape(self.after.shape)
 
 
 def effective_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return `shape` without trailing lengths of 1, as loaders compare it."""
+    """Return `shape` without trailing lengths of 1: loaders compare shapes in this form."""
     end = len(shape)
     while end > 1 and shape[end - 1] == 1:
         end -= 1
@@ -401,7 +401,7 @@ def effective_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def by_donor(replacements: Iterable[Replacement]) -> list[tuple[Parent, list[Replacement]]]:
-    """Return the replacements of each donor, in the order of the donor's first one."""
+    """Return the replacements of each donor, in the order of the first replacement of each donor."""
     groups: dict[tuple[str, str], tuple[Parent, list[Replacement]]] = {}
     for replacement in replacements:
         groups.setdefault((replacement.donor.label, replacement.donor.header_digest), (replacement.donor, []))[
@@ -431,36 +431,37 @@ class Library(Protocol):
 
 @dataclass(slots=True)
 class RegisteredLibrary:
-    """The models of a registry in one session. Reads are charged to `budget`, which can refuse them."""
+    """The models of a registry in one session. Reads are charged to `budget`, which raises TooCostly at its limit."""
 
     session: Session
     store: BlobStore
     budget: Budget = field(default_factory=Budget)
-    _held: dict[int, Parent] = field(default_factory=dict)
+    _parents: dict[int, Parent] = field(default_factory=dict)
     _common: dict[int, Mapping[Slot, Collection[str]]] = field(default_factory=dict)
     _chimeras: frozenset[str] | None = None
 
     def parent(self, text: str) -> Parent:
-        """Return the model with that name, or with that digest of its bytes, file or lock; raises TooCostly."""
+        """Return the model by its name, or by the digest of its bytes, file or lock; raises TooCostly."""
         model = model_by_text(self.session, text)
-        if model.id not in self._held:
+        if model.id not in self._parents:
             self.budget.spend(read_cost(self.session, model))
-            self._held[model.id] = self._read(model)
-        return self._held[model.id]
+            self._parents[model.id] = self._read(model)
+        return self._parents[model.id]
 
     def organs(self, query: str) -> Iterator[PlacedOrgan]:
-        """Return all results of `query`, read in pages; organs of chimeras only if it names models.
+        """Return all results of `query`, read in pages. Raises TooCostly.
 
-        Otherwise a recipe could find the chimera that it made before. Raises TooCostly.
+        Organs of chimeras are left out unless the query names models: otherwise a recipe could find the chimera that it
+        made earlier.
         """
         parsed = parse_query(query)
         self.budget.spend(QUERY_COST)
-        left_out = frozenset() if parsed.choices("model") else self._names_of_chimeras()
+        excluded = frozenset() if parsed.choices("model") else self._names_of_chimeras()
         after = None
         while True:
             page = search_organs(self.session, parsed, PAGE, after)
             self.budget.spend(CANDIDATE_COST * len(page.items))
-            yield from (organ for organ in page.items if organ.model not in left_out)
+            yield from (organ for organ in page.items if organ.model not in excluded)
             if page.next is None:
                 return
             after = page.next
@@ -502,7 +503,7 @@ def _yanked(model: Model) -> tuple[str | None, str] | None:
 
 
 def _stated_license(model: Model, in_header: str | None) -> str | None:
-    """Return the license that was stated for a model, if it differs from the header."""
+    """Return the license that the contributor stated for a model, if it differs from the header."""
     stored = None if in_header is None else shown_text(in_header, LICENSE_MAX)
     return None if model.license == stored else model.license
 
@@ -519,7 +520,7 @@ def parts_of(session: Session, model_id: int) -> list[Part]:
 
 
 def is_partial(session: Session, model: Model) -> bool:
-    """Return whether `model` has only some organs and names a base with the others."""
+    """Return whether `model` has only some organs and declares a base, which has the others."""
     return model.kind == "model" and not model.complete and bool(parents_of(session, [model.id], ("declared",)))
 
 
@@ -541,9 +542,9 @@ def partial_recipe(session: Session, model: Model) -> Recipe:
 
 
 def misfit_sentence(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
-    """Return why `organs` do not fit into `base`: a place is missing or has another shape; None if all fit.
+    """Return the reason why `organs` do not fit into `base`: a missing place or another shape. None if all fit.
 
-    The sentence has the first few names. Groups of organs and other rules are checked by a plan.
+    The sentence has only the first names. Groups of organs and other rules are checked by a plan.
     """
     parts = {part.slot: part for part in parts_of(session, base.id)}
     lacking, unlike = [], []
@@ -560,14 +561,14 @@ def misfit_sentence(session: Session, base: Model, organs: Iterable[TensorSpec])
 
 
 def refuse_partial(session: Session, model: Model) -> None:
-    """Raise NotAssemblable for a model with only some organs, with what to do instead."""
+    """Raise NotAssemblable for a model with only some organs; the message says how to use it."""
     if is_partial(session, model):
         base = partial_base(session, model)
-        how = "its base is not in this registry" if base is None else f"graft it into its base, {base.full_name}"
-        reason = f"it has only some organs: {how}, or download the original file"
+        advice = "its base is not in this registry" if base is None else f"graft it into its base, {base.full_name}"
+        reason = f"it has only some organs: {advice}, or download the original file"
         raise NotAssemblable(model.full_name, [reason])
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape for people: `64 × 128`."""
+    """Return a shape as text: `64 × 128`."""
     return " × ".join(str(length) for length in shape)

@@ -63,14 +63,14 @@ class Computation:
     dtype: DType
     additions: tuple[Addition, ...] = ()
     is_token_embedding: bool = False
-    """Whether products are transposed, as in adapters of the token embedding."""
+    """Whether the products are transposed; adapters of the token embedding are stored so."""
     method: str | None = None
     """The method of purification; None without purification."""
     keep: float | None = None
 
     @property
     def acts(self) -> tuple[str, ...]:
-        """The acts in the words of lineage, in their order."""
+        """The acts, by their names in lineage, in their order."""
         return (*(("adapter",) if self.additions else ()), *(("purified",) if self.method else ()))
 
     def document(self) -> str:
@@ -99,7 +99,7 @@ def _values(ingredient: Ingredient) -> list[Any]:
 
 
 NOT_YET = Digest("0" * 64)
-"""A placeholder for the digest of an organ before it is computed; it has the same length, so sizes are known."""
+"""A placeholder for the digest of an organ that is not computed yet. It has the same length, so sizes are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class PlannedPart:
 
     @property
     def acts(self) -> tuple[str, ...]:
-        """The acts at this place in the words of lineage; empty if the base's own tensor stays."""
+        """The acts at this place, by their names in lineage; empty if the base's own tensor stays."""
         grafted = ("grafted",) if self.donor is not None else ()
         return (*grafted, *(self.computation.acts if self.computation else ()))
 
@@ -146,7 +146,7 @@ class Plan:
     findings: tuple[Finding, ...]
     prediction: Prediction
     license: str
-    """The licenses of all parents together, for people."""
+    """The licenses of all parents together, as text for display."""
     stem: str
     """The file's name without its ending."""
 
@@ -188,7 +188,7 @@ class Plan:
         return digest_of("\n".join([lock.id, *steps]).encode())
 
     def check(self) -> None:
-        """Raise NotComposable if it cannot be made."""
+        """Raise NotComposable if the plan cannot be made."""
         if not self.can_be_made:
             codes = sorted({finding.code for finding in self.unaccepted})
             raise NotComposable([finding.sentence for finding in self.refusals], codes)
@@ -208,7 +208,7 @@ class Plan:
 
 
 def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = LOCAL) -> PlannedRecipe:
-    """Return the result of `plan` for `contributor`, with the changed organs or with all of them.
+    """Return `plan` as an entity for `contributor`, with the changed organs, or with all organs if `every_part`.
 
     `lock_id` is None before organs are computed, and for a refused recipe. Free disk space is not checked here.
     """
@@ -238,7 +238,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
 
 
 def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
-    """Return a tensor of the result beside the base's; before it is computed it has no θ and no digest."""
+    """Return a tensor of the result and the base's tensor; a tensor to compute has no θ and no digest."""
     before, spec = part.before, part.spec
     known = part.source if part.computation is None else None
     return PlanPart(
@@ -261,9 +261,9 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
 
 
 def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelName:
-    """Return the name that the recipe gives; without one, a name made of the file's `stem`.
+    """Return the name in the recipe; without one, a name from the file's `stem`.
 
-    If the recipe gives no namespace, it is the contributor's, spelt as the contributor is.
+    The default namespace is that of the contributor. The contributor's own namespace is spelt as the contributor is.
     """
     if recipe.name is None:
         return ModelName(contributor, name_from_text(stem))
@@ -290,14 +290,14 @@ def _parents(plan: Plan) -> tuple[ParentModel, ...]:
 
 
 def acts_in_order(acts: Collection[str]) -> tuple[str, ...]:
-    """Return `acts` in the order in which they are done."""
+    """Return `acts` in the order of a composition."""
     return tuple(act for act in ACTS if act in acts)
 
 
 def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
-    """Return one entry for each range of blocks with the same acts on a type by organs of one model.
+    """Return one entry for each range of blocks in which organs of one model and type have the same acts.
 
-    A mean θ is the mean of the organs that have one.
+    A mean θ is the mean of the organs whose θ is known.
     """
     groups: dict[tuple[str, ...], dict[int | None, list[PlanPart]]] = {}
     for part in parts:
@@ -318,7 +318,7 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
 
 
 def _runs(blocks: Sequence[int | None]) -> list[list[int | None]]:
-    """Return `blocks` as ranges without gaps; None, for places outside of blocks, is a range of its own."""
+    """Return `blocks` as ranges without gaps. None (places outside of blocks) is a separate range."""
     runs: list[list[int | None]] = [[None]] if None in blocks else []
     last: int | None = None
     for block in sorted(block for block in blocks if block is not None):

@@ -1,4 +1,4 @@
-"""Plan a recipe: rows, headers and fingerprints are read; nothing is written and no organ is read."""
+"""Plan a recipe. Rows, headers and fingerprints are read; organs are not read, and nothing is written."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Chosen:
 def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
     """Return the replacements of all grafts of `recipe`, in their order, with findings.
 
-    Raises StoreError for stored bytes that cannot be read; mistakes of the recipe are findings.
+    Raises StoreError for stored bytes that cannot be read. Mistakes in the recipe are findings.
     """
     chosen = Chosen()
     taken: dict[Slot, str] = {}
@@ -96,11 +96,11 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
         replacements = replacements or (
             _of_query(base, graft, places, at, library, chosen) if graft.where is not None else ()
         )
-        _take(replacements, taken, at, chosen)
+        _add_replacements(replacements, taken, at, chosen)
     return chosen
 
 
-def _take(replacements: Sequence[Replacement], taken: dict[Slot, str], at: str, chosen: Chosen) -> None:
+def _add_replacements(replacements: Sequence[Replacement], taken: dict[Slot, str], at: str, chosen: Chosen) -> None:
     repeated = [replacement for replacement in replacements if replacement.before.slot in taken]
     if repeated:
         others = ", ".join(sorted({taken[replacement.before.slot] for replacement in repeated}))
@@ -139,7 +139,7 @@ def _of_donor(
 def _note_missing(
     base: Parent, donor: Parent, selection: Selection, places: Sequence[Part], at: str, chosen: Chosen
 ) -> None:
-    """Note selected organs that only one of the two models has: a partial donor may lack some."""
+    """Add findings on selected organs that only one of the two models has; a partial donor may lack some."""
     surplus = [part.name for part in donor.parts if selection.holds(part.place) and part.slot not in base.by_slot]
     if surplus:
         sentence = f"{base.label} has no place for {names_text(surplus)} of {donor.label}."
@@ -161,7 +161,7 @@ def _of_query(
         groups.setdefault(_group(part.place), {})[part.slot] = part
     try:
         query = query_of(base, graft)
-        organs, winners = _winners(_wanted(groups, query), library.organs(query), library.in_common(base))
+        organs, winners = _winners(_searched_groups(groups, query), library.organs(query), library.in_common(base))
         replacements = list(_replacements(base, graft, groups, winners, library))
     except (StoreError, TooCostly):
         raise
@@ -172,14 +172,14 @@ def _of_query(
         result = f"{len(organs)} organs, but no complete group for" if organs else "nothing that fits"
         chosen.refuse("empty-query", f"{graft.where!r} finds {result} {base.label}.", f"{at}.where")
         return []
-    types = {organ.type for organ in organs}  # types outside of the query are not missing
-    wanted = {key: group for key, group in groups.items() if key[2] in types}
-    _note_unfilled(graft, wanted, winners, len(organs), at, chosen)
+    types = {organ.type for organ in organs}  # other types were not searched, so they are not missing
+    searched = {key: group for key, group in groups.items() if key[2] in types}
+    _note_unfilled(graft, searched, winners, len(organs), at, chosen)
     return replacements
 
 
 def query_of(base: Parent, graft: Graft) -> str:
-    """Return the complete query of a graft: its own terms, a term for the base, and its selection."""
+    """Return the complete query of a graft: its own terms, a term for the base, and terms for its selection."""
     selection = graft.selection
     terms = [graft.where or "", f"fits:{base.label}"]
     terms += [f"type:{','.join(selection.types)}"] if selection.types else []
@@ -190,7 +190,7 @@ def query_of(base: Parent, graft: Graft) -> str:
     return " ".join(term for term in terms if term)
 
 
-def _wanted(groups: Mapping[GroupKey, dict[Slot, Part]], query: str) -> dict[GroupKey, dict[Slot, Part]]:
+def _searched_groups(groups: Mapping[GroupKey, dict[Slot, Part]], query: str) -> dict[GroupKey, dict[Slot, Part]]:
     """Return those of `groups` that the types in `query` allow."""
     types = [choice for choice in parse_query(query).choices("type") if not choice.negated]
     return {key: group for key, group in groups.items() if all(key[2] in choice.values for choice in types)}
@@ -201,14 +201,14 @@ def _winners(
 ) -> tuple[list[PlacedOrgan], dict[GroupKey, str]]:
     """Return the examined organs, and for each group the first model that has all of its organs.
 
-    It stops when all groups are decided, or after EXAMINED_MAX organs. Organs that a model has in `common` with the
-    base count as present: queries do not find them.
+    It stops when every group has a model, or after EXAMINED_MAX organs. Organs that a model has in `common` with the
+    base count as present, because queries do not find them.
     """
-    organs_seen: list[PlacedOrgan] = []
+    examined: list[PlacedOrgan] = []
     lacking: dict[tuple[GroupKey, str], set[Slot]] = {}
     winners: dict[GroupKey, str] = {}
     for organ in islice(organs, EXAMINED_MAX):
-        organs_seen.append(organ)
+        examined.append(organ)
         key = (organ.tower, organ.block, organ.type)
         group = groups.get(key, {})
         slot = (organ.tower, organ.block, organ.slot)
@@ -221,7 +221,7 @@ def _winners(
             winners[key] = organ.model
             if len(winners) == len(groups):
                 break
-    return organs_seen, winners
+    return examined, winners
 
 
 def _replacements(
@@ -242,7 +242,7 @@ def _note_unfilled(
     graft: Graft,
     groups: dict[GroupKey, dict[Slot, Part]],
     winners: dict[GroupKey, str],
-    looked_at: int,
+    examined_count: int,
     at: str,
     chosen: Chosen,
 ) -> None:
@@ -250,13 +250,13 @@ def _note_unfilled(
     if left:
         sentence = f"{graft.where!r} finds no complete group for {names_text(left)}: the base's own stay."
         chosen.inform("kept-organs", sentence, f"{at}.where", organs=left)
-    if looked_at == EXAMINED_MAX:
+    if examined_count == EXAMINED_MAX:
         sentence = f"{graft.where!r} finds more than {EXAMINED_MAX} organs; only the best {EXAMINED_MAX} were examined."
         chosen.inform("query-cut", sentence, f"{at}.where")
 
 
 def refused_blocks(base: Parent, selection: Selection, at: str, chosen: Chosen) -> bool:
-    """Return whether `selection` names blocks that `base` does not have, and refuse them."""
+    """Return whether `selection` names blocks that `base` does not have; if so, add a refusal."""
     blocks = sorted({part.place.block for part in base.parts if part.place.block is not None})
     absent = [
         f"{first}-{last}" if last > first else f"{first}"
@@ -280,7 +280,7 @@ def nothing_selected(base: Parent, selection: Selection) -> str:
 
 
 def parent_or_finding(library: Library, text: str, code: str, at: str, chosen: Chosen) -> Parent | None:
-    """Return the model that `text` names; None with a finding if there is none. Raises StoreError."""
+    """Return the model that `text` names; if it is not found, add a finding and return None. Raises StoreError."""
     try:
         return library.parent(text)
     except (StoreError, TooCostly):
@@ -295,28 +295,28 @@ def _group(place: Place) -> GroupKey:
 
 
 TYPE_DEFAULT = OrganType.ORGAN.value
-"""The type that a purification selects by default: without type, slot and query."""
+"""The type that a purification without type, slot and query selects."""
 
 
 def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], library: Library) -> list[str]:
     """Return the names of the tensors that `step` purifies; `parts` has each tensor with its model.
 
-    A query searches those models by the measures of their own organs, before any step. Raises BadQuery.
+    A query uses the measures of the models' own organs, before any step. Raises BadQuery.
     """
     selection = selection_of(step)
-    selected = {name: found for name, found in parts.items() if selection.holds(found[0].place)}
+    selected = {name: (part, parent) for name, (part, parent) in parts.items() if selection.holds(part.place)}
     if not step.where:
         return list(selected)
     matching: dict[str, set[Slot]] = {}
     for _, parent in selected.values():
         if parent.label not in matching:
-            found = library.organs(f"model:{parent.label} {step.where}")
-            matching[parent.label] = {(organ.tower, organ.block, organ.slot) for organ in found}
+            organs = library.organs(f"model:{parent.label} {step.where}")
+            matching[parent.label] = {(organ.tower, organ.block, organ.slot) for organ in organs}
     return [name for name, (part, parent) in selected.items() if part.slot in matching[parent.label]]
 
 
 def selection_of(step: Purification) -> Selection:
-    """Return the places that `step` selects: by default, without type, slot and query, the feed-forward."""
+    """Return the places that `step` selects; without type, slot and query, the feed-forward."""
     selection = step.selection
     if selection.types or selection.slots or step.where:
         return selection
@@ -336,14 +336,17 @@ def predicted(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None 
 
 
 def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None = None) -> list[Change]:
-    """Return the changes: all parts whose source is not the base's own organ, or that are computed."""
+    """Return the changes: parts whose source is not the base's own organ, and computed parts."""
     measured = computed or {}
     changes = (_change(part, measured.get(part.before.name)) for part in parts)
     return [change for change in changes if change.is_grafted or change.is_computed]
 
 
 def likely_degraded(base: Parent, prediction: Prediction, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Return `likely-degraded` (warn) if the prediction says so, unless `findings` warn of unrelated models."""
+    """Yield `likely-degraded` (warn) if the result is predicted not to be usable.
+
+    It is left out if `findings` already warn of unrelated models.
+    """
     if prediction.usable is not False or any(finding.code == "unrelated-lineage" for finding in findings):
         return
     yield Finding(Severity.WARN, "likely-degraded", f"{prediction.sentence} {ACCURACY}", models=(base.label,))
@@ -352,11 +355,11 @@ def likely_degraded(base: Parent, prediction: Prediction, findings: Iterable[Fin
 def _change(part: PlannedPart, computed: Part | None) -> Change:
     if part.computation is None:
         return Change(part.before, part.source, part.source)
-    return Change(part.before, part.source, computed, _estimated(part))
+    return Change(part.before, part.source, computed, _estimated_energy(part))
 
 
-def _estimated(part: PlannedPart) -> float | None:
-    """Return the energy that computing will move, over the source's, from moments; None if they are unknown."""
+def _estimated_energy(part: PlannedPart) -> float | None:
+    """Return the estimated energy that computing moves, over the energy of the source; None without moments."""
     computation, source = part.computation, part.source
     size, spread = _size(source), source.standard_deviation
     if computation is None or not size or spread is None:
@@ -373,9 +376,10 @@ def _estimated(part: PlannedPart) -> float | None:
 
 
 def _product_size(addition: Addition, adapter: Parent) -> float | None:
-    """Return the root mean square of an adapter's product, as if its two factors were independent.
+    """Return the root mean square of an adapter's product, on the assumption that its two factors are independent.
 
-    Each value of B·A is a sum of rank products. For the zoo's adapter this gives 0.86 to 1.00 of the energy.
+    Each value of B·A is a sum of as many products as the rank. For the zoo's adapter, this gives 0.86 to 1.00 of the
+    energy.
     """
     halves = (adapter.by_name.get(addition.a.name), adapter.by_name.get(addition.b.name))
     sizes = [_size(half) for half in halves if half is not None]
@@ -387,10 +391,10 @@ def _product_size(addition: Addition, adapter: Parent) -> float | None:
 
 
 def _purified_energy(method: str, keep: float | None) -> float:
-    """Return the energy moved around the mean when the standard deviation is restored.
+    """Return the energy that purification moves around the mean, over the variance, if the deviation is restored.
 
-    The result of spectral purification correlates by r, the root of the kept share, and is scaled to the length of the
-    original: 2 - 2 r.
+    The result of spectral purification has the correlation r with the original, the root of the kept share, and is
+    scaled to the length of the original: the energy is 2 - 2 r.
     """
     if method == PurifyMethod.FRACTAL:
         return FRACTAL_ENERGY
@@ -406,7 +410,7 @@ def _size(part: Part) -> float | None:
 
 
 MISSING_SHOWN_MAX = 10
-"""Missing models in the message if the base is missing."""
+"""Missing models in the error of a missing base."""
 
 
 def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) -> Plan:
@@ -425,7 +429,7 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     draft = _Draft(base, recipe, library, chosen, parts)
     draft.adapt()
     draft.purify()
-    return _finished(draft)
+    return _finish_plan(draft)
 
 
 def _base(recipe: Recipe, library: Library) -> Parent:
@@ -447,7 +451,7 @@ def _missing(recipe: Recipe, library: Library, first: str) -> list[str]:
         except NotFound as error:
             messages.append(str(error))
         except OrganError:
-            continue  # not a name: it is a finding when the base is known
+            continue  # not a valid name: this becomes a finding once the base exists
         if len(messages) == MISSING_SHOWN_MAX:
             break
     return list(dict.fromkeys(messages))
@@ -455,7 +459,7 @@ def _missing(recipe: Recipe, library: Library, first: str) -> list[str]:
 
 @dataclass(slots=True)
 class _Draft:
-    """The state of planning: the parts so far, and the findings."""
+    """The unfinished plan: its parts and findings."""
 
     base: Parent
     recipe: Recipe
@@ -465,7 +469,7 @@ class _Draft:
     adapters: list[Parent] = field(default_factory=list)
 
     def adapt(self) -> None:
-        """Add the adapters' products to the tensors that they adapt."""
+        """Add the products of the adapters to the tensors that they change."""
         for number, merge in enumerate(self.recipe.adapters):
             at = f"adapters[{number}]"
             adapter = parent_or_finding(self.library, merge.adapter, "unknown-adapter", f"{at}.from", self.chosen)
@@ -523,7 +527,7 @@ class _Draft:
         return names
 
     def _computation(self, name: str, at: str) -> Computation | None:
-        """Return the computation at a place so far; None with a finding if its dtype cannot be written."""
+        """Return the unfinished computation at a place; None, with a finding, if its dtype cannot be written."""
         part = self.parts[name]
         if part.computation is not None:
             return part.computation
@@ -536,7 +540,7 @@ class _Draft:
         return Computation(Ingredient(source.digest, source.dtype, source.shape, source.name), dtype)
 
 
-def _finished(draft: _Draft) -> Plan:
+def _finish_plan(draft: _Draft) -> Plan:
     base, recipe = draft.base, draft.recipe
     parts = tuple(draft.parts[part.name] for part in base.parts)
     parents = _parents(base, draft.chosen.replacements, draft.adapters)
@@ -546,7 +550,7 @@ def _finished(draft: _Draft) -> Plan:
     findings = [
         *draft.chosen.findings,
         *check_replacements(base, draft.chosen.replacements),
-        *_re_encoded(parts),
+        *_encoding_findings(parts),
         *_metadata_findings(base, parents, recipe),
         *check_yanked(parents),
         *license.findings,
@@ -574,7 +578,7 @@ def _parents(base: Parent, replacements: Sequence[Replacement], adapters: Sequen
     return tuple({(parent.label, parent.header_digest): parent for parent in parents}.values())
 
 
-def _re_encoded(parts: Sequence[PlannedPart]) -> list[Finding]:
+def _encoding_findings(parts: Sequence[PlannedPart]) -> list[Finding]:
     """Return `encoded-again` for computed organs whose own dtype cannot be written."""
     changed: dict[tuple[str, str], list[str]] = {}
     for part in parts:
@@ -593,7 +597,7 @@ def _re_encoded(parts: Sequence[PlannedPart]) -> list[Finding]:
 
 
 def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) -> list[Finding]:
-    """Refuse changes of the base's hyperparameters; warn if the stated license is not that of the parents."""
+    """Return refusals of changes to the base's hyperparameters, and a warning if the stated license differs."""
     own = f"{base.header.architecture}."
     findings = [
         Finding(

@@ -40,9 +40,9 @@ WARNINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Places in a model: of these types, slots and blocks. An empty member selects all.
+    """A selection of places in a model by types, slots and blocks. An empty member selects all.
 
-    A slot may contain `*`. Blocks are ranges; places outside of blocks are selected only if no block is given.
+    A slot may contain `*`. Blocks are ranges. Places outside of blocks are selected only if `blocks` is empty.
     """
 
     types: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Selection:
     blocks: tuple[BlockRange, ...] = ()
 
     def holds(self, place: Place) -> bool:
-        """Whether `place` is selected."""
+        """Return whether `place` is selected."""
         if self.types and place.type.value not in self.types:
             return False
         if self.slots and not any(matches_slot(place.slot, slot) for slot in self.slots):
@@ -62,7 +62,7 @@ class Selection:
 class Graft:
     """Organs to take from `donor` (a model's name), or from the models that `where` (a query) finds.
 
-    Exactly one of the two is set. `sort` ranks the results of the query; empty is the query's own order.
+    Exactly one of the two is set. `sort` ranks the results of the query; if it is empty, the query's own order is used.
     """
 
     selection: Selection
@@ -116,9 +116,9 @@ class Recipe:
 
 
 def matches_slot(slot: str, pattern: str) -> bool:
-    """Return whether `slot` is `pattern`, in which each `*` stands for any text.
+    """Return whether `slot` matches `pattern`, in which each `*` matches any text.
 
-    The pattern is not compiled: a recipe may have thousands of patterns, each compared with few slots.
+    The pattern is not compiled, because a recipe may have thousands of patterns, each compared with few slots.
     """
     first, *rest = pattern.split("*")
     if not rest:

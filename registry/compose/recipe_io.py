@@ -1,6 +1,6 @@
 """Read and write recipes as text: YAML, or JSON if the text begins with `{`.
 
-Reading reports all errors at once, each with its field. Writing gives a text that reads back to the same recipe.
+Reading reports all errors together, each with its field. The text that is written can be read as the same recipe.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Reasons:
-    """Collects the errors of a recipe, to report all of them at once."""
+    """A list of the errors of a recipe, so that all are reported together."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.found: list[tuple[str, str]] = []
 
     def note(self, path: str, sentence: str) -> None:
-        """Add an error; raise BadRecipe if there are too many."""
+        """Add an error; raise BadRecipe at REASONS_MAX errors."""
         self.found.append((path, sentence))
         if len(self.found) == REASONS_MAX:
             raise BadRecipe(self.where, [*self.found, ("", f"reading stopped after {REASONS_MAX} errors")])
@@ -72,7 +72,7 @@ class Reasons:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value at its path. Its methods return None, or leave out items, that they refuse."""
+    """A value at its path. For a refused value, the methods return None; refused items of a list are left out."""
 
     node: Node
     path: str
@@ -115,7 +115,7 @@ class Entry:
         return value
 
     def whole(self) -> int | None:
-        """Return the integer; None, without an error, if there is none."""
+        """Return the integer; for any other value, return None and add no error."""
         value = self.node.value if isinstance(self.node, Scalar) else None
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -141,7 +141,7 @@ class Entry:
         return [Entry(item, f"{self.path}[{index}]", self.reasons) for index, item in enumerate(self.node.items)]
 
     def one_or_more(self, due: str, at_most: int) -> list[Entry]:
-        """Return the entries of the list, which must not be empty, or this entry alone."""
+        """Return the entries of the list, which must not be empty; if this is not a list, return only this entry."""
         if not isinstance(self.node, Listing):
             return [self]
         if not self.node.items:
@@ -151,7 +151,7 @@ class Entry:
     def members(self, keys: tuple[str, ...], synonyms: Mapping[str, str]) -> dict[str, Entry] | None:
         """Return the values of `keys`, and refuse other keys; None if this is not a mapping.
 
-        `synonyms` has the keys for other words.
+        `synonyms` maps other words to keys; it is used for suggestions.
         """
         due = f"a mapping with {', '.join(keys)}"
         if not isinstance(self.node, Table):
@@ -223,7 +223,7 @@ WORD_MAX_LENGTH = 200
 SELECTION_KEYS = ("type", "slot", "blocks")
 """The keys of a selection."""
 MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
-"""Fields of queries that an organ has by itself, in any model."""
+"""Fields of queries that depend only on the organ, not on its model."""
 
 _BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*-\s*([0-9]{{1,{BLOCK_DIGITS_MAX}}}))?")
 _SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
@@ -272,7 +272,7 @@ def read_sort(entry: Entry, text: str, query: Query | None) -> str:
 
 def sorts_itself(text: str) -> bool:
     """Return whether the valid query `text` has an order of its own."""
-    # A parsed query always has an order; one of its own does not depend on the default.
+    # A parsed query always has an order. The order of a query without sort: depends on the default.
     by_theta, by_size = (parse_query(text, default_sort=sort).sort for sort in ("theta", "size"))
     return by_theta == by_size
 
@@ -345,7 +345,7 @@ def _block_range(entry: Entry) -> BlockRange | None:
 
 
 def _is_comma_list(entry: Entry, word: str) -> bool:
-    """Return whether one text has several words with commas, and refuse it."""
+    """Return whether a text has several words with commas; if so, refuse it."""
     if "," in word:
         entry.refuse(f"write several values as a list: [{', '.join(part.strip() for part in word[:60].split(','))}]")
     return "," in word
@@ -359,7 +359,7 @@ FIXED_KEYS = (
     *("general.type", "general.architecture", "general.alignment"),
     *("general.quantization_version", "general.file_type"),
 )
-"""Keys that describe the file; they follow from its organs."""
+"""Keys that describe the file; their values depend on its organs."""
 FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.")
 """Keys of the base's vocabulary, of split files, of the parents, and of this registry."""
 
@@ -436,7 +436,7 @@ _SYNONYMS = {
     **dict.fromkeys(("layer", "layers"), "blocks"),
     **dict.fromkeys(("weight", "strength", "alpha"), "scale"),
 }
-"""Other words for keys; misspelt keys are recognised without it."""
+"""Other words for keys. Misspelt keys are recognised without this table."""
 
 _Step = TypeVar("_Step")
 
@@ -571,7 +571,7 @@ def _encoding(entry: Entry) -> str:
 
 
 def _choice(entry: Entry, words: tuple[str, ...], fold: Callable[[str], str]) -> str | None:
-    """Return the word in `entry`, which is one of `words` in any case; None if it is refused."""
+    """Return the word in `entry` if it is one of `words`, in upper or lower case; else refuse it and return None."""
     due = f"one of {', '.join(words)}"
     word = entry.text(due, MODEL_TEXT_MAX_LENGTH)
     if word is None or fold(word) in words:
@@ -635,7 +635,7 @@ def recipe_json(recipe: Recipe) -> str:
 
 
 def recipe_yaml(recipe: Recipe) -> str:
-    """Return the recipe as YAML: one line for each value, ambiguous texts in quotation marks."""
+    """Return the recipe as YAML, with one line for each value, and with quotation marks around ambiguous texts."""
     return yaml.dump(
         recipe_values(recipe),
         Dumper=_Dumper,
@@ -652,13 +652,13 @@ def recipe_file(recipe: Recipe) -> RecipeFile:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes lists of plain values on one line and indents the others; quotes texts that other parsers misread."""
+    """A dumper that writes lists of plain values on one line, indents other lists, and quotes ambiguous texts."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
     def ignore_aliases(self, data: object) -> bool:
-        # A repeated text is written again: anchors are not supported.
+        # Repeated values are written again, because recipes do not support anchors.
         return True
 
     def represent_list(self, data: Iterable[object]) -> yaml.SequenceNode:
@@ -666,14 +666,14 @@ class _Dumper(yaml.SafeDumper):
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
 
     def represent_text(self, data: str) -> yaml.ScalarNode:
-        # In other styles the dumper writes these as line breaks, which a reader changes to other line breaks.
+        # In other styles, the dumper writes these characters as line breaks, and a reader changes them.
         style = '"' if _OTHER_BREAK.search(data) else None
         return self.represent_scalar("tag:yaml.org,2002:str", data, style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_representer(list, _Dumper.represent_list)
-# `1e5` is text in YAML 1.1, which the dumper follows, and a number in YAML 1.2.
+# `1e5` is text in YAML 1.1, which the dumper implements, and a number in YAML 1.2.
 _Dumper.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(rf"{NUMBER_PATTERN.pattern}\Z"), list("-0123456789")
 )
@@ -750,9 +750,9 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
 
 
 def _call(verb: str, arguments: Mapping[str, object]) -> str:
-    """Return a call without empty arguments and None. The name of a positional argument is empty."""
-    named = {name: value for name, value in arguments.items() if value not in (None, "")}
-    return f"{verb}({', '.join(f'{name}={value!r}' if name else repr(value) for name, value in named.items())})"
+    """Return the text of a call without empty arguments and None. The key of a positional argument is empty."""
+    present = {name: value for name, value in arguments.items() if value not in (None, "")}
+    return f"{verb}({', '.join(f'{name}={value!r}' if name else repr(value) for name, value in present.items())})"
 
 
 def _graft_call(graft: Graft) -> dict[str, object]:

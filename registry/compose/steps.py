@@ -1,9 +1,9 @@
 """A recipe as URL parameters, one for each step: `graft=from:acme/coder type:organ blocks:2-5`.
 
-Grafts, adapters and purifications are words `key:value` separated by spaces; the keys are those of recipe files, lists
-have commas. A value with spaces or quotation marks is a JSON string: `where:"type:organ theta>=40"`. Metadata is
-`key=value`: numbers, true and false are read as such, and as text in quotation marks. The result is checked by the
-rules of recipe files.
+Grafts, adapters and purifications are words `key:value`, separated by spaces. The keys are those of recipe files; the
+items of a list are separated by commas. A value with spaces or quotation marks is a JSON string:
+`where:"type:organ theta>=40"`. Metadata is `key=value`. Numbers, true and false are text only if they are in quotation
+marks. The result is checked by the rules of recipe files.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from organs.registry.compose.recipe_io import SHOWN_MAX, Reasons, Value, quoted,
 from organs.registry.errors import BadRecipe
 
 STEPS_MAX = 64
-"""Parameters of one recipe, with its base and its name."""
+"""Parameters of one recipe, including its base and its name."""
 TEXT_MAX_LENGTH = 6000
 """Characters of one parameter; enough for the longest query in quotation marks."""
 
 LISTS = {"graft": "grafts", "adapter": "adapters", "purify": "purify", "accept": "accept", "meta": "metadata"}
-"""Parameters that can be repeated, with the key of their list in a recipe."""
+"""Parameters that can be repeated, each with the key of its list in a recipe."""
 SINGLE = ("base", "name", "encode")
 PARAMETERS = ("base", "graft", "adapter", "purify", "encode", "accept", "meta", "name")
-"""All parameters in the order of an address."""
+"""All parameters, in their order in an address."""
 
 Step = tuple[str, str]
-"""One of `PARAMETERS`, and its text."""
+"""A parameter (one of `PARAMETERS`) and its text."""
 
 _WORD = re.compile(r'(?P<key>[^\s:"]+):(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"]*))(?:\s+|\Z)')
 _SPLIT = ("type", "slot", "blocks")
@@ -42,8 +42,8 @@ _PLACEHOLDERS: Mapping[str, Value] = {
     "adapter": {"from": "any"},
     "purify": {"method": "fractal"},
 }
-"""Replacements of steps that cannot be read, so that the numbers of other steps stay right."""
-_DUE = 'write words such as type:organ, and values with spaces in quotation marks: where:"type:organ theta>=40"'
+"""Replacements for steps that cannot be read, so that the other steps keep their numbers."""
+_ADVICE = 'write words such as type:organ, and values with spaces in quotation marks: where:"type:organ theta>=40"'
 
 
 def step_texts(recipe: Recipe) -> list[Step]:
@@ -66,9 +66,9 @@ def step_texts(recipe: Recipe) -> list[Step]:
 
 
 def read_steps(steps: Iterable[Step], where: str = "address") -> Recipe:
-    """Return the recipe of these parameters. Unknown and empty ones are ignored.
+    """Return the recipe from the parameters `steps`. Unknown and empty parameters are ignored.
 
-    Raises BadRecipe with all errors, under the paths of a recipe file: `grafts[1].blocks`.
+    Raises BadRecipe with all errors; their paths are those of a recipe file: `grafts[1].blocks`.
     """
     reasons = Reasons(where)
     known = [(parameter, text) for parameter, text in steps if parameter in PARAMETERS and text.strip()]
@@ -90,7 +90,7 @@ def step_text(members: Mapping[str, Value]) -> str:
 
 
 def step_paths(steps: Iterable[Step]) -> Iterator[str]:
-    """Return for each of `steps` its path in findings: `grafts[0]`."""
+    """Yield the path in findings of each step: `grafts[0]`."""
     counts: dict[str, int] = {}
     for parameter, _ in steps:
         number = counts[parameter] = counts.get(parameter, -1) + 1
@@ -123,13 +123,13 @@ def _document(steps: Sequence[Step], reasons: Reasons) -> dict[str, Value]:
 def _read(parameter: str, text: str, path: str, reasons: Reasons) -> Value:
     """Return the members of a step, or a placeholder if it cannot be read."""
     members: dict[str, Value] = {}
-    place, plain = 0, text.strip()
-    while place < len(plain):
-        match = _WORD.match(plain, place)
+    position, plain = 0, text.strip()
+    while position < len(plain):
+        match = _WORD.match(plain, position)
         if match is None:
-            reasons.note(path, f"{quoted(plain[place:])} cannot be read: {_DUE}")
+            reasons.note(path, f"{quoted(plain[position:])} cannot be read: {_ADVICE}")
             return _PLACEHOLDERS[parameter]
-        place = match.end()
+        position = match.end()
         key, value = match["key"], match["bare"]
         if match["quoted"] is not None:
             value = _unquoted(match["quoted"], path, reasons)
