@@ -3,5 +3,5 @@
 accounts        the account of the current user and its tokens
 administration  reviews, removals and contributors, for administrators
 contributions   uploads and submissions
-planning        plans and comparisons, with limits of their cost
+planning        plans and comparisons, with limits on their cost
 """

@@ -1,4 +1,7 @@
-"""The account of the token or session that is sent, and its tokens. Pages and the API use the same functions."""
+"""The account of the current user, and its tokens. Pages and the API use the same functions.
+
+The *sent token* is the token that authenticates the request, in the API or through the session of a browser.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ from organs.web.responses import (
 
 
 def own_account() -> Account:
-    """Return the account of the token with its quota. Raises BadToken (401)."""
+    """Return the account of the sent token, with its quota. Raises BadToken (401)."""
     identity = need(ANY)
     with reading(settings().search_seconds) as session:
         return _account(session, identity, _contributor(session, identity))
@@ -65,7 +68,10 @@ def own_tokens() -> AccountTokenPage:
 
 
 def visible_tokens(session: Session, identity: Identity) -> tuple[AccountToken, ...]:
-    """Return the tokens that `who` may list, newest first: with the scope `tokens` all, else the one that is sent."""
+    """Return the tokens that the user may list, newest first.
+
+    With the scope `tokens` these are all tokens of the account, otherwise only the sent token.
+    """
     if identity.account is None:
         return ()
     if identity.may(TOKENS):
@@ -74,7 +80,7 @@ def visible_tokens(session: Session, identity: Identity) -> tuple[AccountToken, 
 
 
 def create_own_token(request: TokenRequest) -> CreatedToken:
-    """Create a token as a child of the sent one, and return it with its text, which is not stored.
+    """Create a token as a child of the sent token, and return it with its text, which is not stored.
 
     Raises BadToken (401); NotAllowed (403) without the scope `tokens`, and for scopes that the sent token does not
     have; BadInput; TooMany.
@@ -92,9 +98,10 @@ def create_own_token(request: TokenRequest) -> CreatedToken:
 
 
 def revoke_own_token(public_id: str) -> AccountToken:
-    """Revoke the sent token or one that it created, and return it.
+    """Revoke the sent token or a token that it created, and return the revoked token.
 
-    Raises BadToken (401); NotAllowed (403) for a token that it did not create, and for the token of a page; NotFound.
+    Raises BadToken (401); NotAllowed (403) for a token that the sent token did not create, and if the sent token is
+    that of a page; NotFound.
     """
     identity = need(ANY)
     if identity.account is None:

@@ -1,4 +1,4 @@
-"""Services for administrators. Callers check the scope `admin` first, or call `check_admin`."""
+"""Services for administrators. Callers must check the scope `admin` first, for example by `check_admin`."""
 
 from __future__ import annotations
 
@@ -41,35 +41,38 @@ ID_MAX = 2**63 - 1
 
 
 def check_admin() -> None:
-    """Allow a page for administrators only: redirect to the log-in without an account, answer 404 to other users."""
+    """Allow the current page only for administrators.
+
+    Redirects a user without an account to the log-in, and answers 404 to users without the scope.
+    """
     if settings().read_only:
         abort(404, ONLY_READS)
     client = identity()
     if client.may(ADMIN):
         return
     if client.name is not None:
-        abort(404)  # in the words for an address that there is not
+        abort(404)  # the same message as for an address that does not exist
     if plain_page():
         abort(redirect(url_for("pages.login", next=request.script_root + request.path), HTTPStatus.SEE_OTHER))
     need(ADMIN)
 
 
 def approve(submission: str) -> Decision:
-    """Publish the submission of that number. Raises NotFound, Conflict for one that does not wait."""
+    """Publish the submission with that number. Raises NotFound, and Conflict if it does not wait for a decision."""
     submission_id = parsed_submission(submission)
-    approve_submission(registry(), submission_id, _by())
+    approve_submission(registry(), submission_id, _administrator())
     return _decided(submission_id)
 
 
 def refuse(submission: str, reason: str) -> Decision:
-    """Refuse the submission of that number. Raises as `approve`, and BadValue for an empty reason."""
+    """Refuse the submission with that number. Raises as `approve`, and BadValue for an empty reason."""
     submission_id = parsed_submission(submission)
-    refuse_submission(registry(), submission_id, reason, _by())
+    refuse_submission(registry(), submission_id, reason, _administrator())
     return _decided(submission_id)
 
 
 def decided(submission: str) -> Decision | None:
-    """Return what was decided about the submission of that number; None if nothing was, or there is none."""
+    """Return the decision about the submission with that number; None if it is undecided or does not exist."""
     try:
         decision = _decided(parsed_submission(submission))
     except NotFound:
@@ -78,18 +81,18 @@ def decided(submission: str) -> Decision | None:
 
 
 def remove(name: str, reason: str) -> Removal:
-    """Remove a model, and return what went. Raises NotFound, BadName, BadValue for an empty reason."""
+    """Remove a model, and return what was removed. Raises NotFound, BadName, BadValue for an empty reason."""
     with registry().catalog.writing() as session:
         model = model_in_any_state(session, parse_model_name(name))
-        going = removal_of(session, model)
-        remove_model(session, model, reason, _by())
-        return structs.replace(going, state=model.state, reason=model.state_reason)
+        removal = removal_of(session, model)
+        remove_model(session, model, reason, _administrator())
+        return structs.replace(removal, state=model.state, reason=model.state_reason)
 
 
 def add(name: str, quota_bytes: int | None) -> ContributorAccount:
-    """Add a contributor, who has no token yet. Raises BadName, BadInput."""
+    """Add a contributor without a token, and return the account. Raises BadName, BadInput."""
     with registry().catalog.writing() as session:
-        contributor = add_contributor(session, name, _by(), quota_bytes)
+        contributor = add_contributor(session, name, _administrator(), quota_bytes)
         return contributor_account(session, contributor, registry().settings.quota_bytes)
 
 
@@ -98,15 +101,15 @@ def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAc
     with registry().catalog.writing() as session:
         name = contributor_by_name(session, contributor).name
         if changes.state is not UNSET:
-            set_contributor_state(session, name, changes.state, _by())
+            set_contributor_state(session, name, changes.state, _administrator())
         if changes.quota is not UNSET:
-            set_quota(session, name, changes.quota, _by())
+            set_quota(session, name, changes.quota, _administrator())
         row = contributor_by_name(session, name)
         return contributor_account(session, row, registry().settings.quota_bytes)
 
 
 def parsed_submission(text: str) -> int:
-    """Return the number of a submission in an address. Raises NotFound for an invalid one."""
+    """Return the number of a submission from the text in a URL. Raises NotFound for an invalid number."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= ID_MAX):
         raise NotFound(f"{text[:40]!r} is not the number of a submission")
     return int(text)
@@ -126,7 +129,8 @@ def _decided(submission_id: int) -> Decision:
     )
 
 
-def _by() -> str:
+def _administrator() -> str:
+    """Return the name of the current user, for the records."""
     name = identity().name
     assert name is not None, "nobody in particular was let in"
     return name

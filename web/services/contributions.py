@@ -1,4 +1,4 @@
-"""Uploads and submissions, for pages and the API. A body is received after its headers are checked."""
+"""Uploads and submissions, for pages and the API. The headers of a request are checked before its body is received."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _SHA256 = re.compile(r"sha-256=:([0-9A-Za-z+/]{43}=):", re.ASCII)
 
 
 def requested_chunk() -> Chunk:
-    """Return the chunk that the headers describe, before its body is read.
+    """Return the chunk that the headers describe, without reading the body.
 
-    Raises BadRequest (400); answers 411 to a body of unknown length, 413 to one that is too long, 415 to one that is
-    packed or no plain bytes by its type.
+    Raises BadRequest (400). Answers 411 to a body of unknown length, 413 to a body that is too long, and 415 to a body
+    that is compressed or has another type than plain bytes.
     """
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         abort(415, "The body must not be compressed.")
@@ -74,8 +74,8 @@ def requested_chunk() -> Chunk:
 
 
 def portions(chunk: Chunk) -> Iterator[bytes]:
-    """Yield the body, at most PORTION_BYTES at once. Raises BadInput if it ends too early."""
-    request.max_content_length = CHUNK_MAX_BYTES  # other bodies have a limit of their own
+    """Yield the body in pieces of at most PORTION_BYTES. Raises BadInput if it ends too early."""
+    request.max_content_length = CHUNK_MAX_BYTES  # only for this request; other bodies have a smaller limit
     left = chunk.end - chunk.begin
     while left:
         data = request.stream.read(min(PORTION_BYTES, left))
@@ -89,7 +89,7 @@ def portions(chunk: Chunk) -> Iterator[bytes]:
 def receiving(contributor_id: int) -> Iterator[None]:
     """Hold one of the places for uploads while the block runs.
 
-    Raises Busy when none is free, and when the contributor has half of them.
+    Raises Busy if no place is free, or if the contributor already has half of the places.
     """
     places = streams()
     if not places.begin_upload(contributor_id):
@@ -101,7 +101,7 @@ def receiving(contributor_id: int) -> Iterator[None]:
 
 
 def _requested_range() -> tuple[int, int, int]:
-    """Return begin, end (exclusive) and total size."""
+    """Return begin, end (exclusive) and total size from the header `Content-Range`."""
     match = _RANGE.fullmatch(request.headers.get(RANGE_HEADER, "").strip())
     if match is None:
         raise BadRequest(RANGE_HEADER, "a chunk needs the header Content-Range: bytes FIRST-LAST/SIZE")
@@ -112,7 +112,10 @@ def _requested_range() -> tuple[int, int, int]:
 
 
 def _requested_digest() -> bytes | None:
-    """Return the SHA-256 in `Content-Digest` (RFC 9530), or None; other digests are ignored."""
+    """Return the SHA-256 in the header `Content-Digest` (RFC 9530), or None without the header.
+
+    Other digests in the header are ignored.
+    """
     text = request.headers.get(DIGEST_HEADER)
     if text is None:
         return None
@@ -127,11 +130,14 @@ def _requested_digest() -> bytes | None:
 
 ID_MAX = 2**63 - 1
 NOBODY = 0
-"""No contributor's id: `local` in a registry that has nothing yet."""
+"""An id that no contributor has. It is used for `local` in a registry without contributors."""
 
 
 def submit(namespace: str, name: str, manifest: Manifest) -> SubmissionRow:
-    """Submit a model of the user. Raises NotAllowed for a foreign namespace, BadName, and as `submissions.submit`."""
+    """Submit a model of the user.
+
+    Raises NotAllowed for the namespace of another account, BadName, and as `submissions.submit`.
+    """
     account = need(UPLOAD).name or ""
     return own_submission(submissions.submit(registry(), account, own_name(namespace, name), manifest))
 
@@ -139,7 +145,7 @@ def submit(namespace: str, name: str, manifest: Manifest) -> SubmissionRow:
 def publish(
     submission_id: int, metadata: StatedMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
 ) -> SubmissionRow:
-    """Publish a checked submission of the user, under another `name` in their namespace if one is given."""
+    """Publish a checked submission of the user, under `name` in their namespace if a name is given."""
     if name is not None:
         plain_name(name)
     submissions.publish(registry(), need(UPLOAD).name or "", submission_id, metadata, name, accepted)
@@ -160,7 +166,7 @@ def own_submission(submission_id: int) -> SubmissionRow:
 
 
 def shown_submission(submission_id: int) -> SubmissionRow:
-    """Return a submission that the user may see: administrators see all. Raises NotFound."""
+    """Return a submission that the user may see; administrators see all submissions. Raises NotFound."""
     if not identity().may(ADMIN) or settings().read_only:
         return own_submission(submission_id)
     with reading(settings().search_seconds) as session:
@@ -175,7 +181,7 @@ def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:
 
 
 def own_name(namespace: str, name: str) -> ModelName:
-    """Return the name of a model in the user's namespace; `local` may use all. Raises NotAllowed, BadName."""
+    """Return a model's name in the user's namespace; `local` may use all namespaces. Raises NotAllowed, BadName."""
     account = need(UPLOAD)
     if not account.owns(namespace):
         raise NotAllowed(f"{namespace[:96]} is not your namespace: use {account.name}/{name[:96]}")
@@ -184,21 +190,21 @@ def own_name(namespace: str, name: str) -> ModelName:
 
 
 def plain_name(name: str) -> str:
-    """Return `name`, a model's name without namespace and version. Raises BadName."""
+    """Return `name`, which must be a model's name without namespace and version. Raises BadName otherwise."""
     if "/" in name or "@" in name:
         raise BadName(f"{name[:100]!r} is not a valid name: give it without namespace and version")
     return parse_model_name(f"namespace/{name}").name
 
 
 def parsed_submission(text: str) -> int:
-    """Return the number of a submission in an address. Raises NotFound for an invalid one."""
+    """Return the number of a submission from the text in a URL. Raises NotFound for an invalid number."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= ID_MAX):
         raise NotFound(f"you have no submission {text[:20]}")
     return int(text)
 
 
 def checked_name(value: Any) -> str | None:
-    """Return the new name in a body, or None. Raises BadInput, BadName."""
+    """Return the new name from a request body, or None if there is none. Raises BadInput, BadName."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -207,11 +213,11 @@ def checked_name(value: Any) -> str | None:
 
 
 def _owner_id() -> int:
-    """Return the id of the user, after settling submissions whose job was interrupted."""
+    """Return the contributor id of the user. Settles submissions whose job was interrupted first."""
     account = need(UPLOAD)
     with reading() as session:
-        is_due = is_any_abandoned(session)
-    if is_due and not settings().read_only:
+        has_abandoned = is_any_abandoned(session)
+    if has_abandoned and not settings().read_only:
         settle_abandoned(registry())
     if account.account is not None:
         return account.account.contributor_id

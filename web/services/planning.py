@@ -1,8 +1,8 @@
-"""Planning for a client of the server: what one plan may cost, and how much planning a client may ask for in a minute.
+"""Planning for a client of the server, with limits on the cost of one plan and on the cost of all plans in a minute.
 
-Costs are estimates of processor time in microseconds: see `registry.compose.cost`. A recipe above the limit is refused
-by 413 before anything is read. What a client asks for in a minute is counted by contributor, or without an account by
-address; what exceeds it is refused by 429.
+Costs are estimates of processor time in microseconds: see `registry.compose.cost`. A recipe above the limit of one plan
+is refused with 413 before anything is read. The cost of all requests in a minute is counted by contributor, or by
+address for a client without an account. Requests above that limit are refused with 429.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ from organs.web.rate_limits import rates
 from organs.web.responses import reading, registry, settings
 
 ANONYMOUS_COST_MAX = 2_000_000
-"""Of one plan, or of one comparison of two models, without an account. With one it is PLAN_COST_MAX."""
+"""Maximum cost of one plan, or of one comparison of two models, without an account. With an account it is
+PLAN_COST_MAX."""
 ANONYMOUS_PLANNING = RateLimitItemPerMinute(20_000, namespace="anonymous-planning")
-"""By address: milliseconds of estimated processor time."""
+"""Milliseconds of estimated processor time in a minute, by address."""
 PLANNING = RateLimitItemPerMinute(60_000, namespace="planning")
-"""By contributor: the same."""
+"""Milliseconds of estimated processor time in a minute, by contributor."""
 ROWS_MAX = 2_000
-"""Of each list in the answer to a recipe. The largest models that are published have about 1,100 tensors."""
+"""Maximum length of each list in the answer to a recipe. The largest published models have about 1,100 tensors."""
 NAMES_MAX = 200
-"""Names of tensors in one finding."""
+"""Maximum number of tensor names in one finding."""
 FITTING_SHOWN = 12
-"""Models that fit the base, beside a recipe under way."""
+"""Maximum number of models that are shown as fitting the base of an unfinished recipe."""
 ORDERS = {ALIKE: "likeness", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
-"""Orders of candidates, the largest first. Only likeness is known to say whether a graft works."""
+"""Orders of candidates, largest value first. Only likeness is known to predict whether a graft works."""
 BLOCK_DIGITS = 9
 
 P = TypeVar("P", bound=PlannedRecipe)
@@ -71,7 +72,7 @@ T = TypeVar("T")
 
 
 def plan_for_client(session: Session, recipe: Recipe) -> tuple[Plan, RegisteredLibrary]:
-    """Return what `recipe` comes to, and the library that it was planned with.
+    """Return the plan of `recipe`, and the library that the plan was made with.
 
     Raises TooCostly, TooMany, and what `plan_recipe` raises.
     """
@@ -82,12 +83,15 @@ def plan_for_client(session: Session, recipe: Recipe) -> tuple[Plan, RegisteredL
     try:
         return plan_recipe(recipe, library, budget), library
     finally:
-        with suppress(TooMany):  # what queries found: it is done, and counts for the next request
+        with suppress(TooMany):  # the plan is made already; its further cost counts for the next request
             _charge(budget.spent - estimate)
 
 
 def pair_for_client(session: Session, base: str, donor: str) -> tuple[Parent, Parent]:
-    """Return two models that are to be compared by type. Raises TooCostly, TooMany, and what their names raise."""
+    """Return two models for a comparison by type.
+
+    Raises TooCostly, TooMany, and the errors of `RegisteredLibrary.parent` for their names.
+    """
     budget = _budget()
     _charge(check_pair(session, base, donor, budget))
     library = RegisteredLibrary(session, registry().blobs)
@@ -96,7 +100,7 @@ def pair_for_client(session: Session, base: str, donor: str) -> tuple[Parent, Pa
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """A recipe under way: what its plan is made of, and what is shown of it."""
+    """An unfinished recipe, its plan, and the state that is shown to the user."""
 
     recipe: Recipe
     plan: Plan
@@ -104,10 +108,10 @@ class UnderWay:
 
 
 def compose_for_client(recipe: Recipe, unread: Sequence[Finding], cell: str, order: str) -> UnderWay:
-    """Return the plan of `recipe` and what can be chosen next, with the candidates of `cell` unless it is empty.
+    """Return the plan of `recipe` and the possible next choices, with the candidates of `cell` unless it is empty.
 
-    `unread` says which steps could not be read; then there is no plan to show. Raises NotFound, BadName and the like
-    for the base, BadQuery for a cell, TooCostly, TooMany, TooSlow, StoreError.
+    `unread` has a finding for each step that could not be read. If there are any, no plan is shown. Raises NotFound,
+    BadName and the other errors of a name for the base, BadQuery for a cell, TooCostly, TooMany, TooSlow, StoreError.
     """
     with reading(settings().search_seconds) as session:
         plan, library = plan_for_client(session, recipe)
@@ -131,7 +135,7 @@ def compose_for_client(recipe: Recipe, unread: Sequence[Finding], cell: str, ord
 
 
 def parsed_cell(text: str) -> Cell:
-    """Return the cell that `text` names: `organ:2`, `embed:none`, `norm:3:vision`; raises BadQuery."""
+    """Return the cell that `text` names, such as `organ:2`, `embed:none` or `norm:3:vision`. Raises BadQuery."""
     kind, _, rest = text.partition(":")
     block, _, tower = rest.partition(":")
     is_number = block.isascii() and block.isdigit() and len(block) <= BLOCK_DIGITS
@@ -141,15 +145,15 @@ def parsed_cell(text: str) -> Cell:
 
 
 def checked_order(text: str) -> str:
-    """Return an order of candidates, likeness by default; raises BadQuery for one that is not known."""
+    """Return an order of candidates, by default likeness. Raises BadQuery for an unknown order."""
     if text and text not in ORDERS:
         raise BadQuery("order", f"one of {', '.join(ORDERS)}")
     return text or ALIKE
 
 
 def _candidates(base: Parent, cell: str, order: str) -> Candidates | None:
-    place = parsed_cell(cell)
-    return _unless_too_slow(lambda session: candidates_for(session, base, place, order))
+    parsed = parsed_cell(cell)
+    return _unless_too_slow(lambda session: candidates_for(session, base, parsed, order))
 
 
 def _fitting(session: Session, base: Parent) -> FittingModels:
@@ -157,29 +161,29 @@ def _fitting(session: Session, base: Parent) -> FittingModels:
 
 
 def _unless_too_slow(query: Callable[[Session], T]) -> T | None:
-    """Return the result of `query`, or None if it took too long; then the answer is not cached."""
+    """Return the result of `query`, or None if it took too long. In that case the answer is not cached."""
     try:
         with reading(settings().search_seconds) as session:
             return query(session)
     except TooSlow:
-        g.not_cached = True  # the next one who asks may have more luck
+        g.not_cached = True  # the query may be fast enough for the next request
         return None
 
 
 def cut_plan(planned: P) -> P:
-    """Return `planned` with no list longer than ROWS_MAX; `left_out` has the number of rows that are missing."""
+    """Return `planned` with lists of at most ROWS_MAX rows; `left_out` has the numbers of rows that were cut off."""
     findings, left_out = _cut_findings(planned.findings)
     plan, more = _cut_chimera(planned.plan)
     return replace(planned, findings=findings, plan=plan, left_out=left_out | more)
 
 
 def cut_pair(pair: Compatibility) -> Compatibility:
-    """Do the same for two models that were compared; `organs` counts names in findings."""
+    """Return `pair` with findings cut as in `cut_plan`; `organs` in `left_out` counts names of tensors in findings."""
     findings, left_out = _cut_findings(pair.findings)
     types = []
     for fit in pair.types:
-        of_type, names = _cut_names(fit.findings)
-        types.append(replace(fit, findings=of_type))
+        type_findings, names = _cut_names(fit.findings)
+        types.append(replace(fit, findings=type_findings))
         _add(left_out, names)
     return replace(pair, findings=findings, types=tuple(types), left_out=left_out)
 
@@ -204,7 +208,7 @@ def _cut_findings(findings: Findings) -> tuple[Findings, dict[str, int]]:
 
 
 def _cut_names(findings: Findings) -> tuple[Findings, int]:
-    """Return `findings` with at most NAMES_MAX names of tensors each, and how many names are missing."""
+    """Return `findings` with at most NAMES_MAX names of tensors each, and the number of names that were cut off."""
     missing = sum(max(0, len(finding.organs) - NAMES_MAX) for finding in findings)
     if not missing:
         return findings, 0
@@ -221,7 +225,7 @@ def _budget() -> Budget:
 
 
 def _charge(cost: int) -> None:
-    """Count `cost` microseconds for the client; one of this machine, on a personal server, is not counted."""
+    """Count `cost` microseconds for the client. The local user of a personal server is not counted."""
     client, milliseconds = identity(), cost // 1000
     if milliseconds <= 0 or client.is_local:
         return
