@@ -1,4 +1,4 @@
-"""Charts as SVG, made on the server: numbers in, bytes out. Nothing here knows requests or rows.
+"""Charts as SVG, drawn on the server from numbers. These modules use no requests and no database rows.
 
 plots     the weights of an organ, θ along the depth, θ against size, θ by type
 families  a family of models as a tree and as a graph

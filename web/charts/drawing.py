@@ -1,4 +1,4 @@
-"""A chart out of axes, lines and dots, and its stylesheet. pygal scales and draws it."""
+"""Charts of axes, lines and dots, with their stylesheet. pygal computes the scales and draws."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from organs.web.render import (
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', sans-serif"
 TEXT_PIXELS = 12
 
-_LOOKS = """
+_COLOURED_RULES = """
 .axis .line, .guide { stroke: LINE; }
 .edge { stroke: QUIET; }
 .note, .axis text { fill: QUIET; }
@@ -31,7 +31,7 @@ _LOOKS = """
 .tn { fill: PAPER; }
 .dot { stroke: INK; }
 """
-_SHAPES = """
+_SHAPE_RULES = """
 .background { fill: none; }
 .line { fill: none; stroke-width: 1; stroke-linejoin: round; }
 .guide, .axis .line { stroke-width: 1; }
@@ -49,44 +49,45 @@ text { font-variant-numeric: tabular-nums; }
 """
 
 
-def _inked(inks: dict[str, str]) -> str:
-    looks = _LOOKS
+def _with_colours(inks: dict[str, str]) -> str:
+    rules = _COLOURED_RULES
     for name, colour in inks.items():
-        looks = looks.replace(name.upper(), colour)
-    return looks
+        rules = rules.replace(name.upper(), colour)
+    return rules
 
 
 _TONES = "\n".join(f".t{step} {{ fill: {tone}; }}" for step, tone in enumerate(THETA_TONES))
 STYLE = " ".join(
-    f":root {{ color-scheme: light dark; font: {TEXT_PIXELS}px {FONT}; }} {_SHAPES} {_inked(LIGHT)} {_TONES}"
-    f"@media (prefers-color-scheme: dark) {{ {_inked(DARK)} {_TONES} }}".split()
+    f":root {{ color-scheme: light dark; font: {TEXT_PIXELS}px {FONT}; }} {_SHAPE_RULES} "
+    f"{_with_colours(LIGHT)} {_TONES}"
+    f"@media (prefers-color-scheme: dark) {{ {_with_colours(DARK)} {_TONES} }}".split()
 )
-"""The tones stand last in both, so that a dot of θ is never repainted by the ground."""
+"""The tones come last in both colour schemes, so that no other rule replaces the colour of θ of a dot."""
 
 STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode("ascii")
 POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; frame-ancestors 'none'; base-uri 'none'"
-"""Of an SVG that somebody opens by itself: its own stylesheet, and nothing else."""
+"""Content-Security-Policy of an SVG that is opened as its own document. Only its stylesheet is allowed."""
 
-_UNWANTED = {"script", "style", "desc", "title", "defs"}
+_UNWANTED_TAGS = {"script", "style", "desc", "title", "defs"}
 _NUMBER = re.compile(r"-?\d+\.\d+")
-_NUMBERS_IN = ("d", "x", "y", "cx", "cy", "width", "height", "transform")
+_NUMERIC_ATTRIBUTES = ("d", "x", "y", "cx", "cy", "width", "height", "transform")
 
 
 def undress(root: Any) -> None:
-    """Take out scripts, styles, tooltips and comments, which has the day in it; round what is finer than a pixel."""
+    """Remove scripts, styles, ids, tooltips and comments (one has the date); round coordinates to 0.1 pixels."""
     for parent in list(root.iter()):
         for child in list(parent):
             if _is_unwanted(child):
                 parent.remove(child)
     for element in root.iter():
-        for name in _NUMBERS_IN:
+        for name in _NUMERIC_ATTRIBUTES:
             if name in element.attrib:
                 element.attrib[name] = _NUMBER.sub(_rounded, element.attrib[name])
         element.attrib.pop("id", None)
 
 
 def node(parent: Any, tag: str, attributes: dict[str, str], text: str | None = None, place: int | None = None) -> Any:
-    """Return a new element in `parent`, at its end by default. Text is escaped when it is written."""
+    """Insert a new element into `parent`, at the end by default, and return it. The text is escaped on output."""
     child = parent.makeelement(tag, attributes)
     child.text = None if text is None else printable(text)
     parent.insert(len(parent) if place is None else place, child)
@@ -99,9 +100,9 @@ def printable(text: str) -> str:
 
 
 def _is_unwanted(child: Any) -> bool:
-    if callable(child.tag):  # a comment: its tag is what makes one
+    if callable(child.tag):  # the tag of a comment is a function
         return True
-    return child.tag in _UNWANTED or "tooltip" in child.attrib.get("class", "").split()
+    return child.tag in _UNWANTED_TAGS or "tooltip" in child.attrib.get("class", "").split()
 
 
 def _rounded(number: re.Match[str]) -> str:
@@ -111,16 +112,16 @@ def _rounded(number: re.Match[str]) -> str:
 
 DEGREES_MAX = 90.0
 LABEL_PIXELS = 14
-"""From one label to the next, at least."""
+"""Least distance between two labels."""
 MARGIN_TOP, MARGIN_RIGHT, MARGIN_BOTTOM, MARGIN_LEFT = 26, 14, 38, 54
 STRIP_PIXELS = 5
 LABEL_GAP = 11
-"""Pixels from the y axis to its marks: the strip of colours stands between them."""
+"""Pixels from the y axis to its marks. The strip of colours is between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One direction: what it begins and ends with, where it is marked, and what it measures."""
+    """An axis: its range, its marks (value, text), and its title."""
 
     low: float
     high: float
@@ -135,12 +136,12 @@ class Line:
     points: Sequence[tuple[float, float]]
     look: str
     label: str = ""
-    """Written behind its last point."""
+    """Text behind the last point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A point by itself; `tone` is a class of a colour of θ."""
+    """A single point. `tone` is the CSS class of a colour of θ."""
 
     x: float
     y: float
@@ -150,7 +151,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A whole chart, in the order in which it is painted."""
+    """A chart. Lines are painted first, then dots."""
 
     title: str
     width: int
@@ -160,14 +161,14 @@ class Chart:
     lines: tuple[Line, ...] = ()
     dots: tuple[Dot, ...] = ()
     theta_on_y: bool = False
-    """Whether the y axis is θ in degrees: then the scale of its colours stands along it."""
+    """Whether the y axis is θ in degrees. If so, the colours of θ are drawn along it."""
     label_width: int = 0
-    """Pixels kept free on the right for the labels of lines."""
+    """Free pixels on the right, for the labels of lines."""
     name_width: int = 0
-    """Pixels more on the left, where the marks of the y axis are names."""
+    """Additional pixels on the left, if the marks of the y axis are names."""
 
 
-_PLAIN = {"explicit_size": True, "no_prefix": True, "js": (), "css": (), "truncate_label": -1} | dict.fromkeys(
+_PYGAL_OPTIONS = {"explicit_size": True, "no_prefix": True, "js": (), "css": (), "truncate_label": -1} | dict.fromkeys(
     ("show_legend", "show_dots", "show_x_guides"), False
 )
 
@@ -175,37 +176,37 @@ _PLAIN = {"explicit_size": True, "no_prefix": True, "js": (), "css": (), "trunca
 def drawn(chart: Chart) -> bytes:
     """Return the chart as an SVG document."""
 
-    class Plain(_pygal().XY):  # type: ignore[misc]  # pygal has no types
+    class PlainChart(_pygal().XY):  # type: ignore[misc]  # pygal has no types
         def _compute_margin(self) -> None:
-            """Set the margins: pygal guesses them from the width of texts."""
+            """Set fixed margins. pygal estimates them from the width of texts."""
             super()._compute_margin()
             box = self.margin_box
             box.top, box.right = MARGIN_TOP, MARGIN_RIGHT + chart.label_width
             box.bottom, box.left = MARGIN_BOTTOM, MARGIN_LEFT + chart.name_width
 
-    plot = Plain(
+    plot = PlainChart(
         width=chart.width,
         height=chart.height,
         xrange=(chart.x.low, chart.x.high),
         range=(chart.y.low, chart.y.high),
         x_labels=_labels(chart.x),
         y_labels=_labels(chart.y),
-        **_PLAIN,
+        **_PYGAL_OPTIONS,
     )
     for line in chart.lines:
         plot.add("", list(line.points), fill=line.look == "area")
     if chart.dots:
         plot.add("", [_dot(dot) for dot in chart.dots], stroke=False, show_dots=True)
-    plot.add_xml_filter(lambda root: _dressed(root, chart, plot))
-    written: bytes = plot.render(disable_xml_declaration=True, is_unicode=True).encode("utf-8")
-    return written + b"\n"
+    plot.add_xml_filter(lambda root: _styled(root, chart, plot))
+    svg: bytes = plot.render(disable_xml_declaration=True, is_unicode=True).encode("utf-8")
+    return svg + b"\n"
 
 
 def _pygal() -> Any:
     """Return the library, imported on first use: most pages have no chart.
 
-    It puts a finder of plug-ins among Python's own, of a kind that Python 3.11 warns of at every later import. We have
-    no plug-ins of it, so it is taken out again.
+    pygal adds a finder for plug-ins to `sys.meta_path`. Python 3.11 warns about it at every later import. The finder is
+    removed because no plug-ins are used.
     """
     import pygal
 
@@ -221,12 +222,12 @@ def _dot(dot: Dot) -> dict[str, Any]:
     return {"value": (dot.x, dot.y), "node": {"r": dot.radius, "class": f"dot {dot.tone}"}}
 
 
-def _dressed(root: Any, chart: Chart, plot: Any) -> Any:
-    """Apply our own classes, labels, axis titles and stylesheet to a chart of pygal."""
+def _styled(root: Any, chart: Chart, plot: Any) -> Any:
+    """Set the classes, labels, axis titles and stylesheet of a chart drawn by pygal."""
     undress(root)
     for element in root.iter():
-        kinds = element.attrib.get("class", "").split()
-        numbers = [int(kind[6:]) for kind in kinds if kind.startswith("serie-")]
+        classes = element.attrib.get("class", "").split()
+        numbers = [int(name[6:]) for name in classes if name.startswith("serie-")]
         if numbers and numbers[0] < len(chart.lines):
             element.attrib["class"] = chart.lines[numbers[0]].look
         elif numbers:
@@ -236,14 +237,14 @@ def _dressed(root: Any, chart: Chart, plot: Any) -> Any:
     root.attrib["role"] = "img"
     node(root, "title", {}, chart.title, 0)
     node(root, "style", {}, STYLE, 1)
-    above = node(root, "g", {"transform": f"translate({plot.margin_box.left}, {plot.margin_box.top})"})
+    overlay = node(root, "g", {"transform": f"translate({plot.margin_box.left}, {plot.margin_box.top})"})
     view = plot.view
     bottom = str(round(view.height + 34))
-    node(above, "text", {"class": "note", "x": str(-MARGIN_LEFT + 2 - chart.name_width), "y": "-12"}, chart.y.title)
-    node(above, "text", {"class": "note end", "x": str(round(view.width)), "y": bottom}, chart.x.title)
+    node(overlay, "text", {"class": "note", "x": str(-MARGIN_LEFT + 2 - chart.name_width), "y": "-12"}, chart.y.title)
+    node(overlay, "text", {"class": "note end", "x": str(round(view.width)), "y": bottom}, chart.x.title)
     if chart.theta_on_y:
-        _theta_strip(above, chart.y, view)
-    _write_labels(above, chart, view)
+        _draw_theta_strip(overlay, chart.y, view)
+    _draw_labels(overlay, chart, view)
     return root
 
 
@@ -251,7 +252,7 @@ def _is_y_axis(group: Any) -> bool:
     return {"axis", "y"} <= set(group.attrib.get("class", "").split())
 
 
-def _theta_strip(above: Any, axis: Axis, view: Any) -> None:
+def _draw_theta_strip(overlay: Any, axis: Axis, view: Any) -> None:
     """Draw the colours of θ along the axis."""
     step = DEGREES_MAX / len(THETA_TONES)
     for number in range(len(THETA_TONES)):
@@ -259,19 +260,19 @@ def _theta_strip(above: Any, axis: Axis, view: Any) -> None:
         if low < high:
             top, bottom = round(view.y(high), 1), round(view.y(low), 1)
             size = {"width": str(STRIP_PIXELS), "height": f"{bottom - top:.1f}"}
-            node(above, "rect", {"class": f"t{number}", "x": str(-STRIP_PIXELS), "y": f"{top:.1f}", **size})
+            node(overlay, "rect", {"class": f"t{number}", "x": str(-STRIP_PIXELS), "y": f"{top:.1f}", **size})
 
 
-def _write_labels(above: Any, chart: Chart, view: Any) -> None:
+def _draw_labels(overlay: Any, chart: Chart, view: Any) -> None:
     """Draw the labels at the ends of lines, moved apart where they would overlap."""
     labelled = [line for line in chart.lines if line.label and line.points]
-    wanted = sorted(((view.y(line.points[-1][1]), line) for line in labelled), key=lambda pair: float(pair[0]))
+    by_height = sorted(((view.y(line.points[-1][1]), line) for line in labelled), key=lambda pair: float(pair[0]))
     lowest = -float(LABEL_PIXELS)
     places = []
-    for y, line in wanted:
+    for y, line in by_height:
         lowest = max(y, lowest + LABEL_PIXELS)
         places.append((lowest, line))
-    over = max(0.0, lowest - view.height)
+    excess = max(0.0, lowest - view.height)
     for y, line in places:
         x = f"{view.x(line.points[-1][0]) + 8:.1f}"
-        node(above, "text", {"class": "name", "x": x, "y": f"{y - over + 4:.1f}"}, line.label)
+        node(overlay, "text", {"class": "name", "x": x, "y": f"{y - excess + 4:.1f}"}, line.label)

@@ -1,4 +1,4 @@
-"""A family of models as a tree and as a graph: arrows from parent to child, columns by generation."""
+"""A family of models as a tree and as a graph. Arrows point from parent to child; a column is a generation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEASURED = "measured"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A model, or a parent that is named and not registered."""
+    """A model, or a declared parent that is not registered."""
 
     name: str
     generation: int
@@ -27,7 +27,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """A line from parent to child, by their places among the members; a measured one has no direction."""
+    """A line from parent to child, by their indexes in the members. A measured tie has no direction."""
 
     first: int
     second: int
@@ -35,18 +35,18 @@ class Tie:
     evidence: str
     likeness: float | None
     in_tree: bool
-    """Whether it joins two parts of the family that no tie before it joins."""
+    """Whether it joins two parts of the family that earlier ties do not join."""
 
     @property
     def words(self) -> str:
-        """The text beside its line."""
+        """The text beside the line."""
         likeness = "" if self.likeness is None else f"{self.likeness:.3f}"
         return likeness if self.evidence == MEASURED else f"{self.relation} {likeness}".strip()
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyTree:
-    """Members by generation, the ties that are drawn, and how many measured ones are not."""
+    """Members, the ties that are drawn, and the number of measured ties that are not drawn."""
 
     members: tuple[Member, ...]
     ties: tuple[Tie, ...]
@@ -55,7 +55,7 @@ class FamilyTree:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A member with its descendants. `tie` joins it to the member above; None for the first."""
+    """A member with its descendants. `tie` joins it to the member above; None for a root."""
 
     member: int
     tie: Tie | None
@@ -63,49 +63,50 @@ class Branch:
 
 
 def family_tree(family: Family) -> FamilyTree:
-    """Return the members of `family`, missing parents among them, and the ties that are drawn between them."""
+    """Return the members of `family`, including parents that are not registered, and the ties to draw."""
     members = [
         Member(model.name, model.generation, True, model.mean_theta, model.kind, model.state == "yanked")
         for model in family.models
     ]
     places = {member.name: place for place, member in enumerate(members)}
     groups = Groups()
-    ties = _descent(family, places, groups)
+    ties = _descent_ties(family, places, groups)
     for parent in family.missing:
         children = [places[name] for name in parent.children]
         generation = max(0, min(members[child].generation for child in children) - 1)
         members.append(Member(parent.text, generation, False))
         place = len(members) - 1
         ties += [
-            Tie(place, child, parent.relation, "declared", None, _joined(groups, place, child)) for child in children
+            Tie(place, child, parent.relation, "declared", None, _join_groups(groups, place, child))
+            for child in children
         ]
-    measured, undrawn = _measured(family, places, groups, {frozenset((tie.first, tie.second)) for tie in ties})
+    measured, undrawn = _measured_ties(family, places, groups, {frozenset((tie.first, tie.second)) for tie in ties})
     return FamilyTree(tuple(members), (*ties, *measured), undrawn)
 
 
-def _descent(family: Family, places: Mapping[str, int], groups: Groups) -> list[Tie]:
-    """Return the declared and recorded ties, each with the likeness that was measured between the two."""
+def _descent_ties(family: Family, places: Mapping[str, int], groups: Groups) -> list[Tie]:
+    """Return the declared and recorded ties, each with the measured likeness of its two models."""
     likenesses = _likenesses(family.edges)
     ties = []
     for edge in family.edges:
         if edge.evidence != MEASURED and edge.child != edge.parent:
             first, second = places[edge.parent], places[edge.child]
             likeness = edge.likeness or likenesses.get(frozenset((edge.child, edge.parent)))
-            ties.append(Tie(first, second, edge.relation, edge.evidence, likeness, _joined(groups, first, second)))
+            ties.append(Tie(first, second, edge.relation, edge.evidence, likeness, _join_groups(groups, first, second)))
     return ties
 
 
-def _measured(
+def _measured_ties(
     family: Family, places: Mapping[str, int], groups: Groups, directed: Collection[frozenset[int]]
 ) -> tuple[list[Tie], int]:
-    """Return the strongest measured ties that hold the family together, and how many others there are."""
+    """Return the measured ties that join parts of the family, strongest first, and the number of the others."""
     ties, undrawn = [], 0
     measured = [edge for edge in family.edges if edge.evidence == MEASURED]
     for edge in sorted(measured, key=lambda edge: -(edge.likeness or 0.0)):
         first, second = sorted((places[edge.parent], places[edge.child]))
         if frozenset((first, second)) in directed:
             continue
-        if _joined(groups, first, second):
+        if _join_groups(groups, first, second):
             ties.append(Tie(first, second, edge.relation, MEASURED, edge.likeness, True))
         else:
             undrawn += 1
@@ -113,29 +114,29 @@ def _measured(
 
 
 def branches(family: FamilyTree) -> list[Branch]:
-    """Return the members as trees, each from its first generation on; a member without ties is a tree of one.
+    """Return the members as trees, oldest generation first. A member without ties is a tree of its own.
 
-    A child stands below its first parent; a member without parents below the most similar one.
+    A child is below its first parent. A member without parents is below the most similar member.
     """
-    around: dict[int, list[tuple[int, Tie]]] = {place: [] for place in range(len(family.members))}
+    neighbours: dict[int, list[tuple[int, Tie]]] = {place: [] for place in range(len(family.members))}
     children: set[int] = set()
     for tie in family.ties:
         if tie.in_tree and tie.evidence != MEASURED and tie.second not in children:
-            around[tie.first].append((tie.second, tie))
+            neighbours[tie.first].append((tie.second, tie))
             children.add(tie.second)
     for tie in family.ties:
         if tie.evidence == MEASURED:
             ends = ((tie.first, tie.second), (tie.second, tie.first))
-            for one, other in ends:
+            for place, other in ends:
                 if other not in children:
-                    around[one].append((other, tie))
-    order = sorted(around.keys() - children, key=lambda place: (family.members[place].generation, place))
+                    neighbours[place].append((other, tie))
+    order = sorted(neighbours.keys() - children, key=lambda place: (family.members[place].generation, place))
     seen: set[int] = set()
-    return [_branch(place, None, around, seen) for place in order if place not in seen]
+    return [_branch(place, None, neighbours, seen) for place in order if place not in seen]
 
 
 def walk(trees: Sequence[Branch], depth: int = 0) -> Iterator[tuple[Branch, int]]:
-    """Yield every branch with its depth, each before those below it."""
+    """Yield each branch with its depth, a parent before its children."""
     for branch in trees:
         yield branch, depth
         yield from walk(branch.branches, depth + 1)
@@ -150,33 +151,33 @@ def _likenesses(edges: Sequence[FamilyEdge]) -> dict[frozenset[str], float]:
     }
 
 
-def _joined(groups: Groups, first: int, second: int) -> bool:
-    """Join the groups of the two, and return whether they were apart."""
+def _join_groups(groups: Groups, first: int, second: int) -> bool:
+    """Join the groups of the two members, and return whether they were separate."""
     if groups.leader(first) == groups.leader(second):
         return False
     groups.join(first, second)
     return True
 
 
-def _branch(place: int, tie: Tie | None, around: dict[int, list[tuple[int, Tie]]], seen: set[int]) -> Branch:
+def _branch(place: int, tie: Tie | None, neighbours: dict[int, list[tuple[int, Tie]]], seen: set[int]) -> Branch:
     seen.add(place)
     branch = Branch(place, tie)
-    for other, between in sorted(around[place], key=lambda pair: (pair[1].evidence == MEASURED, pair[0])):
+    for other, between in sorted(neighbours[place], key=lambda pair: (pair[1].evidence == MEASURED, pair[0])):
         if other not in seen:
-            branch.branches.append(_branch(other, between, around, seen))
+            branch.branches.append(_branch(other, between, neighbours, seen))
     return branch
 
 
 BOX_WIDTH, BOX_HEIGHT = 244, 42
 COLUMN_GAP, ROW_GAP = 152, 16
 TRUNK, TRUNK_STEP, TRUNKS = 14, 6, 5
-"""Where the elbows of a box bend: neighbours in a column not at the same place."""
+"""Pixels from a box to the bend of its lines, the shift between neighbours in a column, and the number of shifts."""
 MARGIN = 8
 LINE_CHARACTERS = 30
-"""That fit into a box at 12 pixels a line; a monospace letter is six tenths as wide as high."""
+"""Characters that fit into a box at 12 pixels a line. The width of a monospace letter is 0.6 of its height."""
 BULGE_MAX = 60
 BREAKS = ("/- ", "_.")
-"""Marks behind which a name is broken; the first kind is better."""
+"""Characters after which a name is broken. Those of the first text are preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """A line between two boxes, with the point of its arrow if it has one, and its words."""
+    """A line between two boxes, with its words. `point` is the path of its arrowhead, or empty."""
 
     path: str
     point: str
@@ -209,12 +210,12 @@ class Stroke:
     x: int
     y: int
     anchor: str
-    """Which end of the words stands at x: end, middle."""
+    """The part of the words that is at x: `end` or `middle`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KinGraph:
-    """All that is drawn of a family, in pixels."""
+    """The drawing of a family, in pixels."""
 
     width: int
     height: int
@@ -223,7 +224,7 @@ class KinGraph:
 
 
 def kin_graph(family: FamilyTree, trees: Sequence[Branch]) -> KinGraph:
-    """Place members in columns by generation, below each other in the order of the trees."""
+    """Return the graph: a column for each generation, members in the order of the trees."""
     generations = sorted({member.generation for member in family.members})
     columns = {generation: column for column, generation in enumerate(generations)}
     free = dict.fromkeys(range(len(generations)), MARGIN)
@@ -240,12 +241,12 @@ def kin_graph(family: FamilyTree, trees: Sequence[Branch]) -> KinGraph:
         x = MARGIN + column * (BOX_WIDTH + COLUMN_GAP)
         boxes[branch.member] = Box(x, y, member, two_lines(member.name), theta_class(member.theta))
         above.append(branch.member)
-    arrived: Counter[int] = Counter()
+    line_counts: Counter[int] = Counter()
     strokes = []
     for tie in family.ties:
         end = max((tie.first, tie.second), key=lambda place: boxes[place].x)
-        strokes.append(_stroke(tie, boxes[tie.first], boxes[tie.second], arrived[end]))
-        arrived[end] += 1
+        strokes.append(_stroke(tie, boxes[tie.first], boxes[tie.second], line_counts[end]))
+        line_counts[end] += 1
     width = 2 * MARGIN + len(generations) * BOX_WIDTH + (len(generations) - 1) * COLUMN_GAP
     bulges = any(tie_box.x == boxes[tie.second].x for tie in family.ties if (tie_box := boxes[tie.first]))
     return KinGraph(
@@ -257,7 +258,10 @@ def kin_graph(family: FamilyTree, trees: Sequence[Branch]) -> KinGraph:
 
 
 def two_lines(name: str) -> tuple[str, ...]:
-    """Return `name` in at most two lines of 30 characters, broken after a separator if possible, else cut."""
+    """Return `name` in at most two lines of 30 characters, broken after a separator if possible.
+
+    If the second line is too long, its start is cut.
+    """
     name = " ".join(name.split())
     if len(name) <= LINE_CHARACTERS:
         return (name,)
@@ -269,8 +273,9 @@ def two_lines(name: str) -> tuple[str, ...]:
 
 
 def _stroke(tie: Tie, first: Box, second: Box, beside: int) -> Stroke:
-    """Return an elbow line between boxes, with its text above the last segment; further lines to the same box go
-    below.
+    """Return a line with two bends between the boxes, with its text above the last segment.
+
+    `beside` is the number of earlier lines to the same box. Their texts come first; this text goes below them.
     """
     look = "like" if tie.evidence == MEASURED else "descent"
     if first.x == second.x:
@@ -280,7 +285,7 @@ def _stroke(tie: Tie, first: Box, second: Box, beside: int) -> Stroke:
     path = f"M{left.right} {left.middle}H{trunk}V{right.middle}H{right.x}"
     point = ""
     if look == "descent":
-        point = _point(right.x, right.middle, -8) if second is right else _point(left.right, left.middle, 8)
+        point = _arrowhead(right.x, right.middle, -8) if second is right else _arrowhead(left.right, left.middle, 8)
     y = right.middle - 6 if beside == 0 else right.middle + 1 + 13 * beside
     return Stroke(path, point, look, tie.words, right.x - 12, y, "end")
 
@@ -290,9 +295,9 @@ def _bulge(tie: Tie, first: Box, second: Box, look: str) -> Stroke:
     depth = min(BULGE_MAX, 24 + abs(first.y - second.y) // 8)
     x, top, bottom = first.right, first.middle, second.middle
     path = f"M{x} {top}C{x + depth} {top} {x + depth} {bottom} {x} {bottom}"
-    point = _point(x, bottom, 8) if look == "descent" else ""
+    point = _arrowhead(x, bottom, 8) if look == "descent" else ""
     return Stroke(path, point, look, tie.words, x + 3 * depth // 4, (top + bottom) // 2 + 4, "middle")
 
 
-def _point(x: int, y: int, back: int) -> str:
+def _arrowhead(x: int, y: int, back: int) -> str:
     return f"M{x + back} {y - 4}L{x} {y}L{x + back} {y + 4}Z"

@@ -1,4 +1,4 @@
-"""Plots of θ and of weights: a histogram of an organ's weights, θ along the depth, θ against size, θ by type. Pure."""
+"""Plots: a histogram of the weights of an organ, θ along the depth, θ against size, θ by type. Pure."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
 from organs.web.render import theta_class
 
 CHUNKS_MAX = 32
-"""128 MiB of plain bytes, a tenth of a second to decode. Larger organs are seen through some of their sample."""
+"""128 MiB of plain bytes, 0.1 s to decode. For larger organs, only a part of the sample is read."""
 
 
 def sampled_values(reader: BlobReader, dtype: DType, elements: int) -> NDArray[np.floating]:
     """Return the sampled weights of the organ, from at most 32 chunks. Raises CorruptBlob, UnsupportedDType."""
     source = _Chunks(reader)
-    runs = [run for run in sample_runs(elements) if _is_near(run, dtype, source)]
+    runs = [run for run in sample_runs(elements) if _is_in_chosen_chunks(run, dtype, source)]
     values: NDArray[np.floating] = read_values(source.read, runs, dtype)
     return values
 
 
 def can_be_sampled(dtype: DType) -> bool:
-    """Return whether the values of `dtype` can be read here."""
+    """Return whether values of the tensor type can be decoded."""
     return can_dequantize(dtype)
 
 
 class _Chunks:
-    """Plain bytes by offset, the last decoded chunk kept: runs come in rising order."""
+    """Plain bytes by offset. The last decoded chunk is kept, because runs are read in ascending order."""
 
     def __init__(self, reader: BlobReader) -> None:
         self._reader = reader
@@ -64,14 +64,14 @@ class _Chunks:
         return b"".join(parts)
 
     def overlapping(self, offset: int, size: int) -> list[StoredChunk]:
-        """Return the chunks that these bytes lie in; all but the last are of one size."""
+        """Return the chunks that contain these bytes. All chunks except the last have the same size."""
         if not size:
             return []
         first, last = (place // self._chunks[0].plain_size_bytes for place in (offset, offset + size - 1))
         return list(self._chunks[first : last + 1])
 
 
-def _is_near(run: Run, dtype: DType, source: _Chunks) -> bool:
+def _is_in_chosen_chunks(run: Run, dtype: DType, source: _Chunks) -> bool:
     start, count = (number // dtype.block_elements * dtype.block_bytes for number in run)
     return all(chunk.plain_offset_bytes in source.chosen for chunk in source.overlapping(start, count))
 
@@ -84,22 +84,22 @@ TICKS_ABOUT = 6
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A histogram of the finite values of a sample between two quantiles; what lies beyond is counted apart."""
+    """A histogram of the finite values of a sample between two quantiles. Values outside are only counted."""
 
     looked_at: int
-    """Values of the sample, with those that are none."""
+    """Number of values in the sample, including NaN and infinities."""
     mean: float
     deviation: float
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     bell: tuple[float, ...]
-    """How many values of each bin a bell curve of that mean and deviation would have."""
+    """Number of values in each bin for a normal distribution with this mean and deviation."""
     beyond: int
     """Finite values outside the range."""
 
 
 def weights_of(values: NDArray[np.floating]) -> Weights | str:
-    """Return the histogram of `values`, or a sentence with the reason why there is none."""
+    """Return the histogram of `values`, or a sentence that says why there is no chart."""
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
     if finite.size < THETA_MIN_VALUES:
@@ -142,9 +142,9 @@ def weights_chart(weights: Weights) -> bytes:
 
 def ticks_between(low: float, high: float, *, whole: bool = False) -> tuple[tuple[float, str], ...]:
     """Return about six round numbers from `low` to `high`, each with its text."""
-    rough = (high - low) / TICKS_ABOUT
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * 0.999)
+    step_min = (high - low) / TICKS_ABOUT
+    power = 10.0 ** math.floor(math.log10(step_min))
+    step = next(size * power for size in (1, 2, 5, 10) if size * power >= step_min * 0.999)
     step = max(step, 1.0) if whole else step
     numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     return tuple((number * step, _number(number * step, step)) for number in numbers)
@@ -169,9 +169,9 @@ DEPTH_WIDTH, DEPTH_HEIGHT = 760, 300
 DEPTH_LABEL_WIDTH = 108
 LOOKS = ("curve", "dashed", "dotted")
 BLOCKS_MAX = 400
-"""Blocks that are drawn; the largest models of today have some hundreds, a hostile file any number."""
+"""Most blocks that are drawn. The largest models today have a few hundred; a hostile file can have any number."""
 DEGREES_AROUND = 2.0
-"""Kept free above and below the lines."""
+"""Free degrees above and below the lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class BlockTheta:
     tower: str
     block: int
     position: int
-    """Of the block among all blocks of the model, from 0. The blocks of one tower follow those of the other."""
+    """Index of the block in all blocks of the model, from 0. Blocks are sorted by tower, then by number."""
     tensors: int
     lowest_theta: float
     mean_theta: float
@@ -191,7 +191,7 @@ class BlockTheta:
 
 @dataclass(frozen=True, slots=True)
 class DepthLine:
-    """One type along the blocks."""
+    """θ of one type along the blocks."""
 
     label: str
     points: tuple[BlockTheta, ...]
@@ -253,9 +253,9 @@ def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
 
 def _outline(points: Sequence[BlockTheta]) -> list[tuple[float, float]]:
     """Return the outline of a band: along the highest values and back along the lowest."""
-    there = [(float(point.position), point.highest_theta) for point in points]
+    forth = [(float(point.position), point.highest_theta) for point in points]
     back = [(float(point.position), point.lowest_theta) for point in reversed(points)]
-    return [*there, *back, there[0]]
+    return [*forth, *back, forth[0]]
 
 
 def _whole_ticks(blocks: int) -> tuple[tuple[float, str], ...]:
@@ -266,13 +266,13 @@ def _whole_ticks(blocks: int) -> tuple[tuple[float, str], ...]:
 SCALE_WIDTH, SCALE_HEIGHT = 760, 360
 SCALE_LABEL_WIDTH = 96
 ROUND = (1, 2, 5)
-"""Numbers of parameters that are marked in each tenfold, when there are few tenfolds."""
+"""Factors of the powers of ten that are marked, if the range is at most TENFOLDS_FINE decades."""
 TENFOLDS_FINE = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class SizedPoint:
-    """A family of models: how many numbers its weights are, and its mean θ in degrees."""
+    """A family of models: its mean number of parameters, and its mean θ in degrees."""
 
     parameters: float
     theta: float
@@ -290,7 +290,7 @@ class FittedLine:
 
 
 def scale_chart(points: Sequence[SizedPoint], lines: Sequence[FittedLine]) -> bytes:
-    """Return the chart of one point or more."""
+    """Return the chart. `points` has at least one point."""
     sizes = [math.log10(point.parameters) for point in points]
     left, right = min(sizes) - 0.05, max(sizes) + 0.05
     if right - left < 0.2:
@@ -319,7 +319,7 @@ def scale_chart(points: Sequence[SizedPoint], lines: Sequence[FittedLine]) -> by
 
 
 def _size_ticks(left: float, right: float) -> tuple[tuple[float, str], ...]:
-    """Return powers of ten, with 2 and 5 between them if there is space."""
+    """Return marks at powers of ten, with more marks between them for a short range."""
     factors = ROUND if right - left <= TENFOLDS_FINE else ROUND[:1]
     if right - left < 0.5:
         factors = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)  # type: ignore[assignment]
@@ -339,7 +339,7 @@ TICK = 0.22
 
 @dataclass(frozen=True, slots=True)
 class TypeSpread:
-    """Degrees of θ. The whisker goes one standard deviation to either side of the mean, within 0 to 90."""
+    """θ of a type, in degrees. The whisker is the mean ± one standard deviation, cut to 0 to 90."""
 
     label: str
     mean: float
@@ -350,22 +350,25 @@ class TypeSpread:
 
 
 def types_chart(types: Sequence[TypeSpread]) -> bytes:
-    """Return the chart of one type or more."""
+    """Return the chart. `types` has at least one type."""
     rows = list(enumerate(reversed(types)))
     lines: list[Line] = []
-    for row, one in rows:
-        ends = max(0.0, one.mean - one.deviation), min(90.0, one.mean + one.deviation)
+    for row, stats in rows:
+        ends = (
+            max(0.0, stats.mean - stats.deviation),
+            min(90.0, stats.mean + stats.deviation),
+        )
         lines.append(Line([(end, float(row)) for end in ends], "whisker"))
-        lines.append(Line([(one.lower, float(row)), (one.upper, float(row))], "box"))
-        lines.append(Line([(one.median, row - TICK), (one.median, row + TICK)], "whisker"))
+        lines.append(Line([(stats.lower, float(row)), (stats.upper, float(row))], "box"))
+        lines.append(Line([(stats.median, row - TICK), (stats.median, row + TICK)], "whisker"))
     return drawn(
         Chart(
             "θ by type",
             *(TYPES_WIDTH, types_height(len(types))),
             x=Axis(0.0, 90.0, tuple((float(theta), f"{theta}°") for theta in range(0, 91, 15)), "θ"),
-            y=Axis(-0.6, len(rows) - 0.4, tuple((float(row), one.label) for row, one in rows)),
+            y=Axis(-0.6, len(rows) - 0.4, tuple((float(row), stats.label) for row, stats in rows)),
             lines=tuple(lines),
-            dots=tuple(Dot(one.mean, float(row), theta_class(one.mean), 6.0) for row, one in rows),
+            dots=tuple(Dot(stats.mean, float(row), theta_class(stats.mean), 6.0) for row, stats in rows),
             name_width=NAME_WIDTH,
         )
     )
