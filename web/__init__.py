@@ -13,15 +13,15 @@ metrics         `/metrics` for Prometheus, and `/healthz`
 
 auth            the user of a request: by token in the API, by session on pages
 permissions     what the user may write, and what the owner of a model may do with it
-params          query parameters, checked
+params          parsing and checks of query parameters
 responses       answers as JSON, conditional requests, and links within the catalog
-file_responses  files and ranges of them (RFC 9110), each blob checked while it is sent
-errors          errors as problem documents, plain text or pages
+file_responses  files and ranges of files (RFC 9110); each blob is checked while it is sent
+error_pages     errors as problem documents, plain text or pages
 render          numbers as text, colours and classes; descriptions as safe HTML
-answer_cache    answers in memory until the catalog changes
-limits          request rates, and how many requests compute at once
-client_address  addresses of clients, directly or behind proxies
+answer_cache    a cache of answers in memory, valid until the catalog changes
+rate_limits     request rates, and how many requests compute at the same time
+client_address  addresses of clients, with or without proxies
 security        checks of every request and headers of every answer
 
-server          gunicorn's processes, the event loop, connections
+server          the HTTP server: processes of gunicorn, event loop, connections
 """

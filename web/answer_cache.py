@@ -1,10 +1,9 @@
 """A cache of answers in memory, valid until the catalog changes: most requests repeat an earlier one.
 
 The key of an answer is scheme, host, script root, path and query of the request, and whether a proxy sent it. Nothing
-else that a client sends may change a cached answer. So while such a request is answered, the application sees nothing
-else: `hide_headers` removes all other headers, and the client's address, from the request before anything reads them. A
-view that needs one calls `reveal_headers`, which restores them and keeps the answer out of the cache. So an answer that
-depends on a hidden header is never cached.
+else that a client sends may change a cached answer. So `hide_headers` removes all other headers and the client's
+address from the request before anything reads them. A view that needs a header calls `reveal_headers`, which restores
+all of them and keeps the answer out of the cache. So an answer that depends on a hidden header is never cached.
 
 The catalog's version is read *before* the answer is computed, so a cached answer is never older than its version. Only
 complete, small answers to GET are cached, by each process for itself.
@@ -28,20 +27,20 @@ from organs.web.settings import WebSettings
 
 ANSWER_MAX_BYTES = 512 * 1024
 ROW_BYTES = 1024
-"""Memory for each answer beside its body, its headers and its key, estimated."""
+"""Estimated memory of each answer in addition to its body, headers and key."""
 ANSWERED_HEADER = "X-Answered"
 CACHED_BLUEPRINTS = frozenset({"pages", "api"})
-"""Blueprints whose answers to GET are cached. Downloads, the hub's routes and static files read headers themselves."""
+"""Blueprints whose answers to GET are cached. Downloads, routes of the hub and static files need the headers."""
 
 _CACHED_HEADERS = ("Content-Type", "Cache-Control", "ETag", "Link", "Content-Disposition", "Content-Security-Policy")
 _NOT_HIDDEN = frozenset({"HTTP_HOST"})
 """Headers that are part of the key."""
 _ALSO_HIDDEN = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH", "REMOTE_ADDR", "REMOTE_PORT", "RAW_URI"})
-"""Entries of a WSGI environment that a client chooses, beside `HTTP_*`."""
+"""Keys of the WSGI environment, in addition to `HTTP_*`, whose values the client can choose."""
 _NEVER_CACHED = ("HTTP_AUTHORIZATION", "HTTP_RANGE", "HTTP_TRANSFER_ENCODING", "HTTP_CONTENT_ENCODING")
-"""A request with one of these headers is never answered from the cache, and keeps all of its headers."""
+"""A request with one of these headers is never answered from the cache, and none of its headers are hidden."""
 _SESSION_COOKIES = (COOKIE, SECURE_COOKIE)
-"""The same holds for a request with one of these cookies."""
+"""Cookies that have the same effect as the headers in _NEVER_CACHED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +49,14 @@ class _CachedAnswer:
     headers: tuple[tuple[str, str], ...]
 
     def size_bytes(self, key: str) -> int:
-        """Return the memory that the answer takes under `key`, which may be longer than the body."""
+        """Return the memory of the answer with its `key`, which may be longer than the body."""
         return len(self.body) + sum(len(value) for _, value in self.headers) + len(key) + ROW_BYTES
 
 
 class AnswerCache:
     """Answers by key. Safe for threads.
 
-    A full cache drops the least recently used answer; a new version of the catalog drops all.
+    A full cache drops the least recently used answer. A new version of the catalog drops all answers.
     """
 
     def __init__(self, size_max_bytes: int) -> None:
@@ -68,7 +67,7 @@ class AnswerCache:
         self._lock = Lock()
 
     def get(self, version: Hashable, key: str) -> _CachedAnswer | None:
-        """Return the answer for `key` of that version, or None."""
+        """Return the answer for `key` that is valid for `version` of the catalog, or None."""
         with self._lock:
             self._drop_unless(version)
             answer = self._answers.get(key)
@@ -77,7 +76,7 @@ class AnswerCache:
             return answer
 
     def put(self, version: Hashable, key: str, answer: _CachedAnswer) -> None:
-        """Add an answer computed from `version` or a later one; do nothing once a later version is known."""
+        """Add an answer that was computed from `version` or a later one. Do nothing if the cache is newer."""
         with self._lock:
             if version != self._version or key in self._answers:
                 return
@@ -98,9 +97,9 @@ class AnswerCache:
 
 
 def hide_headers(app: Flask) -> None:
-    """Hide everything that is not part of the key from requests whose answers may be cached.
+    """Add a hook to `app` that hides everything outside the key, in requests whose answers may be cached.
 
-    Call it before any other hook of `app` is set, so that no hook reads a header earlier.
+    Call it before all other hooks of `app` are set, so that no hook reads a header earlier.
     """
 
     @app.before_request
@@ -116,14 +115,14 @@ def hide_headers(app: Flask) -> None:
 
 
 def reveal_headers() -> None:
-    """Let the view of this request see all headers; its answer is not cached."""
+    """Restore all headers for the view of this request. Its answer is then not cached."""
     g.not_cached = True
     request.environ.update(g.pop("hidden", {}))
     _reread_headers()
 
 
 def cache_answers(app: Flask, settings: WebSettings) -> None:
-    """Answer GET requests of `app` from the cache where possible; a view opts out by `g.not_cached = True`."""
+    """Answer GET requests of `app` from the cache if possible. A view opts out by `g.not_cached = True`."""
     cache = AnswerCache(settings.cache_bytes)
 
     @app.before_request
@@ -144,21 +143,21 @@ def cache_answers(app: Flask, settings: WebSettings) -> None:
     def keep(answer: Response) -> Response:
         if "hidden" not in g:
             return answer
-        whole = answer.status_code == 200 and not answer.is_streamed and answer.get_etag()[0] is not None
+        is_complete = answer.status_code == 200 and not answer.is_streamed and answer.get_etag()[0] is not None
         version = g.get("version")
-        if whole and version is not None and not g.get("not_cached", False):
+        if is_complete and version is not None and not g.get("not_cached", False):
             body = answer.get_data()
             if len(body) <= ANSWER_MAX_BYTES:
                 headers = tuple((name, answer.headers[name]) for name in _CACHED_HEADERS if name in answer.headers)
                 cache.put(version, g.key, _CachedAnswer(body, headers))
         reveal_headers()
-        if whole:
+        if is_complete:
             answer.make_conditional(request)
         return answer
 
 
 def _may_be_cached() -> bool:
-    """Return whether the answer to this request may be cached, and sent to other clients."""
+    """Return whether the answer to this request may be cached and sent to other clients."""
     environ = request.environ
     if request.method != "GET" or request.blueprint not in CACHED_BLUEPRINTS:
         return False
@@ -169,7 +168,7 @@ def _may_be_cached() -> bool:
 
 
 def _key(environ: dict[str, Any]) -> str:
-    # The parts of `request.root_url`, without its cost: links in an answer lead to the host that was asked for.
+    # The parts of `request.root_url`, which is slower. Links in an answer have the host of the request.
     root = (environ["wsgi.url_scheme"], environ.get("HTTP_HOST", ""), environ.get("SCRIPT_NAME", ""))
     return "\n".join((*root, str(is_proxied()), request.path, environ.get("QUERY_STRING", "")))
 
@@ -179,8 +178,8 @@ def _is_hidden_header(name: str) -> bool:
 
 
 def _reread_headers() -> None:
-    """Drop the values that the request has cached from its environment."""
+    """Delete the values that the request object has cached from its environment."""
     request.remote_addr = request.environ.get("REMOTE_ADDR")
-    kind, values = request.__class__, request.__dict__  # the class behind the proxy, which `type` does not give
+    kind, values = request.__class__, request.__dict__  # `type(request)` would be the class of the proxy object
     for name in [name for name in values if isinstance(getattr(kind, name, None), cached_property)]:
         del values[name]

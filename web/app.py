@@ -48,7 +48,7 @@ from organs.web.security import secure
 from organs.web.settings import WebSettings
 
 SCOPED_LINKS = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admin"))
-"""Links that are shown to users with the scope."""
+"""Links that are shown only to users with the scope: scope, endpoint and label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,22 @@ class Head:
     may_log_in: bool
     may_log_out: bool
     links: tuple[tuple[str, str], ...]
-    """Endpoint and label."""
+    """Endpoint and label of each link."""
 
 
 def page_head() -> Head:
-    """Return the head of the page for the current user; for nobody in particular if an error hides who that is."""
+    """Return the head of the page for the current user.
+
+    If the user cannot be determined because of an error, return the head for a user without an account.
+    """
     if "head" not in g:
-        g.head = _head()
-    known: Head = g.head
-    return known
+        g.head = _make_head()
+    head: Head = g.head
+    return head
 
 
-def _head() -> Head:
-    user = _user()
+def _make_head() -> Head:
+    user = _find_user()
     may_write = not settings().read_only
     links = ((endpoint, label) for scope, endpoint, label in SCOPED_LINKS if user.may(scope))
     return Head(
@@ -83,7 +86,7 @@ def _head() -> Head:
     )
 
 
-def _user() -> Identity:
+def _find_user() -> Identity:
     if request.blueprint == "api":
         return ANYBODY
     try:
@@ -101,9 +104,9 @@ NAVIGATION = (
 
 
 def create_app(registry: LocalRegistry, settings: WebSettings | None = None, counts: Storage | None = None) -> Flask:
-    """Return the catalog of `registry`, which the caller closes.
+    """Return the application for the catalog of `registry`. The caller closes the registry.
 
-    `counts` hold what is counted for the rates of requests: the processes of one server share them.
+    `counts` stores the counts for the rates of requests. The processes of one server share it.
     """
     settings = settings or WebSettings()
     app = Flask("organs.web")

@@ -1,8 +1,8 @@
-"""The user of a request: by token in the API, by the browser's session on pages; never both.
+"""The user of a request. The API uses only the token, and pages use only the session of the browser.
 
-A session is a cookie, which browsers also send with requests of other sites. So the API ignores cookies, and pages that
-need the API keep a token in memory. On a server that only its own machine can reach, a user without a token is
-`local`. Every request looks up the token by an index, so a revoked token stops working at once, in every process.
+A session is a cookie, and browsers also send cookies with requests of other sites. So the API ignores cookies, and
+pages that need the API keep a token in memory. On a server that only its own machine can reach, a user without a token
+is `local`. Every request looks up the token by an index, so a revoked token stops working immediately in every process.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from organs.web.responses import (
 
 READ, UPLOAD, ADMIN, TOKENS = "read", "upload", "admin", MANAGE_TOKENS
 ANY = "any"
-"""Not a scope of tokens: any account is enough, whatever the scopes of its token."""
+"""Requirement that any account meets, with any scopes. It is not a scope of tokens."""
 COOKIE, SECURE_COOKIE = "organ_session", "__Host-organ_session"
-"""`__Host-` lets no other name of the site set it; browsers take it over TLS alone."""
+"""With the prefix `__Host-`, no other host name of the site can set the cookie. Browsers accept it only over TLS."""
 COOKIE_MAX_LENGTH = 64
 _SCHEME = "bearer"
 
@@ -40,20 +40,20 @@ class Identity:
     """The user of a request, with the scopes that apply."""
 
     name: str | None
-    """Name of the contributor; None without an account."""
+    """Name of the account; None without an account."""
     scopes: frozenset[str]
     account: KnownToken | None = None
     """None without an account, and for `local`."""
     is_of_page: bool = False
-    """Whether the token belongs to a page: of narrow scope, valid for an hour."""
+    """Whether the token belongs to a page. Its scopes are few, and it is valid for an hour."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it is the local user of this machine, who may use every namespace."""
+        """Whether this is the local user of this machine, who may use every namespace."""
         return self.name == LOCAL and self.account is None
 
     def may(self, scope: str) -> bool:
-        """Return whether the user has `scope`; for ANY, whether there is an account."""
+        """Return whether the user has `scope`; for ANY, whether the user has an account."""
         return scope in self.scopes or (scope == ANY and self.name is not None)
 
     def owns(self, namespace: str) -> bool:
@@ -66,36 +66,36 @@ LOCALLY = Identity(LOCAL, frozenset((READ, UPLOAD)))
 
 
 def recognise(app: Flask) -> None:
-    """Keep answers to logged-in users of `app` out of shared caches."""
-    app.after_request(_private)
+    """Add a hook to `app` that keeps answers to logged-in users out of shared caches."""
+    app.after_request(_mark_private)
 
 
 def identity() -> Identity:
-    """Return the user of the request. Raises BadToken for an invalid token, TooMany after too many of them."""
+    """Return the user of the request. Raises BadToken for an invalid token, TooMany after too many invalid tokens."""
     if "identity" not in g:
-        client: Identity = _of_header() if request.blueprint == "api" else _of_cookie()
-        g.identity = client
-    known: Identity = g.identity
-    return known
+        g.identity = _identity_from_header() if request.blueprint == "api" else _identity_from_cookie()
+    user: Identity = g.identity
+    return user
 
 
 def need(scope: str) -> Identity:
-    """Return the user, who needs `scope`. Raises BadToken (401) without an account, NotAllowed (403) without the
-    scope.
+    """Return the user, who must have `scope`.
+
+    Raises BadToken (401) without an account, NotAllowed (403) without the scope.
     """
-    client = identity()
-    if client.may(scope):
-        return client
-    if client.name is None:
+    user = identity()
+    if user.may(scope):
+        return user
+    if user.name is None:
         raise BadToken("this needs an account: send a token, or log in")
     raise NotAllowed(f"this needs a token with the scope {scope}")
 
 
 def account_by_text(text: str) -> KnownToken:
-    """Return the account of the token `text`; a good token is always accepted.
+    """Return the account of the token `text`. A valid token is always accepted.
 
-    Raises BadToken (401), and TooMany (429) where too many unknown tokens came from this address, or too many guesses
-    at this token from anywhere: see `web.rate_limits`.
+    Raises BadToken (401), and TooMany (429) after too many unknown tokens from this address or too many wrong secrets
+    for this public id from any address: see `web.rate_limits`.
     """
     sent = parse_token(text)
     with reading() as session:
@@ -111,23 +111,28 @@ def account_by_text(text: str) -> KnownToken:
 
 
 def is_somebody() -> bool:
-    """Return whether the request has a token or a session, valid or not; then no shared cache may keep the answer."""
+    """Return whether the request has a token or a session, valid or not.
+
+    In that case no shared cache may keep the answer.
+    """
     return request.authorization is not None or session_secret() is not None
 
 
 def session_secret() -> str | None:
-    """Return the secret of the browser's session, unchecked."""
+    """Return the secret of the browser's session without checking it, or None."""
     value = request.cookies.get(cookie_name(), "")
     return value if 0 < len(value) <= COOKIE_MAX_LENGTH else None
 
 
 def cookie_name() -> str:
-    """Return the name of the session cookie, which depends on TLS."""
+    """Return the name of the session cookie. It is different with TLS."""
     return SECURE_COOKIE if request.is_secure else COOKIE
 
 
 def is_personal() -> bool:
-    """Return whether the user works at this machine: only it can reach the server, and no proxy forwarded the
+    """Return whether the user works on this machine.
+
+    This is true if only this machine can reach the server, the server is not read-only, and no proxy forwarded the
     request.
     """
     configured = settings()
@@ -135,15 +140,15 @@ def is_personal() -> bool:
 
 
 def used(account: KnownToken) -> Identity:
-    """Return the user of `account`, and note the use of the token now and then, if that needs no waiting."""
+    """Return the user of `account`, and record the use of the token from time to time, if that needs no waiting."""
     if is_use_due(account, now()) and not settings().read_only:
-        # Reading must work while the disk is full or another process writes; a later request notes the use.
+        # Reading must work while the disk is full or another process writes. A later request records the use.
         with suppress(OrganError), registry().catalog.writing(waits=False) as session:
             record_use(session, account)
     return Identity(account.name, account.scopes, account)
 
 
-def _of_header() -> Identity:
+def _identity_from_header() -> Identity:
     sent = request.authorization
     if sent is None:
         if "Authorization" in request.headers:
@@ -155,7 +160,7 @@ def _of_header() -> Identity:
     return replace(used(account), is_of_page=account.session_id is not None)
 
 
-def _of_cookie() -> Identity:
+def _identity_from_cookie() -> Identity:
     secret = session_secret()
     if secret is not None:
         with reading() as session:
@@ -165,7 +170,7 @@ def _of_cookie() -> Identity:
     return LOCALLY if is_personal() else ANYBODY
 
 
-def _private(answer: Response) -> Response:
+def _mark_private(answer: Response) -> Response:
     if is_somebody() and "no-store" not in answer.headers.get("Cache-Control", ""):
         answer.headers["Cache-Control"] = "private, no-cache"
         answer.vary.add("Cookie")

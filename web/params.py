@@ -1,4 +1,4 @@
-"""Query parameters, checked: query, limit, place, choices and switches."""
+"""Parsing and checks of query parameters: query, limit, place, choices and switches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def requested_query(vocabulary: Vocabulary, default_sort: str | None = None) -> 
 
 
 def requested_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
-    """Return the number of requested results: `limit`, else `default`, or `most` for CSV. Raises BadQuery."""
+    """Return the number of requested results: `limit`, otherwise `most` for CSV and `default` for other answers.
+
+    Raises BadQuery.
+    """
     text = request.args.get("limit", str(most if wants_csv(request.path) else default))
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
         raise BadQuery("limit", f"a whole number from 1 to {most}")
@@ -30,12 +33,12 @@ def requested_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
 
 
 def requested_after() -> str | None:
-    """Return the `next` of the previous page, or None."""
+    """Return the parameter `after`, which is the `next` of the previous page, or None."""
     return request.args.get("after") or None
 
 
 def requested_place() -> int:
-    """Return how many items precede the requested page, of a list whose `next` is a number; raises BadQuery."""
+    """Return the number of items before the requested page, for a list whose `next` is a number. Raises BadQuery."""
     text = request.args.get("after", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= PLACE_MAX):
         raise BadQuery("after", "a whole number, the `next` of the previous page")
@@ -43,7 +46,7 @@ def requested_place() -> int:
 
 
 def requested_choice(name: str, choices: Sequence[str]) -> str:
-    """Return which of `choices` the parameter `name` selects; the first if it is missing. Raises BadQuery."""
+    """Return the parameter `name`, one of `choices`; the first choice if it is missing. Raises BadQuery."""
     value = request.args.get(name) or choices[0]
     if value not in choices:
         raise BadQuery(name, f"one of {', '.join(choices)}")
@@ -51,7 +54,7 @@ def requested_choice(name: str, choices: Sequence[str]) -> str:
 
 
 def requested_switch(name: str) -> bool:
-    """Return whether the parameter `name` is 1; it is 0 if it is missing. Raises BadQuery."""
+    """Return whether the parameter `name` is 1; a missing parameter counts as 0. Raises BadQuery."""
     value = request.args.get(name, "0")
     if value not in ("0", "1"):
         raise BadQuery(name, "0 or 1")
@@ -59,7 +62,7 @@ def requested_switch(name: str) -> bool:
 
 
 def parsed_job(text: str) -> int:
-    """Return the number of a job in an address. Raises NotFound for an invalid one."""
+    """Return the number of a job from the text in a URL. Raises NotFound for an invalid number."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
         raise NotFound(f"{text[:40]!r} is not the number of a job")
     return int(text)

@@ -21,12 +21,12 @@ _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+", re.IGNOR
 
 
 def organ_address(digest: str) -> str:
-    """Return the page of the organ of that digest."""
-    return f"{request.script_root}/organs/{digest}"  # `url_for` takes twenty times as long, and lists have many
+    """Return the address of the page of the organ with that digest."""
+    return f"{request.script_root}/organs/{digest}"  # `url_for` takes 20 times as long, and lists have many links
 
 
 def model_address(name: str, endpoint: str = "pages.model", **more: Any) -> str:
-    """Return the page of the model `namespace/name` or `namespace/name@version`, or another endpoint for it."""
+    """Return the address of `endpoint`, by default the page, for `namespace/name` or `namespace/name@version`."""
     if endpoint == "pages.model" and not more:
         return f"{request.script_root}/models/{quote(name, safe='/@')}"
     namespace, _, rest = name.partition("/")
@@ -34,24 +34,27 @@ def model_address(name: str, endpoint: str = "pages.model", **more: Any) -> str:
 
 
 def query_address(endpoint: str, query: Query, **more: str) -> str:
-    """Return the address of the results of `query`."""
+    """Return the address of the results of `query` at `endpoint`."""
     return with_parameters(url_for(endpoint), {"q": short_text(query)}, **more)
 
 
 def with_parameters(path: str, parameters: dict[str, str], **more: str) -> str:
-    """Return `path` with `parameters`, those of `more` replaced; empty ones are left out."""
-    kept = {name: value for name, value in {**parameters, **more}.items() if value}
-    return quote(path, safe="/@:+~") + (f"?{urlencode(kept, safe=':,/*>=<-')}" if kept else "")
+    """Return `path` with `parameters` and `more`, which has precedence. Empty parameters are left out."""
+    query = {name: value for name, value in {**parameters, **more}.items() if value}
+    return quote(path, safe="/@:+~") + (f"?{urlencode(query, safe=':,/*>=<-')}" if query else "")
 
 
 def twin_address() -> str:
-    """Return the address of the JSON of this page."""
+    """Return the address of the JSON twin of this page."""
     path = "/index" if request.path == "/" else request.path
     return with_parameters(f"{request.script_root}{path}.json", request.args.to_dict())
 
 
 def outside_link(text: object) -> str | None:
-    """Return `text` if a page may link to it: http or https, with a host, without quotes or password. Else None."""
+    """Return `text` if a page may link to it, otherwise None.
+
+    The scheme must be http or https. The address must have a host, and neither quotes, a user nor a password.
+    """
     if not isinstance(text, str) or len(text) > LINK_MAX_LENGTH or not _ADDRESS.fullmatch(text):
         return None
     try:
@@ -72,41 +75,41 @@ redirect_parameters: dict[str, tuple[str, ...]] = {}
 
 
 def declare_parameters(operation: str, names: Sequence[str]) -> None:
-    """Let redirects to `operation` of the API keep the query parameters `names`."""
+    """Make redirects to `operation` of the API keep the query parameters `names`."""
     redirect_parameters[operation] = tuple(names)
 
 
 def json_answer(value: object, status: int = 200) -> Response:
-    """Return `value`, an entity or plain values, as JSON."""
+    """Return `value`, an entity or plain values, as a JSON answer."""
     return current_app.response_class(encode(value) + b"\n", status=status, mimetype="application/json")
 
 
 def conditional(answer: Response) -> Response:
-    """Return `answer` with an ETag of its bytes, or 304 without a body for a client that has them."""
-    answer.headers.setdefault("Cache-Control", "no-cache")  # kept by browsers, asked for again
+    """Return `answer` with an ETag of its bytes, or 304 without a body if the client already has these bytes."""
+    answer.headers.setdefault("Cache-Control", "no-cache")  # browsers store it and revalidate it
     answer.add_etag()
     answer.make_conditional(request)
     return answer
 
 
 def next_address(after: str) -> str:
-    """Return this address with another `after`, escaped for the header `Link`."""
+    """Return the address of this request with another `after`, escaped for the header `Link`."""
     address = with_parameters(request.script_root + request.path, request.args.to_dict(), after=after)
     return address.replace("<", "%3C").replace(">", "%3E")
 
 
 def wants_json(path: str) -> bool:
-    """Return whether the address is that of a JSON twin or of the API."""
+    """Return whether `path` is the address of a JSON twin or of the API."""
     return path.endswith(JSON_SUFFIX) or path.startswith(API_PREFIX)
 
 
 def plain_page() -> bool:
-    """Return whether people will read the answer, not a program."""
+    """Return whether the answer is a page for people: neither JSON nor CSV."""
     return not wants_json(request.path) and not wants_csv(request.path)
 
 
 def wants_csv(path: str) -> bool:
-    """Return whether the address is that of a list as CSV."""
+    """Return whether `path` is the address of a list as CSV."""
     return path.endswith(CSV_SUFFIX)
 
 
@@ -124,6 +127,6 @@ def settings() -> WebSettings:
 
 @contextmanager
 def reading(seconds: float | None = None) -> Iterator[Session]:
-    """Return a session that reads the catalog; with `seconds`, a query that takes longer raises TooSlow."""
+    """Yield a session that reads the catalog. With `seconds`, a query that takes longer raises TooSlow."""
     with registry().catalog.reading(seconds) as session:
         yield session

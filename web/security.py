@@ -1,4 +1,4 @@
-"""Checks of every request and headers of every answer: host names, sizes, and what browsers are allowed to do."""
+"""Checks of every request (host names and sizes) and security headers of every answer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from werkzeug.exceptions import MethodNotAllowed
 from organs.web.settings import WebSettings
 
 BODY_MAX_BYTES = 256 * 1024
-"""A lookup of a thousand digests takes a quarter of it. Uploads will have limits of their own."""
+"""Maximum size of a body. A lookup of 1,000 digests needs a quarter of it. Uploads have their own limits."""
 ADDRESS_MAX_LENGTH = 8000
-"""Of a path and its query, in characters. The HTTP server itself refuses longer ones, in words of its own."""
+"""Maximum length of a path and its query, in characters. The HTTP server refuses even longer ones with its own
+message."""
 PROBES = frozenset({"/healthz", "/metrics"})
-"""Addresses that programs on the same network ask for by an IP address or a service's name, which nobody configures.
+"""Paths without a check of the host name. Programs on the same network request them by an IP address or a service name
+that is not among the configured host names.
 
-A page of another site whose name leads here (DNS rebinding) learns from `/healthz` only that this is a registry, and
-`/metrics` has a check of its own (`web.metrics`).
+A foreign site whose name resolves to this machine (DNS rebinding) learns from `/healthz` only that this is a registry.
+`/metrics` has its own check (`web.metrics`).
 """
 
 _POLICY = (
@@ -27,14 +29,14 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Referrer-Policy": "same-origin",  # with none, browsers hide where our own forms come from
+    "Referrer-Policy": "same-origin",  # `no-referrer` would also hide the origin of our own forms
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
 
 
 def secure(app: Flask, settings: WebSettings) -> None:
-    """Put the checks before every request to `app`, and the headers on every answer."""
+    """Add the checks before every request to `app`, and the headers to every answer."""
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     app.config["MAX_FORM_MEMORY_SIZE"] = BODY_MAX_BYTES
     app.config["MAX_FORM_PARTS"] = 100
@@ -47,26 +49,26 @@ def secure(app: Flask, settings: WebSettings) -> None:
                 "This server does not accept this host name. An administrator can allow it: --allow-host NAME.",
             )
         if isinstance(request.routing_exception, MethodNotAllowed):
-            return  # is answered by the router, with the methods that are allowed
+            return  # the router answers it, with the list of allowed methods
         if len(request.environ.get("QUERY_STRING", "")) + len(request.path) > ADDRESS_MAX_LENGTH:
             abort(414, f"An address has at most {ADDRESS_MAX_LENGTH} characters.")
 
-    app.after_request(_with_headers)
+    app.after_request(_add_headers)
 
 
 def is_served(request: Request, hosts: frozenset[str]) -> bool:
-    """Return whether the request asks for one of `hosts`, whatever the port."""
+    """Return whether the host of the request is one of `hosts`; the port is ignored."""
     return "*" in hosts or requested_host(request) in hosts
 
 
 def requested_host(request: Request) -> str:
-    """Return the host that the request asks for, in lower case, without a port; an IPv6 address keeps its brackets."""
+    """Return the host of the request in lower case, without a port; an IPv6 address keeps its brackets."""
     host = str(request.environ.get("HTTP_HOST", ""))
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()
 
 
-def _with_headers(response: Response) -> Response:
+def _add_headers(response: Response) -> Response:
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
     if response.status_code >= 400:

@@ -1,4 +1,4 @@
-"""Settings of the catalog in a browser and of its server: frozen values, made by the program that starts it."""
+"""Settings of the web catalog and of its server. The program that starts the server creates them."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ class WebSettings:
     """Limits and names of one server."""
 
     hosts: frozenset[str] = LOOPBACK_HOSTS
-    """The names that requests may ask for, without a port. A page of another origin that has its own name lead to this
-    machine (DNS rebinding) asks for another one, and is refused. `*` allows any."""
+    """Host names that requests may have, without a port; `*` allows every name. They protect from DNS rebinding: a
+    foreign site can make its own name resolve to this machine, but its requests have that name and are refused."""
     personal: bool = False
-    """Whether whoever asks without a token may write, as `local`. Only for a server that nobody but its machine can
+    """Whether a user without a token is `local` and may write. Only for a server that only its own machine can
     reach."""
     read_only: bool = False
-    """Whether nobody may write, log in, or see jobs."""
+    """Whether the server refuses all writes, log-ins and views of jobs."""
     proxies: int = 0
-    """Proxies in front, each of which adds its `X-Forwarded-For` and `X-Forwarded-Proto`: so many are believed."""
+    """Number of trusted proxies before the server. Each must add to `X-Forwarded-For` and `X-Forwarded-Proto`. The
+    server uses only that many entries of these headers."""
     search_seconds: float = 2.0
     """A search that takes longer is stopped."""
     counts_seconds: float = 0.5
-    """Facets that take longer are left out of a page, which says so."""
+    """Facets that take longer are left out of a page, and the page says so."""
     turn_seconds: float = 10.0
-    """How long a request waits for its turn."""
+    """Longest time that a request waits for its turn to compute."""
     cache_bytes: int = 32 * 1024 * 1024
-    """Answers that are kept in memory until the catalog changes."""
+    """Maximum size of the answers that are cached in memory until the catalog changes."""
     metrics: tuple[Network, ...] | None = None
-    """The networks that may read `/metrics`. None means this machine, or nobody behind proxies: there every request
-    comes from the proxy's machine."""
+    """Networks that may read `/metrics`. None means only this machine. Behind proxies None means no client, because
+    every request comes from the proxy's machine."""
 
 
 WORKERS_MAX = 4
-
-
 THREADS = 16
-
-
 PORT = 8935
 
 
 def default_workers() -> int:
-    """Return the default number of workers: one for each core, at most four, because searches are bound by Python."""
+    """Return the default number of workers: one for each core, at most WORKERS_MAX.
+
+    Several processes are needed because the time of a search is mostly spent in Python code.
+    """
     return max(1, min(WORKERS_MAX, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How the catalog is served."""
+    """Settings of the HTTP server."""
 
     host: str = "127.0.0.1"
-    """Without brackets, also where it is an IPv6 address."""
+    """Host name or address. An IPv6 address has no brackets."""
     port: int = PORT
     workers: int = field(default_factory=default_workers)
     threads: int = THREADS
-    """Requests that each worker answers at once. Downloads need none of them; uploads keep at most half."""
+    """Threads of each worker that answer requests. Downloads need none of them; uploads use at most half of them."""
     head_seconds: float = 10
-    """Within which the header of a request must come."""
+    """Time within which the header of a request must arrive."""
     body_seconds: float = 20
-    """Within which a body must come, unless it comes at 16 KiB a second."""
+    """Time within which a body must arrive, unless it arrives at 16 KiB a second or more."""
     send_seconds: float = 30
-    """Within which a client must read each 64 KiB of an answer."""
+    """Time within which a client must read each 64 KiB of an answer."""
     idle_seconds: int = 75
-    """That a connection may be idle between two requests: longer than proxies keep their end of it, usually a minute,
-    so that none of them sends a request while we close ours, which would be lost."""
+    """Time for which a connection may be idle between two requests. It is longer than the time of proxies, usually a
+    minute. Otherwise a proxy could send a request while the server closes the connection, and it would be lost."""
     jobs: bool = False
-    """Whether a process beside the others works at the queue of jobs."""
+    """Whether the server also starts a process that runs the queued jobs."""
