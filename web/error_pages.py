@@ -1,4 +1,4 @@
-"""Answers to errors: a problem document for programs, plain text for CSV, an error page with advice for people."""
+"""Answers to errors: a problem document for programs, plain text for CSV, a page with advice for people."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from organs.web.responses import (
 
 RETRY_SECONDS = 5
 HIDDEN = "The server failed to answer this request. Its log has the details."
-"""The sentence of every error with status 500: what went wrong inside is for the administrator."""
+"""The message of every error with status 500. Only the administrator may read the details."""
 PARAMETERS = frozenset(("add", "after", "against", "by", "cell", "counts", "every_part", "first", "limit", "order"))
 PARAMETERS |= {"ranked", "second", "table"}
-"""Parameters that a BadQuery may name itself; any other term stands in the query `q`."""
+"""Parameters that a BadQuery can name. Any other term is a part of the query `q`."""
 _DETAILS = {
     404: "There is nothing at this address.",
     405: "This address does not accept this method.",
     413: "The body of the request is too large.",
 }
-"""Sentences on error pages and in problem documents for errors of HTTP itself, by status."""
+"""Messages on error pages and in problem documents for errors of HTTP, by status."""
 _ADVICE = {
     400: "Correct the address or the form, and try again.",
     401: "Log in, or send a valid token.",
@@ -52,20 +52,19 @@ _ADVICE = {
     500: "If it happens again, tell the administrator.",
     503: "Wait a few seconds, then load the page again.",
 }
-"""What a person can do about an error page, by status."""
+"""Advice on error pages, by status."""
 
 
 def answer_errors(app: Flask) -> None:
-    """Let `app` answer errors in the form that the address asks for."""
+    """Make `app` answer errors in the format that belongs to the requested address."""
     app.register_error_handler(OrganError, refused)
     app.register_error_handler(HTTPException, _http_error)
 
 
 def status_of(error: OrganError) -> int:
-    """Return the status of the answer to the present request, which raised `error`.
+    """Return the status of the answer to the current request, which raised `error`.
 
-    It is that of the class. Only for the address of a page, a name or digest that is not valid is one that leads
-    nowhere (404).
+    It is the status of the error's class. Only for an invalid name or digest in the address of a page it is 404.
     """
     is_page = not request.path.startswith(API_PREFIX)
     return 404 if is_page and isinstance(error, BadName | BadDigest) else error.status
@@ -76,10 +75,10 @@ def refused(error: OrganError, extensions: Mapping[str, object] | None = None) -
     status = logged_status(error)
     if status == INTERNAL:
         return error_answer(status, HIDDEN)
-    problem, field = problem_of(error, status), _field_of(error)
+    problem, field = problem_of(error, status), _implied_field(error)
     if not problem.errors and field is not None:
-        listed = (FieldError(field=field, code=problem.code, detail=problem.detail),)
-        problem = msgspec.structs.replace(problem, errors=listed)
+        field_errors = (FieldError(field=field, code=problem.code, detail=problem.detail),)
+        problem = msgspec.structs.replace(problem, errors=field_errors)
     answer = _answer(problem, {**data_of(error), **(extensions or {})})
     if isinstance(error, TooMany):
         answer.headers["Retry-After"] = str(max(1, round(error.seconds)))
@@ -87,7 +86,7 @@ def refused(error: OrganError, extensions: Mapping[str, object] | None = None) -
 
 
 def logged_status(error: OrganError) -> int:
-    """Return the status of the answer to a request that raised `error`, which is logged if the server is the cause."""
+    """Return the status of the answer to a request that raised `error`. Logs errors that the server caused."""
     status = status_of(error)
     if isinstance(error, Busy):
         current_app.logger.warning("refused: %s", error)
@@ -97,7 +96,7 @@ def logged_status(error: OrganError) -> int:
 
 
 def error_answer(status: int, detail: str) -> Response:
-    """Return the answer to a request that HTTP itself refuses, with the code of its status."""
+    """Return the answer for an error of HTTP. `status` determines the code of the problem."""
     return _answer(plain_problem(status, detail), {})
 
 
@@ -118,17 +117,17 @@ def _answer(problem: Problem, extensions: Mapping[str, object]) -> Response:
 
 
 def error_page(status: int, detail: str) -> str:
-    """Return the page for people: what happened, and what to do."""
-    begins = detail.partition(" ")[0].isalpha()  # else with a name or a field, which stays as it is
-    sentence = f"{detail[:1].upper()}{detail[1:]}".rstrip() if begins else detail
+    """Return the error page: the message, and advice for the status."""
+    begins_with_word = detail.partition(" ")[0].isalpha()  # otherwise with a name or a field, which is not changed
+    sentence = f"{detail[:1].upper()}{detail[1:]}".rstrip() if begins_with_word else detail
     if not sentence.endswith((".", "?", "!")):
         sentence += "."
     advice = _ADVICE.get(status)
     return render_template("error.html", sentence=sentence, advice=advice, status=status, title=title_of(status))
 
 
-def _field_of(error: OrganError) -> str | None:
-    """Return the parameter or member that an error is about which does not say so itself."""
+def _implied_field(error: OrganError) -> str | None:
+    """Return the parameter or member that caused an error without its own list of fields, or None."""
     match error:
         case BadDigest():
             return "digest"
@@ -142,10 +141,10 @@ def _field_of(error: OrganError) -> str | None:
 
 def _http_error(error: HTTPException) -> Response:
     if error.code is None or error.response is not None or 300 <= error.code < 400:
-        return error.get_response()  # type: ignore[return-value]  # a redirect, or an answer that was made already
-    stated = error.description if error.description != type(error).description else None
-    answer = error_answer(error.code, stated or _DETAILS.get(error.code) or error.description or error.name)
-    allowed = getattr(error, "valid_methods", None)
-    if allowed:
-        answer.headers["Allow"] = ", ".join(allowed)
+        return error.get_response()  # type: ignore[return-value]  # a redirect, or an answer that the view made
+    own_text = error.description if error.description != type(error).description else None
+    answer = error_answer(error.code, own_text or _DETAILS.get(error.code) or error.description or error.name)
+    methods = getattr(error, "valid_methods", None)
+    if methods:
+        answer.headers["Allow"] = ", ".join(methods)
     return answer

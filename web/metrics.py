@@ -1,4 +1,4 @@
-"""Figures of the server for Prometheus at `/metrics`, and its health at `/healthz`."""
+"""Metrics of the server for Prometheus at `/metrics`, and the health check at `/healthz`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ metrics = Blueprint("metrics", __name__)
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """What is counted in this process, and the label sets that were met: one dictionary look-up finds them again."""
+    """The metrics of this process, and a cache of the methods that count requests, by the labels of a request."""
 
     collectors: CollectorRegistry
     requests: Counter
@@ -52,27 +52,27 @@ class Meters:
     remembered: Counter
     streams: Gauge
     downloads: Counter
-    met: dict[tuple[str, str, int, bool], _Met]
+    met: dict[tuple[str, str, int, bool], _LabelledCounters]
 
 
 @dataclass(frozen=True, slots=True)
-class _Met:
+class _LabelledCounters:
     count: Callable[[], None]
     observe: Callable[[float], None]
     recall: Callable[[], None] | None
 
 
 def prepare_metrics() -> str:
-    """Make the folder through which the processes of a server share their figures; call it before they fork.
+    """Make the folder in which the processes of a server share their metrics, and return its path.
 
-    It is removed when this process ends. Answers its path.
+    Call it before the processes fork. The folder is removed when this process ends.
     """
     folder = tempfile.mkdtemp(prefix="organ-metrics-")
     os.environ[FOLDER_VARIABLE] = folder
     owner = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # a forked process ends with the same hooks
+        if os.getpid() == owner:  # a forked process calls the same exit hooks
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
@@ -80,7 +80,7 @@ def prepare_metrics() -> str:
 
 
 def child_exit(_server: object, worker: Any) -> None:
-    """Stop counting the requests of a process that has ended (gunicorn's hook)."""
+    """Remove a process that has ended from the metrics of live processes. A hook of gunicorn."""
     from prometheus_client.multiprocess import mark_process_dead
 
     if FOLDER_VARIABLE in os.environ:
@@ -88,8 +88,8 @@ def child_exit(_server: object, worker: Any) -> None:
 
 
 def count_requests(app: Flask) -> None:
-    """Count the requests of `app`; to be called before other hooks are set, so that their time counts too."""
-    app.extensions[METRICS_KEY] = meters = _meters()
+    """Count the requests of `app`. Call it before other hooks are set, so that their time counts too."""
+    app.extensions[METRICS_KEY] = meters = _make_meters()
 
     @app.before_request
     def begin() -> None:
@@ -99,22 +99,22 @@ def count_requests(app: Flask) -> None:
     def end(answer: Response) -> Response:
         began = g.get("began")
         key = (_route(), _method(), answer.status_code, ANSWERED_HEADER in answer.headers)
-        met = meters.met.get(key)
-        if met is None:
-            met = meters.met[key] = _meet(meters, *key)
-        met.count()
-        met.observe(0.0 if began is None else perf_counter() - began)
-        if met.recall is not None:
-            met.recall()
+        counters = meters.met.get(key)
+        if counters is None:
+            counters = meters.met[key] = _label_counters(meters, *key)
+        counters.count()
+        counters.observe(0.0 if began is None else perf_counter() - began)
+        if counters.recall is not None:
+            counters.recall()
         if answer.is_streamed and request.endpoint != "static":
             meters.streams.inc()
-            answer.response = _Watched(answer.response, meters.streams.dec)
+            answer.response = _CountedStream(answer.response, meters.streams.dec)
         return answer
 
 
 @metrics.get("/metrics")
 def show() -> Response:
-    """Return all counts in the text format of Prometheus."""
+    """Return all metrics in the text format of Prometheus."""
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -126,17 +126,17 @@ def show() -> Response:
     if FOLDER_VARIABLE in os.environ:
         collectors = CollectorRegistry()
         MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
-    body = generate_latest(collectors) + generate_latest(_of_registry(totals))
+    body = generate_latest(collectors) + generate_latest(_registry_collectors(totals))
     return Response(body, content_type=CONTENT_TYPE_LATEST)
 
 
 def _check_allowed(settings: WebSettings) -> None:
     """Raise NotAllowed unless the client is in a network that may read the metrics.
 
-    Where no network was configured, that is this machine, and the host must be a name of this server or an IP address:
-    otherwise a page of another site, whose name leads to this machine, could read them with the browser of somebody who
-    works here. A request that a proxy forwarded is refused, also where no proxy was configured: it seems to come from
-    the proxy's machine.
+    If no network was configured, only this machine may read them, and the host must be a name of this server or an IP
+    address. Otherwise a page of a foreign site whose name resolves to this machine could read them with the browser of
+    a user of this machine. A request that a proxy forwarded is then refused, even if no proxy was configured, because
+    its address is that of the proxy's machine.
     """
     networks = settings.metrics
     if networks is None:
@@ -156,30 +156,30 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _meters() -> Meters:
+def _make_meters() -> Meters:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # when each series began, a line more for each
-    own = CollectorRegistry()
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a line for each series
+    collectors = CollectorRegistry()
     return Meters(
-        own,
-        Counter("organ_requests", "Requests that were answered.", ("route", "method", "status"), registry=own),
+        collectors,
+        Counter("organ_requests", "Requests that were answered.", ("route", "method", "status"), registry=collectors),
         Histogram(
             "organ_request_seconds",
             "Seconds until an answer began; of streams, until their first bytes.",
             ("route",),
             buckets=BUCKETS_SECONDS,
-            registry=own,
+            registry=collectors,
         ),
-        Counter("organ_answers_from_memory", "Answers that were kept from before.", ("route",), registry=own),
-        Gauge("organ_streams_in_flight", "Downloads under way.", registry=own, multiprocess_mode="livesum"),
-        Counter("organ_downloads", "Models that were sent to their last byte.", registry=own),
+        Counter("organ_answers_from_memory", "Answers that were kept from before.", ("route",), registry=collectors),
+        Gauge("organ_streams_in_flight", "Downloads under way.", registry=collectors, multiprocess_mode="livesum"),
+        Counter("organ_downloads", "Models that were sent to their last byte.", registry=collectors),
         {},
     )
 
 
-def _meet(meters: Meters, route: str, method: str, status: int, is_remembered: bool) -> _Met:
-    return _Met(
+def _label_counters(meters: Meters, route: str, method: str, status: int, is_remembered: bool) -> _LabelledCounters:
+    return _LabelledCounters(
         meters.requests.labels(route, method, str(status)).inc,
         meters.seconds.labels(route).observe,
         meters.remembered.labels(route).inc if is_remembered else None,
@@ -194,45 +194,45 @@ def _method() -> str:
     return request.method if request.method in METHODS else OTHER
 
 
-def _of_registry(totals: RegistryTotals) -> CollectorRegistry:
-    """Return the current figures of the registry."""
+def _registry_collectors(totals: RegistryTotals) -> CollectorRegistry:
+    """Return the collectors of the current totals of the registry."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
     @dataclass(frozen=True)
-    class Figures:
+    class Totals:
         def collect(self) -> Iterable[GaugeMetricFamily]:
             for name, value in structs.asdict(totals).items():
                 yield GaugeMetricFamily(
                     f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value
                 )
 
-    registry = CollectorRegistry()
-    registry.register(Figures())
-    return registry
+    collectors = CollectorRegistry()
+    collectors.register(Totals())
+    return collectors
 
 
-class _Watched:
-    """The pieces of a stream; `close` says once that it is over."""
+class _CountedStream:
+    """The pieces of a stream. The first call of `close` also calls `ended`."""
 
-    def __init__(self, pieces: Any, over: Callable[[], None]) -> None:
+    def __init__(self, pieces: Any, ended: Callable[[], None]) -> None:
         self._pieces = pieces
-        self._over: Callable[[], None] | None = over
-        if hasattr(pieces, "pause"):  # as web.file_responses.FileBody
+        self._ended: Callable[[], None] | None = ended
+        if hasattr(pieces, "pause"):  # the pieces are a web.file_responses.FileBody
             self.pause, self.busy_status, self.opens_later = pieces.pause, pieces.busy_status, pieces.opens_later
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._pieces)
 
     def close(self) -> None:
-        """Close the stream itself; it may be called twice."""
-        over, self._over = self._over, None
+        """Close the stream. May be called twice."""
+        ended, self._ended = self._ended, None
         try:
             if hasattr(self._pieces, "close"):
                 self._pieces.close()
         finally:
-            if over is not None:
-                over()
+            if ended is not None:
+                ended()
 
 
 health = Blueprint("health", __name__)

@@ -1,4 +1,4 @@
-"""Permissions to write, rights of the owner of a model, and jobs of a contributor."""
+"""Permissions to write, rights of the contributor of a model, and jobs of an account."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ ONLY_READS = "This server is read-only."
 NO_JOBS = "Log in to see jobs."
 ELSEWHERE = "Requests from pages of other sites are not allowed."
 _OWN_SITES = ("same-origin", "none")
-"""Values that browsers send for our own pages, and for a typed address."""
+"""Values of `Sec-Fetch-Site` that browsers send for requests of our own pages and for a typed address."""
 
 
 def may_write(scope: str = UPLOAD) -> bool:
-    """Return whether the user may write; otherwise pages leave out their forms."""
+    """Return whether the user may write. Pages show their forms only in that case."""
     return not settings().read_only and identity().may(scope)
 
 
 def may_see_jobs() -> bool:
-    """Return whether the user may see jobs, their own or all."""
+    """Return whether the user may see jobs: their own or all."""
     return may_write() or may_write(ADMIN)
 
 
 def whose_jobs() -> str | None:
-    """Return the contributor whose jobs the user may see; None means all, for administrators and `local`.
+    """Return the account whose jobs the user may see. None means all jobs, for administrators and `local`.
 
-    Answers 404 to users who may see none: jobs show requests and errors.
+    Answers 404 to users who may not see jobs, because jobs show requests and errors.
     """
     if not may_see_jobs():
         abort(404, NO_JOBS)
@@ -53,9 +53,9 @@ def whose_jobs() -> str | None:
 
 
 def check_writing(scope: str = UPLOAD) -> Identity:
-    """Return the user, who may write. Answers 403 on a read-only server, and to requests from pages of other sites.
+    """Return the user if they may write. Answer 403 on a read-only server, and to requests from pages of other sites.
 
-    Raises BadToken (401) for anybody, NotAllowed (403) for a token without the `scope`.
+    Raises BadToken (401) without an account, NotAllowed (403) for a token without the `scope`.
     """
     if settings().read_only:
         abort(403, ONLY_READS)
@@ -65,7 +65,7 @@ def check_writing(scope: str = UPLOAD) -> Identity:
 
 
 def check_anybody() -> None:
-    """Answer 403 on a read-only server, and to requests from pages of other sites."""
+    """Answer 403 on a read-only server, and to requests from pages of other sites. No account is needed."""
     if settings().read_only:
         abort(403, ONLY_READS)
     check_origin()
@@ -83,7 +83,7 @@ def check_origin() -> None:
 
 
 def _is_own(address: str) -> bool:
-    """Return whether `address` has the requested host and port. `null`, a hidden origin, has not."""
+    """Return whether `address` has the requested host and port. It is False for `null`, which is a hidden origin."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -95,7 +95,7 @@ NOT_YOURS = "This model belongs to another contributor."
 
 
 def is_shown_all(namespace: str) -> bool:
-    """Return whether the user may see quarantined models in `namespace`."""
+    """Return whether the user may see all models in `namespace`, including models that are held for review."""
     return identity().owns(namespace) or identity().may(ADMIN)
 
 
@@ -110,28 +110,29 @@ def may_yank(namespace: str) -> bool:
 
 
 def known_model(session: Session, name: ModelName, first: str = "visible") -> Model:
-    """Return the model of that name if the user may see it. Raises NotFound, with the same message for hidden ones.
+    """Return the model with that name if the user may see it.
 
-    Without a version, the owner gets the newest one in the state `first`.
+    Raises NotFound, with the same message if the model is hidden. Without a version, a user who may see all models of
+    the namespace gets a version in the state `first` if there is one, and of several the newest.
     """
     return own_model(session, name, first) if is_shown_all(name.namespace) else model_by_name(session, name)
 
 
 def model_to_edit(session: Session, name: ModelName) -> Model:
-    """Return a model that the user may edit. Raises NotFound; NotAllowed (403) for a model of somebody else."""
-    return _checked(known_model(session, name), may_edit(name.namespace))
+    """Return a model that the user may edit. Raises NotFound; NotAllowed (403) for a model of another account."""
+    return _check_allowed(known_model(session, name), may_edit(name.namespace))
 
 
 def model_to_yank(session: Session, name: ModelName) -> Model:
-    """Return a model that the user may yank. Raises Conflict for one that an administrator yanked."""
-    model = _checked(known_model(session, name), may_yank(name.namespace))
+    """Return a model that the user may yank. Raises Conflict if an administrator yanked it."""
+    model = _check_allowed(known_model(session, name), may_yank(name.namespace))
     _check_yanker(session, model)
     return model
 
 
 def model_to_restore(session: Session, name: ModelName) -> Model:
-    """Return a model that the user may restore. Raises Conflict for one that an administrator yanked or must review."""
-    model = _checked(known_model(session, name, "yanked"), may_yank(name.namespace))
+    """Return a model that the user may restore. Raises Conflict if an administrator yanked it or must review it."""
+    model = _check_allowed(known_model(session, name, "yanked"), may_yank(name.namespace))
     if model.state == "quarantined" and not may_write(ADMIN):
         raise Conflict(f"{model.full_name} is held for review; an administrator must approve it first")
     _check_yanker(session, model)
@@ -139,30 +140,34 @@ def model_to_restore(session: Session, name: ModelName) -> Model:
 
 
 def _check_yanker(session: Session, model: Model) -> None:
-    """Raise Conflict for a model that an administrator yanked, unless the user is an administrator."""
+    """Raise Conflict if an administrator yanked the model, unless the user is an administrator."""
     yanker = yanked_by(session, model.id) if model.state == "yanked" else None
-    own = (model.namespace.lower(), (identity().name or "").lower())
-    if yanker is not None and yanker.lower() not in own and not may_write(ADMIN):
+    allowed_yankers = (model.namespace.lower(), (identity().name or "").lower())
+    if yanker is not None and yanker.lower() not in allowed_yankers and not may_write(ADMIN):
         raise Conflict(f"{model.full_name} was yanked by an administrator; only an administrator can restore it")
 
 
-def _checked(model: Model, may: bool) -> Model:
-    if not may:
-        raise NotAllowed(_why(model.namespace))
+def _check_allowed(model: Model, is_allowed: bool) -> Model:
+    if not is_allowed:
+        raise NotAllowed(_denial(model.namespace))
     return model
 
 
-def _why(namespace: str) -> str:
+def _denial(namespace: str) -> str:
+    """Return the message for a user who may not change models in `namespace`."""
     return f"this needs a token with the scope {UPLOAD}" if identity().owns(namespace) else NOT_YOURS
 
 
 def queue_job(kind: str, arguments: Mapping[str, object]) -> int:
-    """Put a job of the user, who may write, at the end of the queue, and return its id. Raises as `add_job`."""
-    asker = identity().name
-    assert asker is not None, "nobody in particular was let in"
-    return add_job(registry(), kind, arguments, asker)
+    """Add a job of the user to the end of the queue and return its id. The user must be allowed to write.
+
+    Raises as `add_job`.
+    """
+    account = identity().name
+    assert account is not None, "nobody in particular was let in"
+    return add_job(registry(), kind, arguments, account)
 
 
 def planner() -> str:
-    """Return the namespace in which a chimera of the user would be: their own, or `local` without an account."""
+    """Return the namespace for a chimera of the user: their own, or `local` without an account."""
     return identity().name or LOCAL

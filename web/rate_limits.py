@@ -1,14 +1,14 @@
-"""Limits of requests: rates for each client, and how many requests one process computes at once.
+"""Limits of requests: rates for each client, and the number of requests that one process computes at the same time.
 
 All workers of a server count rates together. A request above a rate is refused with 429 before a larger body is read
 (`web.server.connection` reads bodies of up to 256 KiB before a request is counted). For requests that only read,
-processor time is counted.
+the processor time is counted.
 
-Tokens. A malformed or mistyped token is refused without a query and is not counted. Any other is looked up, so a valid
-token is accepted whatever else comes from its address. Each unknown token counts for its address and for its
-public id; beyond FAILED_TOKENS the answer is 429. This limits only the number of answers to someone who guesses: the
-secret has 256 random bits, and a look-up is one row by an index. A revoked or expired token is not a guess and not
-counted: a program that still uses one blocks nobody else at its address.
+Tokens: A malformed or mistyped token is refused without a query and is not counted. Any other token is looked up. So a
+valid token is always accepted, even from an address with many failures. Each unknown token counts for its address and
+for its public id; above FAILED_TOKENS the answer is 429. This limits only the number of answers to a client that
+guesses: the secret has 256 random bits, and a look-up reads one row by an index. A revoked or expired token is not a
+guess and is not counted, so a program that still uses it does not block other clients at its address.
 """
 
 from __future__ import annotations
@@ -40,41 +40,41 @@ from organs.web.settings import WebSettings
 
 RATES_KEY = "organ_rates"
 FAILED_TOKENS = RateLimitItemPerMinute(10, namespace="failed")
-"""By address, and by the public id of the token."""
+"""Unknown tokens, by address and by the public id of the token."""
 LOG_INS = RateLimitItemPerMinute(10, namespace="log-in")
-"""By contributor."""
+"""Log-ins, by contributor."""
 NEW_TOKENS = RateLimitItemPerHour(30, namespace="new-token")
-"""By contributor."""
+"""New tokens, by contributor."""
 PAGE_TOKENS = RateLimitItemPerMinute(30, namespace="page-token")
-"""By contributor."""
+"""New tokens of pages, by contributor."""
 WRITES = RateLimitItemPerMinute(600, namespace="write")
-"""By contributor: requests that are no GET, such as lookups."""
+"""Requests with another method than those of READING_METHODS, by contributor. Lookups are among them."""
 ANONYMOUS_WRITES = RateLimitItemPerMinute(120, namespace="anonymous-write")
-"""By address: the same requests without an account, such as plans and lookups."""
+"""The same requests without an account, such as plans and lookups, by address."""
 READING = RateLimitItemPerMinute(30_000, namespace="reading")
-"""By address: milliseconds of processor time for requests that read, without an account, and not from memory."""
+"""Milliseconds of processor time of requests that read, without an account, by address. Cached answers do not count."""
 ACCOUNT_READING = RateLimitItemPerMinute(120_000, namespace="account-reading")
-"""By contributor: the same."""
+"""Milliseconds of processor time of requests that read, by contributor. Cached answers do not count."""
 UPLOADS = RateLimitItemPerMinute(6000, namespace="upload")
-"""By contributor: requests below /api/v1/uploads. A model of a thousand tensors is three thousand of them."""
+"""Requests below UPLOADS_PATH, by contributor. A model of 1,000 tensors needs 3,000 requests."""
 UPLOADS_PATH = "/api/v1/uploads"
 WORKING_BLUEPRINTS = frozenset({"pages", "api", "hub"})
-"""Blueprints whose answers are computed. Downloads take little processor time, and have their own limit."""
+"""Blueprints whose answers are computed. Downloads need little processor time and have their own limit."""
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOG_IN = "pages.log_in"
 ROWS = 8192
-"""Of the table of counts: 65,536 of them in 2 MiB."""
+"""Rows of the table of counts, which has 65,536 counts in 2 MiB."""
 
 _DIGEST_BYTES = 16
 _SLOT = struct.Struct(f"<{_DIGEST_BYTES}sdI4x")
-"""Digest of a key, the time when its count expires (seconds since the epoch), and the count."""
+"""One count: the digest of its key, the time at which it expires (seconds since the epoch), and the count."""
 _COUNT_MAX = 2**32 - 1
 _ROW_SLOTS = 8
 _ROW_BYTES = _ROW_SLOTS * _SLOT.size
 
 
 class Client(Protocol):
-    """The sender of a request, as far as rates depend on it."""
+    """The attributes of a client that rates depend on."""
 
     @property
     def account(self) -> KnownToken | None:
@@ -86,13 +86,13 @@ class Client(Protocol):
 
 
 class SharedCounts(Storage):
-    """Counts with an expiry, in memory that a process shares with those that it forks. Safe for threads.
+    """Counts with an expiry, in memory that a process shares with the processes that it forks. Safe for threads.
 
-    A table of fixed size: a key has one of the eight slots of its row. Where all eight are in use, the smallest count
-    makes room, so a client with many addresses can push out other small counts, but not its own large ones. Rows are
-    chosen by a secret, so that no client can choose one.
+    The table of counts has a fixed size. A key uses one of the eight slots of its row. If all eight are in use, the
+    smallest count is removed. So a client with many addresses can remove other small counts, but not its own large
+    counts. The row of a key depends on a secret, so that a client cannot choose it.
 
-    Processes take turns by a lock on a file without a name, which the system releases when its holder is killed.
+    Processes take turns by a lock on a file without a name. The system releases the lock if its holder is killed.
     """
 
     STORAGE_SCHEME = None
@@ -105,19 +105,19 @@ class SharedCounts(Storage):
         with TemporaryFile(prefix="organ-rates-") as file:
             self._turn = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._turn)
-        self._thread_turn = Lock()  # a lock on a file excludes other processes alone
+        self._thread_turn = Lock()  # a lock on a file excludes only other processes, not other threads
 
     @property
     def base_exceptions(self) -> type[Exception]:
-        """Return what may be raised when the storage fails."""
+        """Return the class of the errors that the storage may raise."""
         return OSError
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Add `amount` to the count of `key`, which begins at 0 and ends after `expiry` seconds; return the count."""
+        """Add `amount` to the count of `key` and return it. It starts at 0 and expires after `expiry` seconds."""
         now, (row, digest) = time(), self._place(key)
         with self._locked():
             offset, expires, count = self._find(row, digest, now)
-            if count == 0 or expires > now + expiry:  # the second: the clock was set back
+            if count == 0 or expires > now + expiry:  # a later expiry means that the clock was set back
                 expires = now + expiry
                 count = 0
             count = min(count + amount, _COUNT_MAX)
@@ -131,24 +131,24 @@ class SharedCounts(Storage):
             return self._find(row, digest, time())[2]
 
     def get_expiry(self, key: str) -> float:
-        """Return when the count of `key` ends, in seconds since the epoch; now where there is none."""
+        """Return the expiry of the count of `key`, in seconds since the epoch, or the current time if there is none."""
         now, (row, digest) = time(), self._place(key)
         with self._locked():
             _, expires, count = self._find(row, digest, now)
         return expires if count else now
 
     def check(self) -> bool:
-        """Return True: memory does not fail."""
+        """Return True, because memory does not fail."""
         return True
 
     def reset(self) -> int | None:
-        """Forget all counts."""
+        """Remove all counts."""
         with self._locked():
             self._table[:] = bytes(len(self._table))
         return None
 
     def clear(self, key: str) -> None:
-        """Forget the count of `key`."""
+        """Remove the count of `key`."""
         row, digest = self._place(key)
         with self._locked():
             offset, _, _ = self._find(row, digest, time())
@@ -160,15 +160,18 @@ class SharedCounts(Storage):
         return int.from_bytes(digest[:4], "little") % self._rows * _ROW_BYTES, digest
 
     def _find(self, row: int, digest: bytes, now: float) -> tuple[int, float, int]:
-        """Return offset, expiry and count of the slot that has `digest`, or of the one to be used for it, with 0."""
+        """Return offset, expiry and count of the slot with `digest`.
+
+        If there is none, return the slot to use for it, with expiry and count 0.
+        """
         least_offset, least_count = row, _COUNT_MAX + 1
-        for index, (held, expires, count) in enumerate(_SLOT.iter_unpack(self._table[row : row + _ROW_BYTES])):
+        for index, (slot_digest, expires, count) in enumerate(_SLOT.iter_unpack(self._table[row : row + _ROW_BYTES])):
             offset = row + index * _SLOT.size
-            counted = count if expires > now else 0
-            if held == digest:
-                return offset, expires, counted
-            if counted < least_count:
-                least_offset, least_count = offset, counted
+            valid_count = count if expires > now else 0
+            if slot_digest == digest:
+                return offset, expires, valid_count
+            if valid_count < least_count:
+                least_offset, least_count = offset, valid_count
         return least_offset, 0.0, 0
 
     @contextmanager
@@ -182,24 +185,24 @@ class SharedCounts(Storage):
 
 
 class Rates:
-    """Rates of requests, by counts that other processes may share. Safe for threads."""
+    """Checks of rates. The counts may be shared with other processes. Safe for threads."""
 
     def __init__(self, counts: Storage) -> None:
         self._counts = counts
         self._limiter = FixedWindowRateLimiter(counts)
 
     def hit(self, rate: RateLimitItem, client: str, cost: int = 1) -> None:
-        """Count `cost` for `client`; raise TooMany where that is more than `rate` allows."""
+        """Add `cost` to the count of `client`. Raises TooMany if that is more than `rate` allows."""
         if not self._limiter.hit(rate, client, cost=cost):
             raise self._too_many(rate, client)
 
     def check(self, rate: RateLimitItem, client: str) -> None:
-        """Raise TooMany where `rate` allows `client` no more."""
+        """Raise TooMany if `client` has used up `rate`."""
         if not self._limiter.test(rate, client):
             raise self._too_many(rate, client)
 
     def add(self, rate: RateLimitItem, client: str, cost: int) -> None:
-        """Count `cost` for `client`, for what has been done already."""
+        """Add `cost` to the count of `client` without a check, for work that is already done."""
         self._counts.incr(rate.key_for(client), rate.get_expiry(), cost)
 
     def _too_many(self, rate: RateLimitItem, client: str) -> TooMany:
@@ -208,25 +211,25 @@ class Rates:
 
 
 def limit_rates(app: Flask, counts: Storage, identity: Callable[[], Client]) -> None:
-    """Count requests to `app` that are no GET; refuse those above a rate with 429 before a larger body is read.
+    """Count the writes among the requests to `app`. Refuse those above a rate with 429 before a larger body is read.
 
     `identity` returns the client of the current request (`web.auth.identity`).
     """
     app.extensions[RATES_KEY] = Rates(counts)
-    app.before_request(partial(_count, identity))
+    app.before_request(partial(_count_write, identity))
 
 
 def limit_reading(app: Flask, identity: Callable[[], Client]) -> None:
-    """Count the processor time of requests that read, and refuse those of a client that has taken too much by 429.
+    """Count the processor time of requests that read. Refuse requests of a client that has used too much with 429.
 
-    Call it after answers from memory are looked up: those cost nothing.
+    Call it after `cache_answers`, because cached answers cost nothing.
     """
 
     @app.before_request
     def begin() -> None:
         g.reader = None
         if request.method in READING_METHODS and request.blueprint in WORKING_BLUEPRINTS:
-            reader = _reader(identity())
+            reader = _reading_rate(identity())
             if reader is not None:
                 rates().check(*reader)
                 g.reader, g.began_work = reader, thread_time()
@@ -241,19 +244,19 @@ def limit_reading(app: Flask, identity: Callable[[], Client]) -> None:
 
 def rates() -> Rates:
     """Return the rates of this application."""
-    counted: Rates = current_app.extensions[RATES_KEY]
-    return counted
+    shared: Rates = current_app.extensions[RATES_KEY]
+    return shared
 
 
-def _reader(client: Client) -> tuple[RateLimitItem, str] | None:
-    """Return the rate and the client that a request that reads counts for; None for a client of this machine."""
+def _reading_rate(client: Client) -> tuple[RateLimitItem, str] | None:
+    """Return the rate for reading and the key of the client; None for a client of this machine."""
     if client.account is not None:
         return ACCOUNT_READING, str(client.account.contributor_id)
     return None if client.is_local else (READING, client_address())
 
 
-def _count(identity: Callable[[], Client]) -> None:
-    """Count a request that is no GET. A log-in is counted by its result: see `web.pages.account`."""
+def _count_write(identity: Callable[[], Client]) -> None:
+    """Count a request that writes. A log-in is counted by its result: see `web.pages.account`."""
     if request.method in READING_METHODS or request.endpoint in (None, LOG_IN):
         return
     client = identity()
@@ -275,20 +278,21 @@ WITHOUT_TURN = frozenset(
         *("api.receive_chunk", "api.finish_upload", "api.submit_model"),
     }
 )
-"""Endpoints of these blueprints that take no turn before their view runs. Reports are computed once for all requests
-that wait for them, and must not wait inside of a turn. Bodies of uploads and submissions arrive as slowly as clients
-send them, and have their own limit (`web.services.contributions`); a submission takes its turn when its body has
-arrived (`take_turn`)."""
+"""Endpoints of these blueprints that take no turn before their view runs. A report is computed once for all requests
+that wait for it, and these must not wait while they hold a turn. Bodies of uploads and submissions arrive as slowly as
+clients send them, and have their own limit (`web.services.contributions`). A submission takes its turn when its body
+has arrived (`take_turn`)."""
 PATIENCE_SECONDS = 0.25
+"""Time that a request waits for the first turn before it tries to take one of the second turns."""
 SECOND_TURNS = 2
-"""Requests that may work beside one that takes longer than PATIENCE_SECONDS."""
+"""Requests that may compute at the same time as a request that takes longer than PATIENCE_SECONDS."""
 
 
 class Turns:
-    """Let one request of a process compute at a time, and few beside one that takes long. Safe for threads.
+    """Turns of the requests of a process: one request computes at a time, and a few more if that request takes long.
 
-    A page is processor work, and Python runs one thread at a time: sixteen threads finish no sooner than one, and lose
-    a quarter of the time by switching.
+    Safe for threads. The reason: A page is processor work, and Python runs one thread at a time. Sixteen threads do not
+    finish earlier than one, and lose a quarter of the time by switching.
     """
 
     def __init__(self, seconds: float, patience_seconds: float = PATIENCE_SECONDS) -> None:
@@ -300,7 +304,7 @@ class Turns:
     def take(self) -> BoundedSemaphore:
         """Wait for a turn and return the semaphore that the caller must release.
 
-        Raises Busy when none becomes free in time.
+        Raises Busy if no turn becomes free in time.
         """
         if self._first.acquire(timeout=self._patience):
             return self._first
@@ -310,7 +314,7 @@ class Turns:
 
 
 def take_turns(app: Flask, settings: WebSettings) -> None:
-    """Make requests of `app` take turns; a request that waits too long is answered by 503."""
+    """Make requests of `app` take turns. A request that waits too long is answered with 503."""
     app.extensions[TURNS_KEY] = Turns(settings.turn_seconds)
 
     @app.before_request
@@ -326,6 +330,6 @@ def take_turns(app: Flask, settings: WebSettings) -> None:
 
 
 def take_turn() -> None:
-    """Take a turn for this request, which keeps it until it ends; raises Busy."""
+    """Take a turn for the current request, which keeps it until its end. Raises Busy."""
     turns: Turns = current_app.extensions[TURNS_KEY]
     g.turn = turns.take()

@@ -1,4 +1,4 @@
-"""How numbers become text, colours and classes, and descriptions become harmless HTML."""
+"""Functions that turn numbers into text, colours and CSS classes, and descriptions into safe HTML."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ THETA_TONES = (
     *("#e1c09a", "#e3b68d", "#e5ac7f", "#e5a373", "#e2996a", "#df8f61", "#db8558", "#d87b4e"),
     *("#d47045", "#d0663c", "#cb5c34", "#c4532e", "#bd4928", "#b73f22", "#b0351c", "#a92a16"),
 )
-"""From 0° (even noise) to 90° (few strong weights) in even steps."""
+"""Colours of θ from 0° (uniform distribution of the weights) to 90° (heavy tails), in even steps."""
 
 CHANGE_TONES = (*("#2c5f8a", "#5781a5", "#81a4c0", "#b5c5d0", "#e8e5de", "#d5b8c3", "#be8da5", "#a56483", "#8a3a63"),)
-"""From the largest fall to the largest rise; the fifth is no change."""
+"""Colours from the largest decrease to the largest increase. The fifth colour means no change."""
 
 SHARE_TONES_LIGHT = (
     *("#f1ede4", "#e2dfd7", "#d4d1cb", "#c5c4bf", "#b7b6b2", "#a9a9a6", "#9b9c9b", "#8e8f8f"),
@@ -48,21 +48,21 @@ SHARE_TONES_DARK = (
     *("#262c32", "#31373c", "#3c4246", "#484d51", "#54585c", "#616467", "#6d7072", "#7a7d7d"),
     *("#878989", "#959695", "#a2a3a1", "#b0b0ad", "#bebdb9", "#cccbc6", "#dad8d2", "#e9e6df"),
 )
-"""From none to all of something that is not θ, in greys: colour is for θ."""
+"""Greys for shares from 0 to 1. They are grey because colour means θ."""
 
 LIGHT = {"paper": "#faf8f3", "plate": "#fffdf8", "ink": "#1b1e22", "quiet": "#585c63", "line": "#d9d4c7"}
 DARK = {"paper": "#121518", "plate": "#171b1f", "ink": "#e8e5de", "quiet": "#a6aab0", "line": "#31373e"}
-"""What is no reading: ground, text, hairlines."""
+"""Colours of everything that shows no number: background, text and lines."""
 
 
 NESTING_MAX = 12
-"""Lists and quotes inside each other."""
+"""Maximum depth of lists and quotes inside each other."""
 BRACKETS_MAX = 200
-"""Opening brackets: each is a link to be, and the time to find out grows with their square."""
+"""Maximum number of opening brackets. Each may begin a link, and the time of parsing grows with their square."""
 MARKS_MAX = 1000
-"""Stars and underscores, for the same reason."""
+"""Maximum number of asterisks and underscores, for the same reason."""
 HEADINGS_BELOW = 3
-"""The level that a first heading gets: the page has its own above it."""
+"""Level of the highest heading of a description. The page has its own headings above it."""
 _HEADINGS_MAX = 6
 _RELATION = "nofollow noopener noreferrer ugc"
 _AS_TEXT = Markup('<p class="wrap as-typed">{}</p>')
@@ -70,13 +70,13 @@ _AS_TEXT = Markup('<p class="wrap as-typed">{}</p>')
 
 @lru_cache(maxsize=256)
 def markdown(text: str) -> Markup:
-    """Return Markdown `text` as safe HTML, at most 4,096 characters of it."""
+    """Return Markdown `text`, cut after 4,096 characters, as safe HTML."""
     text = text[:DESCRIPTION_MAX]
     if _is_too_much(text):
         return _AS_TEXT.format(text)
     tokens = _READER.parse(text)
-    for token in _all(tokens):
-        _dress(token)
+    for token in _flatten(tokens):
+        _clean_token(token)
     return Markup(_READER.renderer.render(tokens, _READER.options, {}))  # noqa: S704  # text is escaped, tags are ours
 
 
@@ -84,12 +84,12 @@ def _is_too_much(text: str) -> bool:
     return text.count("[") > BRACKETS_MAX or text.count("*") + text.count("_") > MARKS_MAX
 
 
-def _all(tokens: Sequence[Token]) -> Sequence[Token]:
+def _flatten(tokens: Sequence[Token]) -> Sequence[Token]:
     return [part for token in tokens for part in (token, *(token.children or ()))]
 
 
-def _dress(token: Token) -> None:
-    """Lower the level of headings, mark links as foreign, and remove all other attributes."""
+def _clean_token(token: Token) -> None:
+    """Lower the level of headings, mark links as external, and remove all other attributes."""
     if token.type in ("heading_open", "heading_close"):
         token.tag = f"h{min(int(token.tag[1:]) + HEADINGS_BELOW - 1, _HEADINGS_MAX)}"
     elif token.type == "link_open":
@@ -100,7 +100,7 @@ def _dress(token: Token) -> None:
         token.attrs = {}
 
 
-def _reader() -> MarkdownIt:
+def _make_reader() -> MarkdownIt:
     reader = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": NESTING_MAX})
     reader.disable(["image", "html_block", "html_inline", "reference"])
     validated: Any = reader
@@ -112,7 +112,7 @@ def _may_be_linked(address: str) -> bool:
     return outside_link(address) is not None
 
 
-_READER = _reader()
+_READER = _make_reader()
 
 
 THETA_STEPS = 32
@@ -121,9 +121,9 @@ SHARE_STEPS = 16
 WIDTH_STEPS = 40
 CAUTIONS = {FEW: "computed from few values", COARSE: "distorted by a coarse tensor type"}
 SHORT_MAX = 120
-"""Names up to this length are remembered."""
+"""Maximum length of names whose HTML is cached."""
 CHANGE_STEPS = 9
-"""Classes of the divergent scale: the fifth is no change."""
+"""Number of classes of the divergent scale. The fifth class means no change."""
 
 GLYPHS = {
     OrganType.SKELETON.value: "◆",
@@ -133,14 +133,14 @@ GLYPHS = {
     OrganType.ADAPTER.value: "▲",
     OrganType.OTHER.value: "○",
 }
-"""Types differ by shape and name; colour means θ only."""
+"""Symbols of types. Types differ by symbol and name, because colour means only θ."""
 
 TYPE_NAMES = {
     OrganType.SKELETON.value: "attention",
     OrganType.ORGAN.value: "feed-forward",
     OrganType.EMBED.value: "embedding",
 }
-"""Names of types for people, where they differ from the query language."""
+"""Names of types on pages, if they differ from the query language."""
 
 VERDICT_MEANINGS = {
     "gains": "runs, and is better than its base on at least one text",
@@ -150,39 +150,42 @@ VERDICT_MEANINGS = {
     "undecided": "the grafted blocks have too little effect to tell",
     "broken": "does not load, or produces garbage",
 }
-"""Of each verdict on a chimera that was run."""
+"""Meanings of the verdicts on a chimera that was run."""
 
 STATE_NAMES = {"quarantined": "held for review"}
-"""Names of states for people, where they differ from the API."""
+"""Names of states on pages, if they differ from the API."""
 
 
 def theta_class(theta: float | None) -> str:
-    """Return the class of the colour of θ: `t0` (uniform) to `t31` (heavy tails), `tn` if it was not measured."""
+    """Return the CSS class of the colour of θ: `t0` (uniform) to `t31` (heavy tails); `tn` if θ was not measured."""
     if theta is None:
         return "tn"
-    return f"t{min(int(_within(theta / THETA_MAX_DEGREES) * THETA_STEPS), THETA_STEPS - 1)}"
+    return f"t{min(int(_clamp(theta / THETA_MAX_DEGREES) * THETA_STEPS), THETA_STEPS - 1)}"
 
 
 def share_class(share: float | None) -> str:
-    """Return the class of a grey for a number from 0 to 1 that is not θ: `s0` to `s15`."""
+    """Return the CSS class of a grey for a number from 0 to 1 that is not θ: `s0` to `s15`; `tn` for None."""
     if share is None:
         return "tn"
-    return f"s{min(int(_within(share) * SHARE_STEPS), SHARE_STEPS - 1)}"
+    return f"s{min(int(_clamp(share) * SHARE_STEPS), SHARE_STEPS - 1)}"
 
 
 def width_class(share: float | None) -> str:
-    """Return the class of the length of a bar: `w0` to `w40` for 0 to 1; at least `w1` for any positive value."""
+    """Return the CSS class of the length of a bar: `w0` to `w40` for 0 to 1; at least `w1` for a positive value."""
     if not share or share < 0:
         return "w0"
-    return f"w{max(1, round(_within(share) * WIDTH_STEPS))}"
+    return f"w{max(1, round(_clamp(share) * WIDTH_STEPS))}"
 
 
-def _within(share: float) -> float:
+def _clamp(share: float) -> float:
     return max(0.0, min(share, 1.0))
 
 
 def change_class(change: float | None, most: float) -> str:
-    """Return the class of a colour of the divergent scale: `d0` (down by `most` and more), `d4` (none), `d8` (up)."""
+    """Return the CSS class of a colour of the divergent scale; `tn` for None.
+
+    `d0` means a decrease by `most` or more, `d4` no change, and `d8` an increase by `most` or more.
+    """
     if change is None:
         return "tn"
     half = CHANGE_STEPS // 2
@@ -215,13 +218,13 @@ def short_digest(digest: str) -> str:
 
 
 def glyph(kind: str) -> str:
-    """Return the shape of an organ's type."""
+    """Return the symbol of an organ's type."""
     return GLYPHS.get(kind, "○")
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a number means, for a first reader; as `registry.measures.Measure` has it."""
+    """An explanation of a number for new readers, with the same fields as in `registry.measures.Measure`."""
 
     label: str
     meaning: str
@@ -229,12 +232,12 @@ class Meaning:
 
 
 def caution_of(organ: Organ | PlacedOrgan) -> str:
-    """Return why the θ of `organ` is to be read with care, in a few words; empty for most."""
+    """Return a short reason why the θ of `organ` may mislead; an empty string for most organs."""
     return CAUTIONS.get(caution(organ.dtype, math.prod(organ.shape)), "")
 
 
 def kind_name(kind: str) -> str:
-    """Return the name of an organ's type for people: `feed-forward` for `organ`."""
+    """Return the name of an organ's type on pages, such as `feed-forward` for `organ`."""
     return TYPE_NAMES.get(kind, kind)
 
 
@@ -249,7 +252,7 @@ def foldable(text: str) -> Markup:
 
 
 def kind_mark(kind: str) -> Markup:
-    """Return an organ's type as HTML: its shape and its name."""
+    """Return an organ's type as HTML: its symbol and its name."""
     return _kind_mark(kind)
 
 
@@ -259,15 +262,15 @@ def theta_bar(theta: float | None) -> Markup:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape as people write it."""
+    """Return a shape as text, such as `4096×1024`."""
     return "×".join(map(str, shape))
 
 
 def _foldable(text: str) -> Markup:
-    return Markup(_JOINTS.sub(r"\1<wbr>", str(escape(text))))  # noqa: S704  # escaped, then only tags of ours
+    return Markup(_WRAP_POINTS.sub(r"\1<wbr>", str(escape(text))))  # noqa: S704  # escaped, then only tags of ours
 
 
-# What lists have in every row is made once: a page of 50 organs took twice as long by macros.
+# The HTML that lists have in every row is cached. With macros, a page of 50 organs took twice as long.
 _KIND = Markup('<span class="type"><span class="glyph" aria-hidden="true">{}</span>{}</span>')
 _BAR = Markup('<span class="track" aria-hidden="true"><i class="{} {}"></i></span>{}')
 _short_foldable = lru_cache(maxsize=8192)(_foldable)
@@ -283,12 +286,12 @@ def _theta_bar(theta: float) -> Markup:
     return _BAR.format(width_class(theta / THETA_MAX_DEGREES), theta_class(theta), theta_text(theta))
 
 
-_JOINTS = re.compile(r"([/-]|(?<!\d)\.|\.(?!\d))(?=[^./-])")
-"""A point within a number is not a joint."""
+_WRAP_POINTS = re.compile(r"([/-]|(?<!\d)\.|\.(?!\d))(?=[^./-])")
+"""Positions at which a name can wrap: after `/`, `-` and `.`, but not after the point of a number."""
 
 
 def state_name(state: str) -> str:
-    """Return the state of a model or a submission for people: `held for review` for `quarantined`."""
+    """Return the state of a model or a submission on pages, such as `held for review` for `quarantined`."""
     return STATE_NAMES.get(state, state)
 
 
