@@ -239,7 +239,8 @@ def call(application: Any, request: Request) -> Answer:
             answer.pieces.append(piece)
             size += len(piece)
             answer.status, answer.headers = started
-            if size >= COLLECT_BYTES and size != answer.length:
+            length = answer.length
+            if size >= COLLECT_BYTES and size != length:
                 return answer
         answer.status, answer.headers = started
         answer.rest = None
