@@ -1,4 +1,4 @@
-"""The pages, one module for each subject. Lists are also served as CSV; JSON addresses lead to the API.
+"""The pages, one module for each subject. Lists are also served as CSV. JSON addresses redirect to the API.
 
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
 models     models: the list, one model with its anatomy, lineage and files, and its form for edits
@@ -14,8 +14,8 @@ account    log-in and log-out, the user's own account, and the public pages of c
 admin      administration: submissions to review, the event log, contributors
 reference  the reference of the API
 anatomy    the anatomy grid: blocks as rows, slots or types as columns, coloured by a measure
-charts     charts at addresses of their own
-routes     how a page is served as HTML, JSON and CSV, and how a form writes
+charts     charts as separate SVG files
+routes     routes of pages as HTML, JSON and CSV, and of forms that write
 """
 
 from organs.web.pages import (

@@ -28,9 +28,9 @@ from organs.web.services import administration
 from organs.web.services.administration import check_admin
 
 EVENT_COLUMNS = ("id", "at", "contributor", "action", "model", "text")
-"""Of the event log as CSV."""
+"""Columns of the event log as CSV."""
 FIELD_MAX = 4096
-"""Characters of a form's field; what is longer is cut, and refused for its length further in."""
+"""Characters of a field of a form. A longer text is cut here; the service refuses it because of its length."""
 
 
 @paged(pages, "/admin")
@@ -50,11 +50,10 @@ def admin_quarantine() -> Page:
     with reading(settings().search_seconds) as session:
         page = waiting_submissions(session, limit, after)
     decided = administration.decided(request.args.get("decided", ""))
-    around = {"decided": decided}
     return Page(
         "admin_quarantine.html",
         {"items": page.items},
-        extra=lambda: _context(page.next) | around,
+        extra=lambda: _context(page.next) | {"decided": decided},
         next=page.next,
         entity=page,
     )
@@ -62,14 +61,14 @@ def admin_quarantine() -> Page:
 
 @writing_form(pages, "/admin/submissions/<submission>/approve", scope=ADMIN)
 def admin_approve(submission: str) -> str:
-    """Approve a submission, and show those that still wait."""
+    """Approve a submission, and show the submissions that still wait."""
     administration.approve(submission)
     return url_for("pages.admin_quarantine", decided=submission)
 
 
 @writing_form(pages, "/admin/submissions/<submission>/refuse", scope=ADMIN)
 def admin_refuse(submission: str) -> str:
-    """Refuse a submission, and show those that still wait."""
+    """Refuse a submission, and show the submissions that still wait."""
     administration.refuse(submission, _field("reason"))
     return url_for("pages.admin_quarantine", decided=submission)
 
@@ -82,11 +81,11 @@ def admin_events() -> Page:
     contributor, action = request.args.get("contributor", "").strip(), request.args.get("action", "").strip()
     with reading(settings().search_seconds) as session:
         page = newest_events(session, limit, after, contributor, action)
-    narrowed = {"contributor": contributor, "action": action}
+    filters = {"contributor": contributor, "action": action}
     return Page(
         "admin_events.html",
         {"items": page.items},
-        extra=lambda: _context(page.next, narrowed) | {"narrowed": narrowed, "actions": list(Action)},
+        extra=lambda: _context(page.next, filters) | {"filters": filters, "actions": list(Action)},
         sheet=lambda: Sheet(EVENT_COLUMNS, [_event_row(event) for event in page]),
         next=page.next,
         entity=page,
@@ -107,7 +106,7 @@ def admin_contributors() -> Page:
 
 @writing_form(pages, "/admin/contributors/<contributor>/state", scope=ADMIN)
 def admin_state(contributor: str) -> str:
-    """Suspend a contributor, or let them in again."""
+    """Suspend or reactivate a contributor."""
     state = _field("state")
     if state not in CONTRIBUTOR_STATES:
         raise BadInput(f"a contributor is {' or '.join(CONTRIBUTOR_STATES)}")
@@ -131,13 +130,13 @@ def _event_row(event: Event) -> list[Cell]:
     return [event.id, event.at.isoformat(), event.contributor, event.action, event.model, event.text]
 
 
-def _context(following: str | None, narrowed: dict[str, str] | None = None) -> Context:
-    kept = dict(narrowed or {})
+def _context(following: str | None, filters: dict[str, str] | None = None) -> Context:
+    parameters = dict(filters or {})
     limit = request.args.get("limit", "")
-    around: Context = {
-        "following": following and with_parameters(request.path, {**kept, "after": following}, limit=limit),
-        "first": with_parameters(request.path, kept, limit=limit) if request.args.get("after") else None,
+    links: Context = {
+        "following": following and with_parameters(request.path, {**parameters, "after": following}, limit=limit),
+        "first": with_parameters(request.path, parameters, limit=limit) if request.args.get("after") else None,
     }
-    if narrowed is not None:
-        around["csv"] = with_parameters(url_for("pages.admin_events_csv"), kept, limit="1000")
-    return around
+    if filters is not None:
+        links["csv"] = with_parameters(url_for("pages.admin_events_csv"), parameters, limit="1000")
+    return links

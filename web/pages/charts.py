@@ -1,4 +1,4 @@
-"""Charts at addresses of their own: what `<img>` shows on the pages of an organ, a model and the reports."""
+"""Charts as separate SVG files. The pages of an organ, a model and the reports show them with `<img>`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from organs.web.render import glyph, kind_name
 from organs.web.responses import conditional, model_address, reading, registry, settings
 
 IMMUTABLE = "public, max-age=86400, immutable"
-"""Of a chart of bytes that cannot change. A day, because the way of drawing them may."""
+"""Cache-Control of a chart of bytes that cannot change. One day, because a later version may draw them differently."""
 TYPES_FIRST = ("skeleton", "organ", "norm")
 BINS = ("lower", "upper", "count", "bell_count")
 
 
 @paged(pages, "/organs/<digest>/weights", csv=True)
 def weights_figure(digest: str) -> Page:
-    """Show the histogram of an organ's weights as numbers; `dtype` and `shape` as with downloads."""
+    """Show the histogram of the weights of an organ as numbers. `dtype` and `shape` are those of downloads."""
     with reading(settings().search_seconds) as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
         weights = _weights_of(session, chosen)
@@ -93,7 +93,7 @@ def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Context:
 
 
 def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
-    """Return an SVG under a policy that allows its own stylesheet and nothing else."""
+    """Return an SVG with a Content-Security-Policy that allows only its own stylesheet."""
     answer = current_app.response_class(body, mimetype="image/svg+xml")
     answer.headers["Content-Security-Policy"] = POLICY
     if immutable:
@@ -102,7 +102,7 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
 
 
 def shown_weights(weights: plots.Weights, chosen: ChosenOrgan) -> Context:
-    """Return a histogram for the page: the address and size of its picture, and its bins."""
+    """Return a histogram for the page: the address and size of the chart, and the bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
         "reason": None,
@@ -124,12 +124,12 @@ def bins_of(weights: plots.Weights) -> list[Context]:
 
 
 def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.Weights | str:
-    """Return the histogram, computed once for each state of the catalog."""
+    """Return the histogram, or the reason why there is none. It is computed once for each state of the catalog."""
     key = ("weights", chosen.organ_id)
-    return cached(session, key, lambda: _read(chosen), lambda weights: not isinstance(weights, str))
+    return cached(session, key, lambda: _compute_weights(chosen), lambda weights: not isinstance(weights, str))
 
 
-def _read(chosen: ChosenOrgan) -> plots.Weights | str:
+def _compute_weights(chosen: ChosenOrgan) -> plots.Weights | str:
     dtype = chosen.dtype
     if not can_be_sampled(dtype):
         return f"The registry cannot decode the tensor type {dtype.name}, so there is no chart."

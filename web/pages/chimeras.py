@@ -45,7 +45,7 @@ COMPUTED_SHOWN = 60
 """Computed organs that the page lists; the JSON has all of them."""
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 COLUMNS = ("name", "lock_id", "usable", "score", "verdict", "size_bytes", "mean_theta", "created_at")
-"""Of the list as CSV."""
+"""Columns of the list as CSV."""
 
 
 @paged(pages, "/chimeras", csv=True, api="chimeras")
@@ -71,12 +71,12 @@ def chimera(lock: str) -> Page:
         entity = chimera_by_lock(session, lock)
         organs = organs_of_model(session, chimeras_by_lock(session, lock)[0])
         jobs = active_validations(session, entity.model)
-    return Page("chimera.html", asdict(entity), extra=lambda: _shown(entity, organs, by) | {"jobs": jobs})
+    return Page("chimera.html", asdict(entity), extra=lambda: _page_context(entity, organs, by) | {"jobs": jobs})
 
 
 @writing_form(pages, "/chimeras/<lock>/validate")
 def validate(lock: str) -> str:
-    """Queue a validation and show its job; an active one is shown instead."""
+    """Queue a validation and show its job. If one is active already, show that job."""
     with reading(settings().search_seconds) as session:
         name = chimeras_by_lock(session, lock)[0].full_name
         active = active_validations(session, name)
@@ -104,16 +104,16 @@ def _cell(value: object) -> Cell:
     return " ".join(map(str, value)) if isinstance(value, tuple) else value  # type: ignore[return-value]
 
 
-def _shown(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Context:
+def _page_context(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Context:
     lines = legend(chimera.parts, chimera.parents[0].model)
-    colours = changes(organs, chimera.parts) if by == "change" else {}
-    grid = anatomy(organs, by, colours)
+    organ_changes = changes(organs, chimera.parts) if by == "change" else {}
+    grid = anatomy(organs, by, organ_changes)
     newest = chimera.verdicts[0] if chimera.verdicts else None
     report = None if newest is None else newest.report
     return {
         "parts_count": len(chimera.parts),
         "by_label": READINGS[by],
-        "choices": [_choice(chimera, name, by) for name in READINGS_HERE],
+        "choices": [_reading_choice(chimera, name, by) for name in READINGS_HERE],
         "grid": marked(grid, marks(chimera.parts, lines)),
         "donors": lines,
         "changes_shown": with_marks(chimera.changes, lines),
@@ -123,30 +123,30 @@ def _shown(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Context:
         "rows": [] if report is None else score_rows(report),
         "differences": [] if report is None else differences(report),
         "lengths": "" if report is None else scored_lengths(report),
-        "serious": [finding for finding in chimera.findings if finding.severity is not Severity.INFO],
-        "informing": [finding for finding in chimera.findings if finding.severity is Severity.INFO],
+        "warnings": [finding for finding in chimera.findings if finding.severity is not Severity.INFO],
+        "notes": [finding for finding in chimera.findings if finding.severity is Severity.INFO],
         "computed_shown": chimera.computed[:COMPUTED_SHOWN],
         "file_address": model_address(chimera.model, "downloads.model"),
-        "texts": [_text(chimera, name) for name in TEXTS],
-        "lines": _lines(chimera),
+        "texts": [_text_link(chimera, name) for name in TEXTS],
+        "commands": _commands(chimera),
         "lineage_address": url_for("pages.lineage", model=chimera.model),
         "missing_runtime": missing_runtime(),
     }
 
 
-def _choice(chimera: Chimera, name: str, by: str) -> Context:
+def _reading_choice(chimera: Chimera, name: str, by: str) -> Context:
     address = with_parameters(
         url_for("pages.chimera", lock=chimera.lock_id), {"by": name} if name != READINGS_HERE[0] else {}
     )
     return {"label": READINGS[name], "chosen": name == by, "address": address}
 
 
-def _text(chimera: Chimera, name: str) -> Context:
+def _text_link(chimera: Chimera, name: str) -> Context:
     return {"label": name, "address": url_for("artifacts.chimera_text", lock=chimera.lock_id, text=name)}
 
 
-def _lines(chimera: Chimera) -> list[Context]:
-    """Return the commands, by what each is for; first those that get the file, under the name that the others use."""
+def _commands(chimera: Chimera) -> list[Context]:
+    """Return the commands with their purposes. Download comes first: the other commands use its file name."""
     name = chimera.model.partition("/")[2].partition("@")[0]
     modelfile = url_for("artifacts.chimera_text", lock=chimera.lock_id, text="Modelfile", _external=True)
     get, pull = pull_lines(chimera.model, chimera.file.name)
@@ -166,7 +166,7 @@ def _lines(chimera: Chimera) -> list[Context]:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """A model that was run: its role, its scores as texts, or why it failed."""
+    """A model that was run: its role, and its scores as texts or the reason of its failure."""
 
     role: str
     name: str
@@ -175,7 +175,7 @@ class ScoreRow:
 
 
 def score_rows(report: VerdictReport) -> list[ScoreRow]:
-    """Return base, donors, chimera and control, with a score for each text."""
+    """Return a row for the base, each donor, the chimera and the control, with a score for each text."""
     runs = [
         ("base", report.base),
         *(("donor", run) for run in report.donors),
@@ -186,7 +186,7 @@ def score_rows(report: VerdictReport) -> list[ScoreRow]:
 
 
 def differences(report: VerdictReport) -> list[str | None]:
-    """Return for each text how far the chimera is from its base; None where that was not measured."""
+    """Return the change of the chimera against its base for each text; None if it was not measured."""
     return [
         None if text.ratio is None or text.ratio_error is None else change_text(text.ratio, text.ratio_error)
         for text in report.texts
@@ -194,23 +194,23 @@ def differences(report: VerdictReport) -> list[str | None]:
 
 
 def scored_lengths(report: VerdictReport) -> str:
-    """Return how many tokens of each text were scored, in words."""
+    """Return the number of scored tokens of each text, in words."""
     return lengths_text([(text.name, text.tokens) for text in report.texts], report.tokens)
 
 
 def _row(role: str, run: RunReport, texts: list[str]) -> ScoreRow:
-    by_text = {score.text: score for score in run.scores}
+    scores_by_text = {score.text: score for score in run.scores}
     failure = None if run.failure is None else run.failure.reason
-    return ScoreRow(role, run.name, [_score(by_text.get(text)) for text in texts], failure)
+    return ScoreRow(role, run.name, [_score_text(scores_by_text.get(text)) for text in texts], failure)
 
 
-def _score(score: TextScore | None) -> str:
+def _score_text(score: TextScore | None) -> str:
     """Return a perplexity with its standard error."""
     if score is None or score.perplexity is None:
         return "–"
     error = score.standard_error
-    return _number(score.perplexity) + (f" ± {_number(error)}" if error is not None else "")
+    return _number_text(score.perplexity) + (f" ± {_number_text(error)}" if error is not None else "")
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}" if value < 1e9 else f"{value:.1e}"

@@ -43,7 +43,7 @@ def compare() -> Page:
         return Page("compare.html", _form(names, "Enter two models to compare." if any(names) else None))
     try:
         with reading(settings().search_seconds) as session:
-            result, organs, changes = _compared(session, names)
+            result, organs, changes = _compare(session, names)
     except (NotFound, BadName, BadQuery) as error:
         if not plain_page():
             raise
@@ -56,10 +56,8 @@ def compare() -> Page:
     )
 
 
-def _compared(
-    session: Session, names: list[str]
-) -> tuple[Comparison, tuple[PlacedOrgan, ...], dict[Slot, OrganChange]]:
-    """Return the comparison, the second model's organs at their places, and how each differs."""
+def _compare(session: Session, names: list[str]) -> tuple[Comparison, tuple[PlacedOrgan, ...], dict[Slot, OrganChange]]:
+    """Return the comparison, the organs of the second model, and the change of each organ."""
     rows = [model_by_name(session, parse_model_name(name)) for name in names]
     first, second = (registered_model(session, row, PAGE_TENSORS_MAX) for row in rows)
     return compare_models(first, second), organs_of_model(session, rows[1]), organ_changes(first, second)

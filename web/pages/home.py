@@ -1,4 +1,4 @@
-"""The first page: what this is, the registry in figures, its top organs and newest models."""
+"""The first page: an introduction, the registry in figures, its top organs and newest models."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def home() -> Page:
         top = search_organs(session, parse_query(TOP_QUERY), TOP_SHOWN).items
         newest = search_models(session, parse_query("", MODELS), NEWEST_SHOWN).items
         values: Context = {"figures": public_figures(session), "top_organs": top, "newest_models": newest}
-    return Page("home.html", values, extra=lambda: _more(newest))
+    return Page("home.html", values, extra=lambda: _page_context(newest))
 
 
-def _more(newest: Sequence[ModelSummary]) -> Context:
+def _page_context(newest: Sequence[ModelSummary]) -> Context:
     with reading(settings().search_seconds) as session:
         jobs, chimeras = may_see_jobs() and has_jobs(session, whose_jobs()), count_chimeras(session)
     return {"top_query": TOP_QUERY, "featured": _featured(newest), "has_jobs": jobs, "chimeras_count": chimeras}
 
 
 def _featured(newest: Sequence[ModelSummary]) -> Context | None:
-    """Return the grid of the newest complete model that is short enough for the first page."""
-    fitting = (model for model in newest if model.kind == "model")
-    chosen = next((model for model in fitting if 0 < model.tensors <= FEATURED_TENSORS_MAX), None)
+    """Return the grid of the newest complete model that is small enough for the first page; None without one."""
+    complete = (model for model in newest if model.kind == "model")
+    chosen = next((model for model in complete if 0 < model.tensors <= FEATURED_TENSORS_MAX), None)
     if chosen is None:
         return None
     with reading(settings().search_seconds) as session:

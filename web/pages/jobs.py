@@ -54,7 +54,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest difference of a measure to what is recorded."""
+    """The largest difference between new and recorded values of a measure."""
 
     number: str
     difference: float
@@ -63,7 +63,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a job, as its page shows it."""
+    """The result of a job for its page."""
 
     facts: tuple[Fact, ...] = ()
     differences: tuple[Difference, ...] = ()
@@ -71,28 +71,28 @@ class Outcome:
 
 
 def outcome(kind: str, result: Mapping[str, object], lock: str | None = None) -> Outcome:
-    """Return what the page shows of the result of a job of that kind.
+    """Return the outcome of a job of that kind from its result.
 
-    `lock` is the digest of the lock of the chimera that the result is about, where the result does not have it.
+    `lock` is the digest of the lock of the validated chimera; the result of a validation does not contain it.
     """
     facts: list[Fact] = []
     differences: list[Difference] = []
     if kind == "validate":
-        facts = _validated(result, lock)
+        facts = _validation_facts(result, lock)
     elif _lock(result):
-        facts = _composed(result)
+        facts = _composition_facts(result)
     elif kind == "measure":
-        facts, differences = _measured(result)
+        facts, differences = _measurement_facts(result)
     elif kind == "report":
-        facts = _reported(result)
-    shown = {fact.text for fact in facts if fact.address is not None} | {fact.address for fact in facts}
-    links = [link for link in result_links(result) if not shown & {link.label, link.address}]
+        facts = _report_facts(result)
+    linked = {fact.text for fact in facts if fact.address is not None} | {fact.address for fact in facts}
+    links = [link for link in result_links(result) if not linked & {link.label, link.address}]
     return Outcome(tuple(facts), tuple(differences), tuple(links))
 
 
 def result_links(result: Mapping[str, object]) -> list[Link]:
-    """Return links to the models and organs that a result names under `model`, `models`, `organ` and `organs`, and to
-    the chimera whose `lock` it has."""
+    """Return links to the models and organs in the members `model`, `models`, `organ` and `organs` of a result, and to
+    the chimera of its `lock`."""
     models = [name for name in _texts(result, "model") if _is_name(name)]
     organs = [digest for digest in _texts(result, "organ") if digest.isalnum()]
     locks = [digest for digest in (_lock(result), *_texts(result, "lock")) if digest.isalnum()]
@@ -102,39 +102,39 @@ def result_links(result: Mapping[str, object]) -> list[Link]:
     return list({link.address: link for link in links}.values())[:LINKS_MAX]
 
 
-def _validated(result: Mapping[str, object], lock: str | None) -> list[Fact]:
+def _validation_facts(result: Mapping[str, object], lock: str | None) -> list[Fact]:
     verdict, reason, name = (_text(result, key) for key in ("verdict", "reason", "model"))
     meaning = f": {VERDICT_MEANINGS[verdict]}" if verdict in VERDICT_MEANINGS else ""
     return [
         *([Fact("verdict", f"{verdict}{meaning}")] if verdict else []),
         *([Fact("reason", reason)] if reason else []),
-        *_chimera(name, lock),
+        *_chimera_fact(name, lock),
     ]
 
 
-def _composed(result: Mapping[str, object]) -> list[Fact]:
+def _composition_facts(result: Mapping[str, object]) -> list[Fact]:
     size, created = result.get("size_bytes"), result.get("created")
     return [
-        *_chimera(_text(result, "model"), _lock(result)),
+        *_chimera_fact(_text(result, "model"), _lock(result)),
         *([Fact("size", size_text(size))] if isinstance(size, int) else []),
         *([Fact("made", "earlier: the same recipe with the same organs already existed")] if created is False else []),
     ]
 
 
-def _measured(result: Mapping[str, object]) -> tuple[list[Fact], list[Difference]]:
+def _measurement_facts(result: Mapping[str, object]) -> tuple[list[Fact], list[Difference]]:
     measured, differences = result.get("measured"), result.get("differences")
     name = _text(result, "model")
     facts = [Fact("model", name, model_address(name))] if _is_name(name) else []
     facts += [Fact("organs measured", f"{measured:,}")] if isinstance(measured, int) else []
-    known = differences.items() if isinstance(differences, dict) else ()
+    entries = differences.items() if isinstance(differences, dict) else ()
     return facts, [
         Difference(number.replace("_", " "), entry["difference"], entry["tensor"])
-        for number, entry in known
+        for number, entry in entries
         if isinstance(entry, dict) and isinstance(entry.get("difference"), float) and _text(entry, "tensor")
     ]
 
 
-def _reported(result: Mapping[str, object]) -> list[Fact]:
+def _report_facts(result: Mapping[str, object]) -> list[Fact]:
     if "report" not in result:
         return []
     name = _text(result, "model")
@@ -143,8 +143,8 @@ def _reported(result: Mapping[str, object]) -> list[Fact]:
     return [Fact("report", f"on {name}", model_address(name, "pages.dissection"))] if _is_name(name) else []
 
 
-def _chimera(name: str, lock: str | None) -> list[Fact]:
-    """Return a link to the page of the chimera if its lock is known, else to that of the model."""
+def _chimera_fact(name: str, lock: str | None) -> list[Fact]:
+    """Return a link to the page of the chimera if its lock is known, else to the page of the model."""
     if not _is_name(name):
         return []
     is_digest = lock is not None and lock.isalnum()
@@ -162,20 +162,20 @@ def _text(result: Mapping[str, object], name: str) -> str:
 
 
 def _lock(result: Mapping[str, object]) -> str:
-    """Return the lock of the chimera that was made; jobs of former versions have it as `lock`."""
+    """Return the lock of the new chimera. Jobs of earlier versions have it as `lock`."""
     return _text(result, "lock_id") or _text(result, "lock")
 
 
 def _texts(result: Mapping[str, object], name: str) -> list[str]:
     """Return the short texts in the member `name` and in its plural."""
-    single, many = result.get(name), result.get(f"{name}s")
-    texts = [single, *(many if isinstance(many, list) else [])]
+    single, plural = result.get(name), result.get(f"{name}s")
+    texts = [single, *(plural if isinstance(plural, list) else [])]
     return [text for text in texts if isinstance(text, str) and len(text) <= MODEL_TEXT_MAX_LENGTH]
 
 
 VALIDATE = "validate"
 RESULT_SHOWN_CHARACTERS = 20_000
-"""Of a result as JSON. The JSON twin of the page has all of it."""
+"""Characters of the result as JSON. The JSON of the page has the complete result."""
 
 
 @paged(pages, "/jobs")
@@ -193,10 +193,10 @@ def job(job: str) -> Page:
     job_id, whose = parsed_job(job), whose_jobs()
     with reading(settings().search_seconds) as session:
         current = job_by_id(session, job_id, whose)
-        left = file_of_job(session, job_id, whose)
+        file = file_of_job(session, job_id, whose)
         model = (current.result or {}).get("model")
         lock = lock_of_name(session, model) if current.kind == VALIDATE else None
-    return Page("job.html", {"job": current}, extra=lambda: _shown(current, lock, left), entity=current)
+    return Page("job.html", {"job": current}, extra=lambda: _page_context(current, lock, file), entity=current)
 
 
 @writing_form(pages, "/jobs/<job>/cancel", ANY)
@@ -217,24 +217,24 @@ def _context(page: JobPage) -> Context:
     }
 
 
-def _shown(job: Job, lock: str | None, left: JobFile | None) -> Context:
-    shown = outcome(job.kind, job.result or {}, lock)
+def _page_context(job: Job, lock: str | None, file: JobFile | None) -> Context:
+    job_outcome = outcome(job.kind, job.result or {}, lock)
     text = "" if job.result is None else json.dumps(job.result, ensure_ascii=False, indent=2)
     return {
         "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
-        "result": shown,
-        "links": [*_file_links(job.id, left), *shown.links],
+        "result": job_outcome,
+        "links": [*_file_links(job.id, file), *job_outcome.links],
         "result_text": text[:RESULT_SHOWN_CHARACTERS],
         "is_cut": len(text) > RESULT_SHOWN_CHARACTERS,
     }
 
 
-def _file_links(job_id: int, left: JobFile | None) -> list[Link]:
-    """Return a link to the file that the job has left, while it is there."""
-    if left is None:
+def _file_links(job_id: int, file: JobFile | None) -> list[Link]:
+    """Return a link to the file that the job wrote, if the file still exists."""
+    if file is None:
         return []
     g.not_cached = True  # the file is removed without a change of the catalog
-    path = pack_file(registry().settings.home, left.pack, left.name)
+    path = pack_file(registry().settings.home, file.pack, file.name)
     if path is None:
         return []
     label = f"download {path.name}, {size_text(path.stat().st_size)}"
@@ -242,11 +242,11 @@ def _file_links(job_id: int, left: JobFile | None) -> list[Link]:
 
 
 def active_validations(session: Session, name: str) -> list[Job]:
-    """Return the jobs that wait or run to validate the chimera of that name, if the user may see them."""
+    """Return the queued and running validations of the chimera of that name, if the user may see them."""
     jobs = active_jobs(session, VALIDATE, whose_jobs()) if may_see_jobs() else ()
     return [job for job in jobs if job.arguments.get("chimera") == name]
 
 
 def missing_runtime() -> str | None:
-    """Return what to install before anything can be validated here; None if nothing is missing."""
+    """Return the message about the package that validation needs; None if it is installed."""
     return None if util.find_spec(PACKAGE) else NOT_INSTALLED

@@ -37,18 +37,18 @@ NAMES_OFFERED = 200
 
 @dataclass(frozen=True, slots=True)
 class ListedBranch:
-    """A member in the list of a family, with the words that join it to the one above, and the members below."""
+    """A member in the list of a family, with the words of its tie to the member above, and the members below."""
 
     member: Member
     words: str
     also: list[str]
-    """Its other parents, each with the words of the tie."""
+    """The other parents, each with the words of the tie."""
     below: list[ListedBranch]
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFamily:
-    """A family for the template: its graph, and the same as a list."""
+    """A family for the template, as a graph and as a list."""
 
     name: str
     count: int
@@ -60,17 +60,17 @@ class ShownFamily:
 
 @paged(pages, "/lineage", csv=True, api="model_families")
 def lineage() -> Page:
-    """Show all families, the largest first; or with `model` the family of that model."""
+    """Show all families, the largest first. With `model`, show the family of that model."""
     name = request.args.get("model", "")
     if name:
-        return _of_one(name)
+        return _family_page(name)
     first = requested_place()
     with reading(settings().search_seconds) as session:
         page = families(session, first, FAMILIES_DEFAULT)
     return Page("lineage.html", _values(page, "", first), sheet=lambda: _sheet(page), next=page.next)
 
 
-def _of_one(name: str) -> Page:
+def _family_page(name: str) -> Page:
     try:
         with reading(settings().search_seconds) as session:
             family = family_of(session, model_by_name(session, parse_model_name(name)))
@@ -94,7 +94,7 @@ def _sheet(page: FamilyPage) -> Sheet:
 
 
 def offered_names() -> list[str]:
-    """Return the names of the newest models, for a form to offer."""
+    """Return the names of the newest models, as suggestions of a form."""
     with reading(settings().search_seconds) as session:
         return [model.full_name for model in visible_models(session, NAMES_OFFERED)]
 
@@ -105,37 +105,37 @@ def _values(page: FamilyPage, name: str, first: int) -> Context:
         "csv": with_parameters(url_for("pages.lineage_csv"), request.args.to_dict()),
         "names": offered_names(),
         "box": {"width": BOX_WIDTH, "height": BOX_HEIGHT},
-        "shown": [_shown(family) for family in page],
+        "shown": [_shown_family(family) for family in page],
         "first": url_for("pages.lineage") if first else None,
         "following": url_for("pages.lineage", after=page.next) if page.next else None,
     }
 
 
-def _shown(family: Family) -> ShownFamily:
+def _shown_family(family: Family) -> ShownFamily:
     tree = family_tree(family)
     trees = branches(tree)
-    listed = {branch.tie for branch, _ in walk(trees)}
+    listed_ties = {branch.tie for branch, _ in walk(trees)}
     return ShownFamily(
         name=family.name,
         count=family.count,
         left_out=family.left_out,
         undrawn=tree.measured_undrawn,
         graph=kin_graph(tree, trees) if len(tree.members) > 1 else None,
-        tree=[_listed(branch, tree, listed) for branch in trees],
+        tree=[_listed_branch(branch, tree, listed_ties) for branch in trees],
     )
 
 
-def _listed(branch: Branch, family: FamilyTree, listed: set[Tie | None]) -> ListedBranch:
-    others = [tie for tie in family.ties if tie.second == branch.member and tie not in listed]
+def _listed_branch(branch: Branch, family: FamilyTree, listed_ties: set[Tie | None]) -> ListedBranch:
+    others = [tie for tie in family.ties if tie.second == branch.member and tie not in listed_ties]
     return ListedBranch(
         member=family.members[branch.member],
-        words="" if branch.tie is None else _words(branch.tie),
-        also=[f"{family.members[tie.first].name} ({_words(tie)})" for tie in others],
-        below=[_listed(child, family, listed) for child in branch.branches],
+        words="" if branch.tie is None else _tie_words(branch.tie),
+        also=[f"{family.members[tie.first].name} ({_tie_words(tie)})" for tie in others],
+        below=[_listed_branch(child, family, listed_ties) for child in branch.branches],
     )
 
 
-def _words(tie: Tie) -> str:
-    alike = "" if tie.likeness is None else f"likeness {tie.likeness:.3f}"
+def _tie_words(tie: Tie) -> str:
+    likeness = "" if tie.likeness is None else f"likeness {tie.likeness:.3f}"
     descent = "" if tie.evidence == MEASURED else f"{tie.relation}, {tie.evidence}"
-    return ", ".join(part for part in (descent, alike) if part)
+    return ", ".join(part for part in (descent, likeness) if part)
