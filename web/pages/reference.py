@@ -1,4 +1,4 @@
-"""The API as people read it: the same document as `/api/v1/openapi.json`, operation by operation."""
+"""The reference of the API: the document of `/api/v1/openapi.json` as a page, operation by operation."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from organs.web.api.operation import Operation, operations
 from organs.web.pages.routes import Context, Page, paged, pages
 
 ADDRESS = "localhost:8935"
-"""Where examples ask: what `organ serve` listens on unless told otherwise. What the asker calls it is not repeated."""
+"""The address in the examples: the default address of `organ serve`. The Host header of the request is not used."""
 _METHODS = ("get", "post", "put", "patch", "delete")
-_SHOWN_IN_WORDS = ("openapi",)
+_WITHOUT_ANSWER = ("openapi",)
 """Operations whose example answer would be the whole document."""
 
 
 @paged(pages, "/api")
 def reference() -> Page:
     """Show the operations of the API with examples; the JSON twin is the OpenAPI document."""
-    described = document(program_version())
-    return Page("reference.html", described, extra=lambda: _explained(described))
+    api_document = document(program_version())
+    return Page("reference.html", api_document, extra=lambda: _page_context(api_document))
 
 
-def _explained(described: Context) -> Context:
-    components = described["components"]
+def _page_context(api_document: Context) -> Context:
+    components = api_document["components"]
     specs = {spec.name: spec for spec in operations()}
     operations_shown = [
         _operation(method, path, item[method], specs.get(item[method]["operationId"]), components)
-        for path, item in described["paths"].items()
+        for path, item in api_document["paths"].items()
         for method in _METHODS
         if method in item
     ]
     groups = [
-        {"name": tag["name"], "text": tag["description"], "operations": _of_group(operations_shown, tag["name"])}
-        for tag in described["tags"]
+        {
+            "name": tag["name"],
+            "text": tag["description"],
+            "operations": _operations_of_group(operations_shown, tag["name"]),
+        }
+        for tag in api_document["tags"]
     ]
-    return {"groups": groups, "paragraphs": described["info"]["description"].split("\n\n")}
+    return {"groups": groups, "paragraphs": api_document["info"]["description"].split("\n\n")}
 
 
-def _of_group(operations: list[Context], name: str) -> list[Context]:
+def _operations_of_group(operations: list[Context], name: str) -> list[Context]:
     return [operation for operation in operations if operation["group"] == name]
 
 
 def _operation(method: str, path: str, item: Context, spec: Operation | None, components: Context) -> Context:
-    answer = None if spec is None or spec.name in _SHOWN_IN_WORDS else example_answers().get(spec.name)
+    answer = None if spec is None or spec.name in _WITHOUT_ANSWER else example_answers().get(spec.name)
     return {
         "name": item["operationId"],
         "group": item["tags"][0],
@@ -57,17 +61,17 @@ def _operation(method: str, path: str, item: Context, spec: Operation | None, co
         "answer": answer and json.dumps(answer, ensure_ascii=False, indent=2),
         "schema": None if spec is None else spec.answer,
         "statuses": [
-            (status, _meaning(response, components)) for status, response in sorted(item["responses"].items())
+            (status, _status_text(response, components)) for status, response in sorted(item["responses"].items())
         ],
     }
 
 
 def _parameter(parameter: Context) -> Context:
-    return {**parameter, "takes": _takes(parameter["schema"])}
+    return {**parameter, "type_text": _type_text(parameter["schema"])}
 
 
-def _takes(schema: Context) -> str:
-    """Return the type of a parameter, in a few words."""
+def _type_text(schema: Context) -> str:
+    """Return the type of a parameter in words, with its default."""
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
     text = str({"integer": "whole number", "string": "text"}.get(schema["type"], schema["type"]))
@@ -82,8 +86,10 @@ def _request(path: str, spec: Operation | None) -> str | None:
         return f"curl '{ADDRESS}{spec.example}'"
     method = "" if spec.method == "post" else f"-X {spec.method.upper()} "
     if spec.bytes_example is not None:
-        needed = (parameter for parameter in spec.parameters if parameter.where == "header" and parameter.required)
-        headers = [f"-H '{parameter.name}: {parameter.example}'" for parameter in needed]
+        required_headers = (
+            parameter for parameter in spec.parameters if parameter.where == "header" and parameter.required
+        )
+        headers = [f"-H '{parameter.name}: {parameter.example}'" for parameter in required_headers]
         arguments = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
         return f"curl {method}{arguments} '{ADDRESS}{spec.example}'"
     if spec.body is None:
@@ -91,7 +97,7 @@ def _request(path: str, spec: Operation | None) -> str | None:
     return f"curl {method}-H 'Content-Type: application/json' -d '{spec.example}' {ADDRESS}{path}"
 
 
-def _meaning(response: Context, components: Context) -> str:
+def _status_text(response: Context, components: Context) -> str:
     if "$ref" in response:
         response = components["responses"][response["$ref"].rpartition("/")[2]]
     text: Any = response["description"]

@@ -1,4 +1,4 @@
-"""Reports in tables, with the words that explain them."""
+"""Reports as tables with explanations."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TENSOR_KEY = "tensor"
 TYPE_KEY = "type"
 THETA_ENDING = "theta_degrees"
 QUOTE = '"'
-"""The query language cannot ask for a name that has one."""
+"""A query cannot contain a name with this character."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """A cell for the template."""
+    """A table cell for the template."""
 
     text: str
     is_number: bool
@@ -46,7 +46,7 @@ class ShownCell:
     is_tensor: bool
     address: str | None
     theta: float | None
-    """Degrees, in a cell of θ."""
+    """Degrees; None for a table cell without θ."""
     has_bar: bool
 
 
@@ -68,7 +68,7 @@ class ShownSection:
 
 
 def shown_section(key: str, section: ReportSection, model: str | None = None, csv: str | None = None) -> ShownSection:
-    """Return `section` for the template. Tensors link to the model of their row, else to `model`."""
+    """Return `section` for the template. A tensor is searched for in the model of its row, else in `model`."""
     words = (key, section.title, section.before, section.after)
     if not isinstance(section, ReportTable):
         return ShownSection(*words, figures=grid(section).rows, csv=csv)
@@ -112,7 +112,7 @@ def _is_number(column: ReportColumn) -> bool:
 
 
 def _address(cell: Cell, column: ReportColumn, model: Cell) -> str | None:
-    """Return the page of the model or of the tensor that the cell names; None for other names."""
+    """Return the address of the model or the tensor that the cell names; None for other names."""
     if column.kind != CellKind.NAME or not isinstance(cell, str):
         return None
     if column.key in MODEL_KEYS:
@@ -134,7 +134,7 @@ def _is_version(name: str) -> bool:
 
 
 REPORT_SECONDS = 10.0
-"""A report takes 1.5 s at a million placements. It is made once for each state of the catalog."""
+"""Time limit. A report takes 1.5 s at a million placements; it is made once for each state of the catalog."""
 FAMILIES_MAX = 2000
 """Dots of the scale chart, and rows of its table."""
 PAGES = {
@@ -143,18 +143,18 @@ PAGES = {
     "scale": ("Scale law", "Does θ change with the number of parameters?", ("scale", "families")),
     "wells": ("Gravitational wells", "The tensor with the lowest θ in each model.", ("wells",)),
 }
-"""Key of a page to its heading, what it is about, and the sections on it."""
+"""For each key of a page: its heading, its description and its sections."""
 
 
 @paged(pages, "/reports", api="report")
 def reports() -> Page:
     """Show the registry in figures, and links to all reports."""
     try:
-        whole = _registry_report()
+        full_report = _registry_report()
     except TooSlow as error:
-        return Page("reports.html", {"problem": _late(error), "links": _page_links()}, status=503)
-    figures = shown_section("figures", whole.sections["figures"])
-    values = {"report": whole, "figures": figures, "markdown": url_for("pages.reports_markdown")}
+        return Page("reports.html", {"problem": _too_slow_text(error), "links": _page_links()}, status=503)
+    figures = shown_section("figures", full_report.sections["figures"])
+    values = {"report": full_report, "figures": figures, "markdown": url_for("pages.reports_markdown")}
     return Page("reports.html", values | {"links": _page_links()})
 
 
@@ -163,19 +163,19 @@ def report(section: str) -> Page:
     """Show one part of the report on the registry; `table` chooses the table of a CSV file."""
     heading, about, keys = PAGES[section]
     try:
-        whole = _registry_report()
-        sections = _scale_sections() if section == "scale" else {key: whole.sections[key] for key in keys}
+        full_report = _registry_report()
+        sections = _scale_sections() if section == "scale" else {key: full_report.sections[key] for key in keys}
     except TooSlow as error:
         if not plain_page():
             raise
-        return Page("report.html", {"problem": _late(error), "heading": heading, "about": about}, status=503)
-    part = replace(whole, title=f"Report on the registry: {heading}", sections=sections, main=keys[-1])
+        return Page("report.html", {"problem": _too_slow_text(error), "heading": heading, "about": about}, status=503)
+    part = replace(full_report, title=f"Report on the registry: {heading}", sections=sections, main=keys[-1])
     chart = {"types": _types_figure, "scale": _scale_figure}.get(section)
     return Page(
         "report.html",
-        _about(heading, about),
+        _page_values(heading, about),
         extra=lambda: (
-            _shown(part, url_for("pages.report_csv", section=section))
+            _section_context(part, url_for("pages.report_csv", section=section))
             | ({} if chart is None else {"figure": chart(part)})
         ),
         sheet=lambda: _sheet(part),
@@ -185,14 +185,14 @@ def report(section: str) -> Page:
 @paged(pages, "/models/<namespace>/<name>/report", csv=True, api="report_on_model")
 def dissection(namespace: str, name: str) -> Page:
     """Show the report on one model; `table` chooses the table of a CSV file."""
-    whole, model = _model_report(namespace, name)
-    about = _about(f"Report on {model}", "Its parts, what it shares with other models, and all measurements.")
+    full_report, model = _model_report(namespace, name)
+    values = _page_values(f"Report on {model}", "Its parts, what it shares with other models, and all measurements.")
     links = {"model_name": model, "markdown": model_address(model, "pages.dissection_markdown")}
     return Page(
         "report.html",
-        about | links,
-        extra=lambda: _shown(whole, model_address(model, "pages.dissection_csv"), model),
-        sheet=lambda: _sheet(whole),
+        values | links,
+        extra=lambda: _section_context(full_report, model_address(model, "pages.dissection_csv"), model),
+        sheet=lambda: _sheet(full_report),
     )
 
 
@@ -211,7 +211,7 @@ def dissection_markdown(namespace: str, name: str) -> Response:
 @pages.get("/reports/types.svg")
 def types_chart() -> Response:
     """Send the chart of θ by type."""
-    spreads = _spreads(_registry_report())
+    spreads = _type_spreads(_registry_report())
     if not spreads:
         raise NotFound("no organ has a θ yet")
     return svg_answer(plots.types_chart(spreads))
@@ -220,20 +220,20 @@ def types_chart() -> Response:
 @pages.get("/reports/scale.svg")
 def scale_chart() -> Response:
     """Send the chart of θ against the number of parameters."""
-    points, lines = _points(_scale_sections())
+    points, lines = _scale_points(_scale_sections())
     if not points:
         raise NotFound("there is no complete model with a θ yet")
     return svg_answer(plots.scale_chart(points, lines))
 
 
 def _registry_report() -> Report:
-    """Return the report on the registry; raises TooSlow."""
+    """Return the report on the registry. Raises TooSlow."""
     with reading(REPORT_SECONDS) as session:
         return current_report(session)
 
 
 def _scale_sections() -> dict[str, ReportSection]:
-    """Return the scale law with all of its families, made once for each state of the catalog; raises TooSlow."""
+    """Return the scale law with all its families. It is made once for each state of the catalog. Raises TooSlow."""
     with reading(REPORT_SECONDS) as session:
         return cached(session, "scale law", lambda: _make_scale(session))
 
@@ -248,23 +248,23 @@ def _model_report(namespace: str, name: str) -> tuple[Report, str]:
         return model_report(session, model), model.full_name
 
 
-def _shown(part: Report, csv: str, model: str | None = None) -> Context:
+def _section_context(part: Report, csv: str, model: str | None = None) -> Context:
     """Return the sections for the template, each with the address of its CSV file."""
-    joint = "&" if "?" in csv else "?"
+    separator = "&" if "?" in csv else "?"
     return {
         "parts": [
-            shown_section(key, section, model, f"{csv}{joint}table={key}") for key, section in part.sections.items()
+            shown_section(key, section, model, f"{csv}{separator}table={key}") for key, section in part.sections.items()
         ],
         "introduction": part.opening,
         "conclusion": part.closing,
     }
 
 
-def _about(heading: str, about: str) -> Context:
+def _page_values(heading: str, about: str) -> Context:
     return {"heading": heading, "about": about, "markdown": url_for("pages.reports_markdown")}
 
 
-def _late(error: TooSlow) -> str:
+def _too_slow_text(error: TooSlow) -> str:
     return f"The report was stopped: {error}. It reads the whole catalog, which is busy or very large. Try again later."
 
 
@@ -276,15 +276,15 @@ def _page_links() -> list[Context]:
 
 
 def _sheet(part: Report) -> Sheet:
-    """Return the table that `table` names, else the main one; raises BadQuery."""
+    """Return the table that the parameter `table` names, else the main table. Raises BadQuery."""
     key = request.args.get("table") or part.main
     if key not in part.sections:
         raise BadQuery("table", f"one of {', '.join(part.sections)}")
     return Sheet(*section_sheet(part.sections[key]))
 
 
-def _markdown_answer(whole: Report, name: str) -> Response:
-    answer = current_app.response_class(markdown(whole), mimetype="text/markdown")
+def _markdown_answer(full_report: Report, name: str) -> Response:
+    answer = current_app.response_class(markdown(full_report), mimetype="text/markdown")
     answer.headers["Content-Disposition"] = f'attachment; filename="{name}"'
     return conditional(answer)
 
@@ -301,7 +301,7 @@ class Picture:
 
 
 def _types_figure(part: Report) -> Picture | None:
-    count = len(_spreads(part))
+    count = len(_type_spreads(part))
     alternative = "Mean, median, middle half and standard deviation of θ by type; the table below has the numbers."
     caption = "Dot: mean, coloured by θ. Bar: middle half. Line: mean ± one standard deviation. Tick: median."
     size = (plots.TYPES_WIDTH, plots.types_height(count))
@@ -309,36 +309,36 @@ def _types_figure(part: Report) -> Picture | None:
 
 
 def _scale_figure(part: Report) -> Picture | None:
-    points, _ = _points(part.sections)
+    points, _ = _scale_points(part.sections)
     alternative = "θ of matrices against the number of parameters, a dot for each family; the tables have the numbers."
     caption = "One dot for each family, larger for more models, coloured by θ."
     size = (plots.SCALE_WIDTH, plots.SCALE_HEIGHT)
     return Picture(url_for("pages.scale_chart"), *size, alternative, caption) if points else None
 
 
-def _spreads(whole: Report) -> list[plots.TypeSpread]:
+def _type_spreads(full_report: Report) -> list[plots.TypeSpread]:
     quartiles = (f"theta_{name}_degrees" for name in ("lower_quartile", "median", "upper_quartile"))
     keys = ("mean_theta_degrees", "theta_standard_deviation_degrees", *quartiles)
     spreads = []
-    for row in _items(whole.sections["types"]):
-        numbers = [_number(row[key]) for key in keys]
+    for row in _items(full_report.sections["types"]):
+        numbers = [_float(row[key]) for key in keys]
         if None not in numbers:
             label = f"{glyph(str(row['type']))} {kind_name(str(row['type']))}"
             spreads.append(plots.TypeSpread(label, *(number for number in numbers if number is not None)))
     return spreads
 
 
-def _points(sections: Mapping[str, ReportSection]) -> tuple[list[plots.SizedPoint], list[plots.FittedLine]]:
-    """Return the families that have a θ of matrices, and the lines through them."""
+def _scale_points(sections: Mapping[str, ReportSection]) -> tuple[list[plots.SizedPoint], list[plots.FittedLine]]:
+    """Return the families with a known θ of matrices, and the fitted lines."""
     points = []
     for row in _items(sections["families"]):
-        parameters, theta = _number(row["mean_parameters_count"]), _number(row["matrix_mean_theta_degrees"])
+        parameters, theta = _float(row["mean_parameters_count"]), _float(row["matrix_mean_theta_degrees"])
         if parameters and theta is not None:
-            points.append(plots.SizedPoint(parameters, theta, int(_number(row["models_count"]) or 1)))
+            points.append(plots.SizedPoint(parameters, theta, int(_float(row["models_count"]) or 1)))
     fitted = [row for row in _items(sections["scale"]) if row["reading"] == "matrices"]
     lines = [
         plots.FittedLine(
-            label, look, _number(row["slope_degrees_per_decade"]) or 0.0, _number(row["intercept_degrees"]) or 0.0
+            label, look, _float(row["slope_degrees_per_decade"]) or 0.0, _float(row["intercept_degrees"]) or 0.0
         )
         for label, look, row in zip(("families", "models"), ("curve", "dashed"), fitted, strict=False)
     ]
@@ -349,5 +349,5 @@ def _items(section: ReportSection) -> Sequence[Mapping[str, Cell]]:
     return section.items if isinstance(section, ReportTable) else ()
 
 
-def _number(value: Cell) -> float | None:
+def _float(value: Cell) -> float | None:
     return None if isinstance(value, str) else value

@@ -1,16 +1,16 @@
 """Routes of pages: views with their JSON and CSV twins, and forms that write.
 
     @paged(pages, "/models", csv=True, api="list_models")
-    def models() -> Page: ...                            HTML, the JSON of the API's operation, and CSV
+    def models() -> Page: ...                            HTML, JSON of an API operation, and CSV
 
     @writing_form(pages, "/jobs/<job>/cancel")
     def cancel(job: str) -> str: ...                     the address to redirect to, or a page with the error
 
-    {{ form_token() }}                                   in a template, inside of <form method="post">
+    {{ form_token() }}                                   in a template, inside <form method="post">
 
-A form carries a token in a hidden field and in a cookie; both must come back and match. No other site can read the
-token, and browsers do not send the cookie with requests of other sites. For a logged-in browser the token is derived
-from its session, and valid for no other session. Otherwise it is random, and proves only that the form was made for
+A form has a token in a hidden field and in a cookie. Both are sent back and must be equal. Other sites cannot read the
+token, and browsers do not send the cookie with requests from other sites. For a logged-in browser, the token is derived
+from the session and is valid only for that session. Otherwise it is random, and only proves that the form was made for
 this browser.
 """
 
@@ -68,7 +68,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _HIDDEN = Markup('<input type="hidden" name="{}" value="{}">')
 
 Context = dict[str, Any]
-"""Names of a template, with their values."""
+"""Variables of a template by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +81,19 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The result of a view: `values` for HTML and JSON alike."""
+    """The result of a view. `values` are used for HTML and JSON."""
 
     template: str
     values: Context
     extra: Callable[[], Context] = dict
-    """Return what only the HTML needs, such as links and grids. Called only for HTML."""
+    """Returns the values that only HTML needs, for example links and grids. It is called only for HTML."""
     sheet: Callable[[], Sheet] | None = None
     next: str | None = None
     """The `after` of the next page of a list."""
     status: int = 200
     entity: Entity | None = None
-    """The body of the JSON twin, where the page depends on the session of the browser. The API ignores sessions, so
-    such a twin cannot redirect to it. It is the entity that the API returns."""
+    """The body of the JSON twin of a page that depends on the session of the browser. The API ignores sessions, so this
+    twin cannot redirect to the API. The entity is the same that the API returns."""
 
 
 View = Callable[..., Page]
@@ -103,10 +103,10 @@ FormView = Callable[..., str | Page | Response]
 def paged(
     blueprint: Blueprint, address: str, *, csv: bool = False, api: str | Callable[[], str] | None = None
 ) -> Callable[[View], View]:
-    """Serve a view at `address`, with its list as CSV and, as JSON, the operation `api` of the API.
+    """Serve a view at `address`. `csv` adds its list as CSV. The JSON address redirects to the API operation `api`.
 
-    The operation takes the same parts of the address as the view; a function may choose it by the request. The name of
-    the view is the name of the endpoint: `url_for("pages.organs")`.
+    The operation has the same path parameters as the view. If `api` is a function, it returns the name of the operation
+    for the request. The name of the view is the name of the endpoint: `url_for("pages.organs")`.
     """
 
     def register(view: View) -> View:
@@ -117,7 +117,9 @@ def paged(
         name = view.__name__
         twin = "/index" if address == "/" else address
         blueprint.add_url_rule(address, name, answer)
-        blueprint.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer if api is None else partial(_to_api, api))
+        blueprint.add_url_rule(
+            twin + JSON_SUFFIX, f"{name}_json", answer if api is None else partial(_redirect_to_api, api)
+        )
         if csv:
             blueprint.add_url_rule(twin + CSV_SUFFIX, f"{name}_csv", answer)
         return view
@@ -126,7 +128,7 @@ def paged(
 
 
 def respond(page: Page) -> Response:
-    """Return `page` as HTML, JSON or CSV, as the address asks."""
+    """Return `page` as HTML, JSON or CSV. The end of the address decides."""
     if wants_csv(request.path):
         assert page.sheet is not None
         rows = page.sheet()
@@ -143,9 +145,9 @@ def respond(page: Page) -> Response:
 
 
 def form_token() -> Markup:
-    """Return the hidden field of a form that writes. A page that has one is cached by nobody but its browser."""
+    """Return the hidden field of a form that writes. Only the browser may cache a page with this field."""
     if "form_token" not in g:
-        reveal_headers()  # the next client that asks for this page must not get this browser's token
+        reveal_headers()  # another client must not get a cached page with the token of this browser
         from_session = _session_token()
         g.form_token = from_session or _cookie_token() or secrets.token_urlsafe(TOKEN_BYTES)
         if from_session is None:
@@ -156,10 +158,11 @@ def form_token() -> Markup:
 def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD) -> Callable[[FormView], FormView]:
     """Accept forms at `address` (POST).
 
-    The view returns the address to redirect to, a page with the error, or an answer.
+    The view returns the address to redirect to, a page with the error, or an answer. The user needs `scope`, unless it
+    is None.
 
-    Answers 403 on a read-only server, to requests from pages of other sites, and without a valid token; 415 to a body
-    that is not a form. The user needs `scope`, unless it is None.
+    The answer is 403 on a read-only server, for a request from another site, and without a valid token. It is 415 for
+    a body that is not a form.
     """
 
     def register(view: FormView) -> FormView:
@@ -185,11 +188,11 @@ def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD)
     return register
 
 
-def _to_api(api: str | Callable[[], str], **arguments: Any) -> Response:
-    """Redirect to an operation of the API, with the query parameters that it knows."""
+def _redirect_to_api(api: str | Callable[[], str], **arguments: Any) -> Response:
+    """Redirect to an operation of the API, with the query parameters that the operation has."""
     operation = api if isinstance(api, str) else api()
-    known = redirect_parameters[operation]
-    query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
+    names = redirect_parameters[operation]
+    query = [(name, value) for name, value in request.args.items(multi=True) if name in names]
     address = url_for(f"api.{operation}", **arguments)
     location = f"{address}?{urlencode(query)}" if query else address
     return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")
@@ -198,13 +201,13 @@ def _to_api(api: str | Callable[[], str], **arguments: Any) -> Response:
 def _check_token() -> None:
     if request.mimetype not in FORM_TYPES:
         abort(415, "This address accepts forms only.")
-    sent, expected = request.form.get(FIELD, ""), _session_token() or _cookie_token()
-    if expected is None or not hmac.compare_digest(sent.encode(), expected.encode()):
+    received, expected = request.form.get(FIELD, ""), _session_token() or _cookie_token()
+    if expected is None or not hmac.compare_digest(received.encode(), expected.encode()):
         abort(403, TOO_OLD)
 
 
 def _session_token() -> str | None:
-    """Return the token of a logged-in browser."""
+    """Return the token derived from the session; None without a log-in."""
     secret = session_secret()
     if secret is None or identity().account is None:
         return None
@@ -218,7 +221,7 @@ def _cookie_token() -> str | None:
 
 
 def _set_cookie(answer: Response) -> Response:
-    """Set the token as a cookie that no script can read and that no other site's page can send."""
+    """Set the token as a cookie. Scripts cannot read it, and pages of other sites cannot send it."""
     answer.set_cookie(
         COOKIE,
         g.form_token,

@@ -43,7 +43,7 @@ from organs.web.services import contributions
 from organs.web.services.accounts import own_account
 
 SHOWN = 20
-"""Submissions on the page for uploading; all of them are on the account's."""
+"""Number of submissions on the upload page. The account page lists all of them."""
 
 
 @paged(pages, "/upload")
@@ -53,11 +53,12 @@ def upload() -> Page:
         return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _context)
     user, owner_id = need(UPLOAD), current_contributor_id()
     with reading() as session:
-        under_way = [upload for upload in open_uploads(session, owner_id, now()) if upload.kind == "file"]
-        uploads, finished = ([upload_entity(row) for row in some] for some in (under_way, _unused(session, owner_id)))
+        open_files = [upload for upload in open_uploads(session, owner_id, now()) if upload.kind == "file"]
+        unused = _unused_uploads(session, owner_id)
+        uploads, finished = ([upload_entity(row) for row in rows] for rows in (open_files, unused))
     waiting = contributions.own_submissions(SHOWN, None).items
     values = {"namespace": user.name, "uploads": uploads, "finished": finished, "waiting": waiting}
-    quota = None if user.is_local else own_account().quota  # no quota holds for work on this machine
+    quota = None if user.is_local else own_account().quota  # the local user has no quota
     return Page("upload.html", values, lambda: _context() | {"quota": quota, "is_local": user.is_local})
 
 
@@ -69,23 +70,23 @@ def submission(submission: str) -> Page:
     return Page(
         "submission.html",
         {"submission": shown},
-        lambda: _about(row) | {"stated": _proposed(shown), "problems": []},
+        lambda: _review_context(row) | {"stated": _initial_fields(shown), "problems": []},
         entity=shown,
     )
 
 
 @writing_form(pages, "/submissions/<submission>/publish")
 def publish_submission(submission: str) -> str | Page:
-    """Publish a submission with the metadata of the form; errors are shown beside what was typed."""
+    """Publish a submission with the metadata of the form. On an error, show the form again with its values."""
     number = contributions.parsed_submission(submission)
     try:
         name = request.form.get("name", "").strip()
         accepted = parse_accepted(request.form.getlist("accept"))
         contributions.publish(number, _stated_metadata(number), name or None, accepted)
     except BadManifest as error:
-        return _again(number, [sentence for _, sentence in error.reasons])
+        return _form_with_problems(number, [sentence for _, sentence in error.reasons])
     except (BadInput, BadName, NotComposable) as error:
-        return _again(number, [str(error)])
+        return _form_with_problems(number, [str(error)])
     return url_for("pages.submission", submission=submission)
 
 
@@ -103,7 +104,7 @@ def cancel_upload(upload: str) -> str:
     return url_for("pages.upload")
 
 
-def _unused(session: Session, owner_id: int) -> list[Upload]:
+def _unused_uploads(session: Session, owner_id: int) -> list[Upload]:
     """Return the complete uploads that no submission uses."""
     files = finished_files(session, owner_id, now())
     waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
@@ -123,8 +124,11 @@ def _context() -> Context:
 
 
 def _stated_metadata(number: int) -> StatedMetadata:
-    """What the form says of the model. An empty field says nothing, nor does a license that stands as it was proposed,
-    for a file's header may say what it likes. Raises BadManifest."""
+    """Return the metadata in the form, without empty fields. Raises BadManifest.
+
+    A license that equals the proposed license is also left out: it comes from the header of the file, and a header may
+    contain any text.
+    """
     values: Context = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
     proposed = contributions.own_submission(number).entity().proposed
     if values["license"] == ((proposed and proposed.license) or "").strip():
@@ -136,33 +140,33 @@ def _stated_metadata(number: int) -> StatedMetadata:
     return parse_stated_metadata({name: value for name, value in values.items() if value is not None})
 
 
-def _again(number: int, problems: Sequence[str]) -> Page:
+def _form_with_problems(number: int, problems: Sequence[str]) -> Page:
     row = contributions.own_submission(number)
     stated = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
     return Page(
         "submission.html",
         {"submission": row.entity()},
-        lambda: _about(row) | {"stated": stated, "problems": problems},
+        lambda: _review_context(row) | {"stated": stated, "problems": problems},
         status=400,
     )
 
 
-def _about(submission: SubmissionRow) -> Context:
-    """Return the sender, if it is somebody else, and the current metadata of the submission's model."""
+def _review_context(submission: SubmissionRow) -> Context:
+    """Return the sender if it is another account, the findings to accept, and the metadata of the model."""
     sender, row = None if submission.contributor == identity().name else submission.contributor, submission.row
-    about: Context = {"sender": sender, "created": None, "is_kept": False}
-    about["findings_to_accept"] = [finding for finding in submission.entity().findings if finding.code in MUST_ACCEPT]
+    context: Context = {"sender": sender, "created": None, "is_kept": False}
+    context["findings_to_accept"] = [finding for finding in submission.entity().findings if finding.code in MUST_ACCEPT]
     with reading(settings().search_seconds) as session:
         if submission.model is not None and submission.model.state != "removed":
-            about["created"] = submission_review(session, row.id).model
+            context["created"] = submission_review(session, row.id).model
         if row.state == "withdrawn" and sender is None:
-            files = _unused(session, row.contributor_id)
-            about["is_kept"] = any(file.created_at <= row.created_at for file in files)
-    return about
+            files = _unused_uploads(session, row.contributor_id)
+            context["is_kept"] = any(file.created_at <= row.created_at for file in files)
+    return context
 
 
-def _proposed(submission: Submission) -> Context:
-    """Return the values of the form at first: those of the header, or those that the contributor gave before."""
+def _initial_fields(submission: Submission) -> Context:
+    """Return the initial values of the form: the metadata of the header or of an earlier request."""
     proposed = submission.proposed
     stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}
     return stated | {"name": submission.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}

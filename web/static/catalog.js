@@ -1,4 +1,4 @@
-// The pages work without this script. It adds keys: "/" goes to the search box, arrows move in the anatomy grid; and it
+// The pages work without this script. It adds keys: "/" moves to the search box, arrows move in the anatomy grid. It also
 // updates running jobs without reloading the page.
 "use strict";
 
@@ -35,7 +35,7 @@ function walk(cell, event) {
     if (!next || column < 1) return;
     const link = next.querySelector("a");
     if (link) {
-      link.focus({ preventScroll: true }); // the browser would hide edges behind the headings
+      link.focus({ preventScroll: true }); // the default scrolling can hide the cell behind the headings
       link.scrollIntoView({ block: "nearest", inline: "nearest" });
       return;
     }
@@ -46,7 +46,7 @@ const FOLLOW_MS = 1000;
 const followed = document.querySelector("[data-follow]");
 if (followed) window.setTimeout(follow, FOLLOW_MS);
 
-// Update running jobs from the JSON of the page; reload the page when one has changed its state.
+// Update running jobs from the JSON of the page. Reload the page when the state of a job has changed.
 async function follow() {
   try {
     if (!document.hidden) {

@@ -1,4 +1,4 @@
-// Composing works without this script: every link and form is an address. It only replaces the main part of the page
+// Composing works without this script: each link and form has an address. The script replaces the main part of the page
 // instead of reloading it, keeps the focus, and announces changes to screen readers.
 "use strict";
 
@@ -23,8 +23,8 @@ document.addEventListener("submit", (event) => {
   show(address.href, form.querySelector("[id]")?.id);
 });
 
-// Back and forward: the address changes at once, the page only when it has loaded. Until then it is inert: otherwise a
-// form would carry the steps of the previous page.
+// Back and forward change the address immediately, but the page only after loading. Until then the page is inert:
+// otherwise a form would send the steps of the previous page.
 window.addEventListener("popstate", () => {
   const main = document.querySelector("main");
   if (shown !== pageOf(window.location)) {
@@ -53,7 +53,7 @@ async function show(href, key, isNew = true) {
     address.hash = address.hash || new URL(href).hash;
     if (isNew) window.history.pushState(null, "", address);
     shown = pageOf(address);
-    const open = [...document.querySelectorAll("main details")].map((one) => one.open);
+    const open = [...document.querySelectorAll("main details")].map((element) => element.open);
     document.querySelector("main").replaceWith(main);
     document.querySelector(".foot").replaceWith(page.querySelector(".foot"));
     document.title = page.title;
@@ -67,9 +67,9 @@ async function show(href, key, isNew = true) {
 
 function focusOn(key, hash, open) {
   const details = [...document.querySelectorAll("main details")];
-  if (details.length === open.length) details.forEach((one, place) => (one.open ||= open[place]));
+  if (details.length === open.length) details.forEach((element, place) => (element.open ||= open[place]));
   const target = hash && document.getElementById(hash.slice(1));
-  const last = key && [...document.querySelectorAll("main [id], main [data-key]")].find((one) => keyOf(one) === key);
+  const last = key && [...document.querySelectorAll("main [id], main [data-key]")].find((element) => keyOf(element) === key);
   const place = last || target;
   if (place) place.focus({ preventScroll: true });
   if (target && target.id === "candidates") target.scrollIntoView({ block: "nearest" });

@@ -1,4 +1,4 @@
-// Uploading in the browser, in chunks with a digest each; a chunk is durable when the server has answered.
+// Uploading in the browser, in chunks. Each chunk has a digest, and is durable when the server has answered.
 // After a reload, an upload resumes when the user chooses the same file and its beginning is the same.
 "use strict";
 
@@ -33,7 +33,7 @@ window.addEventListener("beforeunload", (event) => {
   if (list.querySelector("[data-busy]")) event.preventDefault();
 });
 
-// Shards of one set become one model; every other file becomes one by itself.
+// Shards of one set become one model. Every other file becomes a model of its own.
 function take(files) {
   const models = new Map();
   for (const file of files) {
@@ -96,11 +96,11 @@ class Sending {
       const chunk = await bytesOf(file.slice(begin, begin + CHUNK_BYTES));
       const digest = await digestOf(chunk);
       const next = await chained(known?.chain ?? "", digest);
-      write(key, { modified: file.lastModified, chain: known?.chain ?? "", next }); // the server may take it although its answer is lost
+      write(key, { modified: file.lastModified, chain: known?.chain ?? "", next }); // the server may store the chunk although its answer is lost
       const answer = await this.put(upload, chunk, digest, begin, file.size, before);
       known = { modified: file.lastModified, chain: next };
       upload.received_bytes = answer.received_bytes;
-      if (answer.received_bytes !== begin + chunk.byteLength) known = null; // another browser sends to this upload, too
+      if (answer.received_bytes !== begin + chunk.byteLength) known = null; // another browser also sends to this upload
       write(key, known);
       this.show(before + upload.received_bytes);
     }
@@ -113,7 +113,7 @@ class Sending {
     return upload.id;
   }
 
-  // Return the upload session of this file. What the server has is kept only if it is the beginning of this file.
+  // Return the upload session of this file. An earlier upload is resumed only if its bytes are the beginning of this file.
   async begin(file, before) {
     const wanted = { kind: "file", name: file.name, size_bytes: file.size };
     const upload = await call("POST", "/uploads", wanted);
@@ -126,7 +126,7 @@ class Sending {
   async isBeginning(upload, file, before) {
     const known = read(`organ upload ${upload.id}`);
     if (!known) return false;
-    if (!window.crypto.subtle) return known.modified === file.lastModified; // without TLS the browser has no digests
+    if (!window.crypto.subtle) return known.modified === file.lastModified; // without TLS the browser cannot compute digests
     let chain = "";
     for (let begin = 0; begin < upload.received_bytes; begin += CHUNK_BYTES) {
       const end = Math.min(begin + CHUNK_BYTES, upload.received_bytes);
@@ -264,7 +264,7 @@ function sendBytes(method, address, headers, bytes, onSent) {
   });
 }
 
-// Get a token of narrow scope for this page: kept in memory, sent as a header. A local server needs none.
+// Get a token of narrow scope for this page. It stays in memory and is sent as a header. A local server needs no token.
 async function newToken() {
   const answer = await fetch(box.dataset.token, { method: "POST", body: new URLSearchParams(new FormData(document.getElementById("page"))) });
   if (!answer.ok) throw new Refusal("You are logged out. Log in, and choose the file again.");
@@ -315,7 +315,7 @@ function write(key, value) {
   try {
     window.localStorage.setItem(key, JSON.stringify(value));
   } catch {
-    // without storage, a reload starts again
+    // without storage, an upload restarts after a reload
   }
 }
 
@@ -327,7 +327,7 @@ function forget(key) {
   }
 }
 
-// "0 of 50.3 MB": the part, in the unit of the whole.
+// Return the uploaded part of the total size, in the unit of the total: "0 of 50.3 MB".
 function partText(part, whole) {
   const [step, unit] = whole < 1e6 ? [1e3, "kB"] : whole < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
   const digits = whole < 1e9 ? 1 : 2;
