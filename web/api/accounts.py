@@ -111,10 +111,10 @@ def make_token() -> CreatedToken:
     """Create a token with some or all of the scopes of the token of this request. It expires no later than that token,
     and is revoked together with it. Only this answer contains the text of the token.
     """
-    wanted = read_body(TokenRequest)
-    if not set(wanted.scopes) <= set(SCOPES):
+    body = read_body(TokenRequest)
+    if not set(body.scopes) <= set(SCOPES):
         raise BadRequest("scopes", f"scopes must be a list of some of {', '.join(SCOPES)}.")
-    return create_own_token(wanted)
+    return create_own_token(body)
 
 
 @writing_operation(

@@ -147,10 +147,10 @@ def remove_model(namespace: str, name: str) -> Removal:
     """Remove a model. Its name, digest and reason stay. Chimeras keep the organs that they took from it. The next
     sweeps remove bytes that nothing else uses.
     """
-    wanted = read_body(RemovalRequest)
+    body = read_body(RemovalRequest)
     if parse_model_name(f"{namespace}/{name}").version is not None:
         raise BadRequest("name", "The version belongs in the body, not in the address.")
-    return administration.remove(f"{namespace}/{name}@{wanted.version}", wanted.reason)
+    return administration.remove(f"{namespace}/{name}@{body.version}", body.reason)
 
 
 @operation(
@@ -198,8 +198,8 @@ def contributor_accounts() -> ContributorAccountPage:
 )
 def add_contributor() -> ContributorAccount:
     """Add a contributor without a token. `organ token create`, on the registry's machine, creates one."""
-    wanted = read_body(NewContributorRequest)
-    return administration.add(wanted.name, wanted.quota)
+    body = read_body(NewContributorRequest)
+    return administration.add(body.name, body.quota)
 
 
 @writing_operation(

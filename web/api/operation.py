@@ -1,4 +1,4 @@
-"""A route of the API with its description: parameters and body, which are checked, answers, and rights."""
+"""Routes of the API with their descriptions: parameters and body, which are checked; answer; rights."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Operation:
 
     method: str
     path: str
-    """As OpenAPI writes it: names in braces."""
+    """The path as in OpenAPI, with names in braces."""
     name: str
     group: str
     summary: str
@@ -118,7 +118,7 @@ def operations() -> tuple[Operation, ...]:
 
 
 def entities() -> tuple[type[Entity], ...]:
-    """Return the entities that operations answer or take."""
+    """Return the entities that operations return or accept."""
     return tuple(_entities.values())
 
 
@@ -131,7 +131,7 @@ def named(kind: Answer) -> str:
 
 
 def declare(spec: Operation) -> None:
-    """Add an operation to the document, with the statuses that every request can get."""
+    """Add an operation to the document, with the error statuses that are possible for every request."""
     declare_parameters(spec.name, [parameter.name for parameter in spec.parameters if not parameter.is_in_path])
     _operations.append(replace(spec, refusals=tuple(sorted({*COMMON_REFUSALS, *spec.refusals}))))
 
@@ -148,8 +148,8 @@ def operation(
     body: Answer | None = None,
     scope: str | None = None,
 ) -> Callable[[View], View]:
-    """Serve a view at `path` below the root of the API: by GET, or by POST if it takes a body. The docstring of the
-    view is the description of the operation.
+    """Serve a view at `path` below the root of the API by GET, or by POST if it has a body. The docstring of the view
+    is the description of the operation.
 
     A view whose entity has `next` is a page of a list. With `scope`, the token must have that scope.
     """
@@ -185,7 +185,7 @@ def operation(
 
 
 def only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
-    """Refuse other methods at this address: `/organs/lookup` would otherwise be read as the digest of
+    """Refuse other methods at this address. Otherwise `lookup` in `/organs/lookup` would be read as the digest in
     `/organs/<digest>`.
     """
 
@@ -207,7 +207,7 @@ def _serve(spec: Operation, view: View) -> Callable[..., Response]:
     @wraps(view)
     def answer(**arguments: Any) -> Response:
         if spec.scope is None:
-            identity()  # a token that is sent is good, or the request is refused
+            identity()  # refuses a request with an invalid token
         else:
             need(spec.scope)
         check_address(known, repeatable)
@@ -223,42 +223,42 @@ def _serve(spec: Operation, view: View) -> Callable[..., Response]:
 
 def check_address(known: Sequence[str], repeatable: Collection[str] = ()) -> None:
     """Raise BadRequest for parameters that are unknown or repeated, and for an address that is not UTF-8."""
-    sent = request.query_string
-    if not sent:
+    query_string = request.query_string
+    if not query_string:
         return
-    if b"%" in sent:
+    if b"%" in query_string:
         try:
-            unquote_to_bytes(sent).decode("utf-8")
+            unquote_to_bytes(query_string).decode("utf-8")
         except UnicodeDecodeError as error:
             raise BadRequest(None, "The address has escaped bytes that are not UTF-8.") from error
     for name, values in request.args.lists():
         if name not in known:
-            raise BadRequest(name[:80], _unknown(name, known))
+            raise BadRequest(name[:80], _unknown_text(name, known))
         if len(values) > 1 and name not in repeatable:
             raise BadRequest(name, f"{name} is given {len(values)} times; it may be given once.")
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def _unknown_text(name: str, known: Sequence[str]) -> str:
     close = nearest(name[:80], known)
-    meant = f"; did you mean {close}?" if close else "."
-    takes = f"Known parameters: {', '.join(known)}" if known else "There are none"
-    return f"Unknown parameter {name[:80]!r}{meant} {takes}."
+    suggestion = f"; did you mean {close}?" if close else "."
+    known_names = f"Known parameters: {', '.join(known)}" if known else "There are none"
+    return f"Unknown parameter {name[:80]!r}{suggestion} {known_names}."
 
 
 R = TypeVar("R", bound=Request)
 DEPTH_MAX = 8
-"""Nested lists and objects; valid requests have at most five levels."""
+"""Most levels of nested lists and objects. Valid requests have at most five."""
 BRACKETS_MAX = 250_000
-"""Lists and objects in total: a body of a few megabytes of empty ones would take hundreds of megabytes of memory."""
+"""Most lists and objects in total. A few megabytes of empty lists would need hundreds of megabytes of memory."""
 
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str, object]:
-    """Return the body, an object with some of `members` and no others; with None, the caller checks its members.
+    """Return the body, an object with no members other than `members`. With None, the caller checks the names.
 
-    With a class, `members` are the members of that request; the caller checks their values. Raises BadRequest. Answers
-    415 to a body that is compressed or has another type than JSON, 413 to a body that is too large.
+    A class means the members of that request. The caller checks the values. Raises BadRequest. The answer is 415
+    for a body that is compressed or not JSON, and 413 for a body that is too large.
     """
     if isinstance(members, type):
         members = members.__struct_encode_fields__
@@ -266,17 +266,19 @@ def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str,
     value = _parsed(request.get_data(cache=False))
     if not isinstance(value, dict):
         raise BadRequest(None, "The body must be a JSON object.")
-    strange = [name for name in value if members is not None and name not in members]
-    if strange:
-        takes = ", ".join(members or ())
-        errors = [(name[:80], f"Unknown member {name[:80]!r}. The body can have {takes}.") for name in strange]
+    unknown_names = [name for name in value if members is not None and name not in members]
+    if unknown_names:
+        known_names = ", ".join(members or ())
+        errors = [
+            (name[:80], f"Unknown member {name[:80]!r}. The body can have {known_names}.") for name in unknown_names
+        ]
         raise BadRequest(*errors[0], more=errors[1:])
     return value
 
 
 def read_body(kind: type[R]) -> R:
-    """Return the body as a request of that class. Raises BadRequest with all members that are not valid; see
-    `json_body`.
+    """Return the body as a request of that class. Raises BadRequest with all members that are not valid, and the
+    errors of `json_body`.
     """
     values = json_body(kind)
     checked: dict[str, Any] = {}
@@ -314,7 +316,7 @@ def _takes_lists(kind: Type) -> bool:
 
 
 def check_json() -> None:
-    """Answer 415 to a body whose type is not JSON, or that is compressed. The form of a page cannot send this type."""
+    """Abort with 415 for a body that is not JSON, or is compressed. The form of a page cannot send this type."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         abort(415, "The body must not be compressed.")
     if request.mimetype != "application/json":
@@ -334,12 +336,12 @@ def _parsed(body: bytes) -> Any:
         raise BadRequest(None, "The body is not UTF-8.") from error
     except json.JSONDecodeError as error:
         raise BadRequest(None, f"The body is not JSON: {error.msg} at character {error.pos}.") from error
-    except ValueError as error:  # a number of more digits than Python reads
+    except ValueError as error:  # a number with more digits than Python converts
         raise BadRequest(None, "The body has a number that is too long.") from error
 
 
 def _depth(text: str) -> int:
-    """Return the depth of the brackets, or more: brackets inside of texts count too, which no normal body has."""
+    """Return the depth of the brackets, or more: brackets in texts are also counted. Normal bodies have none."""
     depth = deepest = 0
     for sign in _BRACKETS.findall(text):
         if sign in "[{":

@@ -70,7 +70,7 @@ def submit_model(namespace: str, name: str) -> Submission:
     """
     request.max_content_length = SUBMISSION_MAX_BYTES
     with receiving(current_contributor_id()):
-        request.get_data()  # keeps the body, for `json_body`
+        request.get_data()  # reads and keeps the body for `json_body`
         take_turn()
     manifest = parse_manifest(json_body(SubmissionRequest))
     return submitting.submit(namespace, name, manifest).entity()

@@ -58,7 +58,7 @@ from organs.web.services.contributions import (
 
 
 def requested_upload() -> Declared:
-    """Return the upload that the body declares; raises BadRequest (400) for one that can never be sent."""
+    """Return the upload that the body declares. Raises BadRequest (400) for an upload that can never be completed."""
     wanted = read_body(UploadRequest)
     if wanted.name is not None:
         _check_name(wanted.name)
@@ -133,9 +133,9 @@ def lookup_uploads() -> KnownDigests:
     of your own models, and pieces that you uploaded before.
     """
     digests = requested_digests(json_body(("digests",)).get("digests"))
-    asker = current_contributor_id()
+    contributor = current_contributor_id()
     with reading(settings().search_seconds) as session:
-        known = known_digests(session, asker, digests, now())
+        known = known_digests(session, contributor, digests, now())
     return KnownDigests(known=tuple(digest for digest in dict.fromkeys(digests) if digest in known))
 
 
@@ -153,9 +153,9 @@ def begin_upload() -> Upload:
     resume after a restart. 413 for more than the quota allows, 429 for too many open uploads.
     """
     declared = requested_upload()
-    asker = current_contributor_id()
-    with _room():
-        return upload_entity(sessions.open_upload(registry(), asker, declared))
+    contributor = current_contributor_id()
+    with _busy_if_full():
+        return upload_entity(sessions.open_upload(registry(), contributor, declared))
 
 
 @operation(
@@ -169,9 +169,11 @@ def begin_upload() -> Upload:
 def uploads() -> UploadPage:
     """Return your open uploads, newest first."""
     g.not_cached = True
-    asker = current_contributor_id()
+    contributor = current_contributor_id()
     with reading() as session:
-        return UploadPage(items=tuple(upload_entity(row) for row in open_uploads(session, asker, now())), next=None)
+        return UploadPage(
+            items=tuple(upload_entity(row) for row in open_uploads(session, contributor, now())), next=None
+        )
 
 
 @operation(
@@ -208,11 +210,11 @@ def receive_chunk(upload: str) -> Upload:
     `received_bytes` gets 416. A chunk that arrives while another one is being received gets 409. A refused chunk does
     not change the upload.
     """
-    chunk, asker = requested_chunk(), current_contributor_id()
-    result = sessions.look_up(registry(), asker, upload)
+    chunk, contributor = requested_chunk(), current_contributor_id()
+    result = sessions.look_up(registry(), contributor, upload)
     is_received(result, chunk)  # refuses a wrong offset before the body is read
-    with receiving(asker), _room():
-        return upload_entity(sessions.receive(registry(), asker, upload, chunk, portions(chunk)))
+    with receiving(contributor), _busy_if_full():
+        return upload_entity(sessions.receive(registry(), contributor, upload, chunk, portions(chunk)))
 
 
 @writing_operation(
@@ -231,10 +233,10 @@ def finish_upload(upload: str) -> Upload:
     digests. 400 if they differ; then the upload stays as it is until it is deleted or expires. Finishing twice changes
     nothing.
     """
-    text, asker = request.args.get("digest"), current_contributor_id()
+    text, contributor = request.args.get("digest"), current_contributor_id()
     digest = None if text is None else parse_digest(text)
-    with receiving(asker), _room():
-        return upload_entity(sessions.finish(registry(), asker, upload, digest))
+    with receiving(contributor), _busy_if_full():
+        return upload_entity(sessions.finish(registry(), contributor, upload, digest))
 
 
 @writing_operation(
@@ -254,7 +256,7 @@ def cancel_upload(upload: str) -> Upload:
 
 @api.errorhandler(WrongOffset)
 def refused_offset(error: WrongOffset) -> Response:
-    """Return 416 with the members of the upload beside those of the problem document."""
+    """Return 416. The problem document also has the members of the upload."""
     answer = refused(error, structs.asdict(upload_entity(error.upload)))
     if error.received_bytes:
         answer.headers["Range"] = f"bytes=0-{error.received_bytes - 1}"
@@ -275,8 +277,8 @@ def current_contributor_id() -> int:
 
 
 @contextmanager
-def _room() -> Iterator[None]:
-    """Raise Busy for a full disk: only the log has the details."""
+def _busy_if_full() -> Iterator[None]:
+    """Raise Busy if the disk is full. Only the log has the details."""
     try:
         yield
     except DiskFull as error:

@@ -66,14 +66,14 @@ from organs.web.services.accounts import (
 )
 
 NEXT_MAX_LENGTH = 2000
-_PLAIN = re.compile(r"/(?![/\\])[!-\[\]-~]*")
-"""A path from the root, in visible ASCII. Browsers take a backslash for a slash, and leave out tabs and line ends."""
-_NOWHERE = ("/login", "/logout")
+_LOCAL_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*")
+"""A path from the root, in visible ASCII. Browsers read a backslash as a slash, and remove tabs and line ends."""
+_NOT_A_TARGET = ("/login", "/logout")
 
 
 def checked_next(text: str | None) -> str | None:
-    """Return `text` where it is a path of this site, perhaps with a query; None for anything else."""
-    if not text or len(text) > NEXT_MAX_LENGTH or not _PLAIN.fullmatch(text):
+    """Return `text` if it is a path of this site, with or without a query; otherwise None."""
+    if not text or len(text) > NEXT_MAX_LENGTH or not _LOCAL_PATH.fullmatch(text):
         return None
     try:
         parts = urlsplit(text)
@@ -83,25 +83,27 @@ def checked_next(text: str | None) -> str | None:
 
 
 def requested_next() -> str | None:
-    """Return the address after the log-in: `next`, or the page of this site that led here."""
+    """Return the address after the log-in: `next`, or the page of this site in the Referer header; else None."""
     target = request.args.get("next")
     if target is not None:
         return checked_next(target)
     reveal_headers()
     try:
-        came = urlsplit(request.headers.get("Referer", ""))
+        referer = urlsplit(request.headers.get("Referer", ""))
     except ValueError:
         return None
-    if came.netloc.lower() != request.environ.get("HTTP_HOST", "").lower():
+    if referer.netloc.lower() != request.environ.get("HTTP_HOST", "").lower():
         return None
-    path = came.path.removeprefix(request.script_root)
-    return None if path in _NOWHERE else checked_next(came.path + (f"?{came.query}" if came.query else ""))
+    path = referer.path.removeprefix(request.script_root)
+    return (
+        None if path in _NOT_A_TARGET else checked_next(referer.path + (f"?{referer.query}" if referer.query else ""))
+    )
 
 
 DAYS = (("30", "30 days"), ("90", "90 days"), (str(TOKEN_DAYS_DEFAULT), "a year"))
 """Choices for the life of a new token: the value that the form sends, and its label."""
 TOKENS_SHOWN = ("good", "expired")
-"""States of tokens that are listed at once; revoked ones are folded away."""
+"""States of the tokens that are listed. Revoked tokens are in a closed section."""
 
 
 @paged(pages, "/account")
@@ -114,28 +116,28 @@ def account() -> Page:
 
 @writing_form(pages, "/account/tokens", scope=TOKENS)
 def make_token() -> Page:
-    """Create a token and show it: on this page only."""
+    """Create a token and show it. Only this page shows it."""
     days = request.form.get("days", str(TOKEN_DAYS_DEFAULT))
     if days and not (days.isascii() and days.isdigit() and len(days) <= len(str(TOKEN_DAYS_MAX))):
         raise BadInput(f"a token can be valid for 1 to {TOKEN_DAYS_MAX} days")
-    wanted = TokenRequest(
+    token_request = TokenRequest(
         scopes=tuple(request.form.getlist("scope")),
         label=request.form.get("label", ""),
         days=int(days) if days else None,
     )
-    return Page("token.html", {"created": create_own_token(wanted)})
+    return Page("token.html", {"created": create_own_token(token_request)})
 
 
 @writing_form(pages, "/account/tokens/<token>/revoke", scope=ANY)
 def revoke_token(token: str) -> str:
-    """Revoke a token, and show the account again: it asks for a log-in if the session ended with the token."""
+    """Revoke a token, and show the account again. If this also ended the session, the log-in is shown."""
     revoke_own_token(token)
     return url_for("pages.account")
 
 
 @writing_form(pages, "/account/page-token", scope=UPLOAD)
 def page_token() -> Response:
-    """Return a token for the script of a page as JSON: of narrow scope, short-lived, and bound to the session."""
+    """Return a token for a script of a page as JSON. It has a narrow scope and ends soon, or with the session."""
     account = identity().account
     if account is None:
         return json_answer({"token": None, "expires_at": None, "scopes": [UPLOAD]})
@@ -172,8 +174,8 @@ def _account_context(account: AccountOverview) -> Context:
 
 
 def _revocable(tokens: Sequence[AccountToken], own: str) -> set[str]:
-    """Return the ids of the own token and of its descendants. A token is newer than its parent; `tokens` are newest
-    first."""
+    """Return the ids of the token `own` and of its descendants. `tokens` are newest first; a token is newer than its
+    parent."""
     family = {own}
     for token in reversed(tokens):
         if token.created_by in family:
@@ -182,7 +184,7 @@ def _revocable(tokens: Sequence[AccountToken], own: str) -> set[str]:
 
 
 def _days(expires_at: datetime | None) -> list[tuple[str, str]]:
-    """Return the choices for the life of a new token: none goes beyond the token that creates it."""
+    """Return the choices for the life of a new token. It cannot be longer than that of the token that creates it."""
     if expires_at is None:
         return [*DAYS, ("", "no expiry")]
     left = expires_at - now()
@@ -190,8 +192,8 @@ def _days(expires_at: datetime | None) -> list[tuple[str, str]]:
 
 
 TOKEN_FIELD_MAX = 200
-"""Characters; more is no token."""
-NO_PAGE_TOKEN = "this is the token of a page: log in with your own token, which begins with orgp_"  # noqa: S105  # a sentence
+"""Most characters that are read. No token is longer."""
+NO_PAGE_TOKEN = "this is the token of a page: log in with your own token, which begins with orgp_"  # noqa: S105  # a message, not a token
 
 
 @paged(pages, "/login")
@@ -204,7 +206,7 @@ def login() -> Page:
 
 @writing_form(pages, "/login", scope=None)
 def log_in() -> str | Page:
-    """Open a session for the account of the token, and redirect. Its log-ins are limited (`web.rate_limits`)."""
+    """Open a session for the account of the token, and redirect. Log-ins are limited (`web.rate_limits`)."""
     following = checked_next(request.form.get("next"))
     try:
         account = account_by_text(request.form.get("token", "")[:TOKEN_FIELD_MAX].strip())
@@ -215,10 +217,10 @@ def log_in() -> str | Page:
         return Page("login.html", _values(following), lambda: context, status=HTTPStatus.UNAUTHORIZED)
     rates().hit(LOG_INS, str(account.contributor_id))
     used(account)
-    before = identity().account
+    previous = identity().account
     with registry().catalog.writing() as session:
-        if before is not None and before.session_id is not None:
-            end_session(session, before.session_id)
+        if previous is not None and previous.session_id is not None:
+            end_session(session, previous.session_id)
         secret = open_session(session, account)
     after_this_request(lambda answer: _with_session(answer, secret))
     return following or url_for("pages.account")
@@ -244,7 +246,7 @@ def _sentence(text: str) -> str:
 
 
 def _with_session(answer: Response, secret: str) -> Response:
-    """Set the session cookie. The session is always new, never one that the browser sent."""
+    """Set the session cookie. The session is always new; it is never the session that the browser sent."""
     answer.set_cookie(
         cookie_name(),
         secret,
@@ -263,7 +265,7 @@ def _without_session(answer: Response) -> Response:
 
 
 COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
-"""Of the list as CSV."""
+"""Columns of the list as CSV."""
 
 
 @paged(pages, "/contributors", csv=True, api="contributors")
@@ -283,7 +285,7 @@ def contributors() -> Page:
 
 @paged(pages, "/contributors/<contributor>", api="contributor")
 def contributor(contributor: str) -> Page:
-    """One contributor, with the newest models."""
+    """Show a contributor with the newest models."""
     with reading(settings().search_seconds) as session:
         person = public_contributor(session, contributor)
         models = visible_models_of(session, person.name)

@@ -98,20 +98,20 @@ class _Shown:
 
 @paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
 def model(namespace: str, name: str) -> Page:
-    """Show the model of that name. `by` is what colours its cells; `against` is the model that it is compared with."""
+    """Show the model of that name. `by` is the reading that colours cells; `against` is the model to compare with."""
     by = requested_choice("by", tuple(READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         page = model_page(session, row)
         organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
         left_out = row.tensors - len(organs)
-        shown = _Shown(page, organs, left_out, None if left_out else _against(session, page))
+        shown = _Shown(page, organs, left_out, None if left_out else _model_to_compare(session, page))
         brief = chimera_brief(session, row)
         jobs = active_validations(session, row.full_name) if brief else []
         others = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
         descendants_count = count_descendants(session, row)
-        changes = _changes(session, row, shown.compared_with) if by in COMPARED and shown.compared_with else {}
+        changes = _organ_changes(session, row, shown.compared_with) if by in COMPARED and shown.compared_with else {}
     if by in COMPARED and shown.compared_with is None:
         by = READING_DEFAULT
     context = {
@@ -128,7 +128,7 @@ def model(namespace: str, name: str) -> Page:
     return Page(
         "model.html",
         context,
-        extra=lambda: _links(shown, by, changes) | _as_chimera(brief, jobs),
+        extra=lambda: _page_context(shown, by, changes) | _chimera_context(brief, jobs),
         sheet=lambda: _organs_sheet(shown),
     )
 
@@ -142,43 +142,43 @@ def _organs_sheet(shown: _Shown) -> Sheet:
     return Sheet(CSV_COLUMNS, organ_rows(shown.organs))
 
 
-def _against(session: Session, model: Model) -> str | None:
-    """Return the model to compare with: the requested one, else a registered parent, else the closest relative."""
+def _model_to_compare(session: Session, model: Model) -> str | None:
+    """Return the name of the requested model, else of a registered parent, else of the closest relative, else None."""
     requested = request.args.get("against")
     if requested:
         return model_by_name(session, parse_model_name(requested)).full_name
     if model.kind not in ("model", CHIMERA):
-        return None  # what an adapter adds is not like the weights that it is added to
+        return None  # the weights of an adapter are not similar to the weights that it changes
     registered = [edge for edge in model.lineage if edge.model is not None]
     parents = [edge.model for edge in registered if edge.direction == "parent"]
     relatives = [edge.model for edge in registered if edge.direction == "relative"]
     return next(iter([*parents, *relatives]), None)
 
 
-def _changes(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
+def _organ_changes(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
     """Return how the organs of the model differ from those of `against`."""
     other = model_by_name(session, parse_model_name(against))
     return organ_changes(*(registered_model(session, model_row, PAGE_TENSORS_MAX) for model_row in (other, row)))
 
 
 def _matrix_theta(organs: Sequence[PlacedOrgan]) -> float | None:
-    """Return the mean θ of the matrices. The mean over all organs depends most on norms, which have few values."""
+    """Return the mean θ of the matrices. Norms dominate the mean over all organs, although they have few values."""
     thetas = [organ.theta for organ in organs if organ.spectral_signal is not None and organ.theta is not None]
     return fmean(thetas) if thetas else None
 
 
 def _downloads(model: Model) -> list[Context]:
-    """Return the links to the whole model as one file; none if the registry cannot assemble it."""
+    """Return the links to the complete model as one file. The list is empty if the registry cannot assemble it."""
     if model.unassemblable or not model.files:
         return []
-    if (partial := _partial_of(model)) is not None:
-        return partial
+    if (graft_links := _graft_links(model)) is not None:
+        return graft_links
     label = "Download GGUF" if len(model.files) == 1 else "Download as one GGUF"
-    return [{"label": f"{label}, {size_text(model.size_bytes)}", "address": _whole(model.name)}]
+    return [{"label": f"{label}, {size_text(model.size_bytes)}", "address": _download_address(model.name)}]
 
 
-def _partial_of(model: Model) -> list[Context] | None:
-    """Return the link that grafts a partial model into its base, if the base is registered; None for other models."""
+def _graft_links(model: Model) -> list[Context] | None:
+    """Return the link that grafts a partial model into its base; empty without the base, None for other models."""
     declared = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
     if model.kind != PARTIAL or not declared:
         return None
@@ -189,7 +189,7 @@ def _partial_of(model: Model) -> list[Context] | None:
 
 
 def _files(model: Model) -> list[Context]:
-    """Return the files, each with the address of its download where there is one."""
+    """Return the files, each with the address of its download, or None if it cannot be assembled."""
     names = public_names([file.name for file in model.files])
     return [
         {
@@ -200,7 +200,7 @@ def _files(model: Model) -> list[Context]:
     ]
 
 
-def _as_chimera(brief: ChimeraBrief | None, jobs: Sequence[Job]) -> Context:
+def _chimera_context(brief: ChimeraBrief | None, jobs: Sequence[Job]) -> Context:
     """Return the prediction, verdict and active validations of a model that was composed here."""
     verdict = brief.verdict if brief else None
     return {
@@ -211,26 +211,26 @@ def _as_chimera(brief: ChimeraBrief | None, jobs: Sequence[Job]) -> Context:
     }
 
 
-def _whole(name: str) -> str:
+def _download_address(name: str) -> str:
     return model_address(name, "downloads.model")
 
 
 def pull_lines(name: str, file: str) -> list[str]:
-    """Return commands that download the model `name`: with curl, saved as `file`, and with the client of the hub."""
+    """Return commands that download the model `name`: with curl into `file`, and with the Hugging Face client."""
     host, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
     return [
-        f"curl -fL -C - -o {shlex.quote(file)} '{host}{_whole(name)}'",
+        f"curl -fL -C - -o {shlex.quote(file)} '{host}{_download_address(name)}'",
         f"HF_ENDPOINT={host} hf download {repository} --revision v{version}",
     ]
 
 
 def _pull_lines(model: Model) -> list[str]:
-    if _partial_of(model) is not None:
+    if _graft_links(model) is not None:
         return []
     return pull_lines(model.name, whole_name(model.name, [file.name for file in model.files]))
 
 
-def _links(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> Context:
+def _page_context(shown: _Shown, by: str, changes: dict[Slot, OrganChange]) -> Context:
     model = shown.model
     requested = request.args.get("against", "")
     choices = [name for name in READINGS if name not in COMPARED or shown.compared_with is not None]
@@ -277,7 +277,7 @@ COLUMNS = (
     Column("grafts", "uses", "Number of chimeras that use its organs.", sort="grafts"),
     Column("created_at", "added", "When the model was added.", sort="new"),
 )
-"""Columns of the table of models. `models.html` writes the table cells in this order."""
+"""Columns of the table of models. `models.html` has its table cells in the same order."""
 CSV_MODEL_COLUMNS = (
     *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
     *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors"),
@@ -302,13 +302,13 @@ def models() -> Page:
     return Page(
         "models.html",
         {"query": str(query), "items": page.items, "notes": page.notes},
-        extra=lambda: _list_links(query, page),
+        extra=lambda: _list_context(query, page),
         sheet=lambda: _models_sheet(page),
         next=page.next,
     )
 
 
-def _list_links(query: Query, page: ModelPage) -> Context:
+def _list_context(query: Query, page: ModelPage) -> Context:
     return {
         "text": short_text(query, MODELS),
         "headings": [heading(query, column, _sort_address(query, column)) for column in COLUMNS],
@@ -368,7 +368,7 @@ def save_model(namespace: str, name: str) -> str | Page:
                 edit_model(session, model, edits, _user_name())
                 if model.state == "visible":
                     resolve_declared(session, model)
-            except Conflict as error:  # the one thing that only the registry knows: it would be its own base
+            except Conflict as error:  # the model would be its own base, which only the registry can check
                 wrong.append(("base", f"{str(error)[:1].upper()}{str(error)[1:]}."))
     if wrong:
         form = {"stated": _description_context(before) | typed, "wrong": dict(wrong)}

@@ -55,7 +55,7 @@ from organs.web.responses import plain_page, query_address, reading, registry, s
 FILTERS = {"type": "type", "slot": "slot", "dtype": "tensor type", "arch": "architecture", "license": "license"}
 """Headings of the filters beside the table, by field of queries, in their order."""
 FILTER_VALUES_OPEN = 8
-"""Values of a filter that are shown at once; the others unfold."""
+"""Values of a filter that are always shown. The others are in a closed section."""
 EXAMPLES = (
     "type:organ sort:-spectral",
     f"slot:{EXAMPLE_SLOTS[1]} theta>=35",
@@ -75,7 +75,7 @@ class Column:
     """A column of a table of organs or models. The template writes its table cells."""
 
     name: str
-    """By which the template chooses what to write."""
+    """The name by which the template selects the content."""
     heading: str
     meaning: str = ""
     """The tooltip of the heading."""
@@ -98,8 +98,8 @@ CSV_COLUMNS = (
 
 
 def columns(query: Query) -> list[Column]:
-    """Return the columns of the table: likeness for a search by likeness; of the measures, those that lists show, and
-    the one that the list is sorted by.
+    """Return the columns of the table. A search by likeness has a column for it. Of the measures, the table has those
+    that lists show and the measure of the sort order.
 
     Headings of measures come from `registry.measures`.
     """
@@ -110,7 +110,7 @@ def columns(query: Query) -> list[Column]:
         ORGAN,
         *([LIKENESS_COLUMN] if is_alike else []),
         TYPE,
-        *(Column(each.name, each.label, each.meaning, sort=each.field, measure=each) for each in measures),
+        *(Column(entry.name, entry.label, entry.meaning, sort=entry.field, measure=entry) for entry in measures),
         SIZE,
     ]
 
@@ -154,19 +154,19 @@ def organs() -> Page:
     except BadQuery as error:
         if not plain_page():
             raise
-        return _refused(error)
-    g.not_cached = counts is not None and counts.hurried  # the next request may have more luck
+        return _error_page(error)
+    g.not_cached = counts is not None and counts.hurried  # the next request may be fast enough
     return Page(
         "organs.html",
         {"query": str(query), "items": page.items, "notes": page.notes, "facets": counts},
-        extra=lambda: _links(query, page, counts),
+        extra=lambda: _list_context(query, page, counts),
         sheet=lambda: _sheet(page),
         next=page.next,
     )
 
 
-def _refused(error: BadQuery) -> Page:
-    """Show the query as typed, and its error."""
+def _error_page(error: BadQuery) -> Page:
+    """Show the query as it was typed, with its error."""
     typed = request.args.get("q", "")
     extra: Context = {
         "text": typed,
@@ -179,7 +179,7 @@ def _refused(error: BadQuery) -> Page:
     return Page("organs.html", {"items": [], "notes": [], "next": None}, extra=lambda: extra, status=400)
 
 
-def _links(query: Query, page: OrganPage, counts: FacetCounts | None) -> Context:
+def _list_context(query: Query, page: OrganPage, counts: FacetCounts | None) -> Context:
     following = page.next and query_address("pages.organs", query, after=page.next, limit=request.args.get("limit", ""))
     return {
         "text": short_text(query),
@@ -225,9 +225,9 @@ def _filter(query: Query, name: str, counts: FacetCounts) -> Context:
 
 
 def _bars(query: Query, counts: FacetCounts) -> list[Context]:
-    """Return a bar for each interval of θ; those outside of the query are paler."""
+    """Return a bar for each interval of θ. Bars outside the query are paler."""
     by_bin = counts.theta_counts
-    most = max((count for lower, count in by_bin.items() if lower is not None), default=0)
+    count_max = max((count for lower, count in by_bin.items() if lower is not None), default=0)
     low, high = _theta_bounds(query)
     bars = []
     for lower in range(0, THETA_MAX_DEGREES, BIN_DEGREES):
@@ -240,7 +240,7 @@ def _bars(query: Query, counts: FacetCounts) -> list[Context]:
                 "lower": lower,
                 "upper": upper,
                 "count": count,
-                "height": count / most if most else 0.0,
+                "height": count / count_max if count_max else 0.0,
                 "chosen": chosen,
                 "out": (low is not None and upper <= low) or (high is not None and lower >= high),
                 "address": query_address("pages.organs", bounded(query, "theta", *bounds)),
@@ -250,7 +250,7 @@ def _bars(query: Query, counts: FacetCounts) -> list[Context]:
 
 
 def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
-    """Return the range of θ that single bounds leave; None for a query with lists of ranges."""
+    """Return the bounds of θ in the query. A bound is None if it is not set; lists of ranges are ignored."""
     low: float | None = None
     high: float | None = None
     for term in query.numbers("theta"):
@@ -271,7 +271,7 @@ def _sheet(page: OrganPage) -> Sheet:
 
 ALIKE_SHOWN = 8
 FORMS = {"raw": "plain bytes (.raw)", "bin": "with name and shape (.bin)", "npy": "float32 for NumPy (.npy)"}
-"""What an organ can be downloaded as."""
+"""File formats for the download of an organ."""
 
 
 @paged(pages, "/organs/<digest>", api="organ")
@@ -279,10 +279,14 @@ def organ(digest: str) -> Page:
     """Show the organ whose digest begins with `digest`."""
     with reading(settings().search_seconds) as session:
         detail = organ_detail(session, digest, visible=True)
-    return Page("organ.html", structs.asdict(detail), extra=lambda: _alike(detail.digest) | _explained(detail))
+    return Page(
+        "organ.html",
+        structs.asdict(detail),
+        extra=lambda: _similar_organs(detail.digest) | _measurement_context(detail),
+    )
 
 
-def _alike(digest: str) -> Context:
+def _similar_organs(digest: str) -> Context:
     """Return the most similar organs of the same slot and shape."""
     try:
         with reading(settings().counts_seconds) as session:
@@ -292,13 +296,13 @@ def _alike(digest: str) -> Context:
     except NotFound:
         return {"alike": [], "alike_note": None}
     except TooSlow:
-        g.not_cached = True  # the next request may have more luck
+        g.not_cached = True  # the next request may be fast enough
         return {"alike": [], "alike_note": "Not shown: there are too many organs to compare at once."}
     others = [organ for organ in page if organ.digest != digest][:ALIKE_SHOWN]
     return {"alike": others, "alike_note": None if others else "No other organ has the same slot and shape."}
 
 
-def _explained(organ: Organ) -> Context:
+def _measurement_context(organ: Organ) -> Context:
     values = {name: organ.measured(name) for name in MEASURES}
     first = next((measurement for measurement in organ.measurements if measurement.theta is not None), None)
     return {
@@ -323,7 +327,7 @@ def _explained(organ: Organ) -> Context:
 
 @dataclass(frozen=True, slots=True)
 class Ingredient:
-    """One of the three scores that θ is the mean of, with the values that count as noise and as signal."""
+    """One of the three scores whose mean gives θ, with the values that count as noise and as signal."""
 
     name: str
     words: str
@@ -343,7 +347,7 @@ _SCORES = (
 
 
 def theta_ingredients(reading: Measurement) -> list[Ingredient]:
-    """Return the scores that θ is the mean of; fewer where a method did not give them."""
+    """Return the scores whose mean gives θ. A score that the method did not measure is left out."""
     ingredients = []
     for name, words, noise, signal in _SCORES:
         value = getattr(reading, name)
@@ -356,7 +360,7 @@ def theta_ingredients(reading: Measurement) -> list[Ingredient]:
 
 
 def theta_sentence(reading: Measurement) -> str | None:
-    """Return what θ is made of, in one sentence."""
+    """Return a sentence with the scores of θ; None without scores or θ."""
     parts = [
         f"{ingredient.name} {ingredient.value:.3f} (score {share_text(ingredient.score)})"
         for ingredient in theta_ingredients(reading)
