@@ -86,7 +86,12 @@ _FIT_NUMBERS = ("fit", "of")
 @click.argument("base", metavar="BASE")
 @click.argument("donor", required=False, metavar="[DONOR]")
 @click.option(
-    "--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="List at most so many models."
+    "--limit",
+    default=50,
+    metavar="N",
+    show_default=True,
+    type=click.IntRange(1, PAGE_MAX),
+    help="List at most N models.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(

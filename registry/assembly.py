@@ -237,7 +237,7 @@ def _parse(store: BlobStore, plan: FilePlan, file: ModelFile) -> ReadHeader:
     source = HeaderSource(bytes(collected), file.size_bytes, plan.name)
     header = read_header(source)
     if header.end != header_bytes:
-        raise CorruptBlob(plan.name, f"its header ends at {header.end}, {header_bytes} is recorded")
+        raise CorruptBlob(plan.name, f"its header ends at byte {header.end}, but {header_bytes} is recorded")
     return ReadHeader(file, source, header)
 
 

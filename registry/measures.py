@@ -66,9 +66,9 @@ MEASURES: Mapping[str, Measure] = {
             field="theta",
             label="θ",
             summary="θ in degrees: 0 uniform, about 34 Gaussian, 90 heavy tails",
-            meaning="The shape of the weights' distribution as an angle: 0° is even noise, about 34° a bell curve, "
-            "90° a few strong weights among many weak ones.",
-            limits="It does not say whether the organ was trained, is useful, or fits with another: random weights "
+            meaning="The shape of the weights' distribution as an angle: 0° is a uniform distribution, "
+            "about 34° a Gaussian, 90° heavy tails: a few large weights among many small ones.",
+            limits="It does not say whether the organ was trained, is useful, or fits another model: random weights "
             "have 34° too.",
             example="theta>=45 or theta:35-60",
             method=THETA_METHOD,
@@ -81,8 +81,8 @@ MEASURES: Mapping[str, Measure] = {
             field="signal",
             label="signal",
             summary="sin θ, 0 to 1",
-            meaning="The sine of θ: the same reading on a scale from 0 to 1.",
-            limits="It adds nothing to θ but the scale.",
+            meaning="The sine of θ: the same measure on a scale from 0 to 1.",
+            limits="It has no more information than θ.",
             example="signal>=0.6 or signal:0.5-0.7",
             method=THETA_METHOD,
             low=0,
@@ -94,10 +94,10 @@ MEASURES: Mapping[str, Measure] = {
             name="magnitude",
             field="z",
             label="|Z|",
-            summary="|Z|, bits gained per doubling of resolution",
-            meaning="How many bits each doubling of the resolution adds: near 1 for weights that take any value, less "
-            "where few values repeat.",
-            limits="It says how finely the weights are graded, not what they do.",
+            summary="|Z|: bits that each doubling of the resolution adds",
+            meaning="How many bits each doubling of the resolution adds: near 1 for continuous weights, lower "
+            "if a few values repeat often.",
+            limits="It shows how many different values the weights have, not what they do.",
             example="z>=0.9 or z:0.9-1",
             method=THETA_METHOD,
             low=0,
@@ -107,9 +107,8 @@ MEASURES: Mapping[str, Measure] = {
             field="spectral",
             label="spectral",
             summary="spectral signal, 0 (chance) to 1",
-            meaning="The share of a matrix's variation that stands above what random numbers of its shape would show: "
-            "0 is chance.",
-            limits="It does not say what the pattern is good for, nor that training made it.",
+            meaning="The share of a matrix's energy above the level of random numbers of the same shape: 0 is chance.",
+            limits="It does not say what the pattern does, or whether training made it.",
             example="spectral>=0.3 or spectral:0.2-0.5",
             method=SPECTRAL_METHOD,
             low=0,
@@ -120,9 +119,9 @@ MEASURES: Mapping[str, Measure] = {
             field="rank",
             label="stable rank",
             summary="stable rank, from 1",
-            meaning="The whole energy of a matrix over that of its strongest direction: 1 when one direction is "
-            "everything.",
-            limits="A high rank is many directions of equal strength, which random numbers have too.",
+            meaning="The total energy of a matrix divided by the energy of its strongest direction: 1 if one direction "
+            "has all the energy.",
+            limits="A high rank means many directions of similar strength; random numbers have them too.",
             example="rank>=10 or rank:5-20",
             method=SPECTRAL_METHOD,
             low=0,
@@ -133,10 +132,10 @@ MEASURES: Mapping[str, Measure] = {
             field="erank",
             label="effective rank",
             summary="effective rank, from 1",
-            meaning="How many directions a matrix uses, each counted by its share: 1 when one direction is everything, "
-            "its smaller side when all are equal.",
-            limits="Random numbers use nearly all directions; a low rank shows structure, not that it is of use. It is "
-            "that of the sampled part of a large matrix.",
+            meaning="How many directions a matrix uses, each counted by its share: 1 if one direction has all the "
+            "energy, the smaller side of the matrix if all are equal.",
+            limits="Random numbers use nearly all directions; a low rank shows structure, but not that it is useful. "
+            "Of a large matrix, only the sample is used.",
             example="erank<=100 or erank:20-60",
             method=SPECTRAL_METHOD,
             low=0,

@@ -49,10 +49,10 @@ def parse_address(text: str) -> Address:
     origin = _origin(text)
     parts = _split(text)
     if origin is None or parts is None or parts.query or parts.fragment or "@" in parts.netloc:
-        raise BadSetting(f"{text[:80]!r} is no address of a registry: give one like https://registry.example")
+        raise BadSetting(f"{text[:80]!r} is not the address of a registry: write for example https://registry.example")
     address = Address(*origin)
     if parts.path.rstrip("/"):  # usually the address of a page of the registry
-        raise BadSetting(f"{text[:80]!r} has a path, and no registry is served below one: give {address}")
+        raise BadSetting(f"{text[:80]!r} has a path, but the address of a registry has none: give {address}")
     return address
 
 
@@ -94,7 +94,7 @@ def parse_full_name(text: str) -> ModelName:
     except BadName as error:
         raise BadReply(f"the registry gives a model the name {text[:80]!r}: {error}") from error
     if name.version is None or str(name) != text:
-        raise BadReply(f"the registry gives a model the name {text[:80]!r}, which is no full one")
+        raise BadReply(f"the registry gives a model the name {text[:80]!r}, which is not a full name")
     return name
 
 
@@ -116,7 +116,7 @@ def file_path(full_name: str, file: str) -> str:
 def check_file_name(text: str) -> str:
     """Return the name of a file in an answer; raises BadReply for a name that is not valid on every disk."""
     if not _PLAIN_FILE.fullmatch(text) or text[-1] in ". ":
-        raise BadReply(f"the registry names a file {text[:80]!r}, which is no plain name of a file")
+        raise BadReply(f"the registry names a file {text[:80]!r}, which is not a safe file name")
     return text
 
 

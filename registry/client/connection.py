@@ -309,11 +309,11 @@ class Connection:
         target = self.address.redirected(current_url, location)
         if target is None:
             raise BadReply(
-                f"{self.address} sends on to {location[:200]!r}, which is another registry: nothing is sent there; "
+                f"{self.address} redirects to {location[:200]!r}, which is another registry: nothing is sent there; "
                 "give that address if you trust it"
             )
         if redirects > REDIRECTS_MAX or method not in ("GET", "HEAD"):
-            raise BadReply(f"{self.address} sends on to {location[:200]!r}, and further requests are not followed")
+            raise BadReply(f"{self.address} redirects to {location[:200]!r}, which is not followed")
         return target
 
     def _read_body(self, response: BaseHTTPResponse) -> bytes:

@@ -92,7 +92,7 @@ def partial_file(target: Path, key: str, size_bytes: int, files: Files | None = 
     files = files or Files()
     path = partial_path(target, key)
     if target.is_dir():
-        raise StoreUnwritable(f"{target}: a folder is there")
+        raise StoreUnwritable(f"{target}: this is a folder")
     try:
         descriptor = _opened(path)
         partial = PartialFile(path, descriptor, files)
@@ -119,7 +119,7 @@ def _opened(path: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-                raise StoreUnwritable(f"{path}: something else is there; move it away")
+                raise StoreUnwritable(f"{path}: this is not an unfinished download; move it away")
             # Another process with the lock may have renamed the file in the meantime. Then it must not be written.
             if status.st_nlink and os.path.samestat(status, path.stat()):
                 return descriptor
@@ -184,7 +184,7 @@ def _fetched(connection: Connection, file: FileToFetch) -> tuple[Header, HeaderS
         closing(reply.stream(HEADER_CHUNK_BYTES)) as chunks,  # type: ignore[type-var]  # a generator has `close`
     ):
         if reply.status != 200:
-            raise BadReply(f"{connection.url} answers {reply.status} where a file was promised")
+            raise BadReply(f"{connection.url} answers with the status {reply.status} instead of a file")
         beginning = _Beginning("the downloaded file", file.size_bytes, chunks)
         try:
             header = read_header(beginning)
@@ -332,7 +332,9 @@ class _Fetching:
             before = self.partial.size_bytes
             try:
                 self._request()
-                error: Exception = Unreachable(f"{self.connection.url} ends {self.file.path} too early, every time")
+                error: Exception = Unreachable(
+                    f"{self.connection.url} ends {self.file.path} too early at every attempt"
+                )
             except BadReply:
                 self.partial.is_kept = False
                 raise
@@ -360,12 +362,14 @@ class _Fetching:
                 self._begin_again()
                 self._check_length(reply)
             else:
-                raise BadReply(f"{self.connection.url} answers {reply.status} where a file was promised")
+                raise BadReply(f"{self.connection.url} answers with the status {reply.status} instead of a file")
             self._note_tag(reply)
             with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
                 for chunk in chunks:
                     if self.partial.size_bytes + len(chunk) > self.file.size_bytes:
-                        raise BadReply(f"{self.connection.url} sends more than the {self.file.size_bytes} bytes due")
+                        raise BadReply(
+                            f"{self.connection.url} sends more than the {self.file.size_bytes} bytes that are expected"
+                        )
                     self.partial.append(chunk)
                     self.progress(len(chunk))
 
@@ -383,7 +387,7 @@ class _Fetching:
     def _check_length(self, reply: Reply) -> None:
         sent = reply.headers.get("content-length")
         if sent is not None and sent != str(self.file.size_bytes):
-            raise BadReply(f"{self.connection.url} sends {sent[:40]} bytes, {self.file.size_bytes} were promised")
+            raise BadReply(f"{self.connection.url} sends {sent[:40]} bytes instead of {self.file.size_bytes}")
 
     def _note_tag(self, reply: Reply) -> None:
         """Keep the ETag if it is strong: only a strong one identifies the bytes of a file."""

@@ -404,7 +404,9 @@ class _RemoteAssembly:
         while (before := self.partial.size_bytes) < end:
             try:
                 self._request(tensor, before - offset, end)
-                error = Unreachable(f"{self.connection.url} ends the organ {tensor.digest[:12]} too early, every time")
+                error = Unreachable(
+                    f"{self.connection.url} ends the organ {tensor.digest[:12]} too early at every attempt"
+                )
             except BadReply:
                 raise
             except Unreachable as cut:

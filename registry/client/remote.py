@@ -397,7 +397,7 @@ class RemoteRegistry:
         if own.lock_id is not None and own.lock_id.startswith(prefix):
             return [(file_name, replace(file, check=check_lock(own.lock_id))) for file_name, file in own.files]
         if not any(digest.startswith(prefix) for digest in (own.digest, *(str(file.sha256) for _, file in own.files))):
-            raise BadReply(f"the registry gives {own.model} for {prefix}, which is no digest of it")
+            raise BadReply(f"the registry gives {own.model} for {prefix}, which is not one of its digests")
         return own.files
 
     def organ(self, prefix: str) -> Organ:
@@ -418,4 +418,4 @@ class RemoteRegistry:
             if after is None:
                 return tuple(organs)
             if not page.items or len(organs) > ORGANS_MAX:
-                raise BadReply(f"the registry does not come to the end of the organs of {name}")
+                raise BadReply(f"the pages of the organs of {name} do not end")

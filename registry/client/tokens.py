@@ -53,7 +53,7 @@ def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise BadSetting(f"{path}: it is no file; move it away and log in again")
+            raise BadSetting(f"{path}: it is not a regular file; move it away and log in again")
         if status.st_mode & _OTHERS:
             raise BadSetting(
                 f"{path}: others can read the tokens in it; chmod 600 it, and revoke them if they may have"
@@ -62,7 +62,7 @@ def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
     try:
         return msgspec.json.decode(data if len(data) <= FILE_MAX_BYTES else b"", type=dict[str, KeptToken])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{path}: it holds no tokens; move it away and log in again") from error
+        raise BadSetting(f"{path}: its content is not valid; move it away and log in again") from error
 
 
 def kept_token(url: str, path: Path | None = None) -> KeptToken | None:

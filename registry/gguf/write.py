@@ -81,7 +81,7 @@ def encode_header(
     if alignment != ALIGNMENT_DEFAULT and all(entry.key != ALIGNMENT_KEY for entry in entries):
         entries.insert(0, KeyValue(ALIGNMENT_KEY, ValueType.UINT32, alignment))
     announced = [entry.encode()[-4:] for entry in entries if entry.key == ALIGNMENT_KEY]
-    assert all(value == struct.pack("<I", alignment) for value in announced), "the metadata announces another alignment"
+    assert all(value == struct.pack("<I", alignment) for value in announced), "the metadata have another alignment"
     pieces = [MAGIC, struct.pack("<IQQ", VERSION_WRITTEN, len(tensors), len(entries))]
     pieces.extend(entry.encode() for entry in entries)
     offset = 0

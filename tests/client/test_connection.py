@@ -280,7 +280,7 @@ def test_a_refused_request_leaves_the_connection_as_good_as_before() -> None:
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(BadSetting, match="no address of a registry"):
+    with pytest.raises(BadSetting, match="is not the address of a registry"):
         Connection(url)
 
 

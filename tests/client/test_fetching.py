@@ -219,7 +219,7 @@ def test_nothing_is_written_through_a_link_nor_over_a_folder(tmp_path: Path) -> 
         with pytest.raises(StoreUnwritable):
             fetch(connection, FILE, tmp_path / "x.gguf")
         (tmp_path / "folder.gguf").mkdir()
-        with pytest.raises(StoreUnwritable, match="a folder is there"):
+        with pytest.raises(StoreUnwritable, match="this is a folder"):
             fetch(connection, FILE, tmp_path / "folder.gguf")
         with pytest.raises(StoreUnwritable, match="is not a folder"):
             fetch(connection, FILE, tmp_path / "nowhere" / "x.gguf")

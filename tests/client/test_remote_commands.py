@@ -228,7 +228,7 @@ def test_a_home_that_is_given_goes_before_the_registry_of_the_environment(
     assert local_organ("--home", local_organ.home, "models", "-q", environment=away).status == 0
     assert local_organ("models", environment={"ORGAN_REGISTRY": served.url}).status == 0
     refused = local_organ("models", environment={"ORGAN_REGISTRY": "elsewhere"})
-    assert "is no address of a registry" in refused.err
+    assert "is not the address of a registry" in refused.err
 
 
 def test_one_logs_in_is_listed_and_forgotten(
@@ -261,7 +261,7 @@ def test_the_address_of_a_page_is_no_registrys_and_its_root_is_named(remote_orga
     for arguments in (("login", page, "--token-stdin"), ("--registry", page, "models")):
         ended = remote_organ(*arguments)
         assert ended.status == 1
-        said = f"organ: {page!r} has a path, and no registry is served below one: give https://registry.example:8443"
+        said = f"organ: {page!r} has a path, but the address of a registry has none: give https://registry.example:8443"
         assert ended.err.splitlines()[:1] == [said]
 
 

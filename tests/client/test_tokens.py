@@ -53,7 +53,7 @@ def test_a_file_that_holds_no_tokens_is_told(text: str) -> None:
     tokens_path().parent.mkdir(parents=True)
     tokens_path().write_text(text)
     tokens_path().chmod(0o600)
-    with pytest.raises(BadSetting, match="holds no tokens"):
+    with pytest.raises(BadSetting, match="its content is not valid"):
         kept_token(URL)
 
 
@@ -117,7 +117,7 @@ def test_a_folder_is_opened_as_one_and_what_is_no_address_is_told(local_registry
             assert isinstance(found, LocalRegistry)
             assert found.models() == local_registry.models()
     for text in ("https://", "http://a b", "https://user:word@registry.example", "https://registry.example/?q=1"):
-        with pytest.raises(BadSetting, match="no address"):
+        with pytest.raises(BadSetting, match="is not the address"):
             open_registry(text)
 
 

@@ -321,7 +321,7 @@ def check_placed(journal: Journal, before: bytes, after: bytes) -> Findings:
 def main() -> None:
     """Check every scenario and state; print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.powerloss", description=__doc__)
-    parser.add_argument("--states", type=int, help="check at most so many states of each scenario thoroughly")
+    parser.add_argument("--states", type=int, help="check at most N states of each scenario thoroughly")
     chosen = parser.parse_args()
     begin, every = time.monotonic(), []
     with TemporaryDirectory() as name:

@@ -146,8 +146,8 @@ def test_bytes_after_the_last_chunk_are_refused() -> None:
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (frame_head(len(LONG), flags=0x04) + BLOCKS + bytes(4), "wants a checksum, a dictionary or a reserved feature"),
-        (MAGIC + b"\xe1\x07" + frame_head(len(LONG))[5:] + BLOCKS, "wants a checksum, a dictionary"),
+        (frame_head(len(LONG), flags=0x04) + BLOCKS + bytes(4), "needs a checksum, a dictionary or a reserved feature"),
+        (MAGIC + b"\xe1\x07" + frame_head(len(LONG))[5:] + BLOCKS, "needs a checksum, a dictionary"),
         (frame_head(len(LONG), flags=0x08) + BLOCKS, "a reserved feature"),
         (MAGIC + b"\x00\x38" + BLOCKS, "does not declare its size"),
         (frame_head(len(LONG)) + block(PLAIN, kind=3) + RUN, "a block of the reserved type"),

@@ -157,7 +157,7 @@ def _prove(codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview]
         proof = _workspace.proof[: len(part)]
         join_planes(codec, planes, proof, first_block=start // codec.block_bytes)
         if not np.array_equal(part, proof):
-            raise EncodingFault(f"codec {codec.name} did not give back what it was given")
+            raise EncodingFault(f"codec {codec.name} did not decode to the bytes that it encoded")
 
 
 def _decoding_room(codec: Codec, plain_size_bytes: int) -> list[Bytes]:

@@ -60,7 +60,7 @@ def _check_frame_head(frame: memoryview, content_size_bytes: int) -> int:
     descriptor = frame[4]
     single_segment = bool(descriptor & 0x20)
     if descriptor & 0x1F:
-        raise BadFrame("the frame wants a checksum, a dictionary or a reserved feature")
+        raise BadFrame("the frame needs a checksum, a dictionary or a reserved feature")
     if descriptor >> 6 == 0 and not single_segment:
         raise BadFrame("the frame does not declare its size")
     size_start = 5 if single_segment else 6
@@ -73,7 +73,7 @@ def _check_frame_head(frame: memoryview, content_size_bytes: int) -> int:
         raise BadFrame(f"the frame declares {declared} bytes, {content_size_bytes} are expected")
     window = declared if single_segment else _window_bytes(frame[5])
     if window > WINDOW_MAX_BYTES:
-        raise BadFrame(f"the frame wants a window of {window} bytes, more than {WINDOW_MAX_BYTES}")
+        raise BadFrame(f"the frame needs a window of {window} bytes, more than {WINDOW_MAX_BYTES}")
     return blocks_start
 
 

@@ -85,7 +85,7 @@ class Codec:
     def plane_sizes_bytes(self, chunk_size_bytes: int) -> list[int]:
         """Return the plain size of each plane of a chunk of `chunk_size_bytes`, which must be whole blocks."""
         blocks, rest = divmod(chunk_size_bytes, self.block_bytes)
-        assert rest == 0, f"{chunk_size_bytes} bytes are no whole blocks of {self.block_bytes}"
+        assert rest == 0, f"{chunk_size_bytes} bytes are not a whole number of blocks of {self.block_bytes}"
         return [blocks * plane.size_bytes for plane in self.planes]
 
 

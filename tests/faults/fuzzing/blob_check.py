@@ -37,7 +37,7 @@ WINDOWS = 3
 """The number of partial reads of each blob."""
 SPEAKERS = (stored, frames, chunks, entropy, reading, places, system, types)
 OUT_OF_REACH = (
-    *("codec … did not give back what it was given", "codec … made a frame that it cannot read: …"),  # writing
+    *("codec … did not decode to the bytes that it encoded", "codec … made a frame that it cannot read: …"),  # writing
     *("… MB and a reserve of … MB are needed", "the disk of … has … MB free: …", "the disk of … is full: …"),
     *("another sweep of this store is running", "no access to …: …"),
     *("the head has … of … bytes", "it has … of … stored bytes"),  # a reader has read this number of bytes before
