@@ -45,7 +45,7 @@ _ADVICE = {
     405: "Go back to the page that you came from.",
     409: "Load the page again to see the present state.",
     410: "Search for another version or model.",
-    413: "Send less at once.",
+    413: "Send a smaller body.",
     414: "Shorten the query.",
     421: "Use the address that the administrator gave you.",
     429: "Wait a little, then load the page again.",

@@ -162,7 +162,7 @@ PIECE_BYTES = 256 * 1024
 SMALL_BYTES = 16 * 1024
 """Up to this size, the thread that answers the request reads the file immediately."""
 RETRY_SECONDS = 5
-TOO_MANY = "Too many downloads of this address are in progress; try again in a few seconds."
+TOO_MANY = "Too many downloads to this address are in progress; try again in a few seconds."
 IMMUTABLE = "public, max-age=31536000, immutable"
 OCTETS = "application/octet-stream"
 

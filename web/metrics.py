@@ -171,8 +171,8 @@ def _make_meters() -> Meters:
             buckets=BUCKETS_SECONDS,
             registry=collectors,
         ),
-        Counter("organ_answers_from_memory", "Answers that were kept from before.", ("route",), registry=collectors),
-        Gauge("organ_streams_in_flight", "Downloads under way.", registry=collectors, multiprocess_mode="livesum"),
+        Counter("organ_answers_from_memory", "Answers that were sent from the cache.", ("route",), registry=collectors),
+        Gauge("organ_streams_in_flight", "Downloads in progress.", registry=collectors, multiprocess_mode="livesum"),
         Counter("organ_downloads", "Models that were sent to their last byte.", registry=collectors),
         {},
     )

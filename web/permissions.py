@@ -164,7 +164,7 @@ def queue_job(kind: str, arguments: Mapping[str, object]) -> int:
     Raises as `add_job`.
     """
     account = identity().name
-    assert account is not None, "nobody in particular was let in"
+    assert account is not None, "the user has no account"
     return add_job(registry(), kind, arguments, account)
 
 

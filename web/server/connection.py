@@ -95,7 +95,7 @@ class Framing:
 
 
 TOO_MANY_CONNECTIONS = Refusal(503, "Too many connections are open; try again in a few seconds.")
-TOO_MANY_OF_ADDRESS = Refusal(503, "Too many requests of this address are in progress; try again in a few seconds.")
+TOO_MANY_OF_ADDRESS = Refusal(503, "Too many requests from this address are in progress; try again in a few seconds.")
 TOO_MANY_BODIES = Refusal(503, "Too much is being sent to this server; try again in a few seconds.")
 TOO_MANY_UNREAD = Refusal(503, "Too many answers are waiting to be read; read them, or try again in a few seconds.")
 TOO_SLOW_HEAD = Refusal(408, "The header of the request did not come in time.")

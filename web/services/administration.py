@@ -132,5 +132,5 @@ def _decided(submission_id: int) -> Decision:
 def _administrator() -> str:
     """Return the name of the current user, for the records."""
     name = identity().name
-    assert name is not None, "nobody in particular was let in"
+    assert name is not None, "the user has no account"
     return name
