@@ -1,4 +1,4 @@
-"""Try it: `organ demo` goes through everything with the models that come with the source."""
+"""The command `organ demo`, which shows the main steps on the models that come with the source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUERY = "type:organ sort:-spectral"
 ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
 BASE, DONOR, STRANGER = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
 NAME = "demo/coder"
-"""Of the chimera."""
+"""The name of the chimera."""
 
 
 @click.command()
@@ -145,8 +145,8 @@ def _ingest(registry: LocalRegistry) -> dict[Path, IngestReport]:
         totals = running_totals(session)
     total_size = sum(report.size_bytes for report in reports.values())
     click.echo(
-        f"\n{len(reports)} files of {size_text(total_size)} are {totals.blobs} different parts, "
-        f"stored in {size_text(totals.stored_bytes)}: each part once, compressed."
+        f"\n{len(reports)} files of {size_text(total_size)} contain {totals.blobs} different parts. "
+        f"Each part is stored once, compressed: {size_text(totals.stored_bytes)}."
     )
     return reports
 
