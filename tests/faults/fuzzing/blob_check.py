@@ -40,6 +40,11 @@ OUT_OF_REACH = (
     *("codec … did not decode to the bytes that it encoded", "codec … made a frame that it cannot read: …"),  # writing
     *("… MB and a reserve of … MB are needed", "the disk of … has … MB free: …", "the disk of … is full: …"),
     *("another sweep of this store is running", "no access to …: …"),
+    *(  # writing an output file
+        "the disk of … is full: … bytes are needed, … are free",
+        "… is not a folder that can be written to: …",
+        "…: no such folder",
+    ),
     *("the head has … of … bytes", "it has … of … stored bytes"),  # a reader has read this number of bytes before
     "it ends at byte …, … bytes are expected",  # a file that shrinks while it is open
     "the frame gives … bytes, … are expected",  # zstandard checks the count too, and raises first
