@@ -356,15 +356,15 @@ FAULTS = {
     ),
     "a hostile file name": (
         "web/test_downloads.py",
-        "test_a_file_with_an_odd_name_is_handed_out_under_a_plain_one",
+        "test_a_file_with_an_odd_name_is_downloaded_under_a_plain_name",
     ),
     "invalid ranges": (
         "web/test_downloads.py",
-        "test_a_range_that_is_not_understood_gives_the_whole",
+        "test_an_invalid_range_gives_the_whole_file",
     ),
     "a download that changes between two ranges": (
         "web/test_downloads.py",
-        "test_a_range_of_another_file_is_the_whole_file_or_refused",
+        "test_a_range_of_a_changed_file_gives_the_whole_file_or_is_refused",
     ),
     "a client that stops reading": (
         "web/test_connection.py",
@@ -380,7 +380,7 @@ FAULTS = {
     ),
     "a compressed request body": (
         "web/api/test_hostile.py",
-        "test_a_packed_body_is_refused",
+        "test_a_compressed_body_is_refused",
     ),
     "a mistyped token": (
         "test_tokens.py",
@@ -428,7 +428,7 @@ FAULTS = {
     ),
     "API answers that differ from the OpenAPI document": (
         "web/api/test_hostile.py",
-        "test_any_text_anywhere_is_answered_without_a_fault_of_ours",
+        "test_any_text_anywhere_is_answered_without_a_server_error",
     ),
     "a disk that is full at any write": (
         "faults/test_failing_database.py",

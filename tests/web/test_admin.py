@@ -143,7 +143,7 @@ def told(name: str) -> Any:
     return next(one for one in operations() if one.name == name)
 
 
-def test_for_who_is_no_administrator_there_are_no_such_pages(site: Site) -> None:
+def test_pages_of_administrators_are_404_for_everyone_else(site: Site) -> None:
     someone = log_in(site.app, site.uploader)
     absent = re.sub("nowhere", "", someone.get("/nowhere").text)
     for address in PAGES:
@@ -163,7 +163,7 @@ def test_for_who_is_no_administrator_there_are_no_such_pages(site: Site) -> None
     assert {site.admin.get(address).status_code for address in PAGES + TWINS} == {200}
 
 
-def test_nobody_but_an_administrator_writes(site: Site) -> None:
+def test_only_an_administrator_can_write(site: Site) -> None:
     before, counts = site.states(), row_counts(site.registry)
     for method, path, body in (*WRITES, *(("GET", path, None) for path in READS)):
         assert site.ask(method, path, body, site.uploader).status_code == 403, path
@@ -181,7 +181,7 @@ def test_nobody_but_an_administrator_writes(site: Site) -> None:
     assert {name for name in counts if counts[name] != after[name]} <= {"web_sessions", "events"}
 
 
-def test_what_waits_stands_on_its_page_with_findings_and_forms(site: Site) -> None:
+def test_a_waiting_submission_is_on_the_page_with_findings_and_forms(site: Site) -> None:
     text = site.admin.get("/admin/quarantine").text
     page = parse_page(text)
     assert page.text.count(HOSTILE) >= 4, "titles and findings, as text"
@@ -197,7 +197,7 @@ def test_what_waits_stands_on_its_page_with_findings_and_forms(site: Site) -> No
     assert [one["name"] for one in following["items"]] == ["ann/m1"]
 
 
-def test_what_is_to_be_known_of_what_waits_stands_on_its_page_and_on_that_of_the_submission(site: Site) -> None:
+def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_own_page(site: Site) -> None:
     said = json.dumps({"given": {}, "publish": True, "proposed": None})
     with site.registry.catalog.writing() as session:
         model = session.scalars(select(Model).where(Model.name == "m0")).one()
@@ -247,7 +247,7 @@ def test_what_is_to_be_known_of_what_waits_stands_on_its_page_and_on_that_of_the
     assert "new here" not in own, "it would tell what waits of others"
 
 
-def test_publishing_and_refusing_from_the_page(site: Site) -> None:
+def test_an_administrator_publishes_and_refuses_from_the_page(site: Site) -> None:
     assert site.app.test_client().get("/models/ann/m0").status_code == 404
     answer = send_form(site.admin, "/admin/submissions/1/approve", "/admin/quarantine")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/admin/quarantine?decided=1")
@@ -271,7 +271,7 @@ def test_publishing_and_refusing_from_the_page(site: Site) -> None:
     assert HOSTILE in log
 
 
-def test_the_api_decides_and_says_what_became_of_it(site: Site, document: dict[str, Any]) -> None:
+def test_a_decision_over_the_api_is_answered_with_its_result(site: Site, document: dict[str, Any]) -> None:
     listed = site.ask("GET", f"{ROOT}/quarantine?limit=1")
     assert_as_described(document, told("quarantine"), listed)
     answer = site.ask("POST", f"{ROOT}/submissions/1/approve")
@@ -317,14 +317,14 @@ def test_the_api_decides_and_says_what_became_of_it(site: Site, document: dict[s
         ("/contributors", {"name": "new", "more": 1}, 400, "more"),
     ],
 )
-def test_what_means_nothing_is_refused_by_its_field(
+def test_an_invalid_value_is_refused_with_its_field(
     path: str, body: Any, status: int, field: str | None, still: Site, document: dict[str, Any]
 ) -> None:
     assert_refused(document, still.ask("POST", ROOT + path, body), status, field)
     assert still.states() == (["quarantined"] * 2, ["quarantined"] * 2)
 
 
-def test_contributors_are_added_suspended_and_given_room(site: Site, document: dict[str, Any]) -> None:
+def test_contributors_are_added_and_suspended_and_their_quota_is_set(site: Site, document: dict[str, Any]) -> None:
     answer = site.ask("POST", f"{ROOT}/contributors", {"name": "eve", "quota": 5})
     found = assert_as_described(document, told("add_contributor"), answer)
     assert (found["quota"], found["has_own_quota"]) == (
@@ -370,7 +370,7 @@ def test_contributors_are_added_suspended_and_given_room(site: Site, document: d
     assert_refused(document, site.ask("PATCH", f"{ROOT}/contributors/nobody", {"quota": 5}), 404, None)
 
 
-def test_the_event_log_is_narrowed_paged_and_a_sheet(site: Site, document: dict[str, Any]) -> None:
+def test_the_event_log_can_be_filtered_paged_and_read_as_csv(site: Site, document: dict[str, Any]) -> None:
     with site.registry.catalog.writing() as session:
         add_contributor(session, "eve", by="root")
         record_event(session, "root", Action.SET_QUOTA, FORMULA)
@@ -392,11 +392,11 @@ def test_the_event_log_is_narrowed_paged_and_a_sheet(site: Site, document: dict[
     assert rows[1][-1] == f"'{FORMULA}"
 
 
-def test_no_action_is_longer_than_its_column() -> None:
+def test_the_name_of_every_action_fits_into_its_column() -> None:
     assert max(map(len, Action)) <= 32
 
 
-def test_no_token_no_session_and_no_address_is_in_the_event_log(site: Site) -> None:
+def test_the_event_log_has_no_tokens_sessions_or_addresses(site: Site) -> None:
     site.ask("POST", "/api/v1/account/tokens", {"label": "new", "scopes": ["admin"]})
     with site.registry.catalog.reading() as session:
         texts = [f"{one.action} {one.text}" for one in session.scalars(select(Event))]

@@ -109,7 +109,7 @@ def hostile_chart() -> Chart:
     return Chart(HOSTILE, 300, 200, axis, axis, (line,), (Dot(0.5, 0.5, "t3"),))
 
 
-def test_text_in_a_picture_is_text_and_nothing_else() -> None:
+def test_text_in_a_picture_is_never_markup() -> None:
     svg = drawn(hostile_chart())
     root = ElementTree.fromstring(svg)
     kinds = {str(one.tag).removeprefix(SVG) for one in root.iter()}
@@ -121,12 +121,12 @@ def test_text_in_a_picture_is_text_and_nothing_else() -> None:
 
 
 @given(st.text())
-def test_any_text_makes_a_picture_that_is_xml(text: str) -> None:
+def test_a_picture_with_any_text_is_valid_xml(text: str) -> None:
     root = ElementTree.fromstring(f"<a>{printable(text).replace('&', '&amp;').replace('<', '&lt;')}</a>")
     assert (root.text or "") == printable(text)
 
 
-def test_a_picture_is_the_same_every_time_and_has_its_size() -> None:
+def test_a_picture_is_deterministic_and_has_its_size() -> None:
     svg = drawn(hostile_chart())
     assert svg == drawn(hostile_chart())
     root = ElementTree.fromstring(svg)
@@ -168,7 +168,7 @@ def test_a_histogram_counts_every_finite_value_once() -> None:
     assert np.all(np.diff(found.edges) > 0)
 
 
-def test_the_bell_curve_of_a_bell_curve_lies_on_it() -> None:
+def test_the_fitted_bell_curve_of_gaussian_values_matches_their_histogram() -> None:
     found = weights_of(np.random.default_rng(2).standard_normal(98_304))
     assert isinstance(found, Weights)
     differences = np.abs(np.array(found.counts) - np.array(found.bell))
@@ -186,7 +186,7 @@ def test_the_bell_curve_of_a_bell_curve_lies_on_it() -> None:
         (np.array([1e308, -1e308] * 100), "too large"),
     ],
 )
-def test_values_that_make_no_picture_get_a_sentence(values: np.ndarray, words: str) -> None:
+def test_values_that_cannot_be_drawn_give_a_sentence(values: np.ndarray, words: str) -> None:
     with np.errstate(all="ignore"):
         found = weights_of(values)
     assert isinstance(found, str)
@@ -198,7 +198,7 @@ def test_values_that_make_no_picture_get_a_sentence(values: np.ndarray, words: s
 @given(
     st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=64, max_size=200),
 )
-def test_whatever_the_values_are_there_is_a_picture_or_a_sentence(values: list[float]) -> None:
+def test_any_values_give_a_picture_or_a_sentence(values: list[float]) -> None:
     found = weights_of(np.array(values, np.float32))
     if isinstance(found, Weights):
         assert ElementTree.fromstring(weights_chart(found)).tag == f"{SVG}svg"
@@ -207,7 +207,7 @@ def test_whatever_the_values_are_there_is_a_picture_or_a_sentence(values: list[f
 
 
 @given(st.floats(-1e30, 1e30), st.floats(1e-6, 1e30))
-def test_marks_of_an_axis_lie_on_it_and_are_few(low: float, length: float) -> None:
+def test_an_axis_has_few_marks_and_they_are_within_its_range(low: float, length: float) -> None:
     high = low + length
     ticks = ticks_between(low, high) if high - low > abs(low) * 1e-6 else ()
     assert len(ticks) <= 14
@@ -215,7 +215,7 @@ def test_marks_of_an_axis_lie_on_it_and_are_few(low: float, length: float) -> No
     assert all(low - slack <= value <= high + slack for value, _ in ticks)
 
 
-def test_marks_of_an_axis_are_written_as_people_write_them() -> None:
+def test_marks_of_an_axis_are_round_numbers() -> None:
     assert [text for _, text in ticks_between(-0.15, 0.15)] == ["−0.15", "−0.10", "−0.05", "0", "0.05", "0.10", "0.15"]
     thousands = [text for _, text in ticks_between(0, 10_000, whole=True)]
     assert thousands == ["0", "2,000", "4,000", "6,000", "8,000", "10,000"]
@@ -231,7 +231,7 @@ def test_the_sample_of_a_stored_organ_is_that_of_its_bytes(registry: LocalRegist
 
 
 @pytest.mark.long
-def test_of_a_large_organ_some_chunks_are_decoded_each_once(
+def test_a_sample_of_a_large_organ_decodes_some_chunks_once_each(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, data = LARGE
@@ -258,7 +258,7 @@ def reader_of(registry: LocalRegistry, folder: Path) -> BlobReader:
         return registry.blobs.open(next(iter(blobs_by_digest(session, [digest]).values())))
 
 
-def test_the_picture_of_an_organ_is_kept_for_as_long_as_its_bytes_are_the_same(filled: FlaskClient) -> None:
+def test_the_picture_of_an_organ_is_cached_as_long_as_its_bytes_are_the_same(filled: FlaskClient) -> None:
     digest = digest_of(filled, "blk.0.attn_q.weight")
     organ = filled.get(f"/api/v1/organs/{digest}").get_json()
     address = f"/organs/{digest}/weights.svg?dtype={organ['dtype']}&shape={'x'.join(map(str, organ['shape']))}"
@@ -297,7 +297,7 @@ def test_the_page_of_an_organ_shows_its_picture_and_the_same_numbers(filled: Fla
         ("blk.1.attn_k.weight", "fewer than 64"),
     ],
 )
-def test_an_organ_that_cannot_be_drawn_has_a_sentence_in_place_of_the_picture(
+def test_an_organ_that_cannot_be_drawn_has_a_sentence_instead_of_a_picture(
     filled: FlaskClient, tensor: str, words: str
 ) -> None:
     digest = digest_of(filled, tensor)
@@ -316,7 +316,7 @@ def test_faulty_bytes_are_not_drawn_and_the_page_says_so(registry: LocalRegistry
     assert sum("<img" in page for page in said) == 1
 
 
-def test_the_depth_of_a_model_is_drawn_and_told_in_a_table(family_client: FlaskClient) -> None:
+def test_the_depth_of_a_model_is_shown_as_a_picture_and_as_a_table(family_client: FlaskClient) -> None:
     page = family_client.get("/models/local/stranger").text
     address = re.findall(r'src="(/models/[^"]+/depth\.svg)"', page)[0]
     answer = family_client.get(address)
@@ -328,7 +328,9 @@ def test_the_depth_of_a_model_is_drawn_and_told_in_a_table(family_client: FlaskC
     assert again.status_code == 304
 
 
-def test_a_model_without_two_blocks_has_no_depth(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_model_with_fewer_than_two_blocks_has_no_picture_of_its_depth(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     path = tmp_path / "flat.gguf"
     path.write_bytes(file_bytes(block_metadata("Flat"), [weight_tensor("blk.0.attn_q.weight", (64, 64))]))
     ingest_file(registry, path)
@@ -340,7 +342,7 @@ def test_a_model_without_two_blocks_has_no_depth(registry: LocalRegistry, tmp_pa
 @pytest.mark.parametrize(
     "address", ["/organs/zz/weights.svg", "/organs/0123456789ab/weights.svg", "/models/a/b/depth.svg"]
 )
-def test_a_picture_of_nothing_is_404(family_client: FlaskClient, address: str) -> None:
+def test_a_picture_that_does_not_exist_is_404_and_not_cached(family_client: FlaskClient, address: str) -> None:
     answer = family_client.get(address)
     assert answer.status_code == 404
     assert answer.headers["Cache-Control"] == "no-store"
@@ -364,7 +366,7 @@ def test_any_families_can_be_drawn(families: list[tuple[float, float, int]]) -> 
     assert len(list(ElementTree.fromstring(svg).iter(f"{SVG}circle"))) == len(points)
 
 
-def test_types_are_drawn_in_the_order_in_which_they_are_told() -> None:
+def test_types_are_drawn_in_the_order_of_the_table() -> None:
     spreads = [TypeSpread(name, 30.0, 2.0, 29.0, 30.0, 31.0) for name in ("embed", "norm", "organ")]
     root = ElementTree.fromstring(types_chart(spreads))
     rows = {

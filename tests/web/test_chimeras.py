@@ -102,7 +102,7 @@ def words(html: str) -> str:
     return " ".join(parse_page(html).text.split())
 
 
-def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
+def test_the_list_shows_the_newest_first_with_parents_prediction_and_verdict(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     put_verdict(registry, composed["graft"])
@@ -120,7 +120,7 @@ def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
     assert ([one["lock_id"] for one in second["items"]], second["next"]) == ([composed["graft"]], None)
 
 
-def test_a_registry_without_chimeras_says_how_to_make_one_and_home_leads_there_when_there_are_any(
+def test_a_list_without_chimeras_says_how_to_make_one_and_home_links_to_a_list_with_some(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
@@ -133,7 +133,7 @@ def test_a_registry_without_chimeras_says_how_to_make_one_and_home_leads_there_w
         assert re.search(r"chimeras</a> among them</dt><dd>1</dd>", home)
 
 
-def test_the_page_marks_every_cell_that_is_not_the_bases_own(client: FlaskClient, composed: dict[str, str]) -> None:
+def test_the_page_marks_every_cell_that_differs_from_the_base(client: FlaskClient, composed: dict[str, str]) -> None:
     html = client.get(f"/chimeras/{composed['graft']}").text
     said = [
         one.attributes["data-reading"] or "" for one in parse_page(html).named("a") if "data-reading" in one.attributes
@@ -149,7 +149,7 @@ def test_the_page_marks_every_cell_that_is_not_the_bases_own(client: FlaskClient
     assert "no letter: unchanged organs of the base" in text
 
 
-def test_the_page_says_all_that_is_known_of_it(
+def test_the_page_shows_every_known_fact_about_the_chimera(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     address = f"/chimeras/{composed['graft']}"
@@ -177,7 +177,7 @@ def test_the_page_says_all_that_is_known_of_it(
     assert "/lineage?model=local/mixed@1" in {link.replace("%2F", "/") for link in links}
 
 
-def test_the_file_has_one_name_wherever_it_is_spoken_of(client: FlaskClient, composed: dict[str, str]) -> None:
+def test_the_file_of_a_chimera_has_the_same_name_everywhere(client: FlaskClient, composed: dict[str, str]) -> None:
     address = f"/chimeras/{composed['graft']}"
     values = client.get(f"{address}.json", follow_redirects=True).get_json()
     name = values["file"]["name"]
@@ -190,7 +190,7 @@ def test_the_file_has_one_name_wherever_it_is_spoken_of(client: FlaskClient, com
     assert f"-o {name} " in words(client.get("/models/local/mixed").text)
 
 
-def test_the_page_of_the_model_says_first_what_matters_of_a_chimera(
+def test_the_page_of_the_model_begins_with_the_main_facts_of_the_chimera(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     prediction = client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["prediction"]
@@ -206,7 +206,9 @@ def test_the_page_of_the_model_says_first_what_matters_of_a_chimera(
     assert "Predicted" not in words(client.get("/models/local/base").text)
 
 
-def test_the_page_of_the_model_has_the_button_of_the_chimeras(writer: FlaskClient, composed: dict[str, str]) -> None:
+def test_the_page_of_the_model_has_the_validation_button_of_the_chimera_page(
+    writer: FlaskClient, composed: dict[str, str]
+) -> None:
     html = writer.get("/models/local/mixed").text
     assert missing_runtime() is None, "the tests have the runtime"
     assert f"/chimeras/{composed['graft']}/validate" in parse_page(html).links()
@@ -214,7 +216,7 @@ def test_the_page_of_the_model_has_the_button_of_the_chimeras(writer: FlaskClien
     assert answer.headers["Location"] in parse_page(writer.get("/models/local/mixed").text).links()
 
 
-def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]) -> None:
+def test_the_lineage_is_shown_in_both_directions(client: FlaskClient, composed: dict[str, str]) -> None:
     (child,) = [
         one
         for one in client.get("/chimeras.json", follow_redirects=True).get_json()["items"]
@@ -249,7 +251,7 @@ def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> N
     assert "grafted, recorded" in words(html)
 
 
-def test_a_purified_model_hangs_on_its_source_by_that_word(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_the_edge_from_a_purified_model_to_its_source_says_purified(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
     with create_app(registry).test_client() as client:
@@ -258,7 +260,7 @@ def test_a_purified_model_hangs_on_its_source_by_that_word(registry: LocalRegist
         assert "purified, recorded" in words(html)
 
 
-def test_computed_organs_lead_to_what_they_were_made_of_and_back(client: FlaskClient, composed: dict[str, str]) -> None:
+def test_computed_organs_and_their_sources_link_to_each_other(client: FlaskClient, composed: dict[str, str]) -> None:
     (made,) = client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["computed"]
     source = made["source"]["digest"]
     page = client.get(f"/organs/{made['digest']}").text
@@ -270,7 +272,9 @@ def test_computed_organs_lead_to_what_they_were_made_of_and_back(client: FlaskCl
     assert client.get(f"/api/v1/organs/{source}").get_json()["made"] == []
 
 
-def test_every_text_is_a_file_to_be_saved_and_never_a_page(client: FlaskClient, composed: dict[str, str]) -> None:
+def test_every_text_is_served_as_an_attachment_and_never_as_a_page(
+    client: FlaskClient, composed: dict[str, str]
+) -> None:
     lock = composed["graft"]
     for name in TEXTS:
         answer = client.get(f"/chimeras/{lock}/{name}")
@@ -289,7 +293,7 @@ def test_every_text_is_a_file_to_be_saved_and_never_a_page(client: FlaskClient, 
         assert (part.status_code, part.data) == (206, answer.data[2:6])
 
 
-def test_the_lock_is_the_one_that_its_address_names_and_the_recipe_makes_it_again(
+def test_the_lock_matches_its_address_and_the_recipe_gives_the_same_lock(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     lock = composed["graft"]
@@ -299,7 +303,7 @@ def test_the_lock_is_the_one_that_its_address_names_and_the_recipe_makes_it_agai
     assert (made.lock_id, made.created) == (lock, False)
 
 
-def test_what_is_no_lock_is_404_everywhere(client: FlaskClient) -> None:
+def test_an_unknown_lock_is_404_everywhere(client: FlaskClient) -> None:
     for lock in (
         "0" * 64,
         "zz",
@@ -317,7 +321,7 @@ def test_what_is_no_lock_is_404_everywhere(client: FlaskClient) -> None:
     assert client.get("/chimeras/01234567/passwd").status_code == 404
 
 
-def test_two_names_of_one_lock_are_one_page(
+def test_two_names_of_one_lock_have_the_same_page(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     text = client.get(f"/chimeras/{composed['graft']}/recipe.yaml").text
@@ -328,7 +332,9 @@ def test_two_names_of_one_lock_are_one_page(
     assert "local/other@1 has the same bytes." in words(client.get(f"/chimeras/{other.lock_id}").text)
 
 
-def test_who_has_no_account_gets_no_button_and_refuses_the_form(client: FlaskClient, composed: dict[str, str]) -> None:
+def test_a_client_without_an_account_gets_no_button_and_its_form_is_refused(
+    client: FlaskClient, composed: dict[str, str]
+) -> None:
     address = f"/chimeras/{composed['graft']}"
     html = client.get(address).text
     assert not parse_page(html).named("form")
@@ -363,7 +369,7 @@ def test_the_button_queues_one_validation_and_the_page_shows_it(
     assert parse_page(other).named("form"), "the other chimera has no validation under way"
 
 
-def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
+def test_the_chimera_of_a_job_is_linked_from_its_page_and_downloads_with_ranges(
     writer: FlaskClient, registry: LocalRegistry
 ) -> None:
     add_job(registry, "extract", {"model": "local/mixed"})
@@ -392,7 +398,7 @@ def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
     assert "files/mixed.tar" not in writer.get("/jobs/1").text
 
 
-def test_everything_hostile_is_shown_as_it_is(hostile_client: FlaskClient) -> None:
+def test_hostile_texts_are_shown_unchanged(hostile_client: FlaskClient) -> None:
     (one,) = hostile_client.get("/chimeras.json", follow_redirects=True).get_json()["items"]
     html = hostile_client.get(f"/chimeras/{one['lock_id']}").text
     assert HOSTILE in parse_page(html).text
@@ -405,14 +411,14 @@ def test_everything_hostile_is_shown_as_it_is(hostile_client: FlaskClient) -> No
         assert answer.status_code == 200
 
 
-def test_scores_that_are_not_there_are_dashes_and_failures_are_words() -> None:
+def test_missing_scores_are_dashes_and_failures_are_words() -> None:
     rows = score_rows(decode(json.dumps(hostile_report()).encode(), VerdictReport))
     assert [row.role for row in rows] == ["base", "donor", "chimera"]
     assert rows[0].scores == ["1.0e+300"]
     assert (rows[2].failure, rows[2].scores) == (HOSTILE, ["–"])
 
 
-def test_letters_go_on_behind_z() -> None:
+def test_letters_continue_after_z() -> None:
     parts = [
         PlanPart(
             name=f"text 0 {n}",

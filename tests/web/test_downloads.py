@@ -88,7 +88,7 @@ def tag_of(answer: TestResponse) -> str:
 
 
 @pytest.mark.parametrize("address", WHOLE)
-def test_a_whole_model_is_the_file_that_came_in(address: str, served: Served) -> None:
+def test_the_download_of_a_whole_model_equals_the_ingested_file(address: str, served: Served) -> None:
     answer = served.client.get(address)
     assert answer.status_code == 200
     assert answer.data == served.data
@@ -104,7 +104,7 @@ def test_a_whole_model_is_the_file_that_came_in(address: str, served: Served) ->
 
 
 @pytest.mark.long
-def test_a_thousand_random_ranges_are_the_same_slices_of_the_file(served: Served) -> None:
+def test_a_thousand_random_ranges_equal_the_slices_of_the_file(served: Served) -> None:
     chosen = random.Random(94)
     for number in range(1000):
         begin = chosen.randrange(len(served.data))
@@ -118,19 +118,19 @@ def test_a_thousand_random_ranges_are_the_same_slices_of_the_file(served: Served
 
 
 @pytest.mark.parametrize("header", ["bytes=0-0,5-6", "items=0-1", "bytes=5-1", "bytes=" + "0-0," * 1500])
-def test_a_range_that_is_not_understood_gives_the_whole(header: str, served: Served) -> None:
+def test_an_invalid_range_gives_the_whole_file(header: str, served: Served) -> None:
     answer = served.client.get(WHOLE[0], headers={"Range": header})
     assert (answer.status_code, answer.data) == (200, served.data)
 
 
-def test_a_range_beyond_the_end_is_416_and_says_the_size(served: Served) -> None:
+def test_a_range_beyond_the_end_gives_416_with_the_size(served: Served) -> None:
     answer = served.client.get(WHOLE[0], headers={"Range": f"bytes={len(served.data)}-"})
     assert answer.status_code == 416
     assert answer.headers["Content-Range"] == f"bytes */{len(served.data)}"
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_a_range_of_another_file_is_the_whole_file_or_refused(served: Served) -> None:
+def test_a_range_of_a_changed_file_gives_the_whole_file_or_is_refused(served: Served) -> None:
     tag = served.client.head(WHOLE[0]).headers["ETag"]
     part = {"Range": "bytes=5-9"}
 
@@ -148,14 +148,14 @@ def test_a_range_of_another_file_is_the_whole_file_or_refused(served: Served) ->
     assert ask(If_Match=f"W/{tag}") == 412
 
 
-def test_who_has_the_file_is_told_so(served: Served) -> None:
+def test_a_client_that_has_the_file_gets_304(served: Served) -> None:
     tag = served.client.head(WHOLE[1]).headers["ETag"]
     answer = served.client.get(WHOLE[1], headers={"If-None-Match": f'"x", W/{tag}'})
     assert (answer.status_code, answer.data) == (304, b"")
     assert answer.headers["ETag"] == tag
 
 
-def test_only_addresses_that_name_bytes_are_kept_for_good(served: Served) -> None:
+def test_only_addresses_that_name_bytes_are_cached_forever(served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
     full = f"dtype=I8&shape={LARGE_SHAPE}"
     forever = [WHOLE[1], f"/organs/{digest}.raw", f"/organs/{digest}.npy?{full}"]
@@ -166,7 +166,7 @@ def test_only_addresses_that_name_bytes_are_kept_for_good(served: Served) -> Non
         assert served.client.head(address).headers["Cache-Control"] == "no-cache", address
 
 
-def test_every_organ_comes_in_three_forms(served: Served) -> None:
+def test_every_organ_can_be_downloaded_in_three_forms(served: Served) -> None:
     for spec, digest, data in served.organs():
         raw = served.client.get(f"/organs/{digest}.raw")
         assert raw.data == data
@@ -194,7 +194,7 @@ def put_all_models_into(state: str, registry: LocalRegistry) -> None:
         session.execute(update(Model).values(state=state))
 
 
-def test_what_is_yanked_is_found_by_nobody_and_handed_out_to_who_knows_it(served: Served) -> None:
+def test_a_yanked_model_is_not_found_but_can_be_downloaded_by_its_digest(served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
     before = {form: served.client.get(f"/organs/{digest}.{form}").data for form in ("raw", "bin", "npy")}
     put_all_models_into("yanked", served.registry)
@@ -203,7 +203,7 @@ def test_what_is_yanked_is_found_by_nobody_and_handed_out_to_who_knows_it(served
     assert {form: served.client.get(f"/organs/{digest}.{form}").data for form in before} == before
 
 
-def test_an_organ_of_no_reachable_model_is_absent_in_the_same_words(served: Served) -> None:
+def test_an_organ_without_a_reachable_model_is_answered_like_an_unknown_organ(served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
     put_all_models_into("quarantined", served.registry)
     unknown = digest_of(b"nobody has these bytes")
@@ -214,11 +214,11 @@ def test_an_organ_of_no_reachable_model_is_absent_in_the_same_words(served: Serv
 
 
 @pytest.mark.parametrize("text", ["..%2f..%2fetc%2fpasswd", "A" * 64, "0" * 63 + "g", "0" * 65, "１" * 64, "1234567"])
-def test_a_digest_that_is_none_is_404(text: str, served: Served) -> None:
+def test_an_invalid_digest_is_404(text: str, served: Served) -> None:
     assert served.client.get(f"/organs/{text}.raw").status_code == 404
 
 
-def test_bytes_that_stand_as_several_organs_are_told_apart(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_several_organs_of_the_same_bytes_are_distinguished(registry: LocalRegistry, tmp_path: Path) -> None:
     data = bytes(range(64))
     specs = [("a.weight", (64,), "I8"), ("b.weight", (16, 2), "F16"), ("c.weight", (32,), "F16")]
     tensors = [(TensorSpec(name, shape, dtype_by_name(dtype)), data) for name, shape, dtype in specs]
@@ -238,7 +238,7 @@ def test_bytes_that_stand_as_several_organs_are_told_apart(registry: LocalRegist
         assert "F16 of 16x2" in answer.text
 
 
-def test_values_that_no_kernel_reads_are_refused_in_words(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_values_of_an_unreadable_type_are_refused_with_a_sentence(registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec("a.weight", (256,), dtype_by_name("Q8_K"))
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [(spec, bytes(range(256)) + bytes(36))]))
     ingest_file(registry, tmp_path / "a.gguf")
@@ -250,7 +250,7 @@ def test_values_that_no_kernel_reads_are_refused_in_words(registry: LocalRegistr
         assert client.get(f"/organs/{digest}.raw").status_code == 200
 
 
-def test_a_split_set_comes_as_its_files_and_as_one(served: Served, tmp_path: Path) -> None:
+def test_a_split_set_can_be_downloaded_as_its_files_and_as_one_file(served: Served, tmp_path: Path) -> None:
     registry, client = served.registry, served.client
     (tmp_path / "shards").mkdir()
     with registry.catalog.reading() as session:
@@ -273,7 +273,7 @@ def test_a_split_set_comes_as_its_files_and_as_one(served: Served, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ['"><img src=x>.gguf', "a%2fb.gguf", "..gguf", "Bär.gguf"])
-def test_a_file_with_an_odd_name_is_handed_out_under_a_plain_one(
+def test_a_file_with_an_odd_name_is_downloaded_under_a_plain_name(
     name: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     data = file_bytes(block_metadata(), [weight_tensor("output.weight", (64, 3))])
@@ -285,12 +285,12 @@ def test_a_file_with_an_odd_name_is_handed_out_under_a_plain_one(
 
 
 @pytest.mark.parametrize("address", ["/models/local/b.gguf", "/models/local/a@2.gguf", "/models/local/a/files/b.gguf"])
-def test_what_is_not_there_is_404_and_not_kept(address: str, served: Served) -> None:
+def test_an_unknown_file_is_404_and_not_cached(address: str, served: Served) -> None:
     answer = served.client.get(address)
     assert (answer.status_code, answer.headers["Cache-Control"]) == (404, "no-store")
 
 
-def test_an_address_with_too_many_downloads_is_told_when_to_try_again(served: Served) -> None:
+def test_too_many_downloads_of_one_address_are_refused_with_retry_after(served: Served) -> None:
     full: dict[str, Any] = {MAY_DOWNLOAD: False}
     busy = served.client.get(WHOLE[0], environ_overrides=full)
     assert busy.status_code == 503
@@ -316,7 +316,7 @@ def test_a_download_that_was_paused_continues_where_it_was(served: Served) -> No
     assert answer.length == len(received)
 
 
-def test_a_packed_body_and_a_body_where_none_belongs_are_refused(served: Served) -> None:
+def test_a_compressed_body_and_an_unexpected_body_are_refused(served: Served) -> None:
     packed = {"Content-Encoding": "gzip"}
     assert served.client.post("/api/models/local/a/paths-info/main", data=b"x", headers=packed).status_code == 415
     assert served.client.get(WHOLE[0], data=b"x" * 5000).status_code == 413

@@ -86,7 +86,7 @@ def test_a_corrupt_organ_is_cut_off_and_set_aside(form: str, served: Served) -> 
 
 
 @pytest.mark.parametrize("form", ["raw", "npy"])
-def test_a_fault_in_the_first_chunk_is_an_error_in_words(form: str, served: Served) -> None:
+def test_a_fault_in_the_first_chunk_is_answered_with_an_error_text(form: str, served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
     flip_first(largest_file(served.registry))
     headers = {"Range": "bytes=200-300"}
@@ -96,14 +96,14 @@ def test_a_fault_in_the_first_chunk_is_an_error_in_words(form: str, served: Serv
     assert state_of(served) == "corrupt"
 
 
-def test_what_a_range_does_not_touch_may_be_faulty(served: Served) -> None:
+def test_blobs_outside_a_range_may_be_faulty(served: Served) -> None:
     flip_last(largest_file(served.registry))
     size = len(served.data)
     assert received(served, WHOLE[0], 206, Range=f"bytes={size - 1000}-") == (served.data[-1000:], False)
     assert state_of(served) == "present"
 
 
-def test_a_blob_that_is_gone_cuts_the_answer_off_and_is_set_aside(served: Served, address: str) -> None:
+def test_a_missing_blob_cuts_the_answer_off_and_is_set_aside(served: Served, address: str) -> None:
     largest_file(served.registry).unlink()
     body, cut = received(served, address)
     assert cut
@@ -112,7 +112,7 @@ def test_a_blob_that_is_gone_cuts_the_answer_off_and_is_set_aside(served: Served
     assert served.client.get(address).status_code == 500
 
 
-def test_blobs_that_are_gone_with_their_disk_are_not_set_aside(served: Served) -> None:
+def test_blobs_of_a_missing_disk_are_not_set_aside(served: Served) -> None:
     served.registry.settings.blobs.rename(served.registry.settings.home / "unmounted")
     served.registry.settings.blobs.mkdir()
     assert served.client.get(WHOLE[0]).status_code == 500
@@ -151,7 +151,7 @@ def test_a_read_error_of_the_disk_ends_the_answer_and_marks_nothing(good: int, s
     assert served.client.get(WHOLE[0]).data == served.data
 
 
-def test_a_download_takes_a_blob_back_whose_bytes_are_right_again(address: str, served: Served) -> None:
+def test_a_download_takes_back_a_repaired_blob(address: str, served: Served) -> None:
     file = largest_file(served.registry)
     right = file.read_bytes()
     flip_middle(file)
@@ -164,7 +164,7 @@ def test_a_download_takes_a_blob_back_whose_bytes_are_right_again(address: str, 
     assert open_blobs(served.registry) == []
 
 
-def test_what_was_set_aside_is_told_by_verify_and_healed_by_an_ingest(served: Served, tmp_path: Path) -> None:
+def test_verify_reports_blobs_that_were_set_aside_and_an_ingest_repairs_them(served: Served, tmp_path: Path) -> None:
     registry = served.registry
     flip_middle(largest_file(registry))
     received(served, WHOLE[0])

@@ -25,7 +25,7 @@ def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("page", ["/", "/organs", "/models"])
-def test_every_search_that_is_offered_finds_something(zoo: FlaskClient, page: str) -> None:
+def test_every_offered_search_finds_something(zoo: FlaskClient, page: str) -> None:
     html = zoo.get(page).text
     (box,) = [one for one in parse_page(html).named("input") if one.attributes.get("type") == "search"]
     path = "/models" if page == "/models" else "/organs"
@@ -47,7 +47,7 @@ def test_a_model_without_a_relative_to_compare_with_is_shown_by_theta(zoo: Flask
     assert "Compared with" not in answer.text
 
 
-def test_what_is_uncertain_is_marked(zoo: FlaskClient) -> None:
+def test_uncertain_numbers_are_marked(zoo: FlaskClient) -> None:
     page = zoo.get("/models/local/Zoo-A-2M-v1.0-F16").text
     (foot,) = re.findall(r'<li class="t31 rough"><a [^>]*aria-label="([^"]+)"', page)
     assert foot == "output_norm.weight: θ 90.0° (computed from few values)"

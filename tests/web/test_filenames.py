@@ -44,7 +44,7 @@ def test_a_name_beyond_ascii_is_sent_in_both_forms() -> None:
 
 
 @given(st.text(max_size=400))
-def test_no_name_leaves_its_header_or_its_folder(name: str) -> None:
+def test_a_name_cannot_escape_from_its_header_or_its_folder(name: str) -> None:
     header = attachment(name)
     assert header.isascii()
     assert header.isprintable()
@@ -63,14 +63,14 @@ def test_no_name_leaves_its_header_or_its_folder(name: str) -> None:
         (["sha256-0123"], "mine.gguf"),
     ],
 )
-def test_a_model_as_one_file_is_called_as_its_only_file_where_that_is_a_name_for_one(
+def test_a_model_as_one_file_has_the_name_of_its_only_file_if_that_name_is_suitable(
     files: list[str], name: str
 ) -> None:
     assert whole_name("local/mine@3", files) == name
 
 
 @given(st.lists(st.sampled_from(["a.gguf", "a/b", "..", "file-1.gguf", "file-2.gguf", "file-3.gguf"]), max_size=6))
-def test_the_files_of_a_model_have_a_name_each_and_keep_plain_ones(own: list[str]) -> None:
+def test_the_files_of_a_model_have_unique_names_and_keep_plain_names(own: list[str]) -> None:
     names = public_names(own)
     assert len(set(names)) == len(own)
     assert all(map(is_plain_name, names))

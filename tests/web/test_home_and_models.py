@@ -12,7 +12,7 @@ from tests.web.conftest import LOOP_BOMB
 from tests.web.page_parser import parse_page
 
 
-def test_home_counts_and_lists_the_newest_models(family_client: FlaskClient) -> None:
+def test_the_home_page_shows_counts_and_the_newest_models(family_client: FlaskClient) -> None:
     html = family_client.get("/").text
     page = parse_page(html)
     figures = html[html.index('<dl class="figures">') :]
@@ -28,7 +28,7 @@ def test_home_counts_and_lists_the_newest_models(family_client: FlaskClient) -> 
     assert "Anatomy of local/stranger@1" in re.sub(r"\s+", " ", page.text)
 
 
-def test_an_empty_registry_says_the_one_command_to_run(registry: LocalRegistry) -> None:
+def test_the_page_of_an_empty_registry_shows_the_command_to_run(registry: LocalRegistry) -> None:
     with create_app(registry).test_client() as client:
         for address in ("/", "/organs", "/models"):
             answer = client.get(address)
@@ -53,14 +53,14 @@ def test_the_list_of_models_has_the_day_on_which_each_was_registered(family_clie
     assert len(days) == 3
 
 
-def test_the_head_of_a_column_says_how_it_is_sorted_and_turns_it_round(family_client: FlaskClient) -> None:
+def test_the_head_of_a_column_shows_the_sort_order_and_links_to_its_reverse(family_client: FlaskClient) -> None:
     heads = parse_page(family_client.get("/models?q=sort:-theta").text)
     assert [one.attributes["aria-sort"] for one in heads.named("th") if "aria-sort" in one.attributes] == ["descending"]
     assert "/models?q=sort:theta" in heads.links()
     assert "/models?q=sort:-size" in heads.links()
 
 
-def test_a_wrong_query_for_models_stays_on_the_page_with_what_is_wrong(family_client: FlaskClient) -> None:
+def test_a_wrong_query_for_models_stays_on_the_page_with_the_error(family_client: FlaskClient) -> None:
     answer = family_client.get("/models?q=block:3")
     assert answer.status_code == 400
     assert "block is a field of organs" in answer.text
@@ -72,7 +72,7 @@ def test_a_wrong_query_for_models_stays_on_the_page_with_what_is_wrong(family_cl
     assert "Nothing is registered" not in small.text
 
 
-def test_a_wrong_parameter_is_named_by_the_twin(family_client: FlaskClient) -> None:
+def test_the_json_of_a_page_names_a_wrong_parameter(family_client: FlaskClient) -> None:
     for address, field in (
         ("/api/v1/models?limit=0", "limit"),
         ("/api/v1/organs?after=x", "after"),
@@ -84,7 +84,7 @@ def test_a_wrong_parameter_is_named_by_the_twin(family_client: FlaskClient) -> N
     assert family_client.get("/models/local/tuned?by=taste").status_code == 400
 
 
-def test_models_as_a_sheet_have_a_line_each(family_client: FlaskClient) -> None:
+def test_models_as_csv_have_one_line_for_each_model(family_client: FlaskClient) -> None:
     answer = family_client.get("/models.csv")
     assert answer.mimetype == "text/csv"
     assert "attachment" in answer.headers["Content-Disposition"]
@@ -93,7 +93,7 @@ def test_models_as_a_sheet_have_a_line_each(family_client: FlaskClient) -> None:
     assert [line.partition(",")[0] for line in lines[1:]] == ["local/stranger@1", "local/tuned@1", "local/base@1"]
 
 
-def test_the_grid_has_a_row_a_block_and_a_cell_a_slot(family_client: FlaskClient) -> None:
+def test_the_grid_has_one_row_for_each_block_and_one_cell_for_each_slot(family_client: FlaskClient) -> None:
     page = family_client.get("/models/local/tuned").text
     grid = page[page.index('<table class="grid">') :]
     grid = grid[: grid.index("</table>")]
@@ -102,7 +102,7 @@ def test_the_grid_has_a_row_a_block_and_a_cell_a_slot(family_client: FlaskClient
     assert len(re.findall(r'<td class="cell', grid)) == 8
 
 
-def test_cells_lead_to_their_organs(family_client: FlaskClient) -> None:
+def test_cells_link_to_their_organs(family_client: FlaskClient) -> None:
     digests = {
         one["digest"] for one in family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"]
     }
@@ -127,7 +127,7 @@ def test_changes_are_measured_from_the_declared_parent(family_client: FlaskClien
     assert 'class="cell d4' in page or 'class="cell d3' in page or 'class="cell d5' in page
 
 
-def test_changes_are_measured_from_the_model_that_is_named(family_client: FlaskClient) -> None:
+def test_changes_are_measured_from_the_named_model(family_client: FlaskClient) -> None:
     cells = readings(family_client, "/models/local/tuned?by=alike&against=local/stranger").values()
     likeness = [float(found[1]) for cell in cells if (found := re.match(r"likeness (-?[\d.]+)", cell))]
     assert likeness
@@ -159,5 +159,5 @@ def test_an_unknown_way_to_colour_the_cells_is_refused(family_client: FlaskClien
     assert "one of theta, spectral, size, change, alike" in answer.text
 
 
-def test_health_answers_while_the_database_does(family_client: FlaskClient) -> None:
+def test_the_health_check_succeeds_while_the_database_answers(family_client: FlaskClient) -> None:
     assert family_client.get("/healthz").get_json() == {"ok": True}

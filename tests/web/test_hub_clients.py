@@ -126,7 +126,9 @@ def hf(port: int, folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_file_is_pulled_and_goes_on_where_the_line_broke(live: LiveServer, place: Path, tmp_path: Path) -> None:
+def test_the_pull_of_a_file_is_resumed_where_the_connection_broke(
+    live: LiveServer, place: Path, tmp_path: Path
+) -> None:
     with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=2) as line:
         hf(line.port, tmp_path, "local/one", "one.gguf")
     assert (tmp_path / "one.gguf").read_bytes() == (place / "one.gguf").read_bytes()
@@ -134,7 +136,7 @@ def test_a_file_is_pulled_and_goes_on_where_the_line_broke(live: LiveServer, pla
     assert bytes(line.asked).lower().count(b"range: bytes=") >= 2
 
 
-def test_a_whole_model_is_pulled_and_goes_on_where_the_line_broke(
+def test_the_pull_of_a_whole_model_is_resumed_where_the_connection_broke(
     live: LiveServer, place: Path, tmp_path: Path
 ) -> None:
     with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
@@ -148,7 +150,7 @@ def test_a_whole_model_is_pulled_and_goes_on_where_the_line_broke(
     assert b"range: bytes=" in bytes(line.asked).lower()
 
 
-def test_the_clients_questions_are_answered(live: LiveServer, place: Path, tmp_path: Path) -> None:
+def test_the_requests_of_the_client_are_answered(live: LiveServer, place: Path, tmp_path: Path) -> None:
     digest = hashlib.sha256((place / "one.gguf").read_bytes()).hexdigest()
     command = [sys.executable, "-c", QUESTIONS, str(tmp_path), digest]
     done = subprocess.run(
@@ -159,7 +161,7 @@ def test_the_clients_questions_are_answered(live: LiveServer, place: Path, tmp_p
 
 
 @pytest.mark.long
-def test_a_download_goes_on_where_the_line_broke(live: LiveServer, place: Path) -> None:
+def test_a_download_is_resumed_where_the_connection_broke(live: LiveServer, place: Path) -> None:
     data = (place / "one.gguf").read_bytes()
     with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
         address = f"http://127.0.0.1:{line.port}/models/local/one.gguf"
@@ -176,7 +178,7 @@ def test_a_download_goes_on_where_the_line_broke(live: LiveServer, place: Path) 
 
 
 @pytest.mark.slow  # curl is not among what a contributor must have
-def test_curl_goes_on_where_the_line_broke(live: LiveServer, place: Path, tmp_path: Path) -> None:
+def test_curl_resumes_where_the_connection_broke(live: LiveServer, place: Path, tmp_path: Path) -> None:
     target = tmp_path / "one.gguf"
     with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
         address = f"http://127.0.0.1:{line.port}/models/local/one.gguf"

@@ -34,7 +34,7 @@ def token(registry: LocalRegistry) -> str:
     return new_token(registry, "ada")
 
 
-def test_who_logs_in_is_greeted_by_name_and_goes_back_to_where_they_were(app: Flask, token: str) -> None:
+def test_log_in_shows_the_name_and_returns_to_the_previous_page(app: Flask, token: str) -> None:
     client = app.test_client()
     assert "/login" in parse_page(client.get("/models").text).links()
     page = client.get("/login", headers={"Referer": "http://localhost/models?q=kind:model"})
@@ -61,7 +61,7 @@ def test_a_wrong_token_gets_the_page_again_with_one_sentence(app: Flask, token: 
         assert COOKIE not in str(answer.headers.getlist("Set-Cookie"))
 
 
-def test_the_cookie_is_for_no_script_and_over_tls_for_this_name_alone(app: Flask, token: str) -> None:
+def test_the_cookie_is_hidden_from_scripts_and_over_tls_bound_to_this_host(app: Flask, token: str) -> None:
     def cookie(base: str) -> list[str]:
         client = app.test_client()
         field = form_token(client, base_url=base)
@@ -77,7 +77,7 @@ def test_the_cookie_is_for_no_script_and_over_tls_for_this_name_alone(app: Flask
     assert "Secure" not in plain
 
 
-def test_each_log_in_is_a_new_session_and_the_one_before_ends(app: Flask, token: str) -> None:
+def test_each_log_in_starts_a_new_session_and_ends_the_previous_one(app: Flask, token: str) -> None:
     client = app.test_client()
     client.set_cookie(COOKIE, "chosen-by-somebody-else")
     assert send_form(client, "/login", "/login", token=token).status_code == 303
@@ -106,7 +106,7 @@ def test_log_out_ends_the_session_on_the_server(app: Flask, token: str) -> None:
     assert client.get("/account").status_code == 303
 
 
-def test_a_browser_is_logged_out_by_what_ends_its_token(app: Flask, registry: LocalRegistry, token: str) -> None:
+def test_a_browser_is_logged_out_when_its_token_ends(app: Flask, registry: LocalRegistry, token: str) -> None:
     client = log_in(app, token)
     for state, status in (("suspended", 303), ("active", 200)):
         with registry.catalog.writing() as session:
@@ -118,7 +118,7 @@ def test_a_browser_is_logged_out_by_what_ends_its_token(app: Flask, registry: Lo
     assert "Log in" in client.get("/").text
 
 
-def test_a_page_of_elsewhere_logs_nobody_in_or_out(app: Flask, token: str) -> None:
+def test_a_page_of_another_site_cannot_log_in_or_out(app: Flask, token: str) -> None:
     """Neither into an account of its choosing, which would have them send their models there."""
     client = app.test_client()
     assert client.post("/login", data={"token": token}).status_code == 403
@@ -148,7 +148,7 @@ ELSEWHERE = [
 ]
 
 
-def test_the_way_back_leads_to_no_other_site(app: Flask, token: str) -> None:
+def test_the_return_address_is_never_on_another_site(app: Flask, token: str) -> None:
     client = app.test_client()
     for address in ELSEWHERE:
         assert checked_next(address) is None, address
@@ -158,12 +158,12 @@ def test_the_way_back_leads_to_no_other_site(app: Flask, token: str) -> None:
         assert (answer.status_code, answer.headers["Location"]) == (303, "/account")
 
 
-def test_what_led_to_the_page_from_elsewhere_or_from_itself_is_no_way_back(app: Flask) -> None:
+def test_a_referrer_from_another_site_or_from_the_login_page_is_not_a_return_address(app: Flask) -> None:
     for came in ("http://elsewhere.example/models", "http://localhost/login", "http://[", "nonsense"):
         assert 'name="next"' not in app.test_client().get("/login", headers={"Referer": came}).text, came
 
 
-def test_the_token_of_a_page_logs_nobody_in(app: Flask, registry: LocalRegistry, token: str) -> None:
+def test_the_token_of_a_page_cannot_log_in(app: Flask, registry: LocalRegistry, token: str) -> None:
     with registry.catalog.writing() as session:
         account = valid_account(session, parse_token(token), now())
         assert account is not None
@@ -174,21 +174,21 @@ def test_the_token_of_a_page_logs_nobody_in(app: Flask, registry: LocalRegistry,
     assert "token of a page" in parse_page(answer.text).text
 
 
-def test_a_server_that_only_reads_lets_nobody_in(registry: LocalRegistry, token: str) -> None:
+def test_a_read_only_server_refuses_to_log_in(registry: LocalRegistry, token: str) -> None:
     client = create_app(registry, WebSettings(read_only=True)).test_client()
     assert client.get("/login").status_code == 404
     assert client.post("/login", data={"token": token}).status_code == 403
     assert "/login" not in parse_page(client.get("/").text).links()
 
 
-def test_a_page_that_needs_an_account_leads_to_the_page_for_logging_in(app: Flask) -> None:
+def test_a_page_that_needs_an_account_redirects_to_the_login_page(app: Flask) -> None:
     client = app.test_client()
     answer = client.get("/account")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=/account")
     assert client.get("/account.json").status_code == 401
 
 
-def test_tls_in_front_is_believed_of_as_many_proxies_as_there_are(registry: LocalRegistry, token: str) -> None:
+def test_tls_is_believed_only_from_the_configured_number_of_proxies(registry: LocalRegistry, token: str) -> None:
     told = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
     for proxies, name in ((0, COOKIE), (1, SECURE_COOKIE)):
         client = create_app(registry, WebSettings(proxies=proxies)).test_client()

@@ -60,7 +60,7 @@ def test_the_table_has_the_headings_of_its_columns_and_a_table_cell_for_each(
         assert len(re.findall(r"<t[hd]\b", row)) == len(headings)
 
 
-def test_every_bar_of_the_histogram_leads_to_what_it_counts(family_client: FlaskClient) -> None:
+def test_every_bar_of_the_histogram_links_to_the_organs_that_it_counts(family_client: FlaskClient) -> None:
     bins = {
         one["lower"]: one["count"] for one in family_client.get("/api/v1/organs?counts=1").get_json()["facets"]["theta"]
     }
@@ -73,13 +73,13 @@ def test_every_bar_of_the_histogram_leads_to_what_it_counts(family_client: Flask
         assert len(values["items"]) == int(count), link
 
 
-def test_a_chosen_bar_takes_its_filter_out_again(family_client: FlaskClient) -> None:
+def test_the_link_of_a_chosen_bar_removes_its_filter(family_client: FlaskClient) -> None:
     page = family_client.get("/organs?q=theta>=30 theta<35 type:organ").text
     (chosen,) = re.findall(r'<a href="([^"]+)" aria-current="true" title="θ 30', page)
     assert parse_qs(urlsplit(unescape(chosen)).query)["q"] == ["type:organ"]
 
 
-def test_what_fits_a_model_is_a_filter_like_any_other(family_client: FlaskClient) -> None:
+def test_fitting_a_model_is_a_filter_like_any_other(family_client: FlaskClient) -> None:
     values = family_client.get("/api/v1/organs?q=fits:local/base&limit=1000&counts=1").get_json()
     assert {one["model"] for one in values["items"]} == {"local/tuned@1", "local/stranger@1"}
     assert {one["block"] for one in values["items"]} == {0, 1, None}, "the base has two blocks, the stranger three"
@@ -96,7 +96,7 @@ def test_what_fits_a_model_is_a_filter_like_any_other(family_client: FlaskClient
         assert len(found) == int(count)
 
 
-def test_a_base_that_is_not_there_is_noted_with_the_nearest(family_client: FlaskClient) -> None:
+def test_an_unknown_base_is_noted_with_the_nearest_name(family_client: FlaskClient) -> None:
     assert family_client.get("/api/v1/organs?q=fits:local/bas").get_json()["notes"] == [
         "no model here is called local/bas; the nearest is fits:local/base"
     ]
@@ -104,7 +104,7 @@ def test_a_base_that_is_not_there_is_noted_with_the_nearest(family_client: Flask
     assert family_client.get("/api/v1/organs?q=fits:local/*").status_code == 400
 
 
-def test_pages_follow_each_other_by_links_alone(family_client: FlaskClient) -> None:
+def test_all_pages_of_a_list_are_reached_by_links(family_client: FlaskClient) -> None:
     seen: list[str] = []
     address: str | None = "/organs?q=sort:size&limit=7"
     while address:
@@ -119,7 +119,7 @@ def test_pages_follow_each_other_by_links_alone(family_client: FlaskClient) -> N
     assert sorted(seen) == sorted(one["digest"] for one in everything)
 
 
-def test_the_link_header_of_a_list_in_json_leads_to_its_next_page(family_client: FlaskClient) -> None:
+def test_the_link_header_of_a_json_list_has_the_address_of_the_next_page(family_client: FlaskClient) -> None:
     first = family_client.get("/api/v1/organs?q=type:norm&limit=2")
     match = re.fullmatch(r'<([^>]+)>; rel="next"', first.headers["Link"])
     assert match is not None
@@ -140,7 +140,7 @@ def test_the_link_header_holds_a_query_with_comparisons(family_client: FlaskClie
     assert second.get_json()["items"] != first.get_json()["items"]
 
 
-def test_a_wrong_query_stays_in_the_box_with_what_is_wrong(family_client: FlaskClient) -> None:
+def test_a_wrong_query_stays_in_the_search_box_with_the_error(family_client: FlaskClient) -> None:
     answer = family_client.get("/organs?q=thta:3")
     assert answer.status_code == 400
     page = parse_page(answer.text)
@@ -157,18 +157,18 @@ def test_a_page_has_one_to_a_thousand_results(family_client: FlaskClient, limit:
 
 
 @pytest.mark.parametrize("after", ["x", "null", "AAAA", "1 OR 1=1", "WyJ4IiwxLDJd", "a" * 5000])
-def test_an_invented_place_in_a_list_is_refused(family_client: FlaskClient, after: str) -> None:
+def test_an_invalid_cursor_is_refused(family_client: FlaskClient, after: str) -> None:
     assert family_client.get("/api/v1/organs", query_string={"after": after}).status_code == 400
 
 
-def test_the_organs_of_a_search_as_a_sheet(family_client: FlaskClient) -> None:
+def test_the_results_of_an_organ_search_are_available_as_csv(family_client: FlaskClient) -> None:
     lines = family_client.get("/organs.csv?q=type:embed").text.splitlines()
     assert lines[0].startswith("digest,model,name,type,tower,block,slot,dtype,shape")
     assert len(lines) == 1 + 3
     assert all(",token_embd.weight,embed," in line for line in lines[1:])
 
 
-def test_an_organ_says_what_its_theta_is_made_of(family_client: FlaskClient) -> None:
+def test_the_page_of_an_organ_shows_the_parts_of_theta(family_client: FlaskClient) -> None:
     organ = family_client.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]
     page = parse_page(family_client.get(f"/organs/{organ['digest'][:16]}").text)
     assert "θ = 90° × the mean of three scores: entropy" in page.text
@@ -176,7 +176,7 @@ def test_an_organ_says_what_its_theta_is_made_of(family_client: FlaskClient) -> 
     assert "/models/" + organ["model"] in page.links()
 
 
-def test_an_organ_lists_those_that_are_most_alike(family_client: FlaskClient) -> None:
+def test_the_page_of_an_organ_lists_the_most_similar_organs(family_client: FlaskClient) -> None:
     base = family_client.get("/api/v1/models/local/base/organs?limit=1000").get_json()["items"]
     tuned = family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"]
     place = next(number for number, one in enumerate(base) if one["name"] == "blk.0.ffn_up.weight")
@@ -192,7 +192,7 @@ def test_an_organ_lists_those_that_are_most_alike(family_client: FlaskClient) ->
     assert base[place]["digest"] not in digests
 
 
-def test_a_short_norm_says_why_it_has_no_likeness(family_client: FlaskClient) -> None:
+def test_the_page_of_a_short_norm_says_why_it_has_no_likeness(family_client: FlaskClient) -> None:
     norm = family_client.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]
     page = family_client.get(f"/organs/{norm['digest']}").text
     assert "It has too few values to compare with other organs." in page

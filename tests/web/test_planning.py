@@ -56,7 +56,7 @@ def make_large(registry: LocalRegistry, tensors: int) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_too_much_work_is_refused_on_every_face(app: Flask, registry: LocalRegistry, face: str) -> None:
+def test_too_much_work_is_refused_by_the_pages_and_by_the_api(app: Flask, registry: LocalRegistry, face: str) -> None:
     client, ask = app.test_client(), FACES[face]
     assert ask(client).status_code == 200
     make_large(registry, 65_536)
@@ -68,7 +68,7 @@ def test_too_much_work_is_refused_on_every_face(app: Flask, registry: LocalRegis
         assert answer.get_json()["code"] == "too-costly"
 
 
-def test_an_account_may_plan_more_and_not_everything(app: Flask, registry: LocalRegistry) -> None:
+def test_an_account_has_a_higher_planning_limit(app: Flask, registry: LocalRegistry) -> None:
     token = authorization(new_token(registry, "ada"))
     client = app.test_client()
     make_large(registry, 15_000)
@@ -85,7 +85,7 @@ def test_an_account_may_plan_more_and_not_everything(app: Flask, registry: Local
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_planning_of_one_address_is_counted_on_every_face(app: Flask, face: str) -> None:
+def test_plans_of_one_address_are_counted_across_pages_and_api(app: Flask, face: str) -> None:
     client, ask = app.test_client(), FACES[face]
     with app.app_context():
         rates().hit(ANONYMOUS_PLANNING, "127.0.0.1", cost=ANONYMOUS_PLANNING.amount - 1)
@@ -107,7 +107,7 @@ def test_planning_with_an_account_is_counted_by_contributor(app: Flask, registry
     assert 429 in statuses
 
 
-def test_long_lists_are_cut_and_say_how_much_was_left_out(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_are_truncated_and_state_the_number_left_out(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     client = app.test_client()
     whole = client.post("/api/v1/plans?every_part=1", json=RECIPE).get_json()
     assert whole["left_out"] == {}
@@ -122,7 +122,7 @@ def test_long_lists_are_cut_and_say_how_much_was_left_out(app: Flask, monkeypatc
     assert (cut["plan"]["organs"], cut["plan"]["changed"]) == (whole["plan"]["organs"], whole["plan"]["changed"])
 
 
-def test_findings_of_types_are_cut_too() -> None:
+def test_findings_of_types_are_truncated_too() -> None:
     finding = Finding(Severity.INFO, "theta-changes", "Some.", organs=("x",) * (NAMES_MAX + 5))
     one = TypeCompatibility(type="organ", fitting=0, total=1, refused=True, findings=(finding,))
     found = cut_pair(Compatibility(base="a", donor="b", types=(one,), findings=(finding,)))

@@ -35,7 +35,7 @@ def body(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_uploads_that_are_opened_in_parallel_do_not_exceed_the_quota_together(tmp_path: Path) -> None:
+def test_uploads_opened_in_parallel_do_not_exceed_the_quota_together(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
         token = new_contributor_token(registry, "ada", quota=QUOTA_BYTES)
     options = ("--accounts", "--workers", "3")

@@ -62,7 +62,7 @@ def test_one_range_of_bytes_is_a_span(header: str, span: Span) -> None:
         f"bytes={'0' * HEADER_MAX_LENGTH}-1",
     ],
 )
-def test_everything_else_is_the_whole_file(header: str | None) -> None:
+def test_any_other_range_header_gives_the_whole_file(header: str | None) -> None:
     assert requested_span(header, SIZE) is None
 
 
@@ -73,7 +73,7 @@ def test_a_range_without_a_byte_of_the_file_is_refused(header: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["bytes=0-", "bytes=0-0", "bytes=-1"])
-def test_nothing_of_an_empty_file_can_be_asked_for(header: str) -> None:
+def test_every_range_of_an_empty_file_is_refused(header: str) -> None:
     with pytest.raises(Unsatisfiable):
         requested_span(header, 0)
 
@@ -91,7 +91,7 @@ def test_a_span_always_lies_within_the_file(header: str, size: int) -> None:
     ("if_range", "holds"),
     [(None, True), ('"tag"', True), ('W/"tag"', False), ('"other"', False), ("Sat, 21 Nov 2026 00:00:00 GMT", False)],
 )
-def test_a_range_holds_for_the_strong_tag_alone(if_range: str | None, holds: bool) -> None:
+def test_if_range_matches_only_a_strong_tag(if_range: str | None, holds: bool) -> None:
     assert still_holds(if_range, "tag") is holds
 
 

@@ -58,7 +58,7 @@ def client(removed: LocalRegistry) -> FlaskClient:
     return create_app(removed).test_client()
 
 
-def test_a_removed_model_is_gone_with_the_day_and_the_reason_wherever_it_is_named(client: FlaskClient) -> None:
+def test_every_address_of_a_removed_model_answers_gone_with_the_day_and_the_reason(client: FlaskClient) -> None:
     sentence = f"{ONCE}@1 was removed on {now().date().isoformat()}: {WHY}"
     for page in (
         f"/models/{ONCE}",
@@ -75,7 +75,7 @@ def test_a_removed_model_is_gone_with_the_day_and_the_reason_wherever_it_is_name
     assert client.get(f"/models/{TWICE}.json", follow_redirects=True).get_json()["name"] == f"{TWICE}@2"
 
 
-def test_clients_of_the_hub_are_told_by_their_own_words(client: FlaskClient) -> None:
+def test_clients_of_the_hub_get_the_removal_in_their_own_error_format(client: FlaskClient) -> None:
     for address, status, code in (
         (f"/api/models/{ONCE}", 410, "RepoNotFound"),
         (f"/{ONCE}/resolve/v1/little.gguf", 410, "RepoNotFound"),
@@ -88,14 +88,14 @@ def test_clients_of_the_hub_are_told_by_their_own_words(client: FlaskClient) -> 
     assert WHY in client.get(f"/api/models/{TWICE}/revision/v1").headers["X-Error-Message"]
 
 
-def test_what_nobody_saw_before_it_was_removed_is_told_of_as_what_never_was(client: FlaskClient) -> None:
+def test_a_model_removed_before_publication_is_answered_like_an_unknown_model(client: FlaskClient) -> None:
     for address in ("/models/{}", "/models/{}.json", "/models/{}.gguf", "/api/v1/models/{}", "/models/{}/report"):
         hidden, absent = (client.get(address.format(name), follow_redirects=True) for name in (UNSEEN, "ada/anseen"))
         assert hidden.status_code == absent.status_code == 404, address
         assert hidden.text.replace("unseen", "anseen") == absent.text, address
 
 
-def test_what_was_published_and_then_taken_back_into_quarantine_is_gone_only_when_it_is_removed(
+def test_a_published_model_that_is_back_in_review_is_gone_only_after_its_removal(
     removed: LocalRegistry, client: FlaskClient
 ) -> None:
     name = f"{TWICE}@2"
@@ -111,6 +111,6 @@ def test_what_was_published_and_then_taken_back_into_quarantine_is_gone_only_whe
     assert client.get(f"/models/{name}").status_code == 410
 
 
-def test_the_same_is_raised_for_commands_and_scripts(removed: LocalRegistry) -> None:
+def test_commands_and_scripts_get_the_same_error(removed: LocalRegistry) -> None:
     with removed.catalog.reading() as session, pytest.raises(Removed, match=r"ada/once@1 was removed on .*theirs"):
         named(session, ONCE)

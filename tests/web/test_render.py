@@ -29,7 +29,7 @@ STYLE = (Path(__file__).parents[2] / "web" / "static" / "style.css").read_text()
 CLASSES = set(re.findall(r"^ *\.([tdswh]n?\d*) ", STYLE, re.MULTILINE))
 
 
-def test_every_class_that_numbers_become_is_in_the_stylesheet() -> None:
+def test_every_css_class_of_a_number_is_in_the_stylesheet() -> None:
     wanted = {"tn", *(f"t{step}" for step in range(THETA_STEPS)), *(f"d{step}" for step in range(CHANGE_STEPS))}
     wanted |= {f"s{step}" for step in range(SHARE_STEPS)}
     wanted |= {f"{side}{step}" for side in "wh" for step in range(WIDTH_STEPS + 1)}
@@ -37,21 +37,21 @@ def test_every_class_that_numbers_become_is_in_the_stylesheet() -> None:
 
 
 @given(st.none() | st.floats(allow_nan=False))
-def test_any_number_has_a_class(number: float | None) -> None:
+def test_any_number_has_a_css_class(number: float | None) -> None:
     assert theta_class(number) in CLASSES
     assert share_class(number) in CLASSES
     assert width_class(number) in CLASSES
     assert change_class(number, 1.0) in CLASSES
 
 
-def test_the_ends_and_the_middle_of_the_scales() -> None:
+def test_the_ends_and_the_middle_of_the_scales_have_their_classes() -> None:
     assert [theta_class(theta) for theta in (0.0, 45.0, 90.0, None)] == ["t0", "t16", "t31", "tn"]
     assert [width_class(share) for share in (None, 0.0, 0.001, 0.5, 1.0)] == ["w0", "w0", "w1", "w20", "w40"]
     assert [change_class(change, 2.0) for change in (-9.0, -2.0, 0.0, 2.0, None)] == ["d0", "d0", "d4", "d8", "tn"]
     assert change_class(0.0, 0.0) == "d4"
 
 
-def test_text_on_every_colour_of_the_scales_reads_well() -> None:
+def test_text_on_every_colour_of_the_scales_has_enough_contrast() -> None:
     colours = re.findall(r"^ *\.[tds]\d+ \{ --tone: (#\w{6}); --on-tone: (#\w{6}); \}", STYLE, re.MULTILINE)
     assert len(colours) == THETA_STEPS + CHANGE_STEPS + 2 * SHARE_STEPS
     for background, ink in colours:
@@ -59,7 +59,7 @@ def test_text_on_every_colour_of_the_scales_reads_well() -> None:
 
 
 @pytest.mark.parametrize("scheme", [0, 1])
-def test_text_reads_well_on_paper_and_plates_in_light_and_dark(scheme: int) -> None:
+def test_text_on_paper_and_plates_has_enough_contrast_in_light_and_dark(scheme: int) -> None:
     block = re.findall(r":root \{([^}]*--paper[^}]*)\}", STYLE)[scheme]
     token = dict(re.findall(r"--([\w-]+): (#\w{6})", block))
     for ground in ("paper", "plate", "mark"):
@@ -75,17 +75,17 @@ def test_neighbours_on_the_scale_of_theta_are_about_equally_far_apart() -> None:
     assert max(steps) < 4 * min(steps)
 
 
-def test_names_fold_between_their_parts_and_stay_text() -> None:
+def test_names_can_wrap_between_their_parts_and_stay_text() -> None:
     assert str(foldable("blk.0.ffn_up.weight")) == "blk.<wbr>0.<wbr>ffn_up.<wbr>weight"
     assert str(foldable('<b>"x"/y')) == "&lt;b&gt;&#34;x&#34;/<wbr>y"
     assert str(foldable("...")) == "..."
 
 
-def test_numbers_for_people() -> None:
+def test_numbers_are_formatted_for_people() -> None:
     assert [number_text(one) for one in (None, True, 12345, 0.12345, "x")] == ["–", "yes", "12,345", "0.123", "x"]
 
 
-def test_every_type_has_a_shape_of_its_own() -> None:
+def test_every_organ_type_has_its_own_symbol() -> None:
     assert set(GLYPHS) == set(ORGAN_TYPES)
     assert len(set(GLYPHS.values())) == len(GLYPHS)
 

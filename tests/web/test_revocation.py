@@ -135,7 +135,7 @@ def live(home: Path, tmp_path: Path) -> Iterator[LiveServer]:
 
 
 @pytest.mark.long
-def test_what_is_revoked_or_suspended_is_dead_at_the_next_request_to_every_worker(
+def test_a_revocation_or_suspension_takes_effect_at_the_next_request_to_every_worker(
     registry: LocalRegistry, home: Path, live: LiveServer
 ) -> None:
     token, other, suspended = (new_token(registry, name, "upload") for name in ("ada", "ada", "bob"))

@@ -13,7 +13,7 @@ from organs.web.settings import WebSettings
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8935", "127.0.0.1:1", "[::1]", "[::1]:8935", "LOCALHOST"])
-def test_this_machine_is_served_under_its_own_names(family_client: FlaskClient, host: str) -> None:
+def test_the_names_of_this_machine_are_served(family_client: FlaskClient, host: str) -> None:
     assert family_client.get("/healthz", headers={"Host": host}).status_code == 200
 
 
@@ -21,13 +21,13 @@ def test_this_machine_is_served_under_its_own_names(family_client: FlaskClient, 
     "host",
     ["elsewhere.example", "127.0.0.1.elsewhere.example", "localhost:80:80", "", "::1", "localhost.", "x@localhost"],
 )
-def test_another_name_is_refused(family_client: FlaskClient, host: str) -> None:
+def test_another_host_name_is_refused(family_client: FlaskClient, host: str) -> None:
     answer = family_client.get("/", headers={"Host": host})
     assert answer.status_code in (400, 421)
     assert "Anatomy" not in answer.text
 
 
-def test_a_name_that_was_allowed_is_served(registry: LocalRegistry) -> None:
+def test_an_allowed_host_name_is_served(registry: LocalRegistry) -> None:
     settings = WebSettings(hosts=frozenset({"atlas.example"}))
     with create_app(registry, settings).test_client() as client:
         assert client.get("/", headers={"Host": "atlas.example:443"}).status_code == 200
@@ -35,7 +35,7 @@ def test_a_name_that_was_allowed_is_served(registry: LocalRegistry) -> None:
         assert client.get("/", headers={"Host": "localhost", "X-Forwarded-Host": "atlas.example"}).status_code == 421
 
 
-def test_an_address_has_an_end(family_client: FlaskClient) -> None:
+def test_a_url_has_a_maximum_length(family_client: FlaskClient) -> None:
     assert family_client.get("/organs?q=" + "a" * ADDRESS_MAX_LENGTH).status_code == 414
 
 
@@ -44,14 +44,12 @@ def test_a_method_that_is_not_allowed_is_refused_first_also_with_a_long_address(
     assert (answer.status_code, "GET" in answer.headers["Allow"]) == (405, True)
 
 
-def test_a_body_has_an_end(family_client: FlaskClient) -> None:
+def test_a_body_has_a_maximum_size(family_client: FlaskClient) -> None:
     assert family_client.post("/organs", data=b"x" * (BODY_MAX_BYTES + 1)).status_code in (405, 413)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/organs", "/organs.json", "/organs.csv", "/organs"])
-def test_an_address_that_is_too_long_is_refused_in_the_form_that_was_asked_for(
-    path: str, family_client: FlaskClient
-) -> None:
+def test_a_url_that_is_too_long_is_refused_in_the_requested_format(path: str, family_client: FlaskClient) -> None:
     answer = family_client.get(f"{path}?q={'a' * ADDRESS_MAX_LENGTH}")
     assert answer.status_code == 414
     if path.startswith("/api") or path.endswith(".json"):
@@ -60,13 +58,13 @@ def test_an_address_that_is_too_long_is_refused_in_the_form_that_was_asked_for(
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "10.0.0.7:8935", "[fd00::7]:8935", "organs", "organs.default.svc:80"])
-def test_probes_are_answered_under_an_address_or_a_services_name(host: str, family_client: FlaskClient) -> None:
+def test_health_probes_may_use_an_ip_address_or_a_service_name_as_host(host: str, family_client: FlaskClient) -> None:
     assert family_client.get("/healthz", headers={"Host": host}).status_code == 200
     assert family_client.get("/organs", headers={"Host": host}).status_code == 421
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
-def test_pages_are_only_read(family_client: FlaskClient, method: str) -> None:
+def test_pages_can_only_be_read(family_client: FlaskClient, method: str) -> None:
     answer = family_client.open("/organs", method=method)
     assert answer.status_code == 405
     assert "GET" in answer.headers["Allow"]
@@ -105,7 +103,7 @@ def test_plain_addresses_become_links(text: str) -> None:
         ),
     ],
 )
-def test_anything_else_stays_text(text: str) -> None:
+def test_anything_else_is_not_linked(text: str) -> None:
     assert outside_link(text) is None
 
 

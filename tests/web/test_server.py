@@ -67,7 +67,7 @@ def hurried(place: Path) -> Iterator[LiveServer]:
         yield server
 
 
-def test_random_ranges_from_the_server_are_the_same_slices_of_the_file(live: LiveServer, place: Path) -> None:
+def test_random_ranges_from_the_server_equal_the_slices_of_the_file(live: LiveServer, place: Path) -> None:
     data = (place / "a.gguf").read_bytes()
     chosen = random.Random(8)
     for _ in range(60):

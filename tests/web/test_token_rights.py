@@ -113,7 +113,7 @@ FACES: list[Callable[[Flask, LocalRegistry, str], Any]] = [Program, Browser]
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_token_creates_tokens_with_its_own_scopes_only_and_needs_the_scope_tokens(
+def test_a_token_with_the_scope_tokens_creates_tokens_with_its_own_scopes_only(
     face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     for scopes in HELD:
@@ -125,7 +125,7 @@ def test_a_token_creates_tokens_with_its_own_scopes_only_and_needs_the_scope_tok
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_token_revokes_itself_and_with_the_scope_tokens_its_descendants_and_nothing_else(
+def test_a_token_revokes_only_itself_and_with_the_scope_tokens_its_descendants(
     face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     for scopes in HELD:
@@ -145,7 +145,7 @@ def test_a_token_revokes_itself_and_with_the_scope_tokens_its_descendants_and_no
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_token_that_it_creates_expires_with_it_at_the_latest(
+def test_a_child_token_expires_no_later_than_its_parent(
     face: Callable[[Flask, LocalRegistry, str], Any], app: Flask, registry: LocalRegistry
 ) -> None:
     known = family(registry, ("read", "tokens"), days=30)
@@ -161,14 +161,12 @@ def test_a_token_that_it_creates_expires_with_it_at_the_latest(
         assert max(limits) == own.expires_at
 
 
-def test_without_an_expiry_of_its_own_a_token_creates_one_that_does_not_expire(
-    app: Flask, registry: LocalRegistry
-) -> None:
+def test_a_token_without_expiry_can_create_a_token_without_expiry(app: Flask, registry: LocalRegistry) -> None:
     token = new_token(registry, "forever", "read", "tokens", days=None)
     assert Program(app, registry, token).create(("read",), None).get_json()["expires_at"] is None
 
 
-def test_children_are_revoked_with_their_parent_by_an_administrator_too_and_the_log_says_so(
+def test_an_administrator_who_revokes_a_token_revokes_its_children_and_the_log_says_so(
     registry: LocalRegistry,
 ) -> None:
     known = family(registry, ("read", "tokens"))
@@ -182,7 +180,7 @@ def test_children_are_revoked_with_their_parent_by_an_administrator_too_and_the_
     assert is_valid(registry, known.unrelated)
 
 
-def test_a_token_that_was_revoked_in_the_meantime_creates_nothing(registry: LocalRegistry) -> None:
+def test_a_token_that_was_revoked_in_the_meantime_cannot_create_tokens(registry: LocalRegistry) -> None:
     """The request was admitted before the token was revoked, and writes after that."""
     known = family(registry, ("read", "tokens"))
     with registry.catalog.writing() as session:
@@ -192,9 +190,7 @@ def test_a_token_that_was_revoked_in_the_meantime_creates_nothing(registry: Loca
             create_child_token(session, own.id, ["read"], "")
 
 
-def test_the_token_of_a_page_creates_revokes_and_lists_nothing_not_even_the_token_behind_it(
-    app: Flask, registry: LocalRegistry
-) -> None:
+def test_the_token_of_a_page_cannot_create_revoke_or_list_tokens(app: Flask, registry: LocalRegistry) -> None:
     known = family(registry, SCOPES)
     browser = Browser(app, registry, known.own)
     page = send_form(browser._client, "/account/page-token").get_json()["token"]
@@ -206,7 +202,7 @@ def test_the_token_of_a_page_creates_revokes_and_lists_nothing_not_even_the_toke
     assert all(is_valid(registry, text) for text in vars(known).values())
 
 
-def test_the_account_page_lists_and_offers_what_its_token_may(app: Flask, registry: LocalRegistry) -> None:
+def test_the_account_page_follows_the_scopes_of_its_token(app: Flask, registry: LocalRegistry) -> None:
     for scopes, listed, revocable in ((("read",), 1, 1), (("read", "tokens"), 6, 3)):
         browser = Browser(app, registry, family(registry, scopes).own)._client
         values, page = browser.get("/account.json").get_json(), parse_page(browser.get("/account").text)

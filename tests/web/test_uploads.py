@@ -58,7 +58,7 @@ def spooled(registry: LocalRegistry, upload: str) -> bytes:
     return (registry.settings.uploads / upload).read_bytes()
 
 
-def test_a_piece_is_sent_in_chunks_and_is_known_then(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_a_piece_that_was_sent_in_chunks_is_known_afterwards(ada: UploadClient, document: dict[str, Any]) -> None:
     asked = {"digests": [digest_of(DATA), digest_of(b"never")]}
     answer = ada.ask("POST", "/lookup", asked)
     assert assert_as_described(document, told("lookup_uploads"), answer) == {"known": []}
@@ -79,7 +79,7 @@ def test_a_piece_is_sent_in_chunks_and_is_known_then(ada: UploadClient, document
     assert ada.ask("POST", "/lookup", asked).get_json() == {"known": []}
 
 
-def test_where_pieces_are_looked_up_is_no_upload(ada: UploadClient) -> None:
+def test_the_address_for_looking_up_pieces_is_not_an_upload(ada: UploadClient) -> None:
     for method in ("GET", "PUT", "PATCH", "DELETE"):
         answer = ada.ask(method, "/lookup")
         assert answer.status_code == 405, method
@@ -101,7 +101,7 @@ def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: UploadClient, registr
     assert spooled(registry, file) == DATA
 
 
-def test_a_chunk_out_of_order_is_told_where_to_go_on(
+def test_a_chunk_out_of_order_is_answered_with_the_expected_offset(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begin(DATA)
@@ -117,7 +117,7 @@ def test_a_chunk_out_of_order_is_told_where_to_go_on(
     assert spooled(registry, upload) == DATA[:1000]
 
 
-def test_a_chunk_whose_answer_was_lost_is_answered_again(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_a_repeated_chunk_gets_the_same_answer_again(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     first = ada.chunk(upload, DATA, 0, 1000).get_json()
     ada.chunk(upload, DATA, 1000, 2000)
@@ -152,7 +152,7 @@ def test_a_second_client_at_an_upload_gets_409(ada: UploadClient, document: dict
     assert ada.received(upload) == len(DATA)
 
 
-def test_a_chunk_of_another_digest_is_refused_and_changes_nothing(
+def test_a_chunk_whose_digest_does_not_match_is_refused_and_changes_nothing(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begin(DATA)
@@ -166,7 +166,7 @@ def test_a_chunk_of_another_digest_is_refused_and_changes_nothing(
     assert spooled(registry, upload) == DATA
 
 
-def test_an_upload_of_another_digest_is_refused_and_stays(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_an_upload_whose_digest_does_not_match_is_refused_and_kept(ada: UploadClient, document: dict[str, Any]) -> None:
     upload = ada.begin(DATA)
     wrong = bytes(len(DATA))
     assert_refused(document, ada.finish(upload), 400, None)
@@ -177,7 +177,7 @@ def test_an_upload_of_another_digest_is_refused_and_stays(ada: UploadClient, doc
     assert ada.ask("DELETE", f"/{upload}").status_code == 200
 
 
-def test_an_upload_goes_on_behind_its_last_chunk(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_an_upload_continues_after_its_last_chunk(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     ada.chunk(upload, DATA, 0, 3000)
     with paused_chunk(ada, upload, DATA, begin=3000, cut=True) as paused:
@@ -220,7 +220,7 @@ HEADERS: list[tuple[dict[str, str], int, str | None]] = [
 ]
 
 
-def test_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
+def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     upload = ada.begin(DATA)
@@ -232,7 +232,7 @@ def test_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
     assert ada.chunk(upload, DATA, 0, 100, Content_Digest=both).status_code == 202
 
 
-def test_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
+def test_an_upload_beyond_the_quota_is_refused_with_413_and_too_many_uploads_with_429(
     registry: LocalRegistry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_UPLOADS_MAX", 3)
@@ -279,7 +279,7 @@ BODIES: list[tuple[Any, str | None]] = [
 ]
 
 
-def test_what_is_declared_is_checked_and_a_name_is_never_a_path(
+def test_declared_values_are_checked_and_a_name_is_never_a_path(
     ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     for body, field in BODIES:
@@ -287,7 +287,9 @@ def test_what_is_declared_is_checked_and_a_name_is_never_a_path(
     assert not registry.settings.uploads.exists()
 
 
-def test_a_packed_body_is_refused_unread(ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]) -> None:
+def test_a_compressed_body_is_refused_before_it_is_read(
+    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
+) -> None:
     bomb = gzip.compress(bytes(4 * MEBIBYTE))
     upload = ada.begin(bytes(len(bomb)), kind="file", digest=None)
     answer = ada.chunk(upload, bomb, 0, len(bomb), Content_Encoding="gzip")
@@ -301,7 +303,7 @@ def test_a_packed_body_is_refused_unread(ada: UploadClient, registry: LocalRegis
     assert spooled(registry, upload) == b""
 
 
-def test_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(ada: UploadClient, bob: UploadClient) -> None:
+def test_an_upload_of_another_account_is_answered_like_an_unknown_upload(ada: UploadClient, bob: UploadClient) -> None:
     upload, never = ada.begin(DATA), "n" * 22
     for method in ("GET", "PATCH", "PUT", "DELETE"):
         found = []
@@ -315,7 +317,7 @@ def test_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(ada: Uplo
     assert bob.begin(DATA) != upload
 
 
-def test_only_a_token_for_uploading_uploads(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_only_a_token_with_the_upload_scope_can_upload(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     readers = (
         UploadClient(ada.client, new_contributor_token(registry, "rita", ("read", "admin"))),
@@ -334,7 +336,7 @@ def test_only_a_token_for_uploading_uploads(ada: UploadClient, registry: LocalRe
     assert ada.received(upload) == 0
 
 
-def test_a_server_that_only_reads_takes_no_upload_and_a_personal_one_takes_those_of_its_machine(
+def test_a_read_only_server_refuses_uploads_and_a_personal_server_accepts_those_of_its_machine(
     registry: LocalRegistry, ada: UploadClient
 ) -> None:
     upload = ada.begin(DATA)
@@ -352,7 +354,7 @@ def test_a_server_that_only_reads_takes_no_upload_and_a_personal_one_takes_those
     assert personal.patch(f"{UPLOADS}/{made}", data=b"x", content_type=OCTETS, headers=foreign).status_code == 403
 
 
-def test_bodies_of_uploads_have_places_of_which_nobody_takes_more_than_half(
+def test_one_client_gets_at_most_half_of_the_places_for_upload_bodies(
     ada: UploadClient, bob: UploadClient, document: dict[str, Any]
 ) -> None:
     allow_streams(ada.client.application, 8)
@@ -372,7 +374,7 @@ def test_bodies_of_uploads_have_places_of_which_nobody_takes_more_than_half(
     assert ada.chunk(uploads[2], DATA, 0, 10).status_code == 202
 
 
-def test_a_full_disk_is_told_as_something_that_passes_and_without_its_path(
+def test_a_full_disk_is_reported_as_temporary_and_without_its_path(
     registry: LocalRegistry, document: dict[str, Any]
 ) -> None:
     class Full(Files):
@@ -392,7 +394,7 @@ def test_a_full_disk_is_told_as_something_that_passes_and_without_its_path(
     assert ada.received(upload) == 0
 
 
-def test_a_chunk_is_never_whole_in_memory(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_a_chunk_is_never_held_completely_in_memory(ada: UploadClient, registry: LocalRegistry) -> None:
     size = 24 * MEBIBYTE
     upload = ada.begin(b"", kind="file", digest=None, size_bytes=size)
     headers = {"Content-Range": f"bytes 0-{size - 1}/{size}", "Content-Length": str(size)}
@@ -484,7 +486,7 @@ def raw_chunk(sender: UploadClient, upload: str, body: RawIOBase, headers: dict[
     return TestResponse(*answer, request=Request(environ))
 
 
-def test_base64_of_a_digest_is_what_rfc_9530_says() -> None:
+def test_a_digest_is_encoded_in_base64_as_rfc_9530_says() -> None:
     assert content_digest(b"") == "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"
     assert len(b64encode(bytes(32))) == 44
 

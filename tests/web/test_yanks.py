@@ -35,7 +35,7 @@ def yank(client: FlaskClient, headers: dict[str, str], reason: str = "Odd.") -> 
     return answer.status_code
 
 
-def test_an_owner_cannot_make_an_administrators_yank_their_own(held: LocalRegistry) -> None:
+def test_an_owner_cannot_take_over_the_yank_of_an_administrator(held: LocalRegistry) -> None:
     client = create_app(held).test_client()
     root, ada = (authorization(new_token(held, name, scope)) for name, scope in (("root", "admin"), ("ada", "upload")))
     assert yank(client, root, "It is not theirs.") == 200
@@ -45,7 +45,7 @@ def test_an_owner_cannot_make_an_administrators_yank_their_own(held: LocalRegist
     assert client.get(f"{API}/{MODEL}").get_json()["state_reason"] == "It is not theirs."
 
 
-def test_who_works_at_the_machine_restores_what_was_yanked_there(held: LocalRegistry) -> None:
+def test_the_local_user_restores_a_model_that_was_yanked_locally(held: LocalRegistry) -> None:
     client = create_app(held, WebSettings(personal=True)).test_client()
     assert yank(client, {}) == 200
     assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}).get_json()["state"] == "visible"

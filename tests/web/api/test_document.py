@@ -32,7 +32,7 @@ def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
     assert document["openapi"].startswith("3.1")
 
 
-def test_every_route_of_the_api_is_described_and_nothing_else_is(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_the_document_describes_exactly_the_routes_of_the_api(zoo: FlaskClient, document: dict[str, Any]) -> None:
     rules = {rule.rule: rule.methods or set() for rule in zoo.application.url_map.iter_rules()}
     served = {re.sub(r"<(\w+)>", r"{\1}", rule) for rule in rules if rule.startswith("/api/v1")}
     described = {path for path in document["paths"] if path.startswith("/api/v1")}
@@ -40,7 +40,7 @@ def test_every_route_of_the_api_is_described_and_nothing_else_is(zoo: FlaskClien
     assert len(described) >= 14
 
 
-def test_every_download_that_is_described_is_served(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_every_described_download_is_served(zoo: FlaskClient, document: dict[str, Any]) -> None:
     downloads = {path for path in document["paths"] if not path.startswith("/api/v1")}
     assert len(downloads) == 5
     digest = zoo.get("/api/v1/organs?limit=1").get_json()["items"][0]["digest"]
@@ -67,7 +67,7 @@ def test_names_of_operations_and_schemas_are_unique_and_used(document: dict[str,
     assert {tag["name"] for tag in document["tags"]} == {one["tags"][0] for one in items}
 
 
-def test_every_object_says_whether_it_can_have_more(document: dict[str, Any]) -> None:
+def test_every_object_states_whether_it_allows_other_properties(document: dict[str, Any]) -> None:
     open_ones = {
         name
         for name, schema in document["components"]["schemas"].items()
@@ -185,7 +185,7 @@ def _assert_all_as_described(client: FlaskClient, document: dict[str, Any]) -> N
     ask("models", ranked="1")
 
 
-def test_every_command_in_the_documentation_answers(zoo: FlaskClient) -> None:
+def test_every_command_in_the_documentation_succeeds(zoo: FlaskClient) -> None:
     commands = [command for command in DOCS.read_text(encoding="utf-8").split("curl") if "localhost" in command]
     found = [match for command in commands if (match := CURL.match("curl" + command))]
     assert len(found) == len(commands) >= 5
@@ -203,7 +203,7 @@ WRITES = [told for told in operations() if told.writes]
 
 
 @pytest.mark.parametrize("told", WRITES, ids=lambda told: told.name)
-def test_what_writes_is_refused_without_a_token(zoo: FlaskClient, document: dict[str, Any], told: Operation) -> None:
+def test_every_write_is_refused_without_a_token(zoo: FlaskClient, document: dict[str, Any], told: Operation) -> None:
     answer = send_example(zoo, told, is_allowed=False)
     assert answer.status_code == 401
     assert "account" in assert_as_described(document, told, answer)["detail"]

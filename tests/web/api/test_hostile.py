@@ -141,35 +141,35 @@ def test_a_hostile_body_is_answered_in_one_sentence(
     assert len(assert_refused(document, answer, status, field)) < 1000
 
 
-def test_everything_wrong_with_a_list_of_digests_is_told_at_once(zoo: FlaskClient) -> None:
+def test_all_errors_of_a_list_of_digests_are_reported_together(zoo: FlaskClient) -> None:
     answer = zoo.post(LOOKUP, json={"digests": ["a", DIGEST, "b"]})
     assert [one["field"] for one in answer.get_json()["errors"]] == ["digests[0]", "digests[2]"]
     many = zoo.post(LOOKUP, json={"digests": ["x"] * 1000}).get_json()
     assert len(many["errors"]) == ERRORS_MAX
 
 
-def test_a_packed_body_is_refused(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_compressed_body_is_refused(zoo: FlaskClient, document: dict[str, Any]) -> None:
     for coding in ("gzip", "br", "deflate, gzip"):
         answer = zoo.post(LOOKUP, data=b"\x1f\x8b", content_type=JSON, headers={"Content-Encoding": coding})
         assert_refused(document, answer, 415, None)
 
 
-def test_a_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_host_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient, document: dict[str, Any]) -> None:
     answer = zoo.get("/api/v1/models", headers={"Host": "elsewhere.example"})
     assert "does not accept this host name" in assert_refused(document, answer, 421, None)
 
 
-def test_a_misspelt_parameter_is_told_the_right_one(zoo: FlaskClient) -> None:
+def test_the_error_for_a_misspelt_parameter_suggests_the_right_name(zoo: FlaskClient) -> None:
     assert "did you mean limit?" in zoo.get("/api/v1/organs?limt=3").get_json()["detail"]
 
 
-def test_a_hostile_name_of_a_parameter_is_cut(zoo: FlaskClient) -> None:
+def test_a_hostile_name_of_a_parameter_is_truncated(zoo: FlaskClient) -> None:
     answer = zoo.get("/api/v1/organs?" + "x" * 5000 + "=1")
     assert answer.status_code == 400
     assert len(answer.data) < 1000
 
 
-def test_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) -> None:
+def test_a_cursor_cannot_inject_a_query(zoo: FlaskClient) -> None:
     after = zoo.get("/api/v1/organs?limit=1").get_json()["next"]
     for changed in (after + "'", after[:-2], after.swapcase(), "'; DROP TABLE models; --"):
         answer = zoo.get("/api/v1/organs", query_string={"limit": "1", "after": changed})
@@ -180,7 +180,7 @@ def test_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) -> None:
 
 @BESIDE_FIXTURES
 @given(name=st.sampled_from([one.name for one in operations()]), data=st.data())
-def test_any_text_anywhere_is_answered_without_a_fault_of_ours(
+def test_any_text_anywhere_is_answered_without_a_server_error(
     writing_zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject
 ) -> None:
     told = next(one for one in operations() if one.name == name)

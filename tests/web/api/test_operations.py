@@ -73,7 +73,7 @@ def planned(client: FlaskClient, document: dict[str, Any], body: Any) -> Any:
     return assert_as_described(document, told("plan"), answer)
 
 
-def test_a_plan_is_made_by_a_server_that_only_reads_and_writes_nothing(
+def test_a_read_only_server_makes_a_plan_and_writes_nothing(
     reader: FlaskClient, kin: LocalRegistry, document: dict[str, Any]
 ) -> None:
     before = row_counts(kin)
@@ -88,7 +88,7 @@ def test_a_plan_is_made_by_a_server_that_only_reads_and_writes_nothing(
     assert row_counts(kin) == before
 
 
-def test_a_plan_that_is_refused_is_an_answer_with_its_findings(reader: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_refused_plan_is_answered_with_its_findings(reader: FlaskClient, document: dict[str, Any]) -> None:
     warned = planned(reader, document, STRANGE)
     assert (warned["can_be_made"], warned["unaccepted"]) == (False, ["unrelated-lineage"])
     accepted = planned(reader, document, STRANGE | {"accept": ["unrelated-lineage"]})
@@ -111,7 +111,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("name", "text", "fields"), TEXTS, ids=[name for name, _, _ in TEXTS])
-def test_a_bad_recipe_is_told_by_field_by_plans_and_refused_by_chimeras(
+def test_a_bad_recipe_is_reported_by_field_by_plans_and_refused_by_chimeras(
     name: str, text: str, fields: list[str], empty_writer: FlaskClient, document: dict[str, Any]
 ) -> None:
     answer = post(empty_writer, "/plans", {"yaml": text})
@@ -133,7 +133,7 @@ def empty_writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClie
         yield create_app(registry, WebSettings(personal=True)).test_client()
 
 
-def test_the_bodies_that_hold_no_recipe_are_refused(empty_writer: FlaskClient, document: dict[str, Any]) -> None:
+def test_bodies_without_a_recipe_are_refused(empty_writer: FlaskClient, document: dict[str, Any]) -> None:
     for path in ("/plans", "/chimeras"):
         for body in ([], "base: a", None, 5):
             assert_refused(document, post(empty_writer, path, body), 400, None)
@@ -169,13 +169,13 @@ def test_compatibility_says_how_much_of_each_type_fits_and_why_not(
         ("?base=local/base&donor=local/tuned&more=1", 400, "more"),
     ],
 )
-def test_compatibility_of_what_is_not_there_is_refused(
+def test_compatibility_with_wrong_parameters_is_refused(
     query: str, status: int, field: str | None, reader: FlaskClient, document: dict[str, Any]
 ) -> None:
     assert_refused(document, reader.get(f"{ROOT}/compatibility{query}"), status, field)
 
 
-def test_what_fits_a_base_is_listed_relatives_first(reader: FlaskClient, document: dict[str, Any]) -> None:
+def test_models_that_fit_a_base_are_listed_relatives_first(reader: FlaskClient, document: dict[str, Any]) -> None:
     answer = reader.get(f"{ROOT}/fitting?base=base")
     found = assert_as_described(document, told("fitting"), answer)
     assert [one["model"] for one in found["items"]][:1] == ["local/tuned@1"]
@@ -186,7 +186,7 @@ def test_what_fits_a_base_is_listed_relatives_first(reader: FlaskClient, documen
         assert_refused(document, reader.get(f"{ROOT}/fitting{query}"), status, field)
 
 
-def test_the_lock_of_a_plan_says_what_its_file_is_and_its_header_whose_it_is(
+def test_the_lock_of_a_plan_is_sent_on_request_and_the_model_of_its_header_is_named(
     reader: FlaskClient, document: dict[str, Any]
 ) -> None:
     answer = post(reader, "/plans?lock=1", GRAFT)
@@ -224,7 +224,7 @@ def test_a_recipe_becomes_a_job_a_chimera_and_a_file(
             assert len(file.data) == where["size_bytes"]
 
 
-def test_what_is_refused_or_not_accepted_is_a_conflict_and_no_job(
+def test_a_refused_recipe_and_an_unaccepted_warning_give_409_and_no_job(
     writer: FlaskClient, document: dict[str, Any]
 ) -> None:
     answer = post(writer, "/chimeras", STRANGE)
@@ -250,7 +250,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("kind", "path", "body"), ASKED)
-def test_each_operation_is_a_job_of_its_kind_that_can_be_done(
+def test_each_operation_creates_a_job_of_its_kind_that_succeeds(
     kind: str, path: str, body: Any, writer: FlaskClient, kin: LocalRegistry
 ) -> None:
     answer = post(writer, path, body)
@@ -263,7 +263,7 @@ def test_each_operation_is_a_job_of_its_kind_that_can_be_done(
 
 
 @pytest.mark.parametrize(("kind", "path", "body"), [*ASKED[:4], ("compose", "/chimeras", GRAFT), ASKED[4]])
-def test_nobody_without_an_account_and_no_other_sites_page_may_ask(
+def test_requests_without_an_account_and_from_other_sites_are_refused(
     kind: str, path: str, body: Any, kin: LocalRegistry
 ) -> None:
     writer, reader = create_app(kin, WebSettings(personal=True)).test_client(), create_app(kin).test_client()
@@ -336,13 +336,15 @@ def test_hostile_bodies_are_refused_in_one_sentence_each(
 
 
 @pytest.mark.parametrize("lock", ["zz", "1234567", "0" * 65, "%00", "\u0660" * 8, "<script>"])
-def test_what_is_no_lock_is_refused_by_its_name(lock: str, empty_writer: FlaskClient, document: dict[str, Any]) -> None:
+def test_an_invalid_lock_digest_is_refused_with_its_name(
+    lock: str, empty_writer: FlaskClient, document: dict[str, Any]
+) -> None:
     assert_refused(document, empty_writer.get(f"{ROOT}/chimeras/{lock}"), 400, "lock")
     if "%" not in lock:
         assert_refused(document, post(empty_writer, "/assemblies", {"lock": lock}), 400, "lock")
 
 
-def test_a_lock_that_is_not_here_is_404(empty_writer: FlaskClient, document: dict[str, Any]) -> None:
+def test_an_unknown_lock_is_404(empty_writer: FlaskClient, document: dict[str, Any]) -> None:
     assert_refused(document, empty_writer.get(f"{ROOT}/chimeras/{'0' * 64}"), 404, None)
     assert_refused(document, post(empty_writer, "/assemblies", {"lock": "0" * 8}), 404, None)
 
