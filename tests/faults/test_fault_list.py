@@ -344,7 +344,7 @@ FAULTS = {
     ),
     "a wrong Content-Length": (
         "web/test_connection.py",
-        "test_what_is_not_plain_http_is_refused",
+        "test_invalid_http_is_refused",
     ),
     "a request larger than the limit": (
         "ingest/test_uploads.py",
@@ -392,7 +392,7 @@ FAULTS = {
     ),
     "a token used beyond its scopes, or for another account": (
         "web/test_account.py",
-        "test_a_form_makes_no_token_of_more_than_its_maker_has",
+        "test_a_form_refuses_a_token_with_more_scopes_than_its_creator",
     ),
     "a token in a place where others can read it": (
         "test_token_leaks.py",

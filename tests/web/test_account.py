@@ -58,7 +58,7 @@ def set_state(registry: LocalRegistry, state: str, reason: str | None = None) ->
 
 
 @pytest.mark.usefixtures("busy")
-def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
+def test_the_account_page_shows_all_data_of_the_account_and_no_secret(
     app: Flask, registry: LocalRegistry, token: str
 ) -> None:
     client = log_in(app, token)
@@ -100,7 +100,7 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
 
 
 @pytest.mark.usefixtures("busy")
-def test_another_account_sees_nothing_of_it(app: Flask, registry: LocalRegistry, token: str) -> None:
+def test_another_account_does_not_see_it(app: Flask, registry: LocalRegistry, token: str) -> None:
     other = log_in(app, new_token(registry, "bob"))
     values = other.get("/account.json").get_json()
     assert [values[key] for key in ("models", "uploads", "submissions")] == [[], [], []]
@@ -109,7 +109,7 @@ def test_another_account_sees_nothing_of_it(app: Flask, registry: LocalRegistry,
     assert "ada/" not in other.get("/account").text
 
 
-def test_a_token_made_on_the_page_is_shown_once_and_is_good(app: Flask, token: str) -> None:
+def test_a_token_made_on_the_page_is_shown_once_and_is_valid(app: Flask, token: str) -> None:
     client = log_in(app, token)
     answer = send_form(client, "/account/tokens", scope=["upload"], label="<b>box", days="30")
     made = TOKEN.findall(answer.text)
@@ -131,7 +131,7 @@ FORMS: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-def test_a_form_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
+def test_a_form_refuses_a_token_with_more_scopes_than_its_creator(app: Flask, token: str) -> None:
     client = log_in(app, token)
     for fields, status in FORMS:
         assert send_form(client, "/account/tokens", **fields).status_code == status, fields
@@ -149,7 +149,7 @@ BODIES: list[tuple[Any, int]] = [
 ]
 
 
-def test_the_api_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
+def test_the_api_refuses_a_token_with_more_scopes_than_its_creator(app: Flask, token: str) -> None:
     client = app.test_client()
     for body, status in BODIES:
         answer = client.post(TOKENS, json=body, headers=authorization(token))
@@ -157,7 +157,7 @@ def test_the_api_makes_no_token_of_more_than_its_maker_has(app: Flask, token: st
     assert len(client.get(TOKENS, headers=authorization(token)).get_json()["items"]) == 1
 
 
-def test_every_scope_stands_for_itself(app: Flask, registry: LocalRegistry) -> None:
+def test_a_scope_does_not_imply_another_scope(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     for scope in SCOPES:
         own = new_token(registry, "ada", scope)
@@ -170,7 +170,7 @@ def test_every_scope_stands_for_itself(app: Flask, registry: LocalRegistry) -> N
         assert listed.status_code == (200 if scope == "tokens" else 403), scope
 
 
-def test_somebody_elses_token_is_as_absent_as_one_that_never_was(
+def test_a_token_of_another_account_is_answered_like_an_unknown_token(
     app: Flask, registry: LocalRegistry, token: str
 ) -> None:
     client, other = app.test_client(), new_token(registry, "bob", "tokens")
@@ -183,7 +183,7 @@ def test_somebody_elses_token_is_as_absent_as_one_that_never_was(
     assert client.get(ACCOUNT, headers=authorization(token)).status_code == 200
 
 
-def test_a_token_that_revokes_itself_is_dead_at_the_next_request(app: Flask, token: str) -> None:
+def test_a_token_that_revokes_itself_is_refused_at_the_next_request(app: Flask, token: str) -> None:
     client = app.test_client()
     answer = client.delete(f"{TOKENS}/{token[5:14]}", headers=authorization(token))
     assert (answer.status_code, answer.get_json()["state"]) == (200, "revoked")
@@ -217,7 +217,7 @@ def test_a_page_gets_a_narrow_token_that_ends_with_its_session(app: Flask, token
     assert program.get(ACCOUNT, headers=headers).status_code == 401
 
 
-def test_a_page_token_is_for_who_may_upload_and_a_server_of_ones_own_needs_none(
+def test_a_page_token_needs_the_right_to_upload_and_a_personal_server_needs_no_token(
     app: Flask, registry: LocalRegistry
 ) -> None:
     reader = log_in(app, new_token(registry, "ada", "read"))
@@ -230,7 +230,7 @@ def test_a_page_token_is_for_who_may_upload_and_a_server_of_ones_own_needs_none(
 
 
 @pytest.mark.usefixtures("busy")
-def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(
+def test_the_page_of_a_contributor_is_public_and_shows_the_uses_of_the_models(
     app: Flask, registry: LocalRegistry
 ) -> None:
     client = app.test_client()
@@ -247,7 +247,7 @@ def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(
 
 
 @pytest.mark.usefixtures("busy")
-def test_who_has_nothing_visible_counts_as_absent(app: Flask, registry: LocalRegistry) -> None:
+def test_a_contributor_without_visible_models_is_404(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     set_state(registry, "quarantined")
     for path in ("/contributors/{}.json", "/api/v1/contributors/{}"):

@@ -13,7 +13,7 @@ def slots(grid: dict[str, Any]) -> list[str]:
     return [slot["name"] for slot in grid["slots"]]
 
 
-def test_skeleton_stands_at_the_left_norms_between_organs_at_the_right() -> None:
+def test_slots_are_ordered_skeleton_norms_organs_and_others() -> None:
     organs = [
         placed_organ("ffn_up"), placed_organ("attn_norm", kind="norm"), placed_organ("attn_q", kind="skeleton"),
         placed_organ("odd", kind="other"),
@@ -22,7 +22,7 @@ def test_skeleton_stands_at_the_left_norms_between_organs_at_the_right() -> None
     assert slots(anatomy(organs, "theta", {})) == ["attn_q", "attn_norm", "ffn_norm", "ffn_up", "odd"]
 
 
-def test_slots_stand_as_people_read_them() -> None:
+def test_slots_are_in_reading_order() -> None:
     names = ["attn_v", "attn_output", "attn_k", "attn_q"]
     assert slots(anatomy([placed_organ(name, kind="skeleton") for name in names], "theta", {})) == [
         "attn_q", "attn_k", "attn_v", "attn_output",
@@ -36,7 +36,7 @@ def test_slots_stand_as_people_read_them() -> None:
     ]
 
 
-def test_what_stands_outside_the_blocks_is_at_head_and_foot() -> None:
+def test_tensors_outside_the_blocks_are_at_head_and_foot() -> None:
     organs = [
         placed_organ("output", None, "embed"),
         placed_organ("token_embd", None, "embed"),
@@ -47,7 +47,7 @@ def test_what_stands_outside_the_blocks_is_at_head_and_foot() -> None:
     assert [one["name"] for one in grid["foot"]] == ["text None output", "text None output_norm"]
 
 
-def test_blocks_are_counted_a_tower_at_a_time_and_gaps_stay_empty() -> None:
+def test_each_tower_has_its_own_blocks_and_missing_blocks_stay_empty() -> None:
     organs = [
         placed_organ("ffn_up", 1),
         placed_organ("ffn_up", 10),
@@ -61,7 +61,7 @@ def test_blocks_are_counted_a_tower_at_a_time_and_gaps_stay_empty() -> None:
     ]  # fmt: skip
 
 
-def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
+def test_each_measure_has_its_number_its_colour_and_its_legend() -> None:
     one = placed_organ("ffn_up")
     changes = {("text", 0, "ffn_up"): OrganChange(theta_change=-1.5, likeness=0.9, identical=False)}
     cells = {
@@ -74,7 +74,7 @@ def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
     }  # fmt: skip
 
 
-def test_the_same_bytes_have_not_changed() -> None:
+def test_equal_bytes_count_as_unchanged() -> None:
     changes = {("text", 0, "ffn_up"): OrganChange(theta_change=0.0, likeness=1.0, identical=True)}
     cell = anatomy([placed_organ("ffn_up"), placed_organ("ffn_down")], "change", changes)["rows"][0]["cells"]
     assert (cell[0]["number"], cell[0]["tone"]) == ("=", "d4")
@@ -89,7 +89,7 @@ def test_a_grid_of_61_blocks_and_40_slots_has_all_cells_and_is_dense() -> None:
     assert grid["left_out"] == 0
 
 
-def test_a_grid_that_would_be_mostly_holes_is_a_list_that_is_cut() -> None:
+def test_a_grid_that_would_be_mostly_empty_becomes_a_truncated_list() -> None:
     organs = [placed_organ(f"slot_{number}", number) for number in range(CELLS_MAX // 100)]
     grid = anatomy(organs * 5, "theta", {})
     assert grid["rows"] == []
@@ -97,12 +97,12 @@ def test_a_grid_that_would_be_mostly_holes_is_a_list_that_is_cut() -> None:
     assert grid["left_out"] == len(organs) * 5 - LISTED_MAX
 
 
-def test_what_was_not_measured_has_a_dash_and_no_colour() -> None:
+def test_a_missing_measure_has_a_dash_and_no_colour() -> None:
     cell = anatomy([placed_organ("ffn_up", theta=None)], "theta", {})["rows"][0]["cells"][0]
     assert (cell["number"], cell["tone"]) == ("–", "tn")
 
 
-def test_a_reading_of_few_numbers_or_of_a_coarse_format_is_marked_as_uncertain() -> None:
+def test_a_measure_of_few_values_or_of_a_coarse_type_is_marked_as_uncertain() -> None:
     organs = [
         placed_organ("a"),
         placed_organ("b", shape=(192,)),

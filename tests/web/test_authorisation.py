@@ -170,11 +170,11 @@ def test_the_table_has_every_method_of_every_rule_and_no_other(place: Place) -> 
 
 
 @pytest.mark.long
-def test_everybody_gets_what_the_table_says(place: Place) -> None:
+def test_every_client_gets_the_answer_of_the_table(place: Place) -> None:
     assert wrong(place, TABLE) == []
 
 
-def test_what_waits_in_quarantine_is_absent_for_everybody_but_those_whose_matter_it_is(place: Place) -> None:
+def test_a_model_under_review_is_visible_only_to_its_owner_and_administrators(place: Place) -> None:
     named = {
         (method, rule): HIDDEN_FROM_ALL
         for (method, rule), group in TABLE.items()
@@ -186,7 +186,7 @@ def test_what_waits_in_quarantine_is_absent_for_everybody_but_those_whose_matter
     assert wrong(place, {**named, **HIDDEN_TABLE}, **hidden) == []
 
 
-def test_what_was_removed_is_told_of_as_gone_to_everybody(place: Place) -> None:
+def test_a_removed_model_is_gone_for_everyone(place: Place) -> None:
     named = {
         (method, rule): GONE_FOR_ALL
         for (method, rule), group in TABLE.items()
@@ -195,7 +195,7 @@ def test_what_was_removed_is_told_of_as_gone_to_everybody(place: Place) -> None:
     assert wrong(place, {**named, **GONE_TABLE}, name="gone") == []
 
 
-def test_the_token_of_a_page_does_what_is_for_uploaders_and_nothing_else(place: Place) -> None:
+def test_the_token_of_a_page_has_only_the_rights_to_upload(place: Place) -> None:
     answer = place.askers.browser("keeper").post("/account/page-token", data=place.askers.fields["keeper"])
     place.askers.tokens["page"] = answer.get_json()["token"]
     place.keep()
@@ -206,14 +206,14 @@ def test_the_token_of_a_page_does_what_is_for_uploaders_and_nothing_else(place: 
             assert place.asked("page", method, rule) == expected, (method, rule)
 
 
-def test_cookies_are_nothing_to_the_api_and_tokens_nothing_to_pages(place: Place) -> None:
+def test_the_api_ignores_cookies_and_pages_ignore_tokens(place: Place) -> None:
     for (method, rule), group in TABLE.items():
         if len(set(group)) > 1:
             assert place.asked("keeper", method, rule, swapped=True) in (group.nobody, 403), (method, rule)
             assert place.asked("owner", method, rule, swapped=True) in (group.nobody, 403), (method, rule)
 
 
-def test_a_server_that_only_reads_takes_nothing_from_anybody(place: Place) -> None:
+def test_a_read_only_server_refuses_every_write(place: Place) -> None:
     with place.served(WebSettings(read_only=True)):
         for method, rule in TABLE.keys() - READING_BY_POST:
             if method not in READING and TABLE[method, rule] is not NO_METHOD:
@@ -221,7 +221,7 @@ def test_a_server_that_only_reads_takes_nothing_from_anybody(place: Place) -> No
                     assert place.asked(asker, method, rule) == 403, (asker, method, rule)
 
 
-def test_on_a_server_of_ones_own_anybody_is_an_uploader_of_every_namespace(place: Place) -> None:
+def test_every_client_of_a_personal_server_can_upload_into_every_namespace(place: Place) -> None:
     with place.served(WebSettings(personal=True)):
         for (method, rule), group in TABLE.items():
             if len(set(group)) > 1:
@@ -229,7 +229,7 @@ def test_on_a_server_of_ones_own_anybody_is_an_uploader_of_every_namespace(place
                 assert place.asked("nobody", method, rule) == expected, (method, rule)
 
 
-def test_what_is_asked_changes_nothing_only_if_nothing_was_changed(place: Place) -> None:
+def test_the_state_of_a_place_changes_with_every_write(place: Place) -> None:
     """The table would find a refusal that has written: something else is seen after any write."""
     before = place.state()
     with place.registry.catalog.writing() as session:

@@ -53,7 +53,7 @@ def shown(client: FlaskClient, address: str) -> ParsedPage:
     return parse_page(answer.text)
 
 
-def test_without_two_names_there_is_a_form_that_works_without_a_script(family_client: FlaskClient) -> None:
+def test_the_page_without_two_names_has_a_form_that_works_without_a_script(family_client: FlaskClient) -> None:
     page = shown(family_client, "/compare")
     (form,) = page.named("form")
     assert (form.attributes["action"], form.attributes["method"]) == ("/compare", "get")
@@ -63,7 +63,7 @@ def test_without_two_names_there_is_a_form_that_works_without_a_script(family_cl
     assert "Enter two models" in family_client.get("/compare?first=local/base").text
 
 
-def test_the_comparison_says_how_alike_in_a_sentence_and_by_type_and_block(family_client: FlaskClient) -> None:
+def test_the_comparison_shows_the_likeness_in_a_sentence_and_by_type_and_block(family_client: FlaskClient) -> None:
     result = comparison_of(family_client, KIN)
     assert result.kinship == "close"
     page = shown(family_client, KIN)
@@ -75,7 +75,7 @@ def test_the_comparison_says_how_alike_in_a_sentence_and_by_type_and_block(famil
     assert [one.type for one in result.types] == ["embed", "norm", "organ", "skeleton"]
 
 
-def test_cells_of_the_grid_and_changed_organs_lead_to_both_sides(family_client: FlaskClient) -> None:
+def test_cells_of_the_grid_and_changed_organs_link_to_both_sides(family_client: FlaskClient) -> None:
     result = comparison_of(family_client, KIN)
     page = shown(family_client, KIN)
     cells = [one for one in page.named("a") if "data-reading" in one.attributes]
@@ -90,20 +90,20 @@ def test_cells_of_the_grid_and_changed_organs_lead_to_both_sides(family_client: 
             assert names == {getattr(result, side)}
 
 
-def test_the_two_can_be_swapped_by_a_link(family_client: FlaskClient) -> None:
+def test_a_link_swaps_the_two_models(family_client: FlaskClient) -> None:
     (swap,) = re.findall(r'<a href="([^"]+)">Swap', family_client.get(KIN).text)
     asked = parse_qs(urlsplit(swap.replace("&amp;", "&")).query)
     assert asked == {"first": ["local/tuned@1"], "second": ["local/base@1"]}
     assert family_client.get(swap.replace("&amp;", "&")).status_code == 200
 
 
-def test_a_model_and_itself_are_the_same_and_nothing_is_listed(family_client: FlaskClient) -> None:
+def test_a_model_compared_with_itself_is_the_same_and_no_change_is_listed(family_client: FlaskClient) -> None:
     page = shown(family_client, "/compare?first=local/base&second=local/base@1")
     assert "the same model to the last byte" in page.text
     assert page.named("table") == []
 
 
-def test_what_cannot_be_compared_says_so_and_shows_no_grid(many: FlaskClient) -> None:
+def test_a_comparison_that_is_impossible_gets_a_sentence_and_no_grid(many: FlaskClient) -> None:
     page = shown(many, "/compare?first=local/plain&second=local/wide")
     assert "cannot be compared" in page.text
     assert not [one for one in page.named("a") if "data-reading" in one.attributes]
@@ -111,7 +111,7 @@ def test_what_cannot_be_compared_says_so_and_shows_no_grid(many: FlaskClient) ->
     assert "64×64 and 32×64" in page.text
 
 
-def test_long_lists_are_cut_and_counted(many: FlaskClient) -> None:
+def test_long_lists_are_truncated_and_counted(many: FlaskClient) -> None:
     address = "/compare?first=local/plain&second=local/more"
     result = comparison_of(many, address)
     assert len(result.only_second) == compare.NAMES_SHOWN + 5

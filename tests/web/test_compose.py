@@ -95,7 +95,7 @@ def test_without_a_base_models_are_offered_and_waiting_steps_are_kept(family_cli
     assert not links_with(found, ("base", BASE))
 
 
-def test_a_base_that_is_not_there_is_404_and_others_are_offered(family_client: FlaskClient) -> None:
+def test_an_unknown_base_is_404_and_other_bases_are_offered(family_client: FlaskClient) -> None:
     for name in ("local/nobody", "!!", "sha256:0123456789abcdef", HOSTILE):
         answer = family_client.get(address(base=name))
         assert answer.status_code == 404, name
@@ -104,7 +104,7 @@ def test_a_base_that_is_not_there_is_404_and_others_are_offered(family_client: F
         assert family_client.get(address(base=name, path="/compose.json"), follow_redirects=True).status_code == status
 
 
-def test_every_cell_of_the_base_leads_to_its_candidates(family_client: FlaskClient) -> None:
+def test_every_cell_of_the_base_links_to_its_candidates(family_client: FlaskClient) -> None:
     cells = values_of(family_client)["cells"]
     page = page_of(family_client)
     for cell in cells:
@@ -115,7 +115,7 @@ def test_every_cell_of_the_base_leads_to_its_candidates(family_client: FlaskClie
     assert {one["cell"] for one in cells} >= {"organ:0", "organ:1", "skeleton:0", "norm:1"}
 
 
-def test_a_candidate_is_one_link_away_from_being_grafted(family_client: FlaskClient) -> None:
+def test_each_candidate_has_a_link_that_grafts_it(family_client: FlaskClient) -> None:
     offers = values_of(family_client, ("cell", "organ:1"))["candidates"]
     likeness = {one["model"]: one["likeness"] for one in offers["items"]}
     assert likeness[TUNED] > 0.9 > 0.3 > likeness[STRANGER]
@@ -124,7 +124,7 @@ def test_a_candidate_is_one_link_away_from_being_grafted(family_client: FlaskCli
     assert {(part["model"], part["type"], part["block"]) for part in plan["parts"]} == {(TUNED, "organ", 1)}
 
 
-def test_candidates_stand_by_likeness_unless_another_order_is_asked_for(
+def test_candidates_are_sorted_by_likeness_by_default(
     family_client: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for name, tensors in (
@@ -144,13 +144,13 @@ def test_candidates_stand_by_likeness_unless_another_order_is_asked_for(
     assert chosen.attributes["aria-current"] == "true"
 
 
-def test_a_whole_type_says_how_alike_its_model_is(family_client: FlaskClient) -> None:
+def test_a_whole_type_shows_the_likeness_of_its_model(family_client: FlaskClient) -> None:
     (one, *_) = values_of(family_client)["fitting"]["items"]
     assert one["model"] == TUNED
     assert f"{one['likeness']:.3f}" in page_of(family_client).text
 
 
-def test_nothing_is_predicted_of_what_is_refused(family_client: FlaskClient) -> None:
+def test_a_refused_plan_has_no_prediction(family_client: FlaskClient) -> None:
     assert "predictedusable" in page_of(family_client, GRAFT).text
     text = page_of(family_client, GRAFT, ("graft", "from:local/nobody type:organ blocks:0")).text
     assert "refused1" in text
@@ -164,19 +164,19 @@ def ways_at_the_top(client: FlaskClient, *steps: tuple[str, str]) -> list[str]:
     return re.findall(r'href="([^"]+)"', found[0]) if found else []
 
 
-def test_the_way_to_create_stands_at_the_top_too(writing: FlaskClient) -> None:
+def test_the_link_to_create_is_also_at_the_top(writing: FlaskClient) -> None:
     assert ways_at_the_top(writing) == []
     assert ways_at_the_top(writing, GRAFT) == ["#steps", "#create"]
     assert 'id="create"' in writing.get(address(GRAFT)).text
     assert ways_at_the_top(writing, STRANGE) == ["#steps", "#findings"]
 
 
-def test_where_nothing_can_be_created_the_top_leads_to_the_recipe(family_client: FlaskClient) -> None:
+def test_the_top_links_to_the_recipe_if_creating_is_impossible(family_client: FlaskClient) -> None:
     assert ways_at_the_top(family_client, GRAFT) == ["#steps", "#recipe"]
     assert 'id="recipe"' in family_client.get(address(GRAFT)).text
 
 
-def test_the_page_names_types_in_words_for_people(family_client: FlaskClient) -> None:
+def test_the_page_names_types_in_plain_words(family_client: FlaskClient) -> None:
     text = page_of(family_client, ("cell", "organ:1")).text
     assert "Donors for feed-forward, block 1" in text
     assert "attention" in text
@@ -189,12 +189,12 @@ def test_every_base_is_offered_once(family_client: FlaskClient) -> None:
     assert len(offered) == len({*offered}) == 3
 
 
-def test_another_donor_for_the_same_cell_takes_the_place_of_the_first(family_client: FlaskClient) -> None:
+def test_another_donor_for_the_same_cell_replaces_the_first(family_client: FlaskClient) -> None:
     (link,) = links_with(page_of(family_client, GRAFT, ("cell", "organ:1")), STRANGE)
     assert [text for name, text in steps_in(link) if name == "graft"] == [STRANGE[1]]
 
 
-def test_all_of_a_type_is_one_link(family_client: FlaskClient) -> None:
+def test_one_link_grafts_all_organs_of_a_type(family_client: FlaskClient) -> None:
     page = page_of(family_client)
     for kind in ("organ", "skeleton"):
         assert links_with(page, ("graft", f"from:{TUNED} type:{kind}"))
@@ -209,7 +209,7 @@ def test_cells_that_change_are_marked_by_a_letter_that_the_legend_explains(famil
     assert "✱ purified" in page.text
 
 
-def test_each_step_has_a_link_that_leaves_out_that_one(family_client: FlaskClient) -> None:
+def test_each_step_has_a_link_that_removes_it(family_client: FlaskClient) -> None:
     steps = [GRAFT, ("purify", "method:fractal blocks:0 type:organ"), ("meta", "general.name=Mine")]
     page = page_of(family_client, *steps)
     for step in steps:
@@ -229,7 +229,7 @@ def test_every_finding_is_shown_with_its_code(family_client: FlaskClient) -> Non
     assert "Create the chimera" not in page.text
 
 
-def test_a_warning_has_a_link_that_accepts_it_and_one_that_takes_that_back(family_client: FlaskClient) -> None:
+def test_a_warning_has_a_link_that_accepts_it_and_a_link_that_undoes_this(family_client: FlaskClient) -> None:
     accepted = ("accept", "unrelated-lineage")
     page = page_of(family_client, STRANGE)
     assert "It cannot be created yet" in page.text
@@ -241,7 +241,7 @@ def test_a_warning_has_a_link_that_accepts_it_and_one_that_takes_that_back(famil
     assert [link for link in page.links() if urlsplit(link).path == "/compose" and steps_in(link) == back]
 
 
-def test_numbers_and_the_recipe_are_shown_and_the_recipe_is_that_of_the_address(family_client: FlaskClient) -> None:
+def test_the_page_shows_numbers_and_the_recipe_of_its_address(family_client: FlaskClient) -> None:
     values = values_of(family_client, GRAFT)
     page = page_of(family_client, GRAFT)
     assert values["plan"]["prediction"]["sentence"] in page.text
@@ -252,7 +252,7 @@ def test_numbers_and_the_recipe_are_shown_and_the_recipe_is_that_of_the_address(
     assert f"chimera.graft({TUNED!r}, type='organ', blocks='1')" in page.text
 
 
-def test_steps_that_cannot_be_read_are_told_beside_them_and_the_others_are_drawn(family_client: FlaskClient) -> None:
+def test_invalid_steps_get_an_error_beside_them_and_the_others_are_drawn(family_client: FlaskClient) -> None:
     wrong = ("graft", "rubbish")
     page = page_of(family_client, GRAFT, wrong, ("purify", "method:magic"), status=400)
     assert "'rubbish' cannot be read" in page.text
@@ -267,20 +267,20 @@ def test_steps_that_cannot_be_read_are_told_beside_them_and_the_others_are_drawn
 
 
 @pytest.mark.parametrize("cell", ["x", "organ", "organ:", "organ:-1", "organ:1e9", ":2", "organ:99999999999", HOSTILE])
-def test_a_cell_that_means_nothing_is_400(family_client: FlaskClient, cell: str) -> None:
+def test_an_invalid_cell_is_400(family_client: FlaskClient, cell: str) -> None:
     answer = family_client.get(address(("cell", cell), path="/compose.json"), follow_redirects=True)
     assert answer.status_code == 400
     assert answer.get_json()["errors"][0]["field"] == "cell"
 
 
-def test_a_cell_that_the_base_has_not_has_no_candidates(family_client: FlaskClient) -> None:
+def test_a_cell_that_the_base_lacks_has_no_candidates(family_client: FlaskClient) -> None:
     for cell in ("organ:77", "organ:0:vision", "embed:3"):
         assert "No other model has a different organ that fits here" in page_of(family_client, ("cell", cell)).text, (
             cell
         )
 
 
-def test_the_forms_lead_to_the_page_with_their_step(family_client: FlaskClient) -> None:
+def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClient) -> None:
     for fields, step in (
         ({"add": "graft", "from": TUNED, "type": "organ", "blocks": "1", "where": "", "sort": ""}, GRAFT),
         (
@@ -300,7 +300,7 @@ def test_the_forms_lead_to_the_page_with_their_step(family_client: FlaskClient) 
     assert family_client.get(f"/compose?base={BASE}&add=magic").status_code == 400
 
 
-def test_a_form_keeps_what_the_address_has(family_client: FlaskClient) -> None:
+def test_a_form_keeps_the_parameters_of_the_address(family_client: FlaskClient) -> None:
     steps = [GRAFT, ("meta", "a=b c"), ("accept", "other-scale")]
     page = page_of(family_client, *steps, ("cell", "organ:0"))
     hidden = [
@@ -337,7 +337,7 @@ def test_creating_queues_the_recipe_and_shows_its_job(writing: FlaskClient, regi
     ],
     ids=lambda one: str(one)[:50],
 )
-def test_what_cannot_be_made_is_not_queued_and_the_page_says_why(
+def test_an_impossible_recipe_is_not_queued_and_the_page_says_why(
     writing: FlaskClient, registry: LocalRegistry, steps: list[tuple[str, str]], status: int, told: str
 ) -> None:
     token = token_of(writing, GRAFT)
@@ -355,7 +355,7 @@ def test_a_form_without_its_token_is_refused(writing: FlaskClient, registry: Loc
     assert jobs(registry) == []
 
 
-def test_who_has_no_account_gets_no_form_and_is_told_how_else(
+def test_a_client_without_an_account_gets_no_form_and_sees_another_way(
     family_client: FlaskClient, registry: LocalRegistry
 ) -> None:
     answer = family_client.get(address(GRAFT))
@@ -367,7 +367,7 @@ def test_who_has_no_account_gets_no_form_and_is_told_how_else(
     assert jobs(registry) == []
 
 
-def test_what_fits_a_base_is_listed_by_type_and_a_donor_in_full(family_client: FlaskClient) -> None:
+def test_models_that_fit_a_base_are_listed_by_type_and_a_donor_in_full(family_client: FlaskClient) -> None:
     assert family_client.get("/compose/fits").status_code == 200
     values = family_client.get(f"/compose/fits.json?base={BASE}", follow_redirects=True).get_json()
     types = {one["model"]: one["types"] for one in values["items"]}
@@ -384,7 +384,7 @@ def test_what_fits_a_base_is_listed_by_type_and_a_donor_in_full(family_client: F
         assert family_client.get(f"/compose/fits.json?{asked}", follow_redirects=True).status_code == 404
 
 
-def test_model_and_organ_pages_lead_here(family_client: FlaskClient) -> None:
+def test_model_and_organ_pages_link_to_composing(family_client: FlaskClient) -> None:
     page = parse_page(family_client.get("/models/local/base").text)
     assert links_with(page, ("base", BASE))
     digest = family_client.get("/api/v1/models/local/tuned/organs?limit=1000").get_json()["items"][-1]["digest"]
@@ -393,7 +393,7 @@ def test_model_and_organ_pages_lead_here(family_client: FlaskClient) -> None:
     assert "Steps that need a base" in family_client.get(link).text
 
 
-def test_hostile_names_are_text_wherever_they_stand(hostile_client: FlaskClient) -> None:
+def test_hostile_names_are_text_everywhere(hostile_client: FlaskClient) -> None:
     for steps in ([], [("cell", "organ:0")], [("graft", "from:local/plain"), ("cell", "other:0")]):
         answer = hostile_client.get(address(*steps, base="local/hostile"))
         assert answer.status_code == 200
@@ -413,7 +413,7 @@ NAMES = st.sampled_from([*PARAMETERS, "cell", "order", "q", "add"])
 
 @settings(BESIDE_FIXTURES, max_examples=20)
 @given(steps=st.lists(st.tuples(NAMES, st.text(max_size=40)), max_size=6))
-def test_no_address_of_any_steps_breaks(family_client: FlaskClient, steps: list[tuple[str, str]]) -> None:
+def test_every_address_with_any_steps_is_answered(family_client: FlaskClient, steps: list[tuple[str, str]]) -> None:
     asked = urlencode([("base", BASE), *steps])
     for path in ("/compose", "/compose.json", "/compose/fits"):
         assert family_client.get(f"{path}?{asked}").status_code < 500, path
@@ -444,7 +444,7 @@ def test_a_base_with_very_many_blocks_is_drawn_in_part() -> None:
     assert (len(grid["rows"]), grid["left_out"]) == (600, 400)
 
 
-def test_parents_have_letters_and_the_base_none() -> None:
+def test_parents_have_letters_and_the_base_has_none() -> None:
     given_letters = letters(["base", *(f"donor {number}" for number in range(30))])
     assert "base" not in given_letters
     assert [given_letters[f"donor {number}"] for number in (0, 1, 25, 26)] == ["A", "B", "Z", "A2"]

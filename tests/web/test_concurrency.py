@@ -27,7 +27,7 @@ from organs.web.settings import WebSettings
 # Turns
 
 
-def test_the_next_waits_until_the_turn_is_released() -> None:
+def test_the_next_request_waits_until_the_turn_is_released() -> None:
     turns = Turns(seconds=60, patience_seconds=60)
     first, came = turns.take(), Event()
 
@@ -43,7 +43,7 @@ def test_the_next_waits_until_the_turn_is_released() -> None:
     waiting.join()
 
 
-def test_a_slow_page_does_not_stop_all_others() -> None:
+def test_a_slow_page_does_not_block_other_pages() -> None:
     turns = Turns(seconds=60, patience_seconds=0.01)
     slow = turns.take()
     second = [turns.take() for _ in range(SECOND_TURNS)]
@@ -62,13 +62,13 @@ def test_a_request_that_waits_too_long_for_its_turn_is_refused() -> None:
     turns.take().release()
 
 
-def test_every_turn_is_released_whatever_becomes_of_the_request(registry: LocalRegistry) -> None:
+def test_a_turn_is_released_however_the_request_ends(registry: LocalRegistry) -> None:
     with create_app(registry, WebSettings(turn_seconds=0.0, cache_bytes=0)).test_client() as client:
         for address in ["/organs", "/organs?q=thta:1", "/organs/zz", "/models/a/b", "/api/v1/organs", "/nowhere"] * 4:
             assert client.get(address).status_code != 503, address
 
 
-def test_a_page_without_a_turn_says_when_to_try_again(registry: LocalRegistry) -> None:
+def test_a_page_without_a_turn_gets_retry_after(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(turn_seconds=0.0))
     taken = [app.extensions[TURNS_KEY].take() for _ in range(1 + SECOND_TURNS)]
     client = app.test_client()
@@ -82,7 +82,7 @@ def test_a_page_without_a_turn_says_when_to_try_again(registry: LocalRegistry) -
     assert client.get("/organs").status_code == 200
 
 
-def test_an_answer_from_memory_needs_no_turn(family_client: FlaskClient) -> None:
+def test_a_cached_answer_needs_no_turn(family_client: FlaskClient) -> None:
     family_client.get("/organs")
     taken = [family_client.application.extensions[TURNS_KEY].take() for _ in range(1 + SECOND_TURNS)]
     assert family_client.get("/organs").headers["X-Answered"] == "memory"
@@ -106,7 +106,7 @@ class WatchedBody(BytesIO):
         return super().readinto(buffer)
 
 
-def test_a_submission_takes_its_turn_when_its_body_has_come(registry: LocalRegistry) -> None:
+def test_a_submission_takes_its_turn_after_its_body_has_arrived(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(personal=True, turn_seconds=0.0))
     turns, streams = app.extensions[TURNS_KEY], app.extensions[STREAMS_KEY]
     seen: list[int] = []
@@ -154,13 +154,13 @@ def test_a_submission_takes_its_turn_when_its_body_has_come(registry: LocalRegis
         ("2001:db8:1:2:ffff::9%eth0", None, 0, "20010db800010002::/64"),
     ],
 )
-def test_the_address_is_counted_from_the_right(
+def test_the_client_address_is_counted_from_the_right_of_the_forwarded_list(
     peer: str, forwarded_for: str | None, proxies: int, address: str
 ) -> None:
     assert address_behind_proxies(peer, forwarded_for, proxies) == address
 
 
-def test_an_address_has_no_more_than_its_limit_and_others_have_theirs() -> None:
+def test_each_address_has_its_own_limit() -> None:
     limit = AddressLimit(2)
     assert [limit.take("a") for _ in range(3)] == [True, True, False]
     assert limit.take("b")
@@ -213,7 +213,7 @@ def made(places: int, slow: int = 1) -> tuple[DownloadPlaces, Clock]:
     return DownloadPlaces(places, slow, clock), clock
 
 
-def test_a_download_that_is_not_read_gives_its_place_to_one_that_waits() -> None:
+def test_a_download_that_is_not_read_gives_its_place_to_a_waiting_download() -> None:
     places, clock = made(1)
     slow, quick = FakeDownload(), FakeDownload()
     places.want(slow)
@@ -294,7 +294,7 @@ def test_a_download_that_cannot_pause_keeps_its_place() -> None:
     assert other.proceeded == 1
 
 
-def test_a_download_that_ends_leaves_no_trace() -> None:
+def test_a_download_that_ends_leaves_no_state() -> None:
     places, clock = made(1)
     first, waiting = FakeDownload(), FakeDownload()
     places.want(first)

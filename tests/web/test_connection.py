@@ -183,7 +183,7 @@ def await_true(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_the_class_for_custom_workers_has_what_ours_uses() -> None:
+def test_the_base_class_for_custom_workers_has_the_members_that_our_worker_uses() -> None:
     for name in ("SIGNALS", "notify", "run", "init_signals", "handle_usr1", "handle_abort", "load_wsgi"):
         assert hasattr(Worker, name), name
     made = Worker(1, 1, [], "application", 30, _Configuration(), "log")
@@ -262,7 +262,7 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         assert len(receive_all(client)) < PIECES * len(PIECE)
 
 
-def test_an_answer_of_many_pieces_comes_whole(loop: Loop) -> None:
+def test_an_answer_of_many_pieces_arrives_completely(loop: Loop) -> None:
     head, _, body = loop.send(get("/pieces")).partition(b"\r\n\r\n")
     assert b"Transfer-Encoding: chunked" in head
     assert body == b"%x\r\n%b\r\n" % (len(PIECE), PIECE) * PIECES + b"0\r\n\r\n"
@@ -271,7 +271,7 @@ def test_an_answer_of_many_pieces_comes_whole(loop: Loop) -> None:
     assert old[2] == PIECE * PIECES
 
 
-def test_an_address_has_so_many_bodies_in_progress_and_no_more(loop: Loop) -> None:
+def test_the_number_of_bodies_in_progress_of_one_address_is_limited(loop: Loop) -> None:
     with ExitStack() as stack:
         for _ in range(WRITES_OF_ADDRESS):
             stack.enter_context(loop.connect("127.0.6.1")).sendall(post("/echo", 10))
@@ -284,7 +284,7 @@ def test_an_address_has_so_many_bodies_in_progress_and_no_more(loop: Loop) -> No
     await_true(lambda: status(loop.send(post("/echo", 1) + b"a", "127.0.6.1")) == 200)
 
 
-def test_behind_a_proxy_limits_are_those_of_its_clients() -> None:
+def test_behind_a_proxy_each_client_has_its_own_limits() -> None:
     with serving(proxies=1) as loop, ExitStack() as stack:
         for _ in range(WRITES_OF_ADDRESS):
             forwarded = "X-Forwarded-For: 6.6.6.6, 192.0.2.1\r\nConnection: close\r\n"
@@ -373,7 +373,7 @@ def test_an_application_that_fails_is_answered_by_500(loop: Loop, path: str, cap
         (get("/", "Connection: Upgrade\r\nUpgrade: h2c\r\n"), 200),
     ],
 )
-def test_what_is_not_plain_http_is_refused(loop: Loop, request_bytes: bytes, expected: int) -> None:
+def test_invalid_http_is_refused(loop: Loop, request_bytes: bytes, expected: int) -> None:
     answer = loop.send(request_bytes)
     assert status(answer) == expected, answer[:200]
     assert answer.count(b"\r\nHTTP/1.1 ") == 0, "there is one answer"
@@ -405,7 +405,7 @@ def test_large_bodies_in_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
         assert status(loop.send(post("/wait", 1_000_000) + b"a" * 100_000)) == 503
 
 
-def test_a_body_that_is_read_while_reading_is_being_paused_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_continues_if_it_is_read_while_reading_is_being_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     held_bytes = BodyPipe.held_bytes.fget  # type: ignore[attr-defined]
     paused: list[int] = []
 
@@ -431,7 +431,7 @@ def test_a_body_that_is_read_while_reading_is_being_paused_goes_on(monkeypatch: 
         assert paused
 
 
-def test_a_thread_reads_what_has_come_of_a_body_when_the_connection_has_ended(
+def test_a_thread_reads_the_received_part_of_a_body_after_the_connection_has_ended(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving() as loop, loop.connect() as client:
@@ -482,7 +482,7 @@ def test_a_direct_client_has_the_limits_of_its_ipv6_network(peer: str) -> None:
     events.close()
 
 
-def test_answers_that_an_address_does_not_read_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_unread_answers_of_one_address_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.web.server.worker.UNSENT_OF_ADDRESS_BYTES", 3 * len(WHOLE) // 2)
     with serving() as loop, ExitStack() as stack:
         slow = [stack.enter_context(loop.connect("127.0.1.1", 4096)) for _ in range(2)]

@@ -61,7 +61,7 @@ def flushed(client: FlaskClient, registry: LocalRegistry) -> int:
 @pytest.mark.parametrize(
     "address", [WHOLE, "/models/local/little@1.gguf", "/models/local/little/files/little.gguf", HUB]
 )
-def test_a_file_that_was_taken_to_its_end_is_one_download(
+def test_a_completely_sent_file_counts_as_one_download(
     address: str, client: FlaskClient, filled: LocalRegistry
 ) -> None:
     with client.get(address) as answer:
@@ -75,9 +75,7 @@ def test_a_file_that_was_taken_to_its_end_is_one_download(
     assert flushed(client, filled) == 4, "a part that reaches the end is the rest of a download"
 
 
-def test_what_is_only_looked_at_kept_already_cut_off_or_in_part_is_no_download(
-    client: FlaskClient, filled: LocalRegistry
-) -> None:
+def test_head_cached_aborted_and_partial_requests_are_not_counted(client: FlaskClient, filled: LocalRegistry) -> None:
     with client.get(WHOLE) as answer:
         tag = answer.headers["ETag"]  # and not a byte is taken
     client.head(WHOLE)
@@ -93,13 +91,13 @@ def test_what_is_only_looked_at_kept_already_cut_off_or_in_part_is_no_download(
     assert flushed(client, filled) == 0
 
 
-def test_where_the_server_only_reads_nothing_is_counted(filled: LocalRegistry) -> None:
+def test_a_read_only_server_counts_no_downloads(filled: LocalRegistry) -> None:
     with create_app(filled, WebSettings(read_only=True)).test_client() as client:
         assert client.get(WHOLE).data
         assert flushed(client, filled) == 0
 
 
-def test_what_was_counted_is_written_once_after_a_while(filled: LocalRegistry) -> None:
+def test_counts_are_written_together_after_a_delay(filled: LocalRegistry) -> None:
     writes: list[int] = []
     watched = SteppedCatalog(filled.catalog, lambda: writes.append(1))
     downloads = Downloads(watched, create_app(filled).logger, seconds=0.05)
@@ -113,7 +111,7 @@ def test_what_was_counted_is_written_once_after_a_while(filled: LocalRegistry) -
     assert len(writes) < 10
 
 
-def test_what_cannot_be_written_is_kept_for_the_next_time(
+def test_counts_that_cannot_be_written_are_kept_for_the_next_time(
     filled: LocalRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Held:
@@ -131,7 +129,7 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(
     assert counted(filled) == 2
 
 
-def test_days_add_up_and_models_that_are_gone_are_left_out(filled: LocalRegistry) -> None:
+def test_the_days_are_summed_and_removed_models_are_left_out(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         add_downloads(session, {(1, "2026-01-01"): 2, (1, "2026-01-02"): 3, (77, "2026-01-01"): 9})
         add_downloads(session, {(1, "2026-01-02"): 4})
@@ -142,7 +140,7 @@ def test_days_add_up_and_models_that_are_gone_are_left_out(filled: LocalRegistry
         assert session.scalars(select(Model.downloads)).one() == 9
 
 
-def test_clients_of_the_hub_and_prometheus_are_told(client: FlaskClient, filled: LocalRegistry) -> None:
+def test_download_counts_are_in_the_hub_api_and_in_the_metrics(client: FlaskClient, filled: LocalRegistry) -> None:
     assert client.get(HUB).data
     flushed(client, filled)
     assert client.get("/api/models/local/little").get_json()["downloads"] == 1

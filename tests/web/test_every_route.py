@@ -110,13 +110,13 @@ def answers(hostile_client: FlaskClient) -> Iterator[list[tuple[str, TestRespons
         answer.close()
 
 
-def test_no_address_of_a_hostile_catalog_breaks(answers: list[tuple[str, TestResponse]]) -> None:
+def test_every_address_of_a_hostile_catalog_is_answered(answers: list[tuple[str, TestResponse]]) -> None:
     broken = [(address, answer.status) for address, answer in answers if answer.status_code >= 500]
     assert broken == []
     assert sum(answer.status_code == 200 for _, answer in answers) > 20
 
 
-def test_nothing_from_outside_acts_in_any_page(answers: list[tuple[str, TestResponse]]) -> None:
+def test_no_page_runs_or_loads_anything_from_outside(answers: list[tuple[str, TestResponse]]) -> None:
     answered = [(address, answer) for address, answer in answers if answer.mimetype == "text/html"]
     assert not any(parse_page(answer.text).named("script") for _, answer in answered if answer.status_code == 302)
     pages = [(address, answer.text) for address, answer in answered if answer.status_code != 302]
@@ -135,7 +135,7 @@ def test_nothing_from_outside_acts_in_any_page(answers: list[tuple[str, TestResp
         assert not any(link.lower().startswith("javascript:") for link in page.links()), address
 
 
-def test_hostile_text_is_shown_as_it_is(hostile_client: FlaskClient) -> None:
+def test_hostile_text_is_shown_unchanged(hostile_client: FlaskClient) -> None:
     page = parse_page(hostile_client.get("/models/local/hostile").text)
     assert HOSTILE in page.text
     assert HOSTILE_LINK in page.text
@@ -151,7 +151,7 @@ def test_no_cell_of_any_sheet_is_a_formula(answers: list[tuple[str, TestResponse
                 assert not cell.startswith(FORMULA_STARTS) or _is_number(cell), (address, cell)
 
 
-def test_every_drawing_is_xml_without_anything_that_acts(answers: list[tuple[str, TestResponse]]) -> None:
+def test_every_drawing_is_xml_without_active_content(answers: list[tuple[str, TestResponse]]) -> None:
     for address, answer in answers:
         if answer.mimetype != "image/svg+xml":
             continue
@@ -196,7 +196,7 @@ def test_every_page_has_a_title_a_language_one_heading_and_labels(answers: list[
             assert {"width", "height"} <= image.attributes.keys(), (address, "it would shift the page")
 
 
-def test_every_page_has_a_twin_in_json(family_client: FlaskClient) -> None:
+def test_every_page_has_a_json_form(family_client: FlaskClient) -> None:
     addresses = ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/lineage", "/reports")
     composing = (
         "/compare?first=local/base&second=local/tuned",
@@ -238,7 +238,7 @@ def test_the_json_of_a_page_is_a_resource_of_the_api(family_client: FlaskClient,
         ("/reports/ranking.csv", "rank,model"),
     ],
 )
-def test_every_list_is_there_as_a_sheet(family_client: FlaskClient, address: str, begins: str) -> None:
+def test_every_list_is_available_as_csv(family_client: FlaskClient, address: str, begins: str) -> None:
     answer = family_client.get(address)
     assert answer.mimetype == "text/csv"
     lines = answer.text.splitlines()
@@ -246,7 +246,7 @@ def test_every_list_is_there_as_a_sheet(family_client: FlaskClient, address: str
     assert len(lines) > 1
 
 
-def test_every_link_of_every_page_leads_somewhere(family_client: FlaskClient) -> None:
+def test_every_link_of_every_page_works(family_client: FlaskClient) -> None:
     seen: set[str] = set()
     waiting = ["/"]
     while waiting and len(seen) < 400:
@@ -266,7 +266,7 @@ def test_every_link_of_every_page_leads_somewhere(family_client: FlaskClient) ->
 @pytest.mark.parametrize(
     "address", ["/models/local/nothing", "/models/.../x", "/organs/zz", "/organs/0123456789", "/no"]
 )
-def test_what_is_not_there_is_404_in_the_form_that_was_asked_for(family_client: FlaskClient, address: str) -> None:
+def test_an_unknown_address_is_404_in_the_requested_format(family_client: FlaskClient, address: str) -> None:
     page = family_client.get(address)
     assert (page.status_code, page.mimetype) == (404, "text/html")
     twin = family_client.get(f"{address}.json", follow_redirects=True)

@@ -304,7 +304,7 @@ def test_hostile_texts_are_inert_on_every_page(answers: list[tuple[str, str, Tes
 
 
 @pytest.mark.parametrize("path", ["/models/local/removed", "/models/local/yanked", "/models/local/removed.json"])
-def test_a_hostile_reason_is_inert_where_it_is_given(path: str, client: FlaskClient) -> None:
+def test_a_hostile_reason_is_inert_wherever_it_is_shown(path: str, client: FlaskClient) -> None:
     answer = client.get(path, follow_redirects=True)
     assert answer.status_code in (200, 410)
     assert MARK in answer.text

@@ -28,7 +28,7 @@ def commit(client: FlaskClient) -> str:
     return str(client.get(API).get_json()["sha"])
 
 
-def test_a_repository_says_its_commit_and_its_files(served: Served) -> None:
+def test_the_answer_for_a_repository_has_its_commit_and_its_files(served: Served) -> None:
     values = served.client.get(API).get_json()
     assert values["id"] == "local/a"
     assert len(values["sha"]) == 40
@@ -82,7 +82,7 @@ def test_versions_of_equal_bytes_are_different_commits(served: Served) -> None:
         session.rollback()
 
 
-def test_a_file_says_what_clients_look_for(served: Served) -> None:
+def test_the_headers_of_a_file_have_the_fields_that_clients_need(served: Served) -> None:
     answer = served.client.head("/local/a/resolve/main/a.gguf")
     digest = hashlib.sha256(served.data).hexdigest()
     assert answer.headers["X-Linked-Etag"] == answer.headers["ETag"] == f'"{digest}"'
@@ -110,7 +110,7 @@ def test_a_file_says_what_clients_look_for(served: Served) -> None:
         ("/v2/local/a/manifests/Q4_K_M", "EntryNotFound"),
     ],
 )
-def test_what_is_missing_is_told_by_its_code(address: str, code: str, served: Served) -> None:
+def test_a_missing_thing_is_answered_with_its_error_code(address: str, code: str, served: Served) -> None:
     for answer in (served.client.get(address), served.client.head(address)):
         assert answer.status_code == 404
         assert answer.headers["X-Error-Code"] == code
@@ -133,7 +133,7 @@ def test_head_is_the_newest_version(served: Served) -> None:
         assert served.client.get(address).headers["X-Repo-Commit"] == commit(served.client), address
 
 
-def test_a_raw_file_is_what_git_keeps(served: Served) -> None:
+def test_a_raw_file_is_the_git_lfs_pointer(served: Served) -> None:
     digest = hashlib.sha256(served.data).hexdigest()
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(served.data)}\n"
     assert served.client.get("/local/a/raw/main/a.gguf").text == pointer
@@ -165,7 +165,7 @@ def test_a_list_has_the_newest_version_of_each_model_in_pages(served: Served, tm
     assert [one["rfilename"] for one in found[1]["siblings"]] == ["b.gguf", "README.md"]
 
 
-def test_a_list_has_what_its_filters_find(served: Served, tmp_path: Path) -> None:
+def test_a_list_has_the_models_that_match_its_filters(served: Served, tmp_path: Path) -> None:
     (tmp_path / "found.gguf").write_bytes(small_model())
     ingest_file(served.registry, tmp_path / "found.gguf")
     found = (
@@ -189,7 +189,7 @@ def test_a_list_has_what_its_filters_find(served: Served, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("asked", ["cursor=x", "limit=x", "limit=-1", "limit=9999999"])
-def test_a_list_refuses_what_is_no_page(asked: str, served: Served) -> None:
+def test_a_list_refuses_invalid_parameters(asked: str, served: Served) -> None:
     assert served.client.get(f"/api/models?{asked}").status_code == 400
 
 
@@ -207,7 +207,7 @@ def test_commits_are_the_versions_up_to_a_revision(served: Served, tmp_path: Pat
     assert ([one["id"] for one in last.get_json()], "Link" in last.headers) == ([oldest["id"]], False)
 
 
-def test_everybody_may_read_what_is_visible(served: Served) -> None:
+def test_visible_models_are_readable_without_an_account(served: Served) -> None:
     assert served.client.get(f"{API}/auth-check").status_code == 200
     missing = served.client.get("/api/models/local/b/auth-check")
     assert (missing.status_code, missing.headers["X-Error-Code"]) == (404, "RepoNotFound")
@@ -230,7 +230,7 @@ def test_ollama_is_refused_with_a_sentence_and_llama_is_not(served: Served) -> N
         assert answer.get_json()["ggufFile"]["rfilename"] == "a.gguf"
 
 
-def test_llama_is_told_which_file_to_take(served: Served, tmp_path: Path) -> None:
+def test_llama_gets_the_name_of_the_file_to_download(served: Served, tmp_path: Path) -> None:
     expected = {"ggufFile": {"rfilename": "a.gguf", "size": len(served.data)}}
     assert served.client.get("/v2/local/a/manifests/latest").get_json() == expected
     (tmp_path / "B-Q8_0.gguf").write_bytes(small_model())
@@ -257,7 +257,7 @@ def test_hostile_metadata_is_text_in_a_readme(registry: LocalRegistry, tmp_path:
     assert "&lt;script&gt;alert(1)" in rest
 
 
-def test_a_readme_has_what_is_known_of_the_model(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_readme_has_the_known_facts_about_the_model(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     with create_app(registry).test_client() as client:

@@ -73,7 +73,7 @@ def put(registry: LocalRegistry, state: str, **result: Any) -> int:
     return job_id
 
 
-def test_a_job_that_runs_has_a_bar_and_is_followed_with_and_without_a_script(
+def test_a_running_job_has_a_progress_bar_and_is_followed_with_and_without_a_script(
     client: FlaskClient, registry: LocalRegistry
 ) -> None:
     job_id = put(registry, "running")
@@ -89,7 +89,7 @@ def test_a_job_that_runs_has_a_bar_and_is_followed_with_and_without_a_script(
     assert page.named("form")
 
 
-def test_a_page_of_a_job_that_has_ended_stands_still(client: FlaskClient, registry: LocalRegistry) -> None:
+def test_the_page_of_a_job_that_has_ended_is_not_refreshed(client: FlaskClient, registry: LocalRegistry) -> None:
     for state in ("finished", "failed"):
         text = client.get(f"/jobs/{put(registry, state)}").text
         assert "http-equiv" not in text
@@ -108,7 +108,7 @@ def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClien
     assert "http-equiv" in text
 
 
-def test_a_result_leads_to_the_models_and_organs_that_it_names(client: FlaskClient, registry: LocalRegistry) -> None:
+def test_a_result_links_to_the_models_and_organs_that_it_names(client: FlaskClient, registry: LocalRegistry) -> None:
     job_id = put(registry, "finished", model="local/a@1", models=["local/b"], organ="ab" * 32, organs=["cd" * 32, 7])
     links = parse_page(client.get(f"/jobs/{job_id}").text).links()
     assert {"/models/local/a@1", "/models/local/b", f"/organs/{'ab' * 32}", f"/organs/{'cd' * 32}"} <= links
@@ -126,7 +126,7 @@ def test_a_result_leads_to_the_models_and_organs_that_it_names(client: FlaskClie
         {"model": "a/" + "b" * 1000},
     ],
 )
-def test_what_is_no_name_becomes_no_link(result: dict[str, Any]) -> None:
+def test_only_names_become_links(result: dict[str, Any]) -> None:
     with Flask(__name__).test_request_context():
         assert result_links(result) == []
 
@@ -146,7 +146,7 @@ def outcome_in_catalog(kind: str, result: dict[str, Any], lock: str | None) -> O
         return outcome(kind, result, lock)
 
 
-def test_a_validation_says_verdict_reason_and_chimera_once_each() -> None:
+def test_a_validation_shows_verdict_reason_and_chimera_once_each() -> None:
     result = {"model": "a/c@1", "verdict": "gains", "reason": "It is better.", "models": ["a/c@1", "a/base@1", "a/d@1"]}
     facts, links = said_of("validate", result, "ab" * 32)
     assert facts == [
@@ -160,7 +160,7 @@ def test_a_validation_says_verdict_reason_and_chimera_once_each() -> None:
     assert "/models/a/c@1" not in links
 
 
-def test_a_chimera_that_a_job_made_stands_first_with_its_size() -> None:
+def test_a_chimera_made_by_a_job_is_shown_first_with_its_size() -> None:
     result = {"model": "a/c@1", "lock": "ab" * 32, "size_bytes": 4_100_000, "created": False}
     for kind in ("compose", "graft", "purify"):
         facts, links = said_of(kind, result)
@@ -169,7 +169,7 @@ def test_a_chimera_that_a_job_made_stands_first_with_its_size() -> None:
         assert links == []
 
 
-def test_a_measurement_shows_its_largest_differences_and_a_report_leads_to_its_page() -> None:
+def test_a_measurement_shows_its_largest_differences_and_a_report_links_to_its_page() -> None:
     one = {"difference": 0.25, "tensor": "output.weight"}
     result = {"model": "a/b@1", "measured": 1200, "differences": {"spectral_signal": one, "theta": None, "x": 5}}
     found = outcome_in_catalog("measure", result, None)
@@ -189,7 +189,9 @@ def test_a_result_of_any_form_has_an_outcome(kind: str, thing: object) -> None:
     assert all(len(one.text) <= 3000 for one in found.facts)
 
 
-def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskClient, registry: LocalRegistry) -> None:
+def test_a_long_result_is_truncated_on_the_page_and_complete_in_json(
+    client: FlaskClient, registry: LocalRegistry
+) -> None:
     job_id = put(registry, "finished", text="x" * 500_000)
     page = client.get(f"/jobs/{job_id}").text
     assert len(page) < 30_000
@@ -197,7 +199,7 @@ def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskCli
     assert len(client.get(f"/jobs/{job_id}.json").get_json()["result"]["text"]) == 500_000
 
 
-def test_page_twin_and_api_say_the_same(client: FlaskClient, registry: LocalRegistry) -> None:
+def test_page_json_and_api_have_the_same_content(client: FlaskClient, registry: LocalRegistry) -> None:
     for state in ("finished", "failed", "running", "queued"):
         put(registry, state)
     listed = client.get("/api/v1/jobs?limit=3")
@@ -210,7 +212,7 @@ def test_page_twin_and_api_say_the_same(client: FlaskClient, registry: LocalRegi
 
 
 @pytest.mark.parametrize("number", ["0", "x", "-1", "1.5", "٣", "9223372036854775808", "9" * 100, "77", "%00", "1'"])
-def test_what_is_no_job_is_404_everywhere(number: str, client: FlaskClient, registry: LocalRegistry) -> None:
+def test_an_unknown_job_is_404_everywhere(number: str, client: FlaskClient, registry: LocalRegistry) -> None:
     put(registry, "queued")
     for address in (f"/jobs/{number}", f"/jobs/{number}.json", f"/api/v1/jobs/{number}"):
         assert client.get(address).status_code == 404, address
@@ -219,7 +221,7 @@ def test_what_is_no_job_is_404_everywhere(number: str, client: FlaskClient, regi
     assert len(answer.get_json()["detail"]) < 200
 
 
-def test_cancelling_over_the_api_answers_the_job_as_it_is_then(client: FlaskClient, registry: LocalRegistry) -> None:
+def test_cancelling_over_the_api_returns_the_new_state_of_the_job(client: FlaskClient, registry: LocalRegistry) -> None:
     waiting, done = put(registry, "queued"), None
     assert client.delete(f"/api/v1/jobs/{waiting}").get_json()["state"] == "cancelled"
     assert client.delete(f"/api/v1/jobs/{waiting}").get_json()["state"] == "cancelled"
@@ -227,7 +229,7 @@ def test_cancelling_over_the_api_answers_the_job_as_it_is_then(client: FlaskClie
     assert client.delete(f"/api/v1/jobs/{done}").get_json()["state"] == "finished"
 
 
-def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClient, registry: LocalRegistry) -> None:
+def test_a_full_queue_gives_503_with_retry_after(client: FlaskClient, registry: LocalRegistry) -> None:
     @client.application.get("/api/v1/fill")
     def fill() -> Response:
         return json_answer(queued("report", {}))
@@ -240,13 +242,13 @@ def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClien
     assert str(QueueFull(QUEUED_MAX)) == answer.get_json()["detail"]
 
 
-def test_home_leads_to_the_jobs_when_there_are_any(client: FlaskClient, registry: LocalRegistry) -> None:
+def test_the_home_page_links_to_the_jobs_if_there_are_any(client: FlaskClient, registry: LocalRegistry) -> None:
     assert "/jobs" not in parse_page(client.get("/").text).links()
     put(registry, "queued")
     assert "/jobs" in parse_page(client.get("/").text).links()
 
 
-def test_a_page_without_jobs_says_what_they_would_be(client: FlaskClient) -> None:
+def test_a_page_without_jobs_explains_what_jobs_are(client: FlaskClient) -> None:
     assert "No jobs." in client.get("/jobs").text
 
 
@@ -275,7 +277,7 @@ def state_of(live: LiveServer, job_id: int) -> str:
 
 
 @pytest.mark.long
-def test_a_server_works_at_jobs_replaces_its_runner_and_takes_it_along(tmp_path: Path) -> None:
+def test_a_server_runs_jobs_replaces_a_lost_runner_and_ends_its_runner(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with LocalRegistry.open(home) as registry:
         first = put(registry, "queued")
@@ -314,7 +316,7 @@ class Log:
         self.told.append(text % values)
 
 
-def test_a_runner_that_ends_again_and_again_is_started_ever_more_seldom(
+def test_a_runner_that_ends_repeatedly_is_restarted_with_growing_delays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, moment = Log(), 0.0
@@ -331,7 +333,7 @@ def test_a_runner_that_ends_again_and_again_is_started_ever_more_seldom(
     assert [later - earlier for earlier, later in pairwise(ended)] == [2.5, 4.5, 8.5, 16.5, 32.5, 60.5, 60.5]
 
 
-def test_the_runner_opens_the_registry_that_is_served_and_nothing_where_somebody_stands(tmp_path: Path) -> None:
+def test_the_runner_opens_the_served_registry_and_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
     settings = Settings(tmp_path / "a b?", f"sqlite:///{tmp_path}/x%20y.sqlite3", tmp_path / "blobs: 100%")
     (tmp_path / "here" / "registry").mkdir(parents=True)
     (tmp_path / "here" / "registry" / "__init__.py").write_text("raise SystemExit('not this one')")

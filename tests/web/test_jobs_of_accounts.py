@@ -114,7 +114,7 @@ def waiting(shelf: Shelf) -> int:
         return len(newest_jobs(session, 1000).items)
 
 
-def test_a_chimera_belongs_to_who_asked_for_it_and_stands_in_their_namespace(shelf: Shelf) -> None:
+def test_a_chimera_belongs_to_the_account_that_requested_it_and_gets_its_namespace(shelf: Shelf) -> None:
     names = {None: "ada/", "mine": "ada/mine@1", "ada/other": "ada/other@1", "ADA/third": "ada/third@1"}
     for number, (name, registered) in enumerate(names.items(), 1):
         recipe = {**GRAFT, "blocks": number % 2, **({} if name is None else {"name": name})}
@@ -132,7 +132,7 @@ def test_a_chimera_belongs_to_who_asked_for_it_and_stands_in_their_namespace(she
 
 
 @pytest.mark.parametrize("name", ["bob/mine", "local/mine", "adam/mine"])
-def test_a_namespace_of_somebody_else_is_refused_at_once(name: str, shelf: Shelf) -> None:
+def test_the_namespace_of_another_account_is_refused_immediately(name: str, shelf: Shelf) -> None:
     for asker in ("ada", "root"):
         answer = shelf.asked(asker, "POST", "/grafts", {**GRAFT, "name": name})
         assert answer.status_code == 403
@@ -154,7 +154,7 @@ def test_the_page_says_so_beside_the_recipe(shelf: Shelf) -> None:
     assert shelf.job(1).contributor == "ada"
 
 
-def test_a_namespace_of_somebody_else_is_refused_when_the_job_runs_too(shelf: Shelf) -> None:
+def test_the_namespace_of_another_account_is_also_refused_when_the_job_runs(shelf: Shelf) -> None:
     recipe = {"base": GRAFT["base"], "name": "bob/mine", "grafts": [{"from": GRAFT["donor"], "type": "organ"}]}
     with shelf.registry.catalog.writing() as session:
         enqueue_job(session, "compose", COMPOSE.check({"recipe": recipe}), "ada")
@@ -164,7 +164,7 @@ def test_a_namespace_of_somebody_else_is_refused_when_the_job_runs_too(shelf: Sh
         model_by_name(session, parse_model_name("bob/mine"))
 
 
-def test_whoever_works_at_this_machine_may_use_any_namespace(shelf: Shelf) -> None:
+def test_the_local_user_may_use_any_namespace(shelf: Shelf) -> None:
     with create_app(shelf.registry, WebSettings(personal=True)).test_client() as client:
         for job_id, name in enumerate(("bob/mine", None), 1):
             recipe = GRAFT | ({} if name is None else {"name": name})
@@ -204,7 +204,7 @@ def test_a_contributor_sees_and_cancels_its_own_jobs_and_an_administrator_all(sh
         assert [one["id"] for one in client.get("/jobs.json").get_json()["items"]] == [3, 2, 1]
 
 
-def test_a_browser_cancels_its_own_jobs_alone_and_home_leads_to_them(shelf: Shelf) -> None:
+def test_a_browser_cancels_only_its_own_jobs_and_home_links_to_them(shelf: Shelf) -> None:
     with shelf.registry.catalog.writing() as session:
         enqueue_job(session, "report", {}, "ada")
     ada, bob = shelf.browser("ada"), shelf.browser("bob")
@@ -218,7 +218,7 @@ def test_a_browser_cancels_its_own_jobs_alone_and_home_leads_to_them(shelf: Shel
     assert shelf.job(1).state == "cancelled"
 
 
-def test_what_a_job_has_left_is_handed_to_who_asked_for_it(shelf: Shelf) -> None:
+def test_the_file_of_a_job_is_served_to_its_requester_and_to_administrators(shelf: Shelf) -> None:
     assert shelf.asked("ada", "POST", "/extractions", {"model": "local/base"}).status_code == 202
     shelf.run()
     file = shelf.job(1).result["file"]
@@ -227,7 +227,7 @@ def test_what_a_job_has_left_is_handed_to_who_asked_for_it(shelf: Shelf) -> None
     assert shelf.app.test_client().get(f"/jobs/1/files/{file}").status_code == 404
 
 
-def test_a_validation_under_way_is_shown_to_who_asked_for_it(shelf: Shelf) -> None:
+def test_a_queued_validation_is_shown_to_its_requester_and_to_administrators(shelf: Shelf) -> None:
     with shelf.registry.catalog.writing() as session:
         enqueue_job(session, "validate", {"chimera": "local/child@1"}, "ada")
         lock = getattr(chimera_of(session, model_by_name(session, parse_model_name("local/child")).id), "lock_id", "")
@@ -236,7 +236,7 @@ def test_a_validation_under_way_is_shown_to_who_asked_for_it(shelf: Shelf) -> No
 
 
 @pytest.mark.long
-def test_of_one_contributor_few_jobs_wait_and_the_queue_has_its_own_end(shelf: Shelf) -> None:
+def test_waiting_jobs_are_limited_for_each_contributor_and_for_the_queue(shelf: Shelf) -> None:
     for _ in range(WAITING_MAX):
         assert shelf.asked("ada", "POST", "/reports", {}).status_code == 202
     answer = shelf.asked("ada", "POST", "/reports", {})
@@ -261,7 +261,7 @@ def named(shelf: Shelf) -> list[str]:
         return ["bob/hidden", HIDDEN, f"sha256:{row.digest}", f"sha256:{chimera.lock_id}"]
 
 
-def test_nobody_makes_anything_of_a_model_in_quarantine_not_even_its_owner(shelf: Shelf) -> None:
+def test_a_quarantined_model_cannot_be_used_even_by_its_owner(shelf: Shelf) -> None:
     for text in named(shelf):
         for asker in ("bob", "root") if text == HIDDEN else ("bob",):
             for path, body in (
@@ -296,7 +296,7 @@ def _with_nobody(body: dict[str, Any], text: str) -> dict[str, Any]:
     return with_it
 
 
-def test_what_went_into_quarantine_while_a_job_waited_is_not_used(shelf: Shelf) -> None:
+def test_a_model_quarantined_while_a_job_waited_is_not_used(shelf: Shelf) -> None:
     with shelf.registry.catalog.writing() as session:
         hidden = session.query(Model).filter_by(name="hidden")
         show_model(session, hidden.one(), LOCAL)
@@ -318,7 +318,7 @@ def test_what_went_into_quarantine_while_a_job_waited_is_not_used(shelf: Shelf) 
     assert ended[5].note.startswith("the base of local/child@1 was removed")
 
 
-def test_a_yanked_model_may_still_be_named_by_its_version(shelf: Shelf) -> None:
+def test_a_yanked_model_can_still_be_used_by_its_version(shelf: Shelf) -> None:
     with shelf.registry.catalog.writing() as session:
         hide_model(session, model_by_name(session, parse_model_name("local/tuned")), "yanked", "a test", LOCAL)
     graft = {**GRAFT, "donor": "local/tuned@1"}

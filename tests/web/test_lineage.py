@@ -87,7 +87,7 @@ def test_the_graph_is_drawn_without_styles_and_every_model_in_it_is_a_link(famil
     assert "finetune 0.9" in page.text, "one arrow has what was declared and what was measured"
 
 
-def test_the_same_stands_there_as_a_list(family_client: FlaskClient) -> None:
+def test_the_graph_is_also_shown_as_a_list(family_client: FlaskClient) -> None:
     text = " ".join(parse_page(family_client.get("/lineage?model=local/tuned").text).text.split())
     assert "local/base@1 local/tuned@1 finetune, declared, likeness 0.9" in text
 
@@ -114,7 +114,7 @@ def test_a_models_page_lists_its_relatives_and_findings(registry: LocalRegistry,
         assert "/lineage?model=local/tuned@1" in page.links()
 
 
-def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(
+def test_an_unregistered_parent_joins_the_models_that_name_it_and_is_plain_text(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for name, seed in (("one", 1), ("two", 2)):
@@ -132,7 +132,9 @@ def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(
         assert "(named, but not in this registry)" in page.text
 
 
-def test_hidden_models_are_in_no_family(registry: LocalRegistry, tmp_path: Path, family_client: FlaskClient) -> None:
+def test_hidden_models_are_left_out_of_families(
+    registry: LocalRegistry, tmp_path: Path, family_client: FlaskClient
+) -> None:
     with registry.catalog.writing() as session:
         model = session.scalars(select(Model).where(Model.name == "tuned")).one()
         model.state = "quarantined"
@@ -141,7 +143,7 @@ def test_hidden_models_are_in_no_family(registry: LocalRegistry, tmp_path: Path,
     assert family_client.get("/lineage?model=local/tuned").status_code == 404
 
 
-def test_families_come_by_size_a_page_at_a_time(
+def test_families_are_listed_by_size_in_pages(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lineage, "FAMILIES_DEFAULT", 2)
@@ -159,7 +161,7 @@ def test_families_come_by_size_a_page_at_a_time(
         assert families(client, f"/lineage.json?after={first.next}") == rest.items
 
 
-def test_of_a_large_family_those_with_most_ties_are_told_and_the_others_counted(
+def test_a_large_family_shows_the_models_with_the_most_edges_and_counts_the_others(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relatives_families, "MEMBERS_MAX", 3)
@@ -176,7 +178,7 @@ def test_of_a_large_family_those_with_most_ties_are_told_and_the_others_counted(
 
 
 @pytest.mark.parametrize("place", ["x", "-1", "99999999", "²", "1.5"])
-def test_a_place_that_is_none_is_refused(family_client: FlaskClient, place: str) -> None:
+def test_a_wrong_cursor_is_refused(family_client: FlaskClient, place: str) -> None:
     for address in ("/lineage", "/lineage.csv", "/api/v1/families"):
         assert family_client.get(address, query_string={"after": place}).status_code == 400
 
@@ -232,7 +234,7 @@ def any_family(draw: Callable[..., object]) -> Family:
 
 
 @given(any_family())
-def test_whatever_the_edges_are_everybody_is_drawn_once_and_nobody_on_another(family: Family) -> None:
+def test_every_model_is_drawn_once_and_models_do_not_overlap(family: Family) -> None:
     tree = family_tree(family)
     trees = branches(tree)
     assert sorted(branch.member for branch, _ in walk(trees)) == list(range(len(tree.members)))
@@ -248,7 +250,7 @@ def test_whatever_the_edges_are_everybody_is_drawn_once_and_nobody_on_another(fa
 
 
 @given(any_family())
-def test_every_declared_edge_is_drawn_and_of_the_measured_those_that_hold_all_together(
+def test_every_declared_edge_is_drawn_and_at_most_a_spanning_tree_of_measured_edges(
     family: Family,
 ) -> None:
     tree = family_tree(family)
@@ -265,7 +267,7 @@ def test_the_strongest_likenesses_are_drawn() -> None:
     assert tree.measured_undrawn == 1
 
 
-def test_parents_in_a_circle_are_drawn_and_end(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_cycle_of_parents_is_drawn_and_terminates(registry: LocalRegistry, tmp_path: Path) -> None:
     ids = joined(registry, tmp_path, ["a", "b", "c"])
     circle = [("a", "b"), ("b", "c"), ("c", "a")]
     add_edges(registry, *((ids[child], ids[parent], "", "declared", None) for child, parent in circle))

@@ -77,13 +77,13 @@ def read(text: str) -> Reader:
         ("", ""),
     ],
 )
-def test_plain_markdown_is_dressed(text: str, html: str) -> None:
+def test_plain_markdown_is_converted_to_html(text: str, html: str) -> None:
     read(text)
     assert markdown(text) == html
 
 
 @pytest.mark.parametrize("text", ["[a](https://example.org/x?y=1)", "<https://example.org/x?y=1>"])
-def test_links_lead_outside_with_nothing_of_ours(text: str) -> None:
+def test_links_to_other_sites_are_kept(text: str) -> None:
     assert read(text).links == ["https://example.org/x?y=1"]
 
 
@@ -99,7 +99,7 @@ def test_links_lead_outside_with_nothing_of_ours(text: str) -> None:
         "```\"><script>alert(1)</script>\nx\n```", "# <script>", "`<script>`", "[<script>](javascript:x)",
     ],
 )  # fmt: skip
-def test_what_could_do_harm_stays_text(text: str) -> None:
+def test_harmful_markup_stays_text(text: str) -> None:
     assert read(text).links == []
 
 
@@ -107,7 +107,7 @@ def test_a_quote_in_an_address_does_not_end_it() -> None:
     assert read('[a](https://x"onmouseover=alert(1))').links == ["https://x%22onmouseover=alert(1)"]
 
 
-def test_there_are_no_images() -> None:
+def test_images_are_not_rendered() -> None:
     assert read("![a](https://example.org/x.png)").links == ["https://example.org/x.png"]
     assert "img" not in markdown("![a](https://example.org/x.png)")
 
@@ -117,17 +117,17 @@ def test_there_are_no_images() -> None:
     ["[" * 10_000, "[a](" * 5_000, "*" * 10_000, "*_" * 5_000, ">" * 10_000, "> - " * 5_000, "<" * 10_000, "`" * 10_000,
      "".join(f"{'`' * length} " for length in range(90)), "&amp;" * 5_000, "\\" * 10_000, "<http://a.b>" * 1_000],
 )  # fmt: skip
-def test_what_is_made_to_be_slow_or_deep_is_bounded(text: str) -> None:
+def test_slow_and_deeply_nested_markup_is_bounded(text: str) -> None:
     assert read(text).deepest <= NESTING_MAX + 3
     assert len(markdown(text)) < 100_000
 
 
-def test_beyond_the_bounds_it_is_shown_as_typed() -> None:
+def test_text_beyond_the_bounds_is_shown_as_typed() -> None:
     for text in ("[" * (BRACKETS_MAX + 1) + "<b>", "_" * (MARKS_MAX + 1) + "<b>"):
         assert markdown(text) == f'<p class="wrap as-typed">{text[:-3]}&lt;b&gt;</p>'
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from([*"[]()<>!*_`#-&;:\\\"' \n", "a", "http://x", "javascript:", "<b", "&#"]), max_size=60))
-def test_whatever_is_typed_gives_tags_of_ours_alone(parts: list[str]) -> None:
+def test_any_text_gives_only_allowed_tags(parts: list[str]) -> None:
     read("".join(parts))

@@ -106,18 +106,18 @@ def status(registry: LocalRegistry, settings: WebSettings, peer: str, **headers:
         ("", "localhost", 403),
     ],
 )
-def test_metrics_are_for_this_machine_and_not_for_pages_of_other_sites(
+def test_metrics_are_served_to_this_machine_and_refused_to_pages_of_other_sites(
     peer: str, host: str, expected: int, registry: LocalRegistry
 ) -> None:
     assert status(registry, WebSettings(), peer, Host=host) == expected
 
 
-def test_metrics_are_not_for_clients_of_a_proxy_that_was_not_configured(registry: LocalRegistry) -> None:
+def test_metrics_are_refused_to_clients_of_an_unconfigured_proxy(registry: LocalRegistry) -> None:
     for header in ("X_Forwarded_For", "X_Forwarded_Proto", "Forwarded", "Via"):
         assert status(registry, WebSettings(), "127.0.0.1", Host="localhost", **{header: "9.9.9.9"}) == 403, header
 
 
-def test_metrics_behind_a_proxy_are_for_nobody_who_is_not_named(registry: LocalRegistry) -> None:
+def test_metrics_behind_a_proxy_are_only_for_named_addresses(registry: LocalRegistry) -> None:
     hosts = frozenset({"atlas.example"})
     behind = WebSettings(hosts, proxies=1)
     assert status(registry, behind, "127.0.0.1", Host="atlas.example", X_Forwarded_For="9.9.9.9") == 403
@@ -144,7 +144,7 @@ def test_requests_are_counted_by_route_method_and_status(client: FlaskClient) ->
     assert last == 3
 
 
-def test_answers_from_memory_are_counted(client: FlaskClient) -> None:
+def test_cached_answers_are_counted(client: FlaskClient) -> None:
     for _ in range(3):
         client.get("/api/v1/models")
     found = asked(client)
@@ -164,7 +164,7 @@ def test_streams_are_counted_while_they_last(client: FlaskClient) -> None:
     assert count(asked(client), "organ_streams_in_flight") == 0
 
 
-def test_the_registrys_figures_are_those_of_the_first_page(client: FlaskClient) -> None:
+def test_the_metrics_of_the_registry_equal_the_figures_of_the_home_page(client: FlaskClient) -> None:
     figures = client.get("/api/v1").get_json()["figures"]
     found = asked(client)
     assert figures["models"] == 1
@@ -185,7 +185,7 @@ def test_no_label_holds_text_from_outside(client: FlaskClient) -> None:
 
 
 @pytest.mark.long
-def test_the_figures_of_several_processes_are_added_up(client: FlaskClient, tmp_path: Path) -> None:
+def test_the_metrics_of_several_processes_are_summed(client: FlaskClient, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", SEVERAL, str(tmp_path / "home")],

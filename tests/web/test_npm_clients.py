@@ -80,7 +80,7 @@ def live(tmp_path: Path) -> Iterator[LiveServer]:
         yield server
 
 
-def test_the_hubs_client_of_npm_finds_and_downloads_models(node: str, live: LiveServer, tmp_path: Path) -> None:
+def test_the_npm_client_of_the_hub_finds_and_downloads_models(node: str, live: LiveServer, tmp_path: Path) -> None:
     (tmp_path / "questions.mjs").write_text(QUESTIONS)
     said = run([node, "questions.mjs", live.address, str(tmp_path / "cache")], tmp_path)
     answers: dict[str, Any] = json.loads(said.splitlines()[-1])

@@ -308,7 +308,7 @@ def _difference(first: tuple[int, str], second: tuple[int, str]) -> object:
         ("report", "{name}"),
     ],
 )
-def test_no_command_elsewhere_tells_of_it(twins: Twins, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_no_remote_command_reveals_it(twins: Twins, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     secret, organ = twins.secret, OrganCommand(tmp_path / "own")
     ended = []
     values = {"name": SECRET, "organ": secret.organ, "file": secret.file, "out": tmp_path / "out.gguf"}
@@ -321,7 +321,7 @@ def test_no_command_elsewhere_tells_of_it(twins: Twins, tmp_path: Path, argument
     assert ended[0] == ended[1]
 
 
-def test_another_contributor_who_sends_the_same_bytes_learns_nothing_of_it(
+def test_a_contributor_who_sends_the_same_bytes_learns_nothing_about_it(
     templates: RegistryTemplates, tmp_path: Path
 ) -> None:
     """Neither by the findings, nor by what the new model's page says of it: the bytes were here already."""

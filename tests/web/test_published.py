@@ -79,12 +79,12 @@ def test_an_owner_edits_and_searches_follow(ada: FlaskClient, anybody: FlaskClie
         ({"name": "other"}, ["name"]),
     ],
 )
-def test_everything_that_is_wrong_is_told_by_field(ada: FlaskClient, body: dict[str, Any], fields: list[str]) -> None:
+def test_all_errors_are_reported_by_field(ada: FlaskClient, body: dict[str, Any], fields: list[str]) -> None:
     answer = ada.patch(f"{API}/{MODEL}", json=body)
     assert (answer.status_code, [one["field"] for one in answer.get_json()["errors"]]) == (400, fields)
 
 
-def test_a_yanked_version_is_got_by_its_name_and_found_by_nothing(ada: FlaskClient, anybody: FlaskClient) -> None:
+def test_a_yanked_version_is_reached_by_its_name_only(ada: FlaskClient, anybody: FlaskClient) -> None:
     answer = ada.post(f"{API}/{MODEL}/yank", json={"version": 1, "reason": "Trained on <the> test set."})
     assert (answer.status_code, answer.get_json()["state"]) == (200, "yanked")
     assert found(anybody, "model:ada/weaver") == ["ada/weaver@2"]
@@ -103,7 +103,7 @@ def test_a_yank_without_a_good_reason_is_refused(ada: FlaskClient, body: dict[st
     assert ada.post(f"{API}/{MODEL}/yank", json=body).status_code == 400
 
 
-def test_what_an_administrator_yanked_an_administrator_alone_restores(app: Flask, registry: LocalRegistry) -> None:
+def test_only_an_administrator_restores_a_model_yanked_by_an_administrator(app: Flask, registry: LocalRegistry) -> None:
     client = app.test_client()
     root = {"headers": authorization(new_token(registry, "root", "admin"))}
     ada = {"headers": authorization(new_token(registry, "ada", "upload"))}
@@ -112,7 +112,7 @@ def test_what_an_administrator_yanked_an_administrator_alone_restores(app: Flask
     assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}, **root).get_json()["state"] == "visible"
 
 
-def test_who_may_what(app: Flask, registry: LocalRegistry, anybody: FlaskClient) -> None:
+def test_each_account_has_its_permissions(app: Flask, registry: LocalRegistry, anybody: FlaskClient) -> None:
     tokens = {
         "anybody": {},
         "reader": authorization(new_token(registry, "ada", "read")),
@@ -136,7 +136,7 @@ def test_who_may_what(app: Flask, registry: LocalRegistry, anybody: FlaskClient)
         assert got == statuses, who
 
 
-def test_a_quarantined_model_is_absent_for_all_but_its_owner(
+def test_a_quarantined_model_is_visible_only_to_its_owner(
     ada: FlaskClient, anybody: FlaskClient, registry: LocalRegistry
 ) -> None:
     with registry.catalog.writing() as session:
@@ -161,7 +161,7 @@ def test_a_quarantined_model_is_absent_for_all_but_its_owner(
         assert "weaver" not in anybody.get(address).text, address
 
 
-def test_versions_tell_what_changed(anybody: FlaskClient) -> None:
+def test_versions_list_their_changes(anybody: FlaskClient) -> None:
     second, first = anybody.get(f"{API}/{MODEL}/versions").get_json()["items"]
     changes = second["changes"]
     assert (second["version"], changes["since"], first["changes"]) == (2, "ada/weaver@1", None)
@@ -170,7 +170,7 @@ def test_versions_tell_what_changed(anybody: FlaskClient) -> None:
     assert f"{changes['changed']} organs differ" in anybody.get(f"/models/{MODEL}").text
 
 
-def test_descendants_tell_who_grafted_what(anybody: FlaskClient) -> None:
+def test_descendants_state_their_role_and_the_grafted_organs(anybody: FlaskClient) -> None:
     (one,) = anybody.get(f"{API}/{MODEL}@1/descendants").get_json()["items"]
     assert (one["name"], one["contributor"], one["role"]) == ("local/mixed@1", "local", "donor")
     assert (one["acts"], one["organs"]) == (["grafted"], 2)
@@ -196,7 +196,7 @@ def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask
     assert browser.get(f"{edit}.json").get_json()["tags"] == ["wool", "yarn"]
 
 
-def test_nothing_that_was_typed_is_lost(app: Flask, registry: LocalRegistry) -> None:
+def test_a_refused_form_keeps_the_typed_text(app: Flask, registry: LocalRegistry) -> None:
     browser = log_in(app, new_token(registry, "ada", "upload"))
     edit = f"/models/{MODEL}/edit"
     answer = send_form(browser, edit, edit, title="T" * 201, license="what <you> like", tags="a,b", base=MODEL)
@@ -214,7 +214,7 @@ def test_nothing_that_was_typed_is_lost(app: Flask, registry: LocalRegistry) -> 
     assert 'value="kept"' in answer.text
 
 
-def test_the_forms_yank_and_restore_and_are_for_owners_and_administrators_alone(
+def test_only_owners_and_administrators_get_the_forms_that_yank_and_restore(
     app: Flask, registry: LocalRegistry
 ) -> None:
     for name, scope in (("ada", "upload"), ("root", "admin")):
@@ -234,7 +234,7 @@ def test_the_forms_yank_and_restore_and_are_for_owners_and_administrators_alone(
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=/models/ada/weaver/edit")
 
 
-def test_a_license_that_is_edited_to_another_than_the_headers_is_said_on_the_page_and_in_the_api(
+def test_an_edited_license_that_differs_from_the_header_is_noted_on_the_page_and_in_the_api(
     ada: FlaskClient, anybody: FlaskClient
 ) -> None:
     for license, is_said in (("mit", True), ("apache-2.0", False), ("", False)):
@@ -246,7 +246,7 @@ def test_a_license_that_is_edited_to_another_than_the_headers_is_said_on_the_pag
         assert ("The stated license is &#39;mit&#39;, but the header" in page) is is_said, license
 
 
-def test_a_base_that_is_edited_is_recorded_as_what_was_measured(
+def test_an_edited_base_is_recorded_with_the_measured_relation(
     ada: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = tmp_path / "coarse.gguf"

@@ -80,7 +80,7 @@ def lock_of(client: FlaskClient) -> str:
 
 @pytest.mark.parametrize("parent", [BASE, DONOR])
 @pytest.mark.parametrize("state", ["yanked", "removed"])
-def test_a_chimera_says_that_a_parent_was_withdrawn_after_it_was_made(
+def test_the_page_of_a_chimera_says_that_a_parent_was_yanked_later(
     client: FlaskClient, held: LocalRegistry, capsys: pytest.CaptureFixture[str], parent: str, state: str
 ) -> None:
     lock = lock_of(client)
@@ -107,15 +107,13 @@ def test_a_chimera_says_that_a_parent_was_withdrawn_after_it_was_made(
     assert capsys.readouterr().out.replace("\n", " ").count(f"was {state} on") == 2
 
 
-def test_what_was_restored_is_warned_of_no_more(client: FlaskClient, held: LocalRegistry) -> None:
+def test_a_restored_parent_causes_no_warning(client: FlaskClient, held: LocalRegistry) -> None:
     change(held, DONOR, "yanked")
     change(held, f"{DONOR}@1", "visible")
     assert warnings(client.get(f"/models/{CHIMERA}.json", follow_redirects=True).get_json()) == []
 
 
-def test_a_parent_that_was_removed_before_it_was_published_is_not_told_of(
-    client: FlaskClient, held: LocalRegistry
-) -> None:
+def test_a_parent_removed_before_publication_is_not_mentioned(client: FlaskClient, held: LocalRegistry) -> None:
     with held.catalog.writing() as session:
         model = session.query(Model).filter_by(name="donor").one()
         model.state = "quarantined"
@@ -132,7 +130,7 @@ def test_the_lineage_marks_a_yanked_model(client: FlaskClient, held: LocalRegist
     assert ", yanked" in page
 
 
-def test_a_plan_with_a_yanked_model_has_to_be_accepted_and_then_the_chimera_says_it_too(
+def test_the_warning_of_a_yanked_model_must_be_accepted_and_is_shown_on_the_chimera(
     client: FlaskClient, held: LocalRegistry
 ) -> None:
     change(held, DONOR, "yanked")
@@ -149,7 +147,7 @@ def test_a_plan_with_a_yanked_model_has_to_be_accepted_and_then_the_chimera_says
     ], "once"
 
 
-def test_a_yanked_base_and_the_compatibility_with_a_yanked_model_are_warned_of(
+def test_a_yanked_base_and_compatibility_with_a_yanked_model_give_a_warning(
     client: FlaskClient, held: LocalRegistry
 ) -> None:
     change(held, BASE, "yanked")
@@ -159,7 +157,7 @@ def test_a_yanked_base_and_the_compatibility_with_a_yanked_model_are_warned_of(
     assert warnings(client.get(address).get_json()) == [("parent-yanked", f"{BASE}@1")]
 
 
-def test_an_organ_that_only_a_yanked_model_has_says_so(client: FlaskClient, held: LocalRegistry) -> None:
+def test_the_page_of_an_organ_says_that_only_a_yanked_model_has_it(client: FlaskClient, held: LocalRegistry) -> None:
     base, donor, chimera = (
         {one["digest"] for one in client.get(f"/api/v1/models/{name}/organs?limit=1000").get_json()["items"]}
         for name in (BASE, DONOR, CHIMERA)

@@ -46,7 +46,7 @@ def families(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
         yield client
 
 
-def test_the_first_page_has_the_figures_and_leads_to_every_report(family_client: FlaskClient) -> None:
+def test_the_first_page_has_the_figures_and_links_to_every_report(family_client: FlaskClient) -> None:
     page = parse_page(family_client.get("/reports").text)
     assert {f"/reports/{key}" for key in PAGES} <= page.links()
     figures = report_of(family_client, "/reports.json").sections["figures"].figures
@@ -56,7 +56,7 @@ def test_the_first_page_has_the_figures_and_leads_to_every_report(family_client:
 
 
 @pytest.mark.parametrize("key", PAGES)
-def test_every_report_has_its_words_rows_and_twins(families: FlaskClient, key: str) -> None:
+def test_every_report_has_its_text_its_rows_and_its_other_formats(families: FlaskClient, key: str) -> None:
     page = parse_page(families.get(f"/reports/{key}").text)
     assert list(report_of(families, f"/reports/{key}.json").sections) == [key]
     for name in PAGES[key][2]:
@@ -69,7 +69,7 @@ def test_every_report_has_its_words_rows_and_twins(families: FlaskClient, key: s
         assert list(rows[0]) == list(section.items[0])
 
 
-def test_the_whole_report_is_there_as_markdown(registry: LocalRegistry, family_client: FlaskClient) -> None:
+def test_the_whole_report_is_available_as_markdown(registry: LocalRegistry, family_client: FlaskClient) -> None:
     answer = family_client.get("/reports.md")
     assert answer.mimetype == "text/markdown"
     assert "attachment" in answer.headers["Content-Disposition"]
@@ -89,7 +89,7 @@ def test_names_of_models_and_tensors_are_links_to_them(family_client: FlaskClien
         assert [(one["name"], one["model"]) for one in found] == [(row["tensor"], row["model"])]
 
 
-def test_the_picture_of_types_has_a_row_a_type_and_its_size(family_client: FlaskClient) -> None:
+def test_the_picture_of_types_has_one_row_for_each_type_and_the_right_size(family_client: FlaskClient) -> None:
     page = family_client.get("/reports/types").text
     (image,) = re.findall(r"<img[^>]+>", page)
     root = ElementTree.fromstring(family_client.get("/reports/types.svg").data)
@@ -98,7 +98,7 @@ def test_the_picture_of_types_has_a_row_a_type_and_its_size(family_client: Flask
     assert {"◆ attention", "● feed-forward", "│ norm", "■ embedding"} <= written
 
 
-def test_the_scale_law_is_drawn_with_a_dot_a_family_and_the_fitted_lines(families: FlaskClient) -> None:
+def test_the_scale_law_is_drawn_with_one_dot_for_each_family_and_the_fitted_lines(families: FlaskClient) -> None:
     listed = report_of(families, "/api/v1/reports/families").sections["families"].items
     answer = families.get("/reports/scale.svg")
     root = ElementTree.fromstring(answer.data)
@@ -167,11 +167,11 @@ def test_a_report_that_takes_too_long_is_stopped_and_the_page_says_so(
         ("/models/local/tuned/report.csv?table=nothing", 400),
     ],
 )
-def test_a_report_that_there_is_not_is_refused(family_client: FlaskClient, address: str, status: int) -> None:
+def test_an_unknown_report_is_refused(family_client: FlaskClient, address: str, status: int) -> None:
     assert family_client.get(address).status_code == status
 
 
-def test_the_reports_of_an_empty_registry_say_what_to_do(registry: LocalRegistry) -> None:
+def test_the_reports_of_an_empty_registry_show_the_next_step(registry: LocalRegistry) -> None:
     with create_app(registry).test_client() as client:
         assert "organ ingest FILE.gguf" in client.get("/reports").text
         for key in PAGES:

@@ -51,7 +51,7 @@ def get(client: FlaskClient, who: Asker, address: str) -> TestResponse:
     return client.get(f"/api/v1{address}", headers=who)
 
 
-def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
+def test_only_its_contributor_submits_reads_and_publishes_a_model(
     registry: LocalRegistry, client: FlaskClient, ann: Asker, eve: Asker
 ) -> None:
     body = {"files": [whole_file(registry, "ann", MODEL)], "metadata": {"license": "MIT"}, "publish": False}
@@ -83,7 +83,7 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one step", "after the inspection"])
-def test_weights_that_are_no_numbers_are_published_only_when_they_are_accepted(
+def test_weights_that_are_not_finite_are_published_only_after_they_are_accepted(
     at_once: bool, registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
     body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": at_once}
@@ -122,7 +122,7 @@ def test_the_form_that_publishes_asks_to_accept_the_finding(registry: LocalRegis
     assert get(client, ann, here).get_json()["state"] == "publishing"
 
 
-def test_a_license_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_not(
+def test_a_stated_license_must_be_known_and_the_license_of_a_header_need_not(
     registry: LocalRegistry, ann: Asker
 ) -> None:
     client = create_app(registry).test_client()
@@ -142,7 +142,7 @@ def test_a_license_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_
     assert get(client, ann, here).get_json()["state"] == "publishing"
 
 
-def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(
+def test_files_without_a_submission_are_shown_and_can_be_removed(
     registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
     browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
@@ -155,7 +155,7 @@ def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(
     assert not (registry.settings.uploads / left).exists()
 
 
-def test_which_version_it_becomes_and_what_stays_when_it_is_withdrawn_are_said(
+def test_the_page_of_a_submission_states_its_next_version_and_links_to_its_files(
     registry: LocalRegistry, client: FlaskClient, ann: Asker
 ) -> None:
     browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
@@ -171,7 +171,9 @@ def test_which_version_it_becomes_and_what_stays_when_it_is_withdrawn_are_said(
     assert 'id="finished"' in browser.get("/upload").text
 
 
-def test_names_and_namespaces_are_ones_own_and_sound(registry: LocalRegistry, client: FlaskClient, ann: Asker) -> None:
+def test_names_must_be_valid_and_namespaces_must_belong_to_the_account(
+    registry: LocalRegistry, client: FlaskClient, ann: Asker
+) -> None:
     body = {"files": [whole_file(registry, "ann", MODEL)]}
     assert put(client, ann, body, "eve/tiny").status_code == 403
     assert put(client, {}, body).status_code == 401
@@ -182,7 +184,7 @@ def test_names_and_namespaces_are_ones_own_and_sound(registry: LocalRegistry, cl
         submission_by_id(session, 1)
 
 
-def test_what_is_wrong_is_told_by_field_and_large_bodies_are_not_read(client: FlaskClient, ann: Asker) -> None:
+def test_errors_are_reported_by_field_and_large_bodies_are_not_read(client: FlaskClient, ann: Asker) -> None:
     missing = put(client, ann, {"files": [file_of_pieces(MODEL, [(0, 10)])]})
     assert missing.status_code == 400
     assert missing.get_json()["errors"][0]["field"] == "files[0].pieces[0]"
@@ -196,7 +198,7 @@ def test_what_is_wrong_is_told_by_field_and_large_bodies_are_not_read(client: Fl
     assert client.put("/api/v1/models/ann/tiny", data=" " * (SUBMISSION_MAX_BYTES + 1), **sent).status_code == 413
 
 
-def test_others_see_nothing_of_a_model_that_waits(registry: LocalRegistry, ann: Asker, eve: Asker) -> None:
+def test_other_accounts_do_not_see_a_waiting_model(registry: LocalRegistry, ann: Asker, eve: Asker) -> None:
     manual = LocalRegistry(_reviewed(registry), registry.catalog, registry.blobs)
     client = create_app(manual).test_client()
     made = put(client, ann, {"files": [whole_file(manual, "ann", MODEL)]}).get_json()
@@ -227,7 +229,9 @@ def _reviewed(registry: LocalRegistry) -> Any:
     return replace(registry.settings, review="manual")
 
 
-def test_a_partial_model_is_no_file_of_a_model(registry: LocalRegistry, client: FlaskClient, ann: Asker) -> None:
+def test_a_partial_model_cannot_be_downloaded_as_a_whole_model(
+    registry: LocalRegistry, client: FlaskClient, ann: Asker
+) -> None:
     some = [one for one in block_tensors() if "ffn" in one[0].name]
     partial = file_bytes(block_metadata("Part"), some)
     for name, data, base in (("base", MODEL, None), ("part", partial, "ann/base")):

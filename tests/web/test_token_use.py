@@ -58,7 +58,7 @@ def test_a_request_does_not_wait_for_the_database_to_note_that_its_token_was_use
     assert uses(patient) == [True], "the next request notes it"
 
 
-def test_only_who_says_so_does_not_wait(patient: LocalRegistry) -> None:
+def test_only_a_caller_that_opts_out_does_not_wait(patient: LocalRegistry) -> None:
     with closing(sqlite3.connect(patient.settings.home / DATABASE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Busy), patient.catalog.writing(waits=False) as session:
@@ -69,9 +69,7 @@ def test_only_who_says_so_does_not_wait(patient: LocalRegistry) -> None:
     assert timeouts == HOUR_MS, "the connection that did not wait is patient again"
 
 
-def test_whoever_asks_for_too_many_connections_is_told_that_it_is_busy(
-    patient: LocalRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_connections_raise_busy(patient: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patient.catalog.reader.pool, "_timeout", 0.01)
     with ExitStack() as opened:
         for _ in range(engine.POOL_SIZE + engine.POOL_OVERFLOW):

@@ -90,7 +90,7 @@ def finished(live: LiveServer, token: str, upload: str, begin: int) -> str:
     return str(asked(live, token, "PUT", f"{UPLOADS}/{upload}")["digest"])
 
 
-def test_a_client_that_vanishes_goes_on_behind_its_last_chunk(live: LiveServer, token: str) -> None:
+def test_a_client_that_vanished_continues_after_its_last_chunk(live: LiveServer, token: str) -> None:
     upload = begun(live, token, "vanishing")
     first = 200_000
     assert status(live.send(chunk_head(upload, token, 0, first) + DATA[:first])) == 202
@@ -126,7 +126,7 @@ def test_a_slow_body_is_cut_off_and_others_are_served(live: LiveServer, token: s
     assert finished(live, token, uploads[0], 0) == digest_of(DATA)
 
 
-def test_a_length_that_lies_writes_nothing_and_smuggles_nothing(live: LiveServer, token: str) -> None:
+def test_a_wrong_content_length_writes_nothing_and_smuggles_no_request(live: LiveServer, token: str) -> None:
     upload = begun(live, token, "lying")
     inner = head("DELETE", f"{UPLOADS}/{upload}", token, {})
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (100, DATA[:100])

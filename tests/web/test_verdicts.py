@@ -53,16 +53,14 @@ def test_the_difference_is_shown_with_its_error_and_the_tokens_of_each_text() ->
     assert [row.role for row in score_rows(found)] == ["base", "chimera"]
 
 
-def test_a_report_of_before_differences_were_measured_is_shown_without() -> None:
+def test_an_older_report_without_differences_is_shown_without_them() -> None:
     found = read(report())
     assert differences(found) == [None]
     assert scored_lengths(found) == "255 tokens of code at most"
     assert found.tokens_remark is None
 
 
-def test_the_page_has_a_row_of_differences_and_none_of_a_control_that_is_not_there(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_the_page_has_a_row_of_differences_and_omits_a_missing_control(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
     with registry.catalog.writing() as session:
@@ -77,9 +75,7 @@ def test_the_page_has_a_row_of_differences_and_none_of_a_control_that_is_not_the
     assert "recovered of what zeroing" not in text
 
 
-def test_the_page_of_a_verdict_whose_report_cannot_be_read_has_its_word_and_its_reason(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
     with registry.catalog.writing() as session:

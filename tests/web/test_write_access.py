@@ -100,7 +100,7 @@ def state(client: FlaskClient) -> str:
 
 
 @pytest.mark.parametrize(("headers", "may"), HEADERS, ids=str)
-def test_the_api_is_written_by_programs_and_own_pages_alone(
+def test_the_api_accepts_writes_only_from_programs_and_its_own_pages(
     headers: dict[str, str], may: bool, writing: FlaskClient
 ) -> None:
     answer = writing.delete(API, headers=headers)
@@ -114,7 +114,7 @@ def test_the_api_is_written_by_programs_and_own_pages_alone(
 
 
 @pytest.mark.parametrize(("headers", "may"), HEADERS, ids=str)
-def test_a_form_is_taken_from_own_pages_alone_even_with_its_token(
+def test_a_form_is_accepted_only_from_own_pages_even_with_its_token(
     headers: dict[str, str], may: bool, writing: FlaskClient
 ) -> None:
     answer = sent(writing, token_of(writing), headers)
@@ -147,20 +147,20 @@ def test_a_form_without_its_cookie_is_refused(writing: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", ""])
-def test_what_is_no_form_is_not_taken_as_one(kind: str, writing: FlaskClient) -> None:
+def test_a_body_that_is_not_a_form_is_refused(kind: str, writing: FlaskClient) -> None:
     token = token_of(writing)
     answer = writing.post(FORM, data=f"form_token={token}", content_type=kind)
     assert answer.status_code == 415
     assert state(writing) == "queued"
 
 
-def test_the_cookie_of_forms_is_for_this_site_and_for_no_script(writing: FlaskClient) -> None:
+def test_the_cookie_of_forms_is_bound_to_this_site_and_hidden_from_scripts(writing: FlaskClient) -> None:
     cookie = writing.get("/jobs/1").headers["Set-Cookie"]
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
     assert "Secure" in writing.get("/jobs/1", base_url="https://localhost").headers["Set-Cookie"]
 
 
-def test_a_browser_keeps_its_token_and_another_one_gets_its_own(writing: FlaskClient) -> None:
+def test_each_browser_keeps_its_own_form_token(writing: FlaskClient) -> None:
     app = writing.application
     one, other = app.test_client(), app.test_client()
     first = token_of(one)
@@ -178,9 +178,7 @@ def test_a_page_without_a_form_sets_no_cookie(writing: FlaskClient) -> None:
     assert "Set-Cookie" not in writing.delete(API).headers
 
 
-def test_a_server_that_only_reads_has_no_forms_and_refuses_what_writes(
-    only_reading: FlaskClient, registry: LocalRegistry
-) -> None:
+def test_a_read_only_server_has_no_forms_and_refuses_writes(only_reading: FlaskClient, registry: LocalRegistry) -> None:
     for address in ("/", "/compose", "/chimeras", "/jobs"):
         page = only_reading.get(address)
         assert 'method="post"' not in page.text
@@ -194,14 +192,14 @@ def test_a_server_that_only_reads_has_no_forms_and_refuses_what_writes(
 
 
 @pytest.mark.parametrize("host", ["elsewhere.example", "localhost.elsewhere.example"])
-def test_a_name_that_leads_to_this_machine_writes_nothing(host: str, writing: FlaskClient) -> None:
+def test_a_foreign_name_that_resolves_to_this_machine_cannot_write(host: str, writing: FlaskClient) -> None:
     headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
     assert writing.delete(API, headers=headers).status_code == 421
     assert writing.post(FORM, headers=headers).status_code == 421
     assert state(writing) == "queued"
 
 
-def test_what_writes_is_not_done_by_looking_at_it(writing: FlaskClient) -> None:
+def test_a_form_address_refuses_get_and_head(writing: FlaskClient) -> None:
     answer = writing.get(FORM)
     assert answer.status_code == 405
     assert "POST" in answer.headers["Allow"]
@@ -212,7 +210,7 @@ def test_what_writes_is_not_done_by_looking_at_it(writing: FlaskClient) -> None:
     assert state(writing) == "queued"
 
 
-def test_own_forms_may_say_where_they_come_from_and_other_sites_are_told_nothing(writing: FlaskClient) -> None:
+def test_own_pages_get_a_referrer_and_other_sites_get_none(writing: FlaskClient) -> None:
     assert writing.get("/jobs/1").headers["Referrer-Policy"] == "same-origin"
 
 
@@ -233,17 +231,17 @@ def test_own_forms_may_say_where_they_come_from_and_other_sites_are_told_nothing
         ("::ffff:192.168.1.5", (), False),
     ],
 )
-def test_a_server_takes_writes_where_none_but_its_machine_can_ask(
+def test_a_server_accepts_writes_if_only_its_machine_can_reach_it(
     host: str, allowed: tuple[str, ...], may: bool
 ) -> None:
     assert is_personal(host, allowed) is may
 
 
-def test_a_server_only_reads_unless_it_is_told_otherwise() -> None:
+def test_a_server_is_read_only_by_default() -> None:
     assert WebSettings() == WebSettings(hosts=LOOPBACK_HOSTS, personal=False, read_only=False, proxies=0)
 
 
-def test_who_comes_through_a_proxy_gets_pages_without_forms_and_no_jobs(writing: FlaskClient) -> None:
+def test_clients_behind_a_proxy_get_pages_without_forms_and_no_jobs(writing: FlaskClient) -> None:
     """Also where the same page was kept for somebody of this machine, and the other way round."""
     proxied = {"X-Forwarded-For": "192.0.2.1"}
     for _ in range(2):
@@ -254,7 +252,7 @@ def test_who_comes_through_a_proxy_gets_pages_without_forms_and_no_jobs(writing:
         assert "/jobs" not in parse_page(writing.get("/", headers=proxied).text).links()
 
 
-def test_a_server_that_only_reads_shows_no_jobs(only_reading: FlaskClient) -> None:
+def test_a_read_only_server_shows_no_jobs(only_reading: FlaskClient) -> None:
     for address in JOB_ADDRESSES:
         assert only_reading.get(address).status_code == 404, address
     assert "/jobs" not in parse_page(only_reading.get("/").text).links()
